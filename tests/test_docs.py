@@ -42,6 +42,7 @@ OPTION_CLASSES = {
     "BookieOptions": "millstream.providers.ledger",
     "RedisOptions": "millstream.providers.priority.redis",
     "RecoveryOptions": "millstream.providers.ledger",
+    "ScrubOptions": "millstream.providers.ledger",
     "BroadcastOptions": "millstream.streams",
     "CacheLimits": "millstream.streams",
     "DeliveryOptions": "millstream.streams",

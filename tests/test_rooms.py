@@ -46,6 +46,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "handle",
         "serving",
         "recovery",
+        "scrubbing",
         "topic",
         "queues",
         "alone",

@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DefaultSource"]
 
-PLAIN_SCHEMA = (
-    "key string, payload binary, headers map<string,string>, token string, time timestamp"
-)
-"""Of what is read where nobody knows the items."""
-
 
 class DefaultSource(DataSource):
     """Writes a DataFrame into the streams of one namespace, through the gateway port of silos, and
@@ -35,7 +30,8 @@ class DefaultSource(DataSource):
     Spark has committed it, or not at all, whatever fails. With `delivery=direct` rows are visible
     as they arrive, and a task that Spark runs again must see the same rows in the same order;
     `writer` tells the rules. Only appending works: `mode("append")` for `df.write`, output mode
-    "append" or "update" for `df.writeStream`.
+    "append" for `df.writeStream`. Spark refuses "update" for sources in Python; `foreachBatch` with
+    a `writer_id` does the same.
 
     Options for reading: see `pyspark_millstream.read_options.ReadOptions`. Rows are the fields of
     the items, by the user's schema or as the cluster knows them; else `key`, `payload`, `headers`,
@@ -62,8 +58,10 @@ class DefaultSource(DataSource):
     def schema(self) -> str:
         """Of what is read, where the user gives none: the item's fields, if the cluster knows them.
 
-        Raises ValueError for an option that cannot work, and what stands against reading.
+        Raises ValueError for an option that cannot work, ConfigError: a field of the items has no
+        type in Spark, and what else stands against reading.
         """
+        from .columns import PLAIN_SCHEMA
         from .read_options import parse_read
         from .reader import told_schema
 

@@ -1,27 +1,98 @@
 """Where a query is in the queues, and how far its next batch goes. Pure.
 
 An offset is, for each queue that is known, the position of the first message that was not read.
-Spark stores it as {queue: token}. Invariants: a position never goes back; the same offsets give the
-same ranges; a queue enters an offset at its first message, before anything of it is read, so that
-what Spark plans again begins at the same place; one that is no longer in use stays until all of it
-is read.
+Spark stores it with the source that gave the positions: the same numbers of another cluster, or of
+one that was built anew under its name, are those of other messages. Invariants: a position goes
+back only where messages are lost; the same offsets give the same ranges, and offsets of two sources
+none; a queue enters an offset at its first message, before anything of it is read, so that what
+Spark plans again begins at the same place. It stays in the offset while it has messages, also when
+it is no longer in use: a change of the number of queues may bring it back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from millstream.streams import QueueId, Token
 from millstream.streams.rewinding.outside import Range
 from millstream.streams.rewinding.target import Extent
 
-__all__ = ["Offset", "advance", "behind", "ends", "firsts", "losses", "parsed", "ranges", "texts"]
+__all__ = [
+    "Loss",
+    "Offset",
+    "ReadSource",
+    "StoredOffset",
+    "advance",
+    "behind",
+    "ends",
+    "firsts",
+    "losses",
+    "parsed",
+    "ranges",
+    "restored",
+    "stored",
+    "texts",
+]
 
 Offset = Mapping[QueueId, Token]
 
 
+class ReadSource(NamedTuple):
+    """What gave positions; `incarnation` tells a provider that was built anew from the former."""
+
+    cluster: str
+    provider: str
+    namespace: str
+    incarnation: str
+
+    def __str__(self) -> str:
+        return (
+            f"cluster {self.cluster!r}, provider {self.provider!r}, namespace {self.namespace!r}, "
+            f"incarnation {self.incarnation}"
+        )
+
+
+class StoredOffset(NamedTuple):
+    """An offset, and whose it is."""
+
+    source: ReadSource
+    positions: dict[QueueId, Token]
+
+
+class Loss(NamedTuple):
+    """A queue in which a position has no message any more.
+
+    `first`: where the queue begins now. `end`: the position behind its last message, if that is
+    before `position`; None: messages from `position` on are gone.
+    """
+
+    queue: QueueId
+    position: Token
+    first: Token
+    end: Token | None
+
+
+def stored(source: ReadSource, offset: Offset) -> dict[str, Any]:
+    """An offset for Spark, which compares texts: equal offsets are alike in every order."""
+    return {**source._asdict(), "queues": texts(offset)}
+
+
+def restored(given: Mapping[str, Any]) -> StoredOffset:
+    """An offset as Spark stores it. Raises ValueError naming what is wrong."""
+    names, queues = ReadSource._fields, given.get("queues")
+    values = [given.get(name) for name in names]
+    if not isinstance(queues, Mapping) or not all(isinstance(one, str) for one in values):
+        raise ValueError(
+            f"an offset has {', '.join(names)} and queues, and this one has "
+            f"{', '.join(map(str, given)) or 'nothing'}: another version of Millstream, or another "
+            "program, wrote the checkpoint. Give the query a new checkpoint"
+        )
+    return StoredOffset(ReadSource(*map(str, values)), parsed(queues))
+
+
 def parsed(given: Mapping[str, object]) -> dict[QueueId, Token]:
-    """An offset as Spark stores it. Raises ValueError naming the queue."""
+    """Positions by queue. Raises ValueError naming the queue."""
     found: dict[QueueId, Token] = {}
     for queue, text in given.items():
         try:
@@ -32,13 +103,8 @@ def parsed(given: Mapping[str, object]) -> dict[QueueId, Token]:
 
 
 def texts(offset: Offset) -> dict[str, str]:
-    """An offset for Spark."""
+    """Positions by queue, as text."""
     return {queue: str(token) for queue, token in sorted(offset.items())}
-
-
-def after(token: Token) -> Token:
-    """The position behind a message."""
-    return Token(token.era, token.seq + 1)
 
 
 def firsts(extents: Sequence[Extent]) -> dict[QueueId, Token]:
@@ -48,7 +114,7 @@ def firsts(extents: Sequence[Extent]) -> dict[QueueId, Token]:
 
 def ends(extents: Sequence[Extent]) -> dict[QueueId, Token]:
     """The positions behind the last messages."""
-    return {one.queue: after(one.last) for one in extents if one.last is not None}
+    return {one.queue: one.end for one in extents if one.end is not None}
 
 
 def behind(start: Token, end: Token) -> int:
@@ -80,7 +146,7 @@ def advance(
             if target is None or one.queue in target:
                 found[one.queue] = one.first
     for one in extents:
-        if one.queue in start and _is_over(start[one.queue], one):
+        if one.queue in start and not one.is_open and one.last is None:
             del found[one.queue]
     return found
 
@@ -92,11 +158,6 @@ def _moved(position: Token, end: Token, ahead: int, total: int, most: int) -> To
     if share >= ahead or position.era != end.era:
         return end
     return Token(position.era, position.seq + share)
-
-
-def _is_over(position: Token, extent: Extent) -> bool:
-    """Is a queue no longer in use, and read to its end?"""
-    return not extent.is_open and (extent.last is None or position > extent.last)
 
 
 def ranges(start: Offset, end: Offset, split_messages: int) -> list[Range]:
@@ -113,11 +174,15 @@ def ranges(start: Offset, end: Offset, split_messages: int) -> list[Range]:
     return found
 
 
-def losses(start: Offset, extents: Sequence[Extent]) -> dict[QueueId, Token]:
-    """Queues in which messages from the start on are gone, and the first that is kept of each."""
-    kept = firsts(extents)
-    return {
-        queue: kept[queue]
-        for queue, position in start.items()
-        if queue in kept and position < kept[queue]
-    }
+def losses(start: Offset, extents: Sequence[Extent]) -> list[Loss]:
+    """Queues in which messages from the start on are gone, or which end before it."""
+    found: list[Loss] = []
+    for one in extents:
+        position = start.get(one.queue)
+        if position is None or one.first is None or one.end is None:
+            continue
+        if position < one.first:
+            found.append(Loss(one.queue, position, one.first, None))
+        elif position > one.end:
+            found.append(Loss(one.queue, position, one.first, one.end))
+    return found

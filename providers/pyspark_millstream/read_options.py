@@ -10,18 +10,30 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, NamedTuple
 
 from millstream.streams import QueueId, Token
 from millstream.streams.rewinding.retaining import READER_CHARS_MAX
 
-from .offsets import parsed
+from .columns import MODES
+from .offsets import ReadSource, parsed, restored
 from .options import check_names, count, gateways, required, seconds
 
-__all__ = ["ReadOptions", "parse_read"]
+__all__ = ["ReadOptions", "StatedOffset", "parse_read"]
 
 MESSAGES_MAX = 1 << 40
+BYTES_MAX = 1 << 50
 SPLIT_MAX = 1 << 30
+SPARKS = {"columnnameofcorruptrecord": "column_name_of_corrupt_record"}
+"""Options that are spelled as in Spark's own sources, too."""
 BOOLEANS = {"true": True, "false": False}
+
+
+class StatedOffset(NamedTuple):
+    """Where a user wants to begin; `source`: None: it is not said whose positions they are."""
+
+    source: ReadSource | None
+    positions: dict[QueueId, Token]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +42,17 @@ class ReadOptions:
 
     `gateways`, `namespace`, `cluster`, `provider`, `patience_s`: as for writing.
     `starting_offsets`: where a query without a checkpoint begins: "earliest", "latest", a time
-    (ISO 8601, with its zone), or {queue: token} in JSON; default "latest" for a stream, "earliest"
-    for `spark.read`.
+    (ISO 8601, with its zone), or in JSON {queue: token} or an offset of a query's progress; default
+    "latest" for a stream, "earliest" for `spark.read`.
     `max_messages_per_batch`: about so many messages make a micro-batch; a message has as many rows
-    as items were published at once. `split_messages`: a task reads about so many.
+    as items were published at once. `max_bytes_per_batch`: so do about so many bytes of items, if
+    that is less; None: no limit of bytes. `split_messages`: a task reads about so many messages.
     `consumer`: a name under which the cluster keeps what the query has not done yet; "": it keeps
     what it keeps anyway. Two queries that run at a time need two names.
+    `mode`: what becomes of an item that does not fit the schema, as in Spark's JSON source:
+    "failfast": the query ends; "permissive": what does not fit is null, and the column named by
+    `column_name_of_corrupt_record` says why (string) or has the item (binary), if the schema has
+    it; "dropmalformed": the row is left out.
     `fail_on_data_loss`: a query ends when messages are gone that it has not read; else it goes on
     behind them, with a warning.
     """
@@ -44,17 +61,21 @@ class ReadOptions:
     namespace: str
     cluster: str = "dev"
     provider: str = "default"
-    starting_offsets: str | float | Mapping[QueueId, Token] = "latest"
+    starting_offsets: str | float | StatedOffset = "latest"
     max_messages_per_batch: int = 50_000
+    max_bytes_per_batch: int | None = None
     split_messages: int = 10_000
     consumer: str = ""
+    mode: str = "failfast"
+    column_name_of_corrupt_record: str = "_corrupt_record"
     fail_on_data_loss: bool = True
     patience_s: float = 60.0
 
 
 def parse_read(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     """Options as Spark gives them. Raises ValueError."""
-    texts = {name.lower(): text.strip() for name, text in given.items()}
+    lowered = {name.lower(): text.strip() for name, text in given.items()}
+    texts = {SPARKS.get(name, name): text for name, text in lowered.items()}
     check_names(texts, ReadOptions)
     return ReadOptions(
         gateways=gateways(required(texts, "gateways", "127.0.0.1:7700,127.0.0.1:7701")),
@@ -63,14 +84,18 @@ def parse_read(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
         provider=texts.get("provider") or "default",
         starting_offsets=_starting(texts.get("starting_offsets", ""), is_stream),
         max_messages_per_batch=count(texts, "max_messages_per_batch", 50_000, MESSAGES_MAX),
+        max_bytes_per_batch=_bytes(texts, is_stream),
         split_messages=count(texts, "split_messages", 10_000, SPLIT_MAX),
         consumer=_consumer(texts.get("consumer", ""), is_stream),
+        mode=_mode(texts.get("mode") or "failfast"),
+        column_name_of_corrupt_record=texts.get("column_name_of_corrupt_record")
+        or "_corrupt_record",
         fail_on_data_loss=_boolean(texts, "fail_on_data_loss"),
         patience_s=seconds(texts, "patience_s"),
     )
 
 
-def _starting(text: str, is_stream: bool) -> str | float | Mapping[QueueId, Token]:
+def _starting(text: str, is_stream: bool) -> str | float | StatedOffset:
     """A word, a wall time in seconds, or an offset."""
     if not text:
         return "latest" if is_stream else "earliest"
@@ -80,7 +105,7 @@ def _starting(text: str, is_stream: bool) -> str | float | Mapping[QueueId, Toke
         return text
     try:
         if text.startswith("{"):
-            return parsed(json.loads(text))
+            return _stated(json.loads(text))
         when = datetime.fromisoformat(text)
         if when.tzinfo is None:
             raise ValueError("it has no zone")
@@ -92,6 +117,13 @@ def _starting(text: str, is_stream: bool) -> str | float | Mapping[QueueId, Toke
         ) from None
 
 
+def _stated(given: dict[str, Any]) -> StatedOffset:
+    """Positions by queue, or an offset with its source. Raises ValueError."""
+    if isinstance(given.get("queues"), dict):
+        return StatedOffset(*restored(given))
+    return StatedOffset(None, parsed(given))
+
+
 def _consumer(text: str, is_stream: bool) -> str:
     if text and not is_stream:
         raise ValueError(
@@ -101,6 +133,22 @@ def _consumer(text: str, is_stream: bool) -> str:
     if len(text) > READER_CHARS_MAX:
         raise ValueError(f"option 'consumer' has {len(text)} characters, of {READER_CHARS_MAX}")
     return text
+
+
+def _bytes(texts: Mapping[str, str], is_stream: bool) -> int | None:
+    if not texts.get("max_bytes_per_batch"):
+        return None
+    if not is_stream:
+        raise ValueError(
+            "option 'max_bytes_per_batch': spark.read has one batch; a stream has more"
+        )
+    return count(texts, "max_bytes_per_batch", 1, BYTES_MAX)
+
+
+def _mode(text: str) -> str:
+    if text.lower() not in MODES:
+        raise ValueError(f"option 'mode' is {text!r}: write {', '.join(MODES)}")
+    return text.lower()
 
 
 def _boolean(texts: Mapping[str, str], name: str) -> bool:

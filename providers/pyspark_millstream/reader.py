@@ -1,19 +1,21 @@
 """What Spark calls to read: where a query is, how far a batch goes, the rows of a range.
 
-Offsets are {queue: token} (`offsets`); Spark keeps them in its checkpoint and plans the same ranges
-again after a crash, so that a batch which is run again has the same rows in the same order, as long
-as the messages are kept. With a `consumer` they are kept until Spark has done with them, which it
-says when it plans the next batch. Rows of one key that are in one queue are in the order of their
-tokens within a task, and in tasks that follow each other.
+Offsets are positions by queue, with their source (`offsets`); Spark keeps them in its checkpoint
+and plans the same ranges again after a crash, so that a batch which is run again has the same rows
+in the same order, as long as the messages are kept. Every question to the cluster names the
+incarnation that gave the positions in it, so positions never meet the messages of another one. With
+a `consumer` messages are kept until Spark has done with them, which it says when it plans the next
+batch. Rows of one key that are in one queue are in the order of their tokens within a task, and in
+tasks that follow each other.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -23,28 +25,41 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from millstream.runtime import CursorTooOld, MillstreamError
+from millstream.runtime import ConfigError, CursorTooOld, MillstreamError
 from millstream.streams import QueueId, Token
 from millstream.streams.rewinding.item_columns import quoted
 from millstream.streams.rewinding.outside import QueueReads, Range
 from millstream.streams.rewinding.target import Extent, ReadPage
 
+from .asking import asked
 from .background import background
-from .columns import PLAIN, Columns, cut
-from .offsets import advance, ends, firsts, losses, parsed, ranges, texts
-from .read_options import ReadOptions
+from .claiming import ConsumerClaim
+from .columns import PLAIN, PLAIN_SCHEMA, Columns, cut
+from .offsets import (
+    Loss,
+    Offset,
+    ReadSource,
+    StoredOffset,
+    advance,
+    ends,
+    firsts,
+    losses,
+    ranges,
+    restored,
+    stored,
+)
+from .read_options import ReadOptions, StatedOffset, parse_read
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchReader", "Source", "StreamReader", "told_schema"]
+__all__ = ["BatchReader", "Source", "StreamReader", "told_schema", "told_source"]
 
 log = logging.getLogger("millstream.spark")
 
 ROWS_MAX = 10_000
 """About so many rows make an Arrow batch."""
-T = TypeVar("T")
 
 
 @dataclass
@@ -54,6 +69,7 @@ class QueueRange(InputPartition):
     queue: str
     start: Token
     end: Token
+    incarnation: str
     value: None = None  # Spark's own, which we do not use
 
 
@@ -64,69 +80,173 @@ OF_MESSAGE = {"_key": "string", "_token": "string", "_time": "timestamp"}
 def told_schema(options: ReadOptions) -> str:
     """The columns of a namespace's items, as the cluster knows them; empty: it does not.
 
-    Raises ConfigError (the provider cannot be read again), SiloUnavailable after `patience_s`.
+    Raises ConfigError (the provider cannot be read again, or a field has no type in Spark),
+    SiloUnavailable after `patience_s`.
     """
-    found = {one.name: one.kind for one in background().run(asked(options, QueueReads.columns))}
-    if not found:
+    columns = background().run(asked(options, QueueReads.columns))
+    if not columns:
         return ""
+    unsaid = [f"field {one.name!r}: {one.unsaid}" for one in columns if not one.kind]
+    if unsaid:
+        raise ConfigError(
+            f"items of namespace {options.namespace!r} have no columns in Spark: "
+            f"{'; '.join(unsaid)}. Give the fields to read in schema('...'), or read the items as "
+            f"they are: schema({PLAIN_SCHEMA!r})"
+        )
+    found = {one.name: one.kind for one in columns}
     return ", ".join(f"{quoted(name)} {kind}" for name, kind in {**OF_MESSAGE, **found}.items())
 
 
-async def asked(options: ReadOptions, ask: Callable[[QueueReads], Awaitable[T]]) -> T:
-    """What the cluster answers."""
-    provider, namespace = options.provider, options.namespace
-    async with background().client(options) as client:
-        return await ask(
-            QueueReads(client.gateway, provider, namespace, patience_s=options.patience_s)
-        )
+def told_source(given: Mapping[str, str]) -> str:
+    """What these options read, as the cluster says: cluster, provider, namespace, incarnation.
+
+    Raises ValueError: an option that cannot work; else as `told_schema`.
+    """
+    from pyspark.sql.types import StructType
+
+    own, _ = Source(parse_read(given, is_stream=True), StructType()).look()
+    return str(own)
+
+
+def check_corrupt(name: str, schema: StructType) -> None:
+    """Raises ValueError: the column for malformed items can hold neither a reason nor an item."""
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        if field.name == name and kind not in ("string", "binary"):
+            raise ValueError(
+                f"column {name!r} is {kind}, and tells what is malformed: make it string (the "
+                "reason) or binary (the item), or name another column in "
+                "'column_name_of_corrupt_record'"
+            )
 
 
 class Source:
     """A namespace in a cluster, as driver and tasks ask of it."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        check_corrupt(options.column_name_of_corrupt_record, schema)
         self.options = options
         self.schema = schema
 
-    def extents(self, known: Sequence[QueueId] = ()) -> list[Extent]:
-        """How far the queues go that are read now, and those that are known."""
-        return background().run(asked(self.options, lambda reads: reads.extents(known)))
+    def look(
+        self, reached: Offset | None = None, of: ReadSource | None = None
+    ) -> tuple[ReadSource, list[Extent]]:
+        """Whose positions are known now, and how far the queues go that are read now.
 
-    def begin(self) -> dict[QueueId, Token]:
-        """Where a query without a checkpoint begins. Raises StreamError: times are not known."""
+        Args:
+            reached: positions that somebody has reached; their queues are in the answer, too.
+            of: whose positions these are; None: of whoever is asked.
+        """
+        options, incarnation = self.options, of.incarnation if of is not None else ""
+        found = background().run(
+            asked(
+                options,
+                lambda reads: reads.extents_from(reached or {}),
+                incarnation=incarnation,
+            )
+        )
+        own = ReadSource(options.cluster, options.provider, options.namespace, found.incarnation)
+        return own, found.queues
+
+    def begin(self) -> StoredOffset:
+        """Where a query without a checkpoint begins.
+
+        Raises StreamError: times are not known; ConfigError: a stated offset is of another source.
+        """
         wanted = self.options.starting_offsets
-        if isinstance(wanted, Mapping):
-            return dict(wanted)
-        extents = self.extents()
+        if isinstance(wanted, StatedOffset):
+            return self._stated(wanted)
+        source, extents = self.look()
         if isinstance(wanted, float):
-            found = background().run(asked(self.options, lambda reads: reads.seek(wanted)))
-            return {**ends(extents), **{q: token for q, token in found.items() if token}}
-        return firsts(extents) if wanted == "earliest" else ends(extents)
+            found = background().run(
+                asked(
+                    self.options,
+                    lambda reads: reads.seek(wanted),
+                )
+            )
+            known = {queue: token for queue, token in found.items() if token}
+            return StoredOffset(source, {**ends(extents), **known})
+        return StoredOffset(source, firsts(extents) if wanted == "earliest" else ends(extents))
 
-    def kept(
-        self, start: Mapping[QueueId, Token], extents: Sequence[Extent]
-    ) -> dict[QueueId, Token]:
-        """The start, behind what is gone. Raises CursorTooOld, if `fail_on_data_loss`."""
-        gone = losses(start, extents)
-        for queue, first in gone.items():
-            self._lost(queue, start[queue], first)
-        return {**start, **gone}
+    def _stated(self, wanted: StatedOffset) -> StoredOffset:
+        source, extents = self.look(wanted.positions, wanted.source)
+        if wanted.source not in (None, source):
+            self.begun_anew(wanted.source, source)
+            return StoredOffset(source, firsts(extents))
+        for one in extents:
+            if one.queue in wanted.positions and not one.is_open and one.last is None:
+                known = ", ".join(sorted(other.queue for other in extents if other.is_open))
+                raise ConfigError(
+                    f"option 'starting_offsets' names queue {one.queue!r}, which {source} does not "
+                    f"have: it has {known}"
+                )
+        return StoredOffset(source, wanted.positions)
 
-    def _lost(self, queue: QueueId, position: Token, first: Token) -> None:
-        text = f"queue {queue}: messages from {position} on are gone, {first} is the first"
+    def begun_anew(self, before: ReadSource | None, own: ReadSource) -> None:
+        """Positions are of another source. Raises ConfigError, if `fail_on_data_loss`."""
+        text = f"this query reads {own}, and its offset is of {before}"
+        if self.options.fail_on_data_loss:
+            raise ConfigError(
+                f"{text}: positions of the one name other messages in the other. If the query is "
+                "to read what is there now, from the first message on, give it a new checkpoint, "
+                "or option('fail_on_data_loss', 'false')"
+            )
+        log.warning("%s: the query begins anew, at the first message of each queue", text)
+
+    def kept(self, start: Offset, extents: Sequence[Extent]) -> dict[QueueId, Token]:
+        """The start, but where messages are lost: there the first message that is kept.
+
+        Raises CursorTooOld, if `fail_on_data_loss`.
+        """
+        found = losses(start, extents)
+        for loss in found:
+            self._lost(loss)
+        return {**start, **{loss.queue: loss.first for loss in found}}
+
+    def _lost(self, loss: Loss) -> None:
+        if loss.end is None:
+            text = f"messages from {loss.position} on are gone, {loss.first} is the first"
+            advice = (
+                "give queries a consumer, keep messages for longer (retention_s of the ledger), or "
+                "let the query go on"
+            )
+        else:
+            text = f"it ends before {loss.end}, and the query has read up to {loss.position}"
+            advice = (
+                "the cluster lost messages, or its state was put back from an older copy: give the "
+                "query a new checkpoint, or let it read the queue again from the first message"
+            )
+        text = f"queue {loss.queue}: {text}"
         if self.options.fail_on_data_loss:
             raise CursorTooOld(
-                f"{text}: give queries a consumer, keep messages for longer (retention_s of the "
-                "ledger), or let the query go on: option('fail_on_data_loss', 'false')",
-                first=first,
+                f"{text}: {advice}: option('fail_on_data_loss', 'false')", first=loss.first
             )
         log.warning("%s: the query goes on there", text)
 
-    def retain(self, positions: Mapping[QueueId, Token | None]) -> None:
+    def retain(self, positions: Mapping[QueueId, Token | None], incarnation: str, run: str) -> None:
         """Let the cluster keep what is behind these positions; None: all that is there now."""
         name = self.options.consumer
         if name and positions:
-            background().run(asked(self.options, lambda reads: reads.retain(name, positions)))
+            background().run(
+                asked(
+                    self.options,
+                    lambda reads: reads.retain(name, positions, run=run),
+                    incarnation=incarnation,
+                )
+            )
+
+    def within_bytes(self, source: ReadSource, start: Offset, end: Offset) -> Offset:
+        """How far a batch goes within `max_bytes_per_batch`, if there is such a limit."""
+        most = self.options.max_bytes_per_batch
+        if most is None:
+            return end
+        return background().run(
+            asked(
+                self.options,
+                lambda reads: reads.within_bytes(start, end, most),
+                incarnation=source.incarnation,
+            )
+        )
 
     # -- in a task
 
@@ -142,30 +262,46 @@ class Source:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         schema = to_arrow_schema(self.schema, timezone="UTC")
-        columns = Columns(schema, is_plain=schema.names == PLAIN)
-        for page in self._pages(Range(part.queue, part.start, part.end)):
+        options = self.options
+        columns = Columns(
+            schema,
+            is_plain=schema.names == PLAIN,
+            mode=options.mode,
+            corrupt=options.column_name_of_corrupt_record,
+        )
+        for page in self._pages(Range(part.queue, part.start, part.end), part.incarnation):
             for messages in cut(page.messages, ROWS_MAX):
                 yield columns.batch(messages)
+        if columns.dropped:
+            log.warning("queue %s: %d malformed items were left out", part.queue, columns.dropped)
 
-    def _pages(self, part: Range) -> Iterator[ReadPage]:
+    def _pages(self, part: Range, incarnation: str) -> Iterator[ReadPage]:
         position = part.start
-        coming: Future[ReadPage] | None = self._fetch(part, position)
+        coming: Future[ReadPage] | None = self._fetch(part, position, incarnation)
         try:
             while coming is not None:
                 page = coming.result()
                 coming = None
                 if page.gone is not None:
-                    self._lost(part.queue, position, page.gone)
+                    self._lost(Loss(part.queue, position, page.gone, None))
                 position = page.next if page.gone is None else page.gone
                 if position < part.end:
-                    coming = self._fetch(part, position)
+                    coming = self._fetch(part, position, incarnation)
                 yield page
         finally:
             if coming is not None:
                 coming.cancel()
 
-    def _fetch(self, part: Range, position: Token) -> Future[ReadPage]:
-        return background().start(asked(self.options, lambda reads: reads.page(part, position)))
+    def _fetch(self, part: Range, position: Token, incarnation: str) -> Future[ReadPage]:
+        return background().start(
+            asked(self.options, lambda reads: reads.page(part, position), incarnation=incarnation)
+        )
+
+
+def planned(source: ReadSource, start: Offset, end: Offset, split: int) -> list[QueueRange]:
+    """The tasks of a batch."""
+    found = ranges(start, end, split)
+    return [QueueRange(one.queue, one.start, one.end, source.incarnation) for one in found]
 
 
 class BatchReader(DataSourceReader):
@@ -178,10 +314,12 @@ class BatchReader(DataSourceReader):
         """Plan the tasks."""
         source = self._source
         begun = source.begin()
-        extents = source.extents(list(begun))
-        start = source.kept({**firsts(extents), **begun}, extents)
-        found = ranges(start, ends(extents), source.options.split_messages)
-        return [QueueRange(one.queue, one.start, one.end) for one in found]
+        own, extents = source.look(begun.positions, begun.source)
+        if own != begun.source:
+            source.begun_anew(begun.source, own)
+            begun = StoredOffset(own, {})
+        start = source.kept({**firsts(extents), **begun.positions}, extents)
+        return planned(own, start, ends(extents), source.options.split_messages)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """One task."""
@@ -193,57 +331,83 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self._claim: ConsumerClaim | None = None
         self._retained: set[QueueId] = set()  # queues of which something is kept for this query
-        self._begun: dict[str, str] | None = None
+        self._begun: dict[str, Any] | None = None
         self._target: dict[QueueId, Token] | None = None
-        self._newest: dict[str, str] | None = None
+        self._newest: dict[str, Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_claim": None}  # tasks claim nothing
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """`max_messages_per_batch`."""
         return ReadMaxRows(self._source.options.max_messages_per_batch)
 
-    def initialOffset(self) -> dict[str, str]:
+    def _hold(self) -> str:
+        """Hold the `consumer`, before it is used; the run that has it. Raises ConfigError."""
+        if self._claim is None:
+            self._claim = ConsumerClaim(self._source.options)
+        self._claim.hold()
+        return self._claim.run
+
+    def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint begins; asked again, the same."""
         if self._begun is None:
+            run = self._hold()
             if self._source.options.consumer:  # before it is asked what there is
-                self._retain({}, [one.queue for one in self._source.extents()])
+                own, extents = self._source.look()
+                self._retain(own, {}, [one.queue for one in extents])
             begun = self._source.begin()
-            self._source.retain(begun)
-            self._begun = texts(begun)
+            self._source.retain(begun.positions, begun.source.incarnation, run)
+            self._begun = stored(*begun)
         return self._begun
 
-    def _retain(self, start: Mapping[QueueId, Token], queues: Sequence[QueueId]) -> None:
+    def _retain(self, source: ReadSource, start: Offset, queues: Sequence[QueueId]) -> None:
         """Keep what is not done, in queues that this process has not seen before."""
         fresh = {queue: start.get(queue) for queue in queues if queue not in self._retained}
-        self._source.retain(fresh)
+        self._source.retain(fresh, source.incarnation, self._hold() if fresh else "")
         self._retained.update(fresh)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is read, and no more."""
-        self._target = ends(self._source.extents())
+        self._target = ends(self._source.look()[1])
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, str]:
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next batch goes."""
-        begun = parsed(start)
-        extents = self._source.extents(list(begun))
-        self._retain(begun, [one.queue for one in extents])
-        self._newest = texts(ends(extents))
-        most = self._source.options.max_messages_per_batch
-        if isinstance(limit, ReadMaxRows):
-            most = max(1, limit.max_rows)
-        elif isinstance(limit, ReadAllAvailable):
-            most = 1 << 62
-        return texts(advance(self._source.kept(begun, extents), extents, most, self._target))
+        begun = restored(start)
+        self._hold()
+        own, extents = self._source.look(begun.positions, begun.source)
+        self._newest = stored(own, ends(extents))
+        if own != begun.source:
+            self._source.begun_anew(begun.source, own)
+            return stored(own, firsts(extents))
+        kept = self._source.kept(begun.positions, extents)
+        self._retain(own, kept, [one.queue for one in extents])
+        if any(kept[queue] < position for queue, position in begun.positions.items()):
+            return stored(own, kept)  # a batch of nothing, behind which queues are read again
+        end = advance(kept, extents, self._most(limit), self._target)
+        return stored(own, self._source.within_bytes(own, kept, end))
 
-    def reportLatestOffset(self) -> dict[str, str] | None:
+    def _most(self, limit: ReadLimit) -> int:
+        """How many messages a batch may have."""
+        if isinstance(limit, ReadMaxRows):
+            return max(1, limit.max_rows)
+        if isinstance(limit, ReadAllAvailable):
+            return 1 << 62
+        return self._source.options.max_messages_per_batch
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
         """How far the queues went when that was asked last, for the query's progress."""
         return self._newest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan the tasks of a batch."""
+        begun, stop = restored(start), restored(end)
+        if begun.source != stop.source:
+            return []  # the query began anew
         split = self._source.options.split_messages
-        found = ranges(parsed(start), parsed(end), split)
-        return [QueueRange(one.queue, one.start, one.end) for one in found]
+        return planned(stop.source, begun.positions, stop.positions, split)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """One task."""
@@ -252,11 +416,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Everything before `end` is done; said when the next batch was planned.
 
-        What cannot be said now is said with the next batch, or when the query starts again.
+        What cannot be said now is said with the next batch, or when the query starts again. Raises
+        ConfigError: another query has the `consumer`, or `end` is of another source.
         """
+        done = restored(end)
+        name = self._source.options.consumer
+        if not name:
+            return
         try:
-            self._source.retain(parsed(end))
+            self._source.retain(done.positions, done.source.incarnation, self._hold())
         except MillstreamError as error:
-            log.warning(
-                "consumer %s: what is done is not let go: %s", self._source.options.consumer, error
-            )
+            if isinstance(error, ConfigError) and self._source.options.fail_on_data_loss:
+                raise
+            log.warning("consumer %s: what is done is not let go: %s", name, error)
+
+    def stop(self) -> None:
+        """The query ends."""
+        if self._claim is not None:
+            self._claim.release()

@@ -10,17 +10,17 @@ Cost: about 0.5 µs per row of four plain columns, 0.3 µs more per timestamp co
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from .tokens import Numbering
+from .values import values_of
 
 if TYPE_CHECKING:
     from pyarrow import Array, RecordBatch
 
-__all__ = ["CallCutter", "Chunk", "Chunker", "encode_chunk", "encode_items", "values_of"]
+__all__ = ["CallCutter", "Chunk", "Chunker", "encode_chunk", "encode_items"]
 
 CALL_BYTES = 512 * 1024
 """Of the messages of one staged call; it is stored as a chunk of at most 1 MiB."""
@@ -28,8 +28,6 @@ CALL_BYTES = 512 * 1024
 Chunk = dict[str, list[dict[str, Any]]]
 """Items by stream key."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NAIVE_EPOCH = datetime(1970, 1, 1)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -106,33 +104,15 @@ def _keys_of(column: Array, name: str, rows_before: int) -> list[str]:
 
 
 def _items_of(batch: RecordBatch, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    columns = [values_of(batch.column(name)) for name in names]
+    columns = [_values_of(batch.column(name), name) for name in names]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def values_of(column: Array) -> list[Any]:
-    """The values of a column as Python objects, with nil for nulls and for NaN in float columns."""
-    import pyarrow.types as kinds
-
-    if kinds.is_floating(column.type):
-        values = column.to_pylist()
-        # Only NaN differs from itself.
-        return [None if value != value else value for value in values]
-    if kinds.is_timestamp(column.type):
-        return _timestamps(column)
-    if kinds.is_nested(column.type):
-        return list(column.to_pylist(maps_as_pydicts="strict"))
-    return list(column.to_pylist())
-
-
-def _timestamps(column: Array) -> list[datetime | None]:
-    """To datetimes by arithmetic: pyarrow's own way looks the zone up for each value."""
-    import pyarrow as arrow
-
-    epoch = _NAIVE_EPOCH if column.type.tz is None else _EPOCH
-    exact = column.cast(arrow.timestamp("us", column.type.tz), safe=False)
-    micros = exact.cast(arrow.int64()).to_pylist()
-    return [None if value is None else epoch + timedelta(0, 0, value) for value in micros]
+def _values_of(column: Array, name: str) -> list[Any]:
+    try:
+        return values_of(column)
+    except ValueError as error:
+        raise ValueError(f"column {name!r}: {error}") from None
 
 
 def encode_chunk(chunk: Chunk, numbering: Numbering) -> bytes:

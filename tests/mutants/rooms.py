@@ -12,6 +12,8 @@ GROUND, CODEC, DEFINITION = "tests/runtime", "tests/runtime/codec", "tests/runti
 WIRE, TURNS, CALLS = "tests/runtime/wire", "tests/runtime/turns", "tests/runtime/calls"
 CLUSTER, SILO, CLIENT = "tests/runtime/cluster", "tests/runtime/silo", "tests/runtime/client"
 CONTRACTS, PUBLISHING = "tests/streams/contracts", "tests/streams/publishing"
+REWINDING, SPARK = "tests/streams/rewinding", "providers/pyspark_millstream"
+INDEX = "providers/millstream/providers/spark/index"
 STAGING = "tests/streams/staging/test_coordinator_model.py"
 OWNERSHIP, AGENT = "tests/streams/ownership", "tests/streams/agent"
 BALANCING, BALANCERS = "balancers/millstream/balancers", "tests/balancers"
@@ -89,12 +91,23 @@ HANDLE = (
     f"{LEDGERS}/test_handle.py",
     f"{LEDGERS}/test_loss.py",
 )
+ROWS = (
+    f"{LEDGERS}/test_metadata_rows.py",
+    f"{LEDGERS}/test_witnessed_rows.py",
+    f"{LEDGERS}/test_rows_put_back.py",
+    f"{LEDGERS}/test_census.py",
+)
 COPIES = (
     f"{LEDGERS}/test_recovery_cores.py",
     f"{LEDGERS}/test_recovery_report.py",
     f"{LEDGERS}/test_recovery.py",
     f"{LEDGERS}/test_draining.py",
     f"{LEDGERS}/test_recovery_topics.py",
+)
+SCRUBBING = (
+    f"{LEDGERS}/test_scrubbing_cores.py",
+    f"{BOOKIES}/test_checking.py",
+    f"{LEDGERS}/test_scrubbing.py",
 )
 CORES = f"{LEDGERS}/test_topic_cores.py"
 APPENDING = (
@@ -109,7 +122,7 @@ TOPIC_READING = (
     CORES,
     f"{LEDGERS}/test_topic_reading.py",
 )
-CURSORS = (f"{LEDGERS}/test_topic_cursors.py",)
+CURSORS = (f"{LEDGERS}/test_topic_cursors.py", f"{LEDGERS}/test_rows_put_back.py")
 PRIORITY, PRIORITIES = "providers/millstream/providers/priority", "tests/providers/priority"
 PRIORITY_CORE = (
     f"{PRIORITIES}/test_core_vectors.py",
@@ -133,6 +146,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     "ground": {
         f"{RUNTIME}/backoff.py": (f"{GROUND}/test_backoff.py",),
         f"{RUNTIME}/text.py": (f"{GROUND}/test_text.py",),
+        f"{RUNTIME}/sealing.py": (f"{GROUND}/test_sealing.py",),
     },
     "bookie": {
         **{
@@ -149,6 +163,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{BOOKIE}/watches.py": (f"{BOOKIES}/test_bookie.py",),
         f"{BOOKIE}/store.py": (f"{BOOKIES}/test_store.py", *OPENED),
     },
+    "metadata": {f"{LEDGER}/metadata/{name}.py": ROWS for name in ("ledgers", "rows", "witness")},
     "protocol": {
         f"{LEDGER}/protocol/{name}.py": (f"{LEDGERS}/test_protocol_{name}.py",)
         for name in ("appending", "entry", "quorum", "record", "recovering")
@@ -166,6 +181,13 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             *("agenda", "auditor", "changes", "copying", "mending", "needs", "pace", "report"),
             "standing",
         )
+    },
+    "scrubbing": {
+        **{f"{BOOKIE}/damage/{name}.py": SCRUBBING for name in ("checking", "suspects")},
+        **{
+            f"{LEDGER}/scrubbing/{name}.py": SCRUBBING
+            for name in ("docket", "repairing", "scrubber", "wanted")
+        },
     },
     "topic": {
         f"{LEDGER}/metadata/rows.py": (f"{LEDGERS}/test_metadata_rows.py",),
@@ -241,6 +263,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{RUNTIME}/turns/activation.py": ACTIVATION,
         f"{RUNTIME}/turns/deadlines.py": (f"{TURNS}/test_deadlines_core.py",),
         f"{RUNTIME}/turns/budget.py": (f"{TURNS}/test_deadlines_core.py",),
+        f"{RUNTIME}/turns/task_groups.py": (f"{TURNS}/test_task_groups.py",),
     },
     "calls": {
         f"{RUNTIME}/calls/cycles.py": (
@@ -283,6 +306,21 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             f"{PUBLISHING}/test_sender.py",
         ),
         f"{STREAMS}/publishing/numbered.py": (f"{PUBLISHING}/test_numbered.py",),
+    },
+    "rewinding": {
+        f"{STREAMS}/rewinding/claims.py": (f"{REWINDING}/test_claims.py",),
+        f"{STREAMS}/rewinding/incarnation.py": (f"{REWINDING}/test_target.py",),
+        f"{STREAMS}/rewinding/item_columns.py": (f"{REWINDING}/test_item_columns.py",),
+    },
+    "spark": {
+        f"{SPARK}/offsets.py": ("tests/providers/test_spark_offsets.py",),
+        f"{SPARK}/columns.py": ("tests/providers/test_spark_columns.py",),
+        f"{SPARK}/values.py": (
+            "tests/providers/test_spark_values.py",
+            "tests/providers/test_spark_rows.py",
+        ),
+        f"{INDEX}/changes.py": ("tests/providers/index",),
+        f"{INDEX}/verify.py": ("tests/providers/index",),
     },
     "staging": {
         f"{STREAMS}/staging/batch.py": (STAGING,),
@@ -341,6 +379,8 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{STREAMS}/agent/delivery/by_hand.py": BY_HAND,
         f"{STREAMS}/agent/delivery/held_cursor.py": BY_HAND,
         f"{STREAMS}/agent/losses.py": (f"{AGENT}/test_gaps.py",),
+        f"{STREAMS}/agent/watching/standstill.py": (f"{AGENT}/test_standstill.py",),
+        f"{STREAMS}/agent/watching/waits.py": (f"{AGENT}/test_standing_still.py",),
     },
     "insight": {f"{STREAMS}/insight/verdict.py": ("tests/streams/insight/test_verdict.py",)},
     "memory": {

@@ -118,6 +118,63 @@ def test_what_does_not_fit_is_named(item: Any, kind: Any, text: str) -> None:
         rows(messages, n=kind)
 
 
+def malformed() -> list[Any]:
+    """Three sound items, and between them one of each kind that is not."""
+    odd = ReadMessage("c", Token(0, 8), [msgspec.Raw(b"\xc1")], 0.0)
+    return [
+        message("a", {"n": 1, "s": "x"}, {"n": "one", "s": "y"}, seq=6),
+        message("b", 7, {"n": 2, "s": 3}, {"n": 3, "s": "z"}, seq=7),
+        odd,
+        message("a", {"n": 4}, seq=9),
+    ]
+
+
+def made(mode: str, corrupt_kind: Any) -> tuple[list[dict[str, Any]], Columns]:
+    kinds = {"n": arrow.int64(), "s": arrow.string(), "_key": arrow.string(), "bad": corrupt_kind}
+    columns = Columns(arrow.schema(list(kinds.items())), is_plain=False, mode=mode, corrupt="bad")
+    return columns.batch(malformed()).to_pylist(), columns
+
+
+def test_a_permissive_read_keeps_what_fits_and_says_what_does_not() -> None:
+    found, columns = made("permissive", arrow.string())
+    assert [(row["n"], row["s"], row["_key"]) for row in found] == [
+        (1, "x", "a"),
+        (None, "y", "a"),
+        (None, None, "b"),
+        (2, None, "b"),
+        (3, "z", "b"),
+        (None, None, "c"),
+        (4, None, "a"),
+    ]
+    reasons = [row["bad"] for row in found]
+    for row, said in ((1, "'one'"), (2, "not a map"), (3, "no text"), (5, "cannot be decoded")):
+        assert said in reasons[row] and "the item of stream" in reasons[row]
+    assert [reasons[row] for row in (0, 4, 6)] == [None] * 3 and not columns.dropped
+    items = [row["bad"] for row in made("permissive", arrow.binary())[0]]
+    assert items[2] == b"\x07" and items[5] == b"\xc1" and items[0] is None
+    assert msgspec.msgpack.decode(items[3]) == {"n": 2, "s": 3}
+
+
+def test_a_permissive_read_without_the_column_has_nulls() -> None:
+    schema = arrow.schema([("n", arrow.int64())])
+    columns = Columns(schema, is_plain=False, mode="permissive", corrupt="bad")
+    found = columns.batch(malformed())
+    assert found.column("n").to_pylist() == [1, None, None, 2, 3, None, 4]
+
+
+def test_malformed_items_are_dropped_and_counted() -> None:
+    found, columns = made("dropmalformed", arrow.string())
+    assert [(row["n"], row["bad"]) for row in found] == [(1, None), (3, None), (4, None)]
+    assert columns.dropped == 4
+
+
+def test_a_malformed_item_ends_a_failfast_read() -> None:
+    with pytest.raises(ValueError, match="column 'n' is int64, and the item of stream 'a' at"):
+        rows(malformed()[:1], n=arrow.int64())
+    with pytest.raises(ValueError, match="'b' at .* is int, and not a map"):
+        rows(malformed()[1:], n=arrow.int64())
+
+
 def test_an_item_that_is_no_messagepack_is_named() -> None:
     odd = ReadMessage("a", Token(0, 5), [msgspec.Raw(b"\xc1")], 0.0)
     with pytest.raises(ValueError, match="the item of stream 'a' .* cannot be decoded"):

@@ -124,6 +124,13 @@ def test_settings_of_the_caller_win_and_java_options_are_added() -> None:
     assert logging.startswith('"-Dlog4j2.configurationFile=file:///') and option == "-Xint"
 
 
+def test_the_guide_names_every_setting_and_none_is_of_streaming() -> None:
+    guide = (Path(__file__).parents[2] / "docs/guides/spark.md").read_text()
+    names = settings("local[2]", {})
+    assert [name for name in names if f"`{name}`" not in guide] == []
+    assert [name for name in names if "streaming" in name] == []
+
+
 def test_settings_leave_addresses_alone_on_a_real_cluster() -> None:
     assert "spark.driver.host" not in settings("spark://master:7077", {})
 

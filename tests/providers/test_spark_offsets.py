@@ -15,12 +15,16 @@ from millstream.streams import Token
 from millstream.streams.rewinding.outside import Range
 from millstream.streams.rewinding.target import Extent
 from pyspark_millstream.offsets import (
+    Loss,
+    ReadSource,
     advance,
     ends,
     firsts,
     losses,
     parsed,
     ranges,
+    restored,
+    stored,
     texts,
 )
 from pyspark_millstream.read_options import parse_read
@@ -69,12 +73,15 @@ def test_across_an_era_a_batch_goes_to_the_end() -> None:
     assert ranges({"a": t(1)}, {"a": t(501, era=1)}, 10) == [Range("a", t(1), t(501, era=1))]
 
 
-def test_a_queue_that_is_no_longer_used_leaves_once_it_is_read() -> None:
+def test_a_queue_that_is_no_longer_used_stays_while_it_has_messages_and_is_not_read_twice() -> None:
     extents = [extent("a", 1, 9, is_open=False), extent("b", 1, 9)]
     start = {"a": t(5), "b": t(5)}
     first = advance(start, extents, ALL)
     assert first == {"a": t(10), "b": t(10)}
-    assert advance(first, extents, ALL) == {"b": t(10)}
+    assert advance(first, extents, ALL) == first
+    again = [extent("a", 1, 12), extent("b", 1, 9)]  # the number of queues was changed back
+    end = advance(first, again, ALL)
+    assert ranges(first, end, ALL) == [Range("a", t(10), t(13))]
     empty = [extent("a", 1, 0, is_open=False), extent("b", 1, 9)]
     assert advance(start, empty, ALL) == {"b": t(10)}
 
@@ -94,7 +101,26 @@ def test_a_position_behind_what_is_known_stays() -> None:
 
 def test_what_is_gone_is_told_with_the_first_that_is_kept() -> None:
     extents = [extent("a", 5, 9), extent("b", 5, 9), extent("c", 1, 0)]
-    assert losses({"a": t(4), "b": t(5), "c": t(1)}, extents) == {"a": t(5)}
+    start = {"a": t(4), "b": t(5), "c": t(1), "gone": t(3)}
+    assert losses(start, extents) == [Loss("a", t(4), t(5), None)]
+
+
+def test_a_position_behind_the_end_of_a_queue_is_a_loss() -> None:
+    extents = [extent("a", 5, 9), extent("b", 5, 9)]
+    assert losses({"a": t(11), "b": t(10)}, extents) == [Loss("a", t(11), t(5), t(10))]
+    assert losses({"a": t(1, era=1), "b": t(10)}, extents) == [Loss("a", t(1, era=1), t(5), t(10))]
+
+
+def test_an_offset_is_stored_with_its_source_and_restored() -> None:
+    source = ReadSource("airports", "default", "arrivals", "00ff")
+    found = stored(source, {"b": t(2), "a": t(1)})
+    assert restored(found) == (source, {"a": t(1), "b": t(2)})
+    assert json.dumps(found) == json.dumps(stored(source, {"a": t(1), "b": t(2)}))
+    for odd in ({"a": str(t(1))}, {**found, "queues": []}, {**found, "incarnation": None}, {}):
+        with pytest.raises(ValueError, match="Give the query a new checkpoint"):
+            restored(odd)
+    given = options(starting_offsets=json.dumps(found)).starting_offsets
+    assert given == (source, {"a": t(1), "b": t(2)})
 
 
 @given(
@@ -136,7 +162,12 @@ def test_options_have_defaults_and_are_read() -> None:
     assert options(is_stream=False).starting_offsets == "earliest"
     token = "00000000-0000000000000007-00000000"
     found = options(starting_offsets=json.dumps({"q": token}), fail_on_data_loss="FALSE")
-    assert found.starting_offsets == {"q": t(7)} and not found.fail_on_data_loss
+    assert found.starting_offsets == (None, {"q": t(7)}) and not found.fail_on_data_loss
+    assert found.max_bytes_per_batch is None
+    assert options(max_bytes_per_batch="9").max_bytes_per_batch == 9
+    assert found.mode == "failfast" and options(mode="PERMISSIVE").mode == "permissive"
+    spelled = [{"columnNameOfCorruptRecord": "c"}, {"column_name_of_corrupt_record": "c"}]
+    assert [options(**one).column_name_of_corrupt_record for one in spelled] == ["c", "c"]
     assert options(starting_offsets="2026-01-01T00:00:00Z").starting_offsets == 1767225600.0
 
 
@@ -150,6 +181,9 @@ def test_options_have_defaults_and_are_read() -> None:
         ({"starting_offsets": '{"q": '}, "write earliest, latest"),
         ({"starting_offsets": "latest", "is_stream": False}, "nothing lies behind the end"),
         ({"max_messages_per_batch": "0"}, "write a whole number from 1 to"),
+        ({"max_bytes_per_batch": "0"}, "write a whole number from 1 to"),
+        ({"max_bytes_per_batch": "9", "is_stream": False}, "spark.read has one batch"),
+        ({"mode": "lenient"}, "write failfast, permissive, dropmalformed"),
         ({"fail_on_data_loss": "yes"}, "write true or false"),
         ({"patience_s": "-1"}, "write seconds, above 0"),
         ({"namespace": ""}, "option 'namespace' is missing"),

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
@@ -50,13 +51,15 @@ from millstream.streams import (  # noqa: E402
     HashRingMapper,
     PersistentStreams,
     StreamNamespace,
+    Token,
     subscribe,
 )
 from millstream.streams.rewinding.outside import QueueReads  # noqa: E402
-from pyspark_millstream import PLAIN_SCHEMA, DefaultSource  # noqa: E402
+from pyspark_millstream import DefaultSource  # noqa: E402
+from pyspark_millstream.asking import asked  # noqa: E402
 from pyspark_millstream.background import background, end_background  # noqa: E402
-from pyspark_millstream.offsets import texts  # noqa: E402
-from pyspark_millstream.reader import asked  # noqa: E402
+from pyspark_millstream.columns import PLAIN_SCHEMA  # noqa: E402
+from pyspark_millstream.offsets import restored, stored  # noqa: E402
 
 pytestmark = pytest.mark.real
 
@@ -91,13 +94,13 @@ class Spark:
                 await stream.publish_many([{"n": number} for number in range(first, last)])
         self.published += count
 
-    def source(self, **more: str) -> DefaultSource:
+    def source(self, **more: Any) -> DefaultSource:
         gateways = ",".join(silo.gateway for silo in self.cluster.silos)
         return DefaultSource(
             {"gateways": gateways, "namespace": "read_rows", "patience_s": "5", **more}
         )
 
-    def reader(self, schema: StructType = NUMBERS, **more: str) -> Any:
+    def reader(self, /, schema: StructType = NUMBERS, **more: Any) -> Any:
         return self.source(**more).streamReader(schema)
 
     async def tasks(self, reader: Any, parts: Any) -> dict[str, list[int]]:
@@ -141,9 +144,21 @@ class Row:
 KNOWN = StreamNamespace("known_rows", Row)
 
 
+@dataclass
+class OddRow:
+    n: int
+    either: int | str
+
+
+ODD = StreamNamespace("odd_rows", OddRow)
+
+
 class Table(Grain):
     @subscribe(KNOWN)
     async def on_row(self, event: Event[Row]) -> None: ...
+
+    @subscribe(ODD)
+    async def on_odd(self, event: Event[OddRow]) -> None: ...
 
 
 @asynccontextmanager
@@ -183,6 +198,41 @@ async def test_micro_batches_read_everything_once_in_order(tmp_path: Path) -> No
         reader.commit(end)
 
 
+async def test_micro_batches_have_about_so_many_bytes(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as spark:
+        await spark.publish()
+        whole = EACH * KEYS * len(msgspec.msgpack.encode({"n": 1}))
+        sizes: list[int] = []
+        reader = spark.reader(starting_offsets="earliest", max_bytes_per_batch=str(whole // 10))
+        start = await asyncio.to_thread(reader.initialOffset)
+        found: dict[str, list[int]] = {}
+        while True:
+            end, rows = await spark.batch(reader, start, ReadMaxRows(1 << 40))
+            if end == start:
+                break
+            start = end
+            sizes.append(sum(map(len, rows.values())))
+            for key, numbers in rows.items():
+                found.setdefault(key, []).extend(numbers)
+        assert found == expected(0, EACH)
+        assert 10 <= len(sizes) <= 30 and max(sizes) <= EACH * KEYS // 10
+
+
+async def test_a_message_that_is_larger_than_a_batch_may_be_is_read_alone(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as spark:
+        await spark.publish(3)
+        reader = spark.reader(starting_offsets="earliest", max_bytes_per_batch="1")
+        start = await asyncio.to_thread(reader.initialOffset)
+        batches = 0
+        while True:
+            end, found = await spark.batch(reader, start, ReadMaxRows(1 << 40))
+            if end == start:
+                break
+            start, batches = end, batches + 1
+            assert all(len(numbers) == 3 for numbers in found.values())
+        assert batches > 1
+
+
 async def test_a_batch_that_is_planned_again_has_the_same_rows(tmp_path: Path) -> None:
     async with in_cluster(tmp_path) as spark:
         await spark.publish()
@@ -199,7 +249,7 @@ async def test_latest_begins_behind_what_is_there_and_sees_new_queues(tmp_path: 
     async with in_cluster(tmp_path) as spark:
         reader = spark.reader()
         begun = await asyncio.to_thread(reader.initialOffset)
-        assert begun == {}
+        assert begun["queues"] == {}
         await spark.publish()
         _, found = await spark.drain(reader, begun, 1 << 40)
         assert found == expected(0, EACH)
@@ -257,8 +307,8 @@ async def test_what_is_gone_ends_a_query_or_is_passed_over(
 ) -> None:
     async with in_cluster(tmp_path) as spark:
         await spark.publish()
-        extents = await asyncio.to_thread(spark.reader()._source.extents)
-        before = {one.queue: "00000000-0000000000000000-00000000" for one in extents if one.first}
+        source, extents = await asyncio.to_thread(spark.reader()._source.look)
+        before = stored(source, {one.queue: Token(0, 0) for one in extents if one.first})
         with pytest.raises(CursorTooOld, match="option.'fail_on_data_loss', 'false'"):
             await asyncio.to_thread(spark.reader().latestOffset, before, ReadAllAvailable())
         with caplog.at_level(logging.WARNING):
@@ -285,7 +335,7 @@ FORGETFUL = LedgerOptions(
 
 async def first_numbers(spark: Spark) -> dict[str, int]:
     """Of each queue: the first message that is kept."""
-    extents = await asyncio.to_thread(spark.reader()._source.extents)
+    _, extents = await asyncio.to_thread(spark.reader()._source.look)
     return {one.queue: one.first.seq for one in extents if one.first is not None}
 
 
@@ -300,14 +350,15 @@ async def until_trimmed(spark: Spark, above: dict[str, int]) -> None:
 async def test_a_consumer_keeps_what_it_has_not_done_and_no_more(tmp_path: Path) -> None:
     async with in_cluster(tmp_path, FORGETFUL) as spark:
         reader = spark.reader(starting_offsets="earliest", consumer="totals")
-        await asyncio.to_thread(reader.initialOffset)  # nothing is there yet
+        begun = await asyncio.to_thread(reader.initialOffset)  # nothing is there yet
         for _ in range(3):  # and nothing is forgotten while the query is away
             await spark.publish()
-        start, _ = await spark.batch(reader, {}, ReadAllAvailable())  # the queues are new to it
+        start, _ = await spark.batch(reader, begun, ReadAllAvailable())  # the queues are new to it
         other = spark.reader(starting_offsets="latest", consumer="newest")
         await asyncio.to_thread(other.initialOffset)
         end, found = await spark.batch(reader, start, ReadAllAvailable())
         assert found == expected(0, 3 * EACH)
+        await asyncio.to_thread(reader.stop)
         reader = spark.reader(consumer="totals")  # another driver: the batch was not committed
         again, found = await spark.batch(reader, start, ReadAllAvailable())
         assert found == expected(0, 3 * EACH) and again == end
@@ -333,7 +384,7 @@ async def test_a_query_that_was_there_before_keeps_from_where_it_goes_on(tmp_pat
         reader = spark.reader(consumer="late")
         await asyncio.to_thread(reader.latestOffset, end, ReadAllAvailable())
         kept = await asyncio.to_thread(lambda: background().run(asked_of(reader)))
-        assert texts(kept["late"]) == {**texts(kept["late"]), **end}
+        assert kept["late"] == {**kept["late"], **restored(end).positions}
 
 
 async def asked_of(reader: Any) -> Any:
@@ -369,9 +420,9 @@ async def test_a_commit_that_cannot_be_said_ends_no_query(
 ) -> None:
     async with in_cluster(tmp_path) as spark:
         reader = spark.reader(consumer="totals", patience_s="0.1")
-        await asyncio.to_thread(reader.initialOffset)
+        begun = await asyncio.to_thread(reader.initialOffset)
     with caplog.at_level(logging.WARNING):
-        await asyncio.to_thread(reader.commit, {"queue-0": "00000000-0000000000000001-00000000"})
+        await asyncio.to_thread(reader.commit, {**begun, "queues": {"queue-0": str(Token(0, 1))}})
     assert "consumer totals: what is done is not let go" in caplog.text
     await asyncio.to_thread(end_background)
 
@@ -391,6 +442,12 @@ async def test_the_cluster_tells_the_columns_of_items_that_it_knows(tmp_path: Pa
         wanted = "`_key` string, `_token` string, `_time` timestamp, `n` bigint, `name` string"
         assert told == wanted
         assert await asyncio.to_thread(spark.source().schema) == PLAIN_SCHEMA
+
+
+async def test_a_field_without_a_type_in_spark_is_named(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as spark:
+        with pytest.raises(ConfigError, match="field 'either': it is int or str. Give the fields"):
+            await asyncio.to_thread(spark.source(namespace="odd_rows").schema)
 
 
 async def test_memory_is_refused(tmp_path: Path) -> None:

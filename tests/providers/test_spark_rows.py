@@ -16,8 +16,9 @@ pytest.importorskip("pyspark", reason="needs the extra `spark`")
 arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 
 from millstream.streams.publishing.ingest import IngestMessage  # noqa: E402
-from pyspark_millstream.rows import Chunk, Chunker, encode_chunk, values_of  # noqa: E402
+from pyspark_millstream.rows import Chunk, Chunker, encode_chunk  # noqa: E402
 from pyspark_millstream.tokens import Numbering, Origin  # noqa: E402
+from pyspark_millstream.values import values_of  # noqa: E402
 
 NAN = float("nan")
 MOMENT = datetime(2013, 1, 1, 10, 0, 0, 250000, tzinfo=UTC)

@@ -93,7 +93,7 @@ class SparkSilos:
         found: dict[str, list[dict[str, Any]]] = defaultdict(list)
         async with connect(*self.gateways.split(",")) as client:
             reads = QueueReads(client.gateway, "default", self.namespace)
-            for one in await reads.extents():
+            for one in (await reads.extents()).queues:
                 if one.first is None or one.last is None:
                     continue
                 part = Range(one.queue, one.first, Token(one.last.era, one.last.seq + 1))

@@ -54,7 +54,7 @@ def test_a_server_that_dies_in_a_transaction_has_nothing_of_it(
 
 def test_no_error_tells_a_password(place: str) -> None:
     url = place.replace("postgres@", "postgres:secret@")
-    IndexWriter(url, FOR_EVER).prepare()
+    IndexWriter(url, FOR_EVER).prepare("here")
     with closing(opened(url, writes=True)) as database:
         assert "secret" not in database.name
         with pytest.raises(ConfigError) as refused:

@@ -25,10 +25,11 @@ pytestmark = pytest.mark.real
 
 APP = """
 import asyncio
+import time
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.ledger import LedgerQueues
 from millstream.providers.memory import MemoryQueues
-from millstream.runtime import Grain, MembershipOptions, Silo, grain
+from millstream.runtime import Grain, MembershipOptions, RuntimeOptions, Silo, grain
 from millstream.runtime.extending import SiloPart
 from millstream.streams import PersistentStreams
 
@@ -52,6 +53,29 @@ def make_streams(**options):
 def make_ledger(**options):
     streams = {"default": PersistentStreams(LedgerQueues("ledger"), balancer=DeploymentBalancer())}
     return Silo(grains=[Echo], streams=streams, **options)
+
+class Stubborn(Grain):
+    async def swallow(self) -> None:
+        print("the turn waits", flush=True)
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass
+
+    async def block(self) -> None:
+        print("the turn waits", flush=True)
+        await asyncio.to_thread(time.sleep, 1000)
+
+    async def on_deactivate(self, reason, /) -> None:
+        if self.key == "in its end":
+            await self.swallow()
+
+    async def ok(self) -> None:
+        print("the turn waits", flush=True)
+
+def make_stubborn(**options):
+    return Silo(grains=[Stubborn], options=RuntimeOptions(drain_s=1), **options)
 
 def make_stuck(**options):
     return Silo(grains=[Echo], streams={"default": NeverStops()}, **options)
@@ -217,6 +241,42 @@ async def test_a_silo_does_not_care_for_standard_input(
             assert await client.grain(Echo, "a").echo("hello") == "hello"
         program.process.send_signal(signal.SIGTERM)
         assert await program.ended() == 0
+
+
+class Stubborn(Grain):
+    async def swallow(self) -> None: ...
+    async def block(self) -> None: ...
+    async def ok(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("method", "key"), [("swallow", "a"), ("block", "a"), ("ok", "in its end")]
+)
+async def test_a_silo_ends_with_exit_code_1_although_a_turn_or_its_thread_does_not(
+    folder: Path, method: str, key: str
+) -> None:
+    options = {"stdout": asyncio.subprocess.PIPE}
+    async with run(folder, "run_app:make_stubborn", **options) as program:
+        _, gateway, *_ = (await program.until(ACTIVE)).groups()
+        async with connect(gateway) as client:
+            calling = asyncio.ensure_future(getattr(client.grain(Stubborn, key), method)())
+            assert program.process.stdout is not None
+            assert await program.process.stdout.readline() == b"the turn waits\n"
+            program.process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(25):
+                assert await program.ended() == 1
+            await asyncio.gather(calling, return_exceptions=True)
+    assert "did not end in 0.5 s: the process ends without it" in program.told
+
+
+@pytest.mark.slow
+async def test_a_silo_that_does_not_stop_ends_with_exit_code_1(folder: Path) -> None:
+    async with run(folder, "run_app:make_stuck") as program:
+        await program.until(ACTIVE)
+        program.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(25):
+            assert await program.ended() == 1
+    assert "did not stop in 17.5 s, and ends without a word" in program.told
 
 
 async def test_a_second_signal_ends_the_process_at_once(folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +79,64 @@ def test_what_spark_wrote_it_reads_again(spark: SparkSession, tmp_path: Path) ->
             read(starting_offset="latest").load().count()
         with pytest.raises(Exception, match="column 'carrier' is int64, and the item of stream"):
             read().schema("carrier bigint").load().collect()
+
+
+NESTED = (
+    "key string, day date, price decimal(9,2), here timestamp_ntz,"
+    " parts array<struct<day:date,prices:map<string,decimal(9,2)>,times:array<timestamp_ntz>>>,"
+    " by_day map<date,struct<at:timestamp,took:interval day to second>>"
+)
+
+
+def nested_rows() -> list[Any]:
+    """Dates, decimals and times without a zone, in structs, lists and maps."""
+    day, here, price = date(2026, 1, 31), datetime(2026, 1, 31, 12, 0, 0, 250_000), Decimal("12.50")
+    part = {"day": day, "prices": {"a": price, "b": None}, "times": [here, None]}
+    took = {"at": here, "took": timedelta(hours=30, microseconds=7)}
+    return [
+        (
+            "x",
+            day,
+            price,
+            here,
+            [part, None, {"day": None, "prices": {}, "times": []}],
+            {day: took},
+        ),
+        ("x", None, None, None, None, None),
+    ]
+
+
+def test_values_within_values_are_read_as_they_were_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with silos_in(tmp_path) as silos:
+        rows = spark.createDataFrame(nested_rows(), NESTED)
+        written = rows.write.format("millstream").mode("append").options(**staged(silos))
+        written.option("key_column", "key").save()
+        read = spark.read.format("millstream").options(**staged(silos))
+        found = read.schema(NESTED).load()
+        assert found.collect() == rows.collect() and found.count() == 2
+
+
+def test_one_malformed_item_does_not_end_a_permissive_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with silos_in(tmp_path) as silos:
+        rows = spark.createDataFrame([("7",), ("x",)], "n string").coalesce(1)
+        written = rows.write.format("millstream").mode("append").options(**staged(silos))
+        written.option("key_column", "n").save()
+        schema = "n date, _key string, _corrupt_record string"
+
+        def read(**options: str) -> list[Any]:
+            source = spark.read.format("millstream").schema(schema)
+            return source.options(**staged(silos), **options).load().orderBy("_key").collect()
+
+        found = read(mode="PERMISSIVE")
+        assert [(one["n"], one["_key"]) for one in found] == [(None, "7"), (None, "x")]
+        assert all("column 'n' is date32" in one["_corrupt_record"] for one in found)
+        assert read(mode="DROPMALFORMED") == []
+        with pytest.raises(Exception, match="column 'n' is date32"):
+            read()
 
 
 def forget_last(folder: Path) -> None:

@@ -91,7 +91,9 @@ def subscription_line(one: SubscriptionReport) -> str:
     each = f", {one.event_s * 1e3:.3g} ms an event" if one.event_s else ""
     retries = f", {one.retries:,} retries" if one.retries else ""
     gaps = f", {one.gaps_text}" if one.gaps else ""
+    still = f", not moved for {one.still_s:.0f} s" if one.still_s >= 1 else ""
+    reason = f": {one.reason}" if one.reason else ""
     return (
         f"{'subscription':<14}{one.id}: {one.state}, {one.lag_events:,} events or "
-        f"{one.lag_s:.1f} s behind{each}{retries}{gaps}"
+        f"{one.lag_s:.1f} s behind{each}{retries}{gaps}{still}{reason}"
     )

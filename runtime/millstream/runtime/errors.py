@@ -18,6 +18,7 @@
     │   └── NotInCluster                 start or connect first
     ├── StorageError
     │   ├── Conflict                     read again, then decide
+    │   ├── Corrupt                      restore the row that is named: a retry does not help
     │   └── StorageUnavailable           retry later
     └── StreamError                      `accepted_events`: the first so many were published
         ├── EnqueueFailed                adapters raise it: a prefix is stored; publishers see why
@@ -46,6 +47,7 @@ __all__ = [
     "ClusterError",
     "ConfigError",
     "Conflict",
+    "Corrupt",
     "CursorTooOld",
     "DefinitionError",
     "EnqueueFailed",
@@ -181,6 +183,13 @@ class StorageError(MillstreamError):
 
 class Conflict(StorageError):
     """The stored row is not the one that the write expected."""
+
+
+class Corrupt(StorageError):
+    """A stored row is damaged, older than it was, or contradicts another row.
+
+    The text names the row, the contradiction, and what an operator can do.
+    """
 
 
 class StorageUnavailable(StorageError):

@@ -34,6 +34,7 @@ from .options import check_fields, check_kind
 from .plugins import load_plugin
 from .repeated import LineBudget
 from .role import Role
+from .sealing import Sealed, seal, unseal
 from .silo.extended import ExtendedGrain, extension_at, extension_of, is_grain
 from .silo.part import SiloPart
 from .silo.services import (
@@ -75,6 +76,7 @@ __all__ = [
     "RealDisk",
     "Role",
     "Runners",
+    "Sealed",
     "SiloAddress",
     "SiloPart",
     "SiloServices",
@@ -106,6 +108,7 @@ __all__ = [
     "refuse_stale",
     "register_opened",
     "replace_file",
+    "seal",
     "secret_in_file",
     "services_of",
     "shown",
@@ -114,6 +117,7 @@ __all__ = [
     "stopping",
     "text_bytes",
     "union_members",
+    "unseal",
 ]
 
 C = TypeVar("C", bound=Contract)

@@ -134,7 +134,7 @@ class RuntimeOptions:
     retry_first_s: float = 0.05
     """First wait before a surely unexecuted call is sent again."""
     activation_timeout_s: float = 30.0
-    """How long `on_activate` may take."""
+    """How long the reading of a grain's states and `on_activate` may take together."""
     deactivation_timeout_s: float = 30.0
     """How long `on_deactivate` may take, and before it the activation's cancelled tasks."""
     idle_after_s: float = 900.0

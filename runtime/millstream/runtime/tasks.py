@@ -1,8 +1,9 @@
 """The background tasks and timers of one owner.
 
-Owns: `Tasks`. Invariants: a task is kept until it ends; tasks are told to end in the order of their
-start, in every process alike (a set would order them by address); none sees a variable of whoever
-started it.
+Owns: `Tasks`. Invariants: a task is kept until it ends, or until it has ignored its cancellation
+for too long, so that no owner waits for ever for its tasks; tasks are told to end in the order of
+their start, in every process alike (a set would order them by address); none sees a variable of
+whoever started it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextvars import Context
 from typing import Any
 
-__all__ = ["Tasks"]
+__all__ = ["TASK_END_S", "Tasks"]
+
+TASK_END_S = 1.0
+"""How long `aclose` waits for tasks that it has cancelled."""
 
 log = logging.getLogger("millstream.tasks")
 
@@ -79,6 +83,14 @@ class Tasks:
             task.cancel()
 
     async def aclose(self) -> None:
-        """Tell every task to end, and wait for it."""
+        """Tell every task to end, and wait for it, at most `TASK_END_S`; others are left behind."""
         self.cancel()
-        await asyncio.gather(*self, return_exceptions=True)
+        if not self._running:
+            return
+        ended, left = await asyncio.wait(list(self._running), timeout=TASK_END_S)
+        for task in ended:
+            if not task.cancelled():
+                task.exception()  # read: nobody else does
+        for task in left:
+            text = "%s: %s does not end although it was cancelled; it is left behind"
+            log.error(text, self._owner, getattr(task.get_coro(), "__qualname__", "a task"))

@@ -18,6 +18,7 @@ from millstream.providers.ledger.recovery.report import (
     Stuck,
     report_rows,
 )
+from millstream.providers.ledger.scrubbing.report import ScrubFault, ScrubReport, scrub_rows
 from millstream.providers.sqlite import SqliteStateStore
 from millstream.runtime import Env
 
@@ -69,6 +70,43 @@ def test_which_messages_are_kept_is_said_also_where_there_are_none(shop: Shop) -
 
     run(main())
     assert "1 to 1" in kept()
+
+
+def test_damage_is_shown_with_its_file_and_advice(shop: Shop) -> None:
+    (bookie,) = (one["bookie"] for one in shop.say("bookies", "--json").value["bookies"])
+    fault = ScrubFault("/d/1.seg", 512, 3, 7, "no good copy", True, "put the file back")
+    report = ScrubReport(
+        bookie,
+        since_s=1e9,
+        said_s=1.1e9,
+        passes=2,
+        passed_s=1.05e9,
+        began_s=1.06e9,
+        segment=4,
+        segments=9,
+        pass_bytes=5_000_000,
+        damaged=12,
+        missing=3,
+        repaired=14,
+        failed=21,
+        faults=(fault,),
+    )
+
+    async def main() -> None:
+        store = SqliteStateStore(shop.places[0] / "rows")
+        rows = scrub_rows(Metadata(store, "topics", OneProcess(Env()).clock))
+        await rows.update(bookie, lambda _: report)
+        await store.aclose()
+
+    run(main())
+    said = shop.say("bookies").out
+    assert f"damage in bookie {bookie}: last full pass 2003-04-10" in said
+    assert "reads segment 4 (9 there are)" in said
+    assert "12 damaged and 3 missing copies found, 14 repaired, 21 could not be repaired" in said
+    assert "/d/1.seg: offset 512: entry 7 of ledger 3 cannot be repaired: no good copy. " in said
+    assert "What can be done: put the file back" in said and "and 1 more" in said
+    (found,) = shop.say("bookies", "--json").value["scrubs"]
+    assert found["repaired"] == 14 and found["faults"][0]["offset"] == 512
 
 
 def test_a_bookie_without_a_name_is_not_marked(shop: Shop) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Sequence
@@ -566,6 +567,31 @@ async def test_a_failed_batch_comes_again_and_after_all_attempts_is_given_up() -
     await until(lambda: topic.depth("g") == [0])
     assert calls == [[0], [1], [1], [1], [2]]
     assert await batch_of(dead_reader) == [1]
+    await group.stop()
+
+
+async def test_a_handler_that_is_cancelled_by_itself_gets_its_batch_again() -> None:
+    """Also if the count of its task says, of an earlier batch, that somebody cancelled it."""
+    from millstream.streams import Backoff
+
+    topic, calls = topic_of(), list[int]()
+
+    async def handler(batch: list[int]) -> None:
+        calls.extend(batch)
+        task = asyncio.current_task()
+        assert task is not None
+        if batch == [0]:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        elif calls.count(1) == 1:
+            raise asyncio.CancelledError
+
+    retries = Retries(3, Backoff(0.001, 1, 0.001))
+    group = topic.subscribe("g", handler, batch_size=1, retries=retries)
+    await fill(topic, [0, 1, 2])
+    await until(lambda: topic.depth("g") == [0])
+    assert calls == [0, 1, 1, 2]
     await group.stop()
 
 

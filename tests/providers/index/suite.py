@@ -449,6 +449,14 @@ class IndexSuite:
             with pytest.raises(ConfigError, match="is an index of version 7"):
                 use()
 
+    def test_changes_of_another_source_are_refused(self, place: str) -> None:
+        writer = put(place, [[change()]])
+        for source in ("cluster 'a', incarnation 1", "cluster 'a', incarnation 1"):
+            writer.prepare(source)
+        with pytest.raises(ConfigError, match="changes of cluster 'a', .* 1, .* reads cluster 'b'"):
+            writer.prepare("cluster 'b', incarnation 2")
+        assert content(place) == wanted_contents([change()])
+
     def test_tables_of_somebody_else_are_refused(self, place: str) -> None:
         with closing(opened(place, writes=True)) as database:
             database.run("CREATE TABLE theirs (a TEXT)")

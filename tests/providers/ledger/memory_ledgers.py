@@ -105,6 +105,7 @@ class MemoryWriter:
         self._sending: asyncio.Task[None] | None = None
         self._record: LedgerRecord | None = None
         self.is_short = False
+        self.trouble = ""
 
     @property
     def ledger(self) -> int:
@@ -197,10 +198,11 @@ class MemoryWriter:
 class MemoryReader:
     """A `Reader` of a ledger in memory."""
 
-    def __init__(self, bookies: Bookies, ledgers: MemoryLedgers, ledger: int) -> None:
+    def __init__(self, bookies: Bookies, ledgers: MemoryLedgers, record: LedgerRecord) -> None:
         self._bookies = bookies
         self._ledgers = ledgers
-        self._ledger = ledger
+        self._ledger = record.ledger
+        self.record = record
         self.is_open = True
 
     async def _last(self) -> int:
@@ -251,7 +253,9 @@ class MemoryLedgers:
         self.reads = self.open_readers = 0
         self.wall_s = 0.0
 
-    async def create(self, usual: Quorum | None, topic: str, /) -> MemoryWriter:
+    async def create(
+        self, usual: Quorum | None, topic: str, /, first: int = 0, owner: tuple[int, int] = (0, 0)
+    ) -> MemoryWriter:
         await self.bookies.pause()
         if self.bookies.refuse_creation:
             self.bookies.refuse_creation -= 1
@@ -260,7 +264,10 @@ class MemoryLedgers:
         quorum = Quorum(1, 1, 1) if usual is None else usual
         fragments = (Fragment(0, ("b",) * quorum.ensemble),)
         record = LedgerRecord(
-            ledger, LedgerState.OPEN, quorum, 1, fragments, topic, created_s=self.wall_s
+            *(ledger, LedgerState.OPEN, quorum, 1, fragments, topic),
+            created_s=self.wall_s,
+            first=first,
+            owner=owner,
         )
         await self.rows.create(ledger, record)
         self.bookies.ledgers[ledger] = Stored()
@@ -306,8 +313,11 @@ class MemoryLedgers:
     async def reader(self, ledger: int, /) -> MemoryReader:
         await self.bookies.pause()
         self.bookies.of(ledger)
+        record = await self.rows.read(ledger)
+        if record is None:
+            raise LedgerGone(f"ledger {ledger}")
         self.open_readers += 1
-        return MemoryReader(self.bookies, self, ledger)
+        return MemoryReader(self.bookies, self, record)
 
     async def delete(self, ledger: int, /) -> None:
         await self.bookies.pause()

@@ -52,6 +52,7 @@ class ModelBookies:
         self.all = {f"b{number}": One() for number in range(count)}
         self.rng = Random(seed)
         self.calls: dict[str, int] = defaultdict(int)
+        self.suspected: list[tuple[str, int, int]] = []
 
     async def _reach(self, bookie: str) -> One:
         self.calls[bookie] += 1
@@ -131,11 +132,18 @@ class ModelBookies:
         if term >= one.fences.get(ledger, 0):
             one.told[ledger] = max(one.told.get(ledger, NOTHING), confirmed)
 
+    async def suspect(self, bookie: str, ledger: int, entry: int, /) -> None:
+        await self._reach(bookie)
+        self.suspected.append((bookie, ledger, entry))
+
     def likeliest(self, bookies: Sequence[str], /) -> Sequence[str]:
         return bookies
 
     async def look(self) -> None:
         """All are known."""
+
+    def unwilling(self) -> Mapping[str, str]:
+        return {name: f"{name} is full" for name, one in self.all.items() if one.is_full}
 
     def writable(self) -> Mapping[str, float]:
         shut = {

@@ -21,6 +21,7 @@ from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.providers.ledger.queues.adapter import LedgerAdapter, LedgerQueues
 from millstream.providers.ledger.topic.reading.reader import TopicReader
 from millstream.runtime import FAST_DETECTION, MemoryStateStore, Silo, StreamError
+from millstream.runtime.extending import unseal
 from millstream.runtime.testing import SimCluster, Simulation, run
 from millstream.streams import (
     AdapterHost,
@@ -165,13 +166,19 @@ class Silos:
     def bookies(self) -> dict[str, BookieRecord]:
         """The rows of bookies by the name of their silo; the newest of each."""
         rows = self.store.range("ledger/sim/bookies/", "", 100)
-        found = [msgspec.msgpack.decode(row.data, type=BookieRecord) for _, row in rows]
+        found = [
+            msgspec.msgpack.decode(unseal(key, row.data).content, type=BookieRecord)
+            for key, row in rows
+        ]
         return {one.owner: one for one in sorted(found, key=lambda one: one.said_s)}
 
     def ledgers(self) -> list[LedgerRecord]:
         """The rows of ledgers, by number."""
         rows = self.store.range("ledger/sim/ledgers/", "", 100)
-        return [msgspec.msgpack.decode(row.data, type=LedgerRecord) for _, row in rows]
+        return [
+            msgspec.msgpack.decode(unseal(key, row.data).content, type=LedgerRecord)
+            for key, row in rows
+        ]
 
 
 def with_silos(main: Callable[[Simulation], Any], seed: int = 1) -> Any:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextvars import Context
 
+import msgspec
+import pytest
 from tests.providers.ledger.bookie.kit import new_disk, opened
 from tests.providers.ledger.clocks import LoopClock
 from tests.providers.ledger.virtual import virtually
@@ -19,8 +22,11 @@ from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.errors import LedgerError
 from millstream.providers.ledger.protocol.quorum import Quorum
+from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, LedgerState
 from millstream.providers.ledger.serving.census import Census
-from millstream.runtime import MemoryStateStore
+from millstream.providers.ledger.topic.listed import ListedLedgers
+from millstream.providers.ledger.topic.record import TopicRecord, topic_rows
+from millstream.runtime import Corrupt, MemoryStateStore
 from millstream.runtime.extending import Tasks
 
 ALONE = Quorum(1, 1, 1)
@@ -37,7 +43,8 @@ class Process:
         bookies = LocalBookies({bookie.name: bookie})
         context = HandleContext(bookies, self.rows, clock, tasks, HandleOptions())
         self.ledgers = BookieLedgers(context, self.ids)
-        self.census = Census(metadata, self.ids, "c", clock)
+        self.topics = topic_rows(metadata)
+        self.census = Census(metadata, self.ids, ListedLedgers(metadata), "c", clock)
 
     async def write(self) -> int:
         """A ledger with an entry; its number."""
@@ -109,3 +116,78 @@ async def test_many_numbers_are_forgotten_some_at_a_time() -> None:
     await one.census.collect(bookie)
     assert bookie.store.is_forgotten_below(last)
     await bookie.aclose()
+
+
+@virtually
+async def test_what_a_topic_lists_is_kept_though_its_row_is_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The row's file was restored from an older copy, or the row was deleted by hand."""
+    store, bookie = MemoryStateStore(), await opened(new_disk())
+    one = Process(store, bookie, 1)
+    listed, other, newest = [await one.write() for _ in range(3)]
+    await one.topics.create("t", TopicRecord("t").with_ledger(listed))
+    await one.ledgers.delete(listed)
+    await one.ledgers.delete(other)
+    await one.census.collect(bookie)
+    assert bookie.store.ledgers() == [listed, newest]
+    assert "topic t: its row (topics/) lists ledger 1, and the row of that ledger" in caplog.text
+    await one.topics.update("t", lambda _: TopicRecord("t"))
+    await one.census.collect(bookie)
+    assert bookie.store.ledgers() == [newest]
+    await bookie.aclose()
+
+
+@virtually
+async def test_a_ledger_whose_row_is_missing_against_its_witness_ends_the_collection() -> None:
+    store, bookie = MemoryStateStore(), await opened(new_disk())
+    one = Process(store, bookie, 1)
+    lost, kept = [await one.write() for _ in range(2)]
+    key = f"ledger/c/ledgers/{lost:019d}"
+    row = store.get(key)
+    assert row is not None
+    store.remove(key, row.etag, 0)
+    with pytest.raises(Corrupt, match=f"row {key} is missing"):
+        await one.census.collect(bookie)
+    assert bookie.store.ledgers() == [lost, kept]
+    await bookie.aclose()
+
+
+@virtually
+async def test_a_ledger_whose_number_the_rows_have_not_given_out_is_kept() -> None:
+    """All rows were restored from an older backup: they know nothing of it."""
+    store, bookie = MemoryStateStore(), await opened(new_disk())
+    one, later = Process(store, bookie, 1), Process(MemoryStateStore(), bookie, 2)
+    known = await one.write()
+    for _ in range(numbering.LEDGER_ID_BLOCK):
+        await one.ids.next()
+    beyond = await one.write()
+    assert await later.ids.next() == known and await later.ids.free() <= beyond
+    await later.census.collect(bookie)
+    assert bookie.store.ledgers() == [beyond]
+    await bookie.aclose()
+
+
+@virtually
+async def test_copies_of_a_ledger_that_is_recovered_now_are_kept_wherever_they_are() -> None:
+    """Its record may name the bookie again when it has its end."""
+    store, bookie = MemoryStateStore(), await opened(new_disk())
+    one = Process(store, bookie, 1)
+    ledger = await one.write()
+    elsewhere = (Fragment(0, ("another",)),)
+    for state in (LedgerState.OPEN, LedgerState.RECOVERING, LedgerState.CLOSED):
+        await one.rows.update(ledger, moved(state, elsewhere))
+        await one.census.collect(bookie)
+        is_kept = ledger in bookie.store.index.ledgers
+        assert is_kept == (state is not LedgerState.CLOSED), state
+    await bookie.aclose()
+
+
+def moved(
+    state: LedgerState, fragments: tuple[Fragment, ...]
+) -> Callable[[LedgerRecord | None], LedgerRecord]:
+    def change(found: LedgerRecord | None) -> LedgerRecord:
+        assert found is not None
+        return msgspec.structs.replace(found, state=state, fragments=fragments)
+
+    return change

@@ -19,7 +19,7 @@ from millstream.providers.ledger.handle.context import (
     existing,
 )
 from millstream.providers.ledger.handle.hedging import HEDGE_S, first_answer
-from millstream.providers.ledger.handle.lane import Lane, Outcome
+from millstream.providers.ledger.handle.lane import Lane, Outcome, Trouble
 from millstream.providers.ledger.handle.options import HandleOptions
 from millstream.providers.ledger.protocol.appending import PlaceState
 from millstream.providers.ledger.protocol.errors import (
@@ -295,8 +295,8 @@ async def test_a_bookie_that_has_too_much_to_do_is_asked_again_with_pauses() -> 
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (BookieReadOnly("full"), PlaceState.FULL),
-        (BookieAway("away"), PlaceState.AWAY),
+        (BookieReadOnly("full"), Trouble(PlaceState.FULL, "full")),
+        (BookieAway("away"), Trouble(PlaceState.AWAY, "away")),
     ],
 )
 @virtually

@@ -88,7 +88,7 @@ async def test_damaged_and_missing_copies_are_passed_over() -> None:  # R03, R12
     found.bookies.all[found.names[1]].entries.clear()
     assert await found.payloads(2) == [b"2", b"3", b"4"]
     found.damage(found.names[2], 2)
-    with pytest.raises(NotRecoverable, match="gives entry 2, which is confirmed: .*damaged"):
+    with pytest.raises(NotRecoverable, match="entry 2 cannot be read anywhere: .*damaged"):
         await found.payloads(2)
 
 

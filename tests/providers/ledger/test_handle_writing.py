@@ -282,7 +282,7 @@ async def test_the_entry_that_has_waited_longest_decides_when_a_writer_gives_up(
     assert 3.0 <= now_s() - began_s <= 5.0
     found = await asyncio.gather(*waiting, return_exceptions=True)
     assert {type(one) for one in found} == {NotEnoughBookies}
-    assert "entry 0 waited 3 s for 1 of 1 bookies; away: b0" in str(found[0])
+    assert "entry 0 waited 3 s for 1 of 1 bookies: b0 is away" in str(found[0])
 
 
 @virtually

@@ -12,6 +12,7 @@ from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX
 from millstream.providers.ledger.queues.adapter import LedgerQueues
 from millstream.runtime import FAST_DETECTION
+from millstream.runtime.extending import unseal
 from millstream.runtime.testing import FailingStore, SimCluster, Simulation, run
 from millstream.streams import PersistentStreams, StreamNamespace
 
@@ -66,7 +67,9 @@ def test_a_process_that_hangs_and_keeps_the_lock_is_named_with_what_to_do(
     async def driver(simulation: Simulation) -> None:
         async with cluster_on(simulation, 3) as cluster:
             rows = cluster.stores["default"].range(BOOKIES, "", 10)
-            silo = msgspec.msgpack.decode(rows[0][1].data, type=BookieRecord).silo
+            (key, row), *_ = rows
+            record = msgspec.msgpack.decode(unseal(key, row.data).content, type=BookieRecord)
+            silo = record.silo
             simulation.pause(silo.partition(":")[0])
             await asyncio.sleep(20.0)
             assert text in caplog.text

@@ -233,7 +233,9 @@ def doubt_is_absence(patch: pytest.MonkeyPatch) -> None:
 def damage_is_absence(patch: pytest.MonkeyPatch) -> None:
     """#2908, in the bookie: what cannot be read is said not to be there."""
 
-    def put(self: RealBookie, entries: list[bytes], ledger: int, missing: Missing) -> Found:
+    def put(
+        self: RealBookie, entries: list[bytes], ledger: int, missing: Missing, fault: str = ""
+    ) -> Found:
         told = Missing.ABSENT if missing is Missing.UNKNOWN else missing
         return Found(tuple(entries), told, self.store.index.confirmed(ledger))
 

@@ -12,7 +12,7 @@ from tests.conditions import spin
 
 from millstream.providers.ledger.handle.bookies import Bookies
 from millstream.providers.ledger.handle.context import HandleContext
-from millstream.providers.ledger.handle.lane import Lane, Outcome
+from millstream.providers.ledger.handle.lane import Lane, Outcome, Trouble
 from millstream.providers.ledger.handle.options import HandleOptions
 from millstream.providers.ledger.protocol.appending import PlaceState
 from millstream.providers.ledger.protocol.errors import BookieAway
@@ -102,7 +102,7 @@ async def test_clearing_ends_the_task_that_waits_and_what_comes_later_is_sent() 
     assert bookie.asked[1][0] == [b"1"] and len(tasks) == 1
     bookie.asked[1][1].set_exception(BookieAway("gone"))
     await spin()
-    assert told == [(0,), PlaceState.AWAY]
+    assert told == [(0,), Trouble(PlaceState.AWAY, "gone")]
     await tasks.aclose()
 
 

@@ -24,7 +24,8 @@ from millstream.providers.ledger.protocol.record import (
     LedgerState,
     closed,
 )
-from millstream.runtime import Conflict, Etag, Row, StorageError, StorageUnavailable
+from millstream.runtime import Conflict, Corrupt, Etag, Row, StorageUnavailable
+from millstream.runtime.extending import Sealed, seal
 from millstream.runtime.testing import FailingStore
 
 
@@ -268,8 +269,17 @@ def test_an_error_of_the_change_is_the_callers_and_ends_the_update() -> None:
 def test_a_row_that_cannot_be_read_is_named() -> None:
     async def main() -> None:
         store = SlowStore()
-        store.put("ledger/c/sums/s", b"?", None, 0)
-        with pytest.raises(StorageError, match="ledger/c/sums/s is not what this version writes"):
+        key = "ledger/c/sums/s"
+        etag = store.put(key, b"?", None, 0)
+        with pytest.raises(Corrupt, match="row ledger/c/sums/s is no sealed row"):
+            await sums(store).read("s")
+        newer = seal(key, Sealed(1, 1, msgspec.msgpack.encode([("x",), "o"])))
+        etag = store.put(key, newer, etag, 0)
+        with pytest.raises(Corrupt, match="ledger/c/sums/s is whole, and not what this version"):
+            await sums(store).read("s")
+        no_text = msgspec.msgpack.encode([(1,), "o"])[:-1] + b"\xff"
+        store.put(key, seal(key, Sealed(1, 1, no_text)), etag, 0)
+        with pytest.raises(Corrupt, match="ledger/c/sums/s is whole, and not what this version"):
             await sums(store).read("s")
 
     in_virtual_time(main)
@@ -349,6 +359,8 @@ def test_keys_are_as_the_module_says() -> None:
             "ledger/x%2Fy/bookies/u",
             "ledger/x%2Fy/counter",
             "ledger/x%2Fy/ledgers/0000000000000000007",
+            "ledger/x%2Fy/witness/1/counter",
+            "ledger/x%2Fy/witness/4/ledgers/0000000000000000007",
         ]
 
     in_virtual_time(main)

@@ -11,7 +11,7 @@ from tests.providers.ledger.copies import COPIED_S, Audits, Copies, with_copies
 from millstream.providers.ledger.protocol.errors import BookieAway
 from millstream.runtime import Etag, StorageUnavailable
 
-WRITES = 20  # of the whole story, with some to spare
+WRITES = 40  # of the whole story, with some to spare
 ADDS = 16
 
 

@@ -13,6 +13,7 @@ from tests.providers.ledger.worlds import World, in_a_world, plain, texts
 
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX
+from millstream.providers.ledger.metadata.witness import witness_key
 from millstream.providers.ledger.topic.cursors.acknowledged import Acknowledged
 from millstream.providers.ledger.topic.cursors.cursor import CursorRecord, cursor_rows
 from millstream.providers.ledger.topic.cursors.retention import (
@@ -24,7 +25,14 @@ from millstream.providers.ledger.topic.form import TopicMessage
 from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.record import Span
 from millstream.providers.ledger.topic.topic import Topic
-from millstream.runtime import ConfigError, CursorTooOld, QueueFenced, QueueFull, QueueUnavailable
+from millstream.runtime import (
+    ConfigError,
+    Corrupt,
+    CursorTooOld,
+    QueueFenced,
+    QueueFull,
+    QueueUnavailable,
+)
 
 SMALL = LedgerTopicSettings(ledger_entries_max=5)
 
@@ -176,17 +184,27 @@ def test_a_dropped_cursor_is_forgotten_and_its_name_begins_anew() -> None:
     in_a_world(main)
 
 
-def test_a_cursor_whose_row_was_lost_begins_at_the_oldest() -> None:
+def test_a_cursor_whose_row_was_lost_stops_nobody_else_and_nothing_is_deleted() -> None:
     async def main(world: World) -> None:
         topic = await filled(world)
-        cursor = await topic.cursor("c")
-        cursor.acknowledge(9)
+        for name in ("c", "other"):
+            (await topic.cursor(name)).acknowledge(9)
         await topic.aclose()
-        row = world.store.get("ledger/c/cursors/t/c")
+        key = "ledger/c/cursors/t/c"
+        row = world.store.get(key)
         assert row is not None
-        world.store.remove("ledger/c/cursors/t/c", row.etag, 0)
+        world.store.remove(key, row.etag, 0)
         topic = await world.open(2)
-        assert (await topic.cursor("c", 15)).mark == topic.first - 1 < 9
+        with pytest.raises(Corrupt, match=f"row {key} is missing"):
+            await topic.cursor("c", 15)
+        other = await topic.cursor("other")
+        other.acknowledge(20)
+        await asyncio.sleep(100)
+        assert topic.first == 1
+        await topic.drop_cursor("c")
+        await asyncio.sleep(100)
+        assert topic.first == 16
+        assert (await topic.cursor("c")).mark == 15
 
     in_a_world(main)
 
@@ -283,33 +301,57 @@ def test_what_a_cursor_could_not_store_is_kept() -> None:
     in_a_world(main)
 
 
-def test_a_cursor_never_stands_behind_the_end() -> None:
+@pytest.mark.parametrize(("mark", "ranges"), [(25, ()), (5, ((30, 40),)), (21, ())])
+def test_a_topic_that_ends_before_what_a_cursor_has_acknowledged_is_not_opened(
+    mark: int, ranges: tuple[tuple[int, int], ...]
+) -> None:
+    """Its next messages would have numbers that the subscription counts as done."""
+
     async def main(world: World) -> None:
         topic = await filled(world)
         await topic.cursor("c")
         await topic.aclose()
         rows = cursor_rows(Metadata(world.store, "c", LoopClock(9)))
-        beyond = CursorRecord("t", "c", (1, 1), 25, ((30, 40),))
-        await rows.update(("t", "c"), lambda _: beyond)
-        topic = await world.open(2)
-        cursor = await topic.cursor("c")
-        assert cursor.mark == 20
-        await topic.append(plain("x"))
-        assert texts(await cursor.read(9, 99)) == ["x"]
+        await rows.update(("t", "c"), lambda _: CursorRecord("t", "c", (1, 1), mark, ranges))
+        with pytest.raises(Corrupt, match=r"topic t: its cursor c \(cursors/\) has acknowledged"):
+            await world.open(2)
+        await rows.update(("t", "c"), lambda _: CursorRecord("t", "c", (1, 1), 20))
+        topic = await world.open(3)
+        assert (await topic.cursor("c")).mark == 20
 
     in_a_world(main)
 
 
-def test_a_ledger_that_was_taken_for_an_orphan_is_written_no_more() -> None:
+def test_a_ledger_that_its_maker_may_still_list_is_no_orphan() -> None:
     async def main(world: World) -> None:
         topic = await world.open(1, LedgerTopicOptions(enqueue_wait_s=1.0))
         world.store.fail("write", "ledger/c/topics/", times=ROW_TRIES_MAX)
         with pytest.raises(QueueUnavailable):
             await topic.append(plain("a"))
         await asyncio.sleep(4000)
-        assert await world.process().topics.sweep() == 1
+        made = world.processes[0].ledgers.created
+        assert len(made) == 1 and not topic.record.spans
+        assert await world.process().topics.sweep() == 0
         assert await topic.append(plain("b")) == [1]
+        assert [span.ledger for span in topic.record.spans] == made
         assert texts(await world.all()) == ["b"]
+
+    in_a_world(main)
+
+
+def test_a_ledger_whose_maker_was_overtaken_before_it_was_listed_is_an_orphan() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open(1, LedgerTopicOptions(enqueue_wait_s=1.0))
+        world.store.fail("write", "ledger/c/topics/", times=ROW_TRIES_MAX)
+        with pytest.raises(QueueUnavailable):
+            await topic.append(plain("a"))
+        later = await world.open(2)
+        await asyncio.sleep(4000)
+        assert await world.process().topics.sweep() == 1
+        with pytest.raises(QueueFenced):
+            await topic.append(plain("b"))
+        assert await later.append(plain("c")) == [1]
+        assert texts(await world.all()) == ["c"]
 
     in_a_world(main)
 
@@ -340,7 +382,9 @@ def test_acknowledged_messages_are_kept_for_a_time() -> None:
 def test_a_crash_between_list_and_deletion_leaves_an_orphan_that_is_found() -> None:
     async def main(world: World) -> None:
         topic = await filled(world)
-        world.store.fail("clear", "ledger/c/ledgers/", times=2 * ROW_TRIES_MAX)
+        for span in topic.record.spans[:2]:
+            key = witness_key("ledger/c/", f"ledger/c/ledgers/{span.ledger:019d}")
+            world.store.fail("write", key, times=ROW_TRIES_MAX)
         (await topic.cursor("c")).acknowledge(12)
         await asyncio.sleep(100)
         assert topic.first == 11
@@ -448,8 +492,6 @@ def test_acknowledged_is_a_set_of_numbers(
     for number in range(1, 45):
         wanted = next(n for n in range(max(number, done.mark + 1), 99) if n not in numbers)
         assert done.next_after(number) == wanted
-    done.cut(10)
-    assert all(n < 10 for n in range(45) if n in done) and done.mark < 10
 
 
 def spans_of(sizes: list[int], is_open: bool) -> list[Span]:
@@ -517,15 +559,6 @@ def test_what_lies_between_two_ranges_is_in_neither() -> None:
     done.add(8, 9)
     done.add(5, 6)
     assert [number for number in range(12) if number in done] == [0, 5, 6, 8, 9]
-
-
-def test_what_is_cut_ends_before_the_end() -> None:
-    done = Acknowledged(0)
-    for low, high in ((2, 3), (5, 9)):
-        for number in range(low, high + 1):
-            done.add(number, number)
-    done.cut(7)
-    assert [number for number in range(12) if number in done] == [0, 2, 3, 5, 6]
 
 
 def test_unread_bytes_are_as_many_as_the_messages_have() -> None:

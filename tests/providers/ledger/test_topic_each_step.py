@@ -15,7 +15,7 @@ from millstream.runtime import Etag, StorageError, StorageUnavailable, StreamErr
 
 OPTIONS = LedgerTopicOptions(snapshot_entries=2, enqueue_wait_s=1.0)
 SETTINGS = LedgerTopicSettings(ledger_entries_max=3)
-WRITES = 26  # of the whole story, with some to spare
+WRITES = 90  # of the whole story, with some to spare
 
 
 def at_write(world: World, count: int, act: Callable[[], None], is_done: bool) -> None:
@@ -112,5 +112,15 @@ def test_an_owner_that_dies_at_a_change_of_a_row_loses_nothing(count: int, is_do
             )
         await asyncio.sleep(1)
         await judge(world, history, heard)
+
+    in_a_world(main)
+
+
+def test_the_story_has_no_more_changes_than_are_tried() -> None:
+    async def main(world: World) -> None:
+        late: list[int] = []
+        at_write(world, WRITES, lambda: late.append(1), True)
+        await story(world, [])
+        assert not late
 
     in_a_world(main)

@@ -17,7 +17,7 @@ from millstream.providers.ledger.topic.reading.index import EntryIndex
 from millstream.providers.ledger.topic.reading.pages import READERS_MAX
 from millstream.providers.ledger.topic.reading.tail import Tail
 from millstream.providers.ledger.topic.topic import Topic
-from millstream.runtime import CursorTooOld, QueueUnavailable
+from millstream.runtime import Corrupt, CursorTooOld, QueueUnavailable
 
 SMALL = LedgerTopicSettings(ledger_entries_max=4)
 NO_CACHE = LedgerTopicOptions(cache_bytes_max=1, snapshot_entries=3)
@@ -171,15 +171,15 @@ def test_what_is_gone_is_cursor_too_old_and_names_the_first() -> None:
     in_a_world(main)
 
 
-def test_ledgers_that_cannot_be_read_are_queue_unavailable() -> None:
+def test_a_listed_ledger_that_is_gone_is_damage_to_whoever_reads() -> None:
     async def main(world: World) -> None:
         topic = await filled(world, 40)
         await topic.aclose()
         reader = world.process().topics.reader("t")
         del world.bookies.ledgers[topic.record.spans[0].ledger]  # against all rules
-        with pytest.raises(QueueUnavailable, match="LedgerGone"):
+        with pytest.raises(Corrupt, match="topic t: its row .topics/. lists ledger 1, and the row"):
             await reader.read(1)
-        with pytest.raises(QueueUnavailable, match="LedgerGone"):
+        with pytest.raises(Corrupt, match="topic t: its row .topics/. lists ledger 1, and the row"):
             await topic.read(1)
         await reader.aclose()
 

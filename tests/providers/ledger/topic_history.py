@@ -14,6 +14,7 @@ from tests.providers.ledger.worlds import World
 from millstream.providers.ledger.topic.form import StoredMessage, TopicMessage, head_of, messages_of
 from millstream.providers.ledger.topic.record import FIRST_NUMBER, Span, TopicRecord
 from millstream.runtime import Etag
+from millstream.runtime.extending import unseal
 
 __all__ = ["History", "Sent"]
 
@@ -51,7 +52,7 @@ class History:
         def watched(key: str, data: bytes, expect: Etag | None, fence: int) -> Etag:
             etag = put(key, data, expect, fence)
             if key == TOPIC_KEY:
-                self.listed(msgspec.msgpack.decode(data, type=TopicRecord))
+                self.listed(msgspec.msgpack.decode(unseal(key, data).content, type=TopicRecord))
             return etag
 
         self.world.store.put = watched  # type: ignore[method-assign]

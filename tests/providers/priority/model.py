@@ -39,10 +39,11 @@ class Item:
 
     def shown(self) -> tuple[object, ...]:
         lease = self.lease
+        payload = b"" if self.state == "COMPLETED" else self.payload
         return (
             *(self.id, self.state, self.priority, self.sequence),
             tuple(sorted(self.metadata.items())),
-            *(self.payload, self.version, self.attempts, self.left, self.due),
+            *(payload, self.version, self.attempts, self.left, self.due),
             *(self.created, self.changed),
             *((lease.worker, lease.token, lease.reason) if lease else ("", None, "")),
         )

@@ -14,7 +14,7 @@ from millstream.providers.priority.core.changes import (
     SessionRow,
     row_of,
 )
-from millstream.providers.priority.core.message import NO_TERMS, Message, key_of
+from millstream.providers.priority.core.message import NO_TERMS, key_of, new_message
 
 SESSION, ANSWER = SessionRow("s", 1, 5), AnswerRow("s", 3, "enqueue", None)
 
@@ -53,5 +53,5 @@ def test_of_requests_nothing_is_noted_where_no_rows_are_kept(
 
 
 def test_the_row_of_a_message_that_was_never_leased_has_no_lease() -> None:
-    row = row_of(Message("m", b"", key_of(1, 1), (), None, 1, NO_TERMS, 0))
+    row = row_of(new_message("m", b"", key_of(1, 1), (), None, 1, NO_TERMS, 0))
     assert (row.epoch, row.leased_version, row.worker, row.ended, row.reason) == (0, 0, "", "", "")

@@ -18,6 +18,7 @@ from millstream.providers.priority.core.message import (
     Message,
     State,
     key_of,
+    new_message,
 )
 from millstream.providers.priority.core.requests import sessions as module
 from millstream.providers.priority.core.requests.answers import Answer, answer_of, plain_of
@@ -247,7 +248,7 @@ ANSWERS: list[Answer] = [
 
 
 def leased(state: State = State.RUNNING, token: LeaseToken | None = TOKEN) -> dict[str, Message]:
-    message = Message("m", b"load", key_of(5, 1), (("k", "v"),), None, 3, NO_TERMS, 0)
+    message = new_message("m", b"load", key_of(5, 1), (("k", "v"),), None, 3, NO_TERMS, 0)
     message.state = state
     message.lease = None if token is None else LastLease(token, "w")
     return {"m": message}

@@ -20,7 +20,7 @@ from millstream.providers.priority.core.index.filters import (
     Filters,
 )
 from millstream.providers.priority.core.index.grouped import GroupedIndex, Holds
-from millstream.providers.priority.core.message import NO_TERMS, Message, State, key_of
+from millstream.providers.priority.core.message import NO_TERMS, Message, State, key_of, new_message
 from millstream.providers.priority.core.results import PollStatus
 from millstream.providers.priority.core.settings import SHAPES_MAX, QueueSettings
 
@@ -41,7 +41,7 @@ def put(filters: Filters, sequence: int) -> Message:
     kind = "rare" if sequence % 10 == 0 else "usual"
     value = None if filters.holds is None else f"v{sequence}"
     pairs = (("kind", kind), ("region", "us"))
-    message = Message(f"m{sequence}", b"", key_of(7, sequence), pairs, value, 1, NO_TERMS, 0)
+    message = new_message(f"m{sequence}", b"", key_of(7, sequence), pairs, value, 1, NO_TERMS, 0)
     filters.messages[sequence] = message
     filters.add(message)
     return message

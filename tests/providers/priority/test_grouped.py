@@ -6,7 +6,7 @@ import pytest
 
 from millstream.providers.priority.core.index.grouped import GroupedIndex, Holds
 from millstream.providers.priority.core.index.plain import DEAD_MIN
-from millstream.providers.priority.core.message import NO_TERMS, Message, key_of
+from millstream.providers.priority.core.message import NO_TERMS, Message, key_of, new_message
 
 
 class Rig:
@@ -19,7 +19,7 @@ class Rig:
     def put(self, value: str, priority: int, region: str = "us") -> Message:
         sequence = len(self.messages) + 1
         key, pairs = key_of(priority, sequence), (("region", region),)
-        message = Message(f"m{sequence}", b"", key, pairs, value, 1, NO_TERMS, 0)
+        message = new_message(f"m{sequence}", b"", key, pairs, value, 1, NO_TERMS, 0)
         self.messages[sequence] = message
         self.index.add(message)
         self.index.check()

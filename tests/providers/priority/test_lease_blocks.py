@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 from tests.providers.priority.world import Rig, in_cluster
@@ -104,5 +105,87 @@ def test_a_lease_whose_time_has_passed_begins_no_block() -> None:
         assert lease.is_lost
         with pytest.raises(LeaseLost, match="its time has passed"):
             await lease.__aenter__()
+
+    in_cluster(main)
+
+
+# -- a block whose lease is lost
+
+
+async def begin(rig: Rig, lease_s: float = 6.0) -> Lease:
+    queue = rig.queue()
+    await queue.enqueue(b"", id="m", priority=1)
+    [lease] = await queue.dequeue(worker="w", lease_s=lease_s)
+    return lease
+
+
+def test_a_block_whose_message_is_cancelled_is_interrupted_at_the_next_extension() -> None:
+    async def work(rig: Rig) -> float:
+        loop, lease = asyncio.get_running_loop(), await begin(rig)
+        begun_s = loop.time()
+        with pytest.raises(LeaseLost, match="'m': .* is canceled"):
+            async with lease:
+                await rig.queue().cancel("m")
+                await asyncio.sleep(60)
+        task = asyncio.current_task()
+        assert task is not None and not task.cancelling()
+        await asyncio.sleep(0.1)  # no cancellation is left over
+        return loop.time() - begun_s
+
+    async def main(rig: Rig) -> None:
+        assert await rig.on(rig.host, work(rig)) < 2.5
+
+    in_cluster(main)
+
+
+def test_a_block_whose_lease_cannot_be_extended_is_interrupted_when_its_time_has_passed() -> None:
+    async def work(rig: Rig) -> float:
+        loop, lease = asyncio.get_running_loop(), await begin(rig)
+        begun_s = loop.time()
+        for name in list(rig.cluster.names):
+            rig.simulation.crash(name)
+        with pytest.raises(LeaseLost, match="its time has passed"):
+            async with lease:
+                await asyncio.sleep(60)
+        return loop.time() - begun_s
+
+    async def main(rig: Rig) -> None:
+        assert 5.5 < await rig.on(rig.host, work(rig)) < 6.5
+
+    in_cluster(main)
+
+
+def test_a_block_that_swallows_its_interruption_says_that_the_lease_is_lost() -> None:
+    async def work(rig: Rig) -> None:
+        lease = await begin(rig)
+        with pytest.raises(LeaseLost):
+            async with lease:
+                await rig.queue().cancel("m")
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(60)
+        task = asyncio.current_task()
+        assert task is not None and not task.cancelling()
+
+    async def main(rig: Rig) -> None:
+        await rig.on(rig.host, work(rig))
+
+    in_cluster(main)
+
+
+def test_a_worker_that_is_cancelled_at_the_same_time_is_cancelled() -> None:
+    async def work(rig: Rig, blocks: list[asyncio.Task[None]]) -> None:
+        lease = await begin(rig)
+        async with lease:
+            await rig.queue().cancel("m")
+            try:
+                await asyncio.sleep(60)
+            finally:
+                blocks[0].cancel()
+
+    async def main(rig: Rig) -> None:
+        blocks: list[asyncio.Task[None]] = []
+        blocks.append(rig.spawn(work(rig, blocks)))
+        await asyncio.wait(blocks)
+        assert blocks[0].cancelled()
 
     in_cluster(main)

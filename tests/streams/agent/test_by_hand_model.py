@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -30,6 +31,7 @@ from millstream.streams.agent.delivery.steps import (
     GiveUp,
     Pause,
     Progress,
+    Resume,
     Retry,
     Sent,
     Tick,
@@ -83,6 +85,10 @@ class World:
         self.out: Sequence[Item] = ()
         self.asked: Token | None = None
         self.on_its_way: set[Token] = set()  # sent again before it was acknowledged
+        self.is_slow = False  # reading anew takes until the script says so
+        self.is_rewound = False  # the consumer has not heard that it was moved
+        self.is_stale = False  # the call that is out is of before the move
+        self.sent: Token | None = None  # the last item that any agent has sent
         self.begin(None)
 
     # -- the agent
@@ -93,12 +99,14 @@ class World:
         self.book = BehindBook(self.cache, is_used=True)
         self.delivery: DeliveryByHand | None = None
         self.due, self.out, self.asked, self.is_fetching = [], (), None, False
+        self.is_stale = False
         self.on_its_way.clear()
         self.is_paused = False
         if hold is not None:
             behind = self.book.begin((A, "s"), hold)
             behind.is_new = False
             behind.dropped = self.log[-1].token
+            behind.sent = self.sent
             behind.meet()
             cursor, after = BehindCursor(behind), before(hold)
             self.delivery = DeliveryByHand(self.cache, A, OPTIONS, at=cursor, after=after)
@@ -124,6 +132,8 @@ class World:
                 assert self.delivery is not None
                 self.asked = self.delivery.unacked_from
                 self.out = action.items
+                last = self.out[-1].token
+                self.sent = last if self.sent is None else max(self.sent, last)
                 self.delivery.step(Sent(len(action.items), self.now_s))
             case WaitUntil():
                 self.due.append(Tick(action.when_s))
@@ -131,6 +141,7 @@ class World:
                 self.due.append(AckDue(action.when_s))
             case GiveUp():
                 self.asked = action.item.token
+                assert self.asked not in self.acked, f"{self.asked} is acknowledged and given up"
             case Fetch():
                 self.is_fetching = True
             case Drained():
@@ -138,6 +149,7 @@ class World:
 
     def settle(self) -> None:
         """What the agent does by itself: read, read anew, send."""
+        self.cache.purge()
         while self.read < len(self.log) and self.cache.fits(self.log[self.read]):
             message = self.log[self.read]
             index = self.cache.append(message)
@@ -149,7 +161,7 @@ class World:
                     self.step(Arrived())
             self.cache.unpin(index)
         for _ in range(100):
-            if self.is_fetching:
+            if self.is_fetching and not self.is_slow:
                 self.fetch()
             elif self.delivery is not None and self.delivery.state is DeliveryState.READY:
                 self.step(Wake())
@@ -165,6 +177,8 @@ class World:
         behind = self.book.get((A, "s"))
         if behind is None or behind.is_over:
             return
+        if behind.is_new:
+            behind.begin_within(self.log[0].token, self.log[-1].token)
         behind.keeps = True
         page = [one for one in self.log if behind.following <= one.token][:3]
         upto = Token(page[-1].token.era, page[-1].token.seq + 1) if page else Token(1, 0)
@@ -186,12 +200,21 @@ class World:
             return
         self.out = ()
         consumer = self.consumer
+        if self.is_stale:  # its reply is ignored
+            self.is_stale = False
+            self.step(Progress(len(items), None, self.now_s, 0.5))
+            return
+        if outcome == "fails":  # it cannot be activated
+            self.step(Progress(0, RAISED, self.now_s, 0.5))
+            return
         if outcome == "lost":
             self.step(Unreachable("lost", self.now_s, 0.5))
             return
         if consumer.is_fresh and self.asked is not None and items[0].token > self.asked:
             self.step(Progress(0, None, self.now_s, 0.5, is_anew=True))
             return
+        if self.is_rewound:
+            consumer.acked = None
         consumer.is_fresh = False
         done, failure = 0, None
         for item in items:
@@ -206,40 +229,68 @@ class World:
         if outcome == "reply lost":
             self.step(Unreachable("reply lost", self.now_s, 0.5))
         else:
+            self.is_rewound = self.is_rewound and not done
             self.step(Progress(done, failure, self.now_s, 0.5, acked=consumer.acked))
 
     def handle(self, token: Token) -> None:
         is_new = token not in self.acked or token in self.on_its_way
         assert is_new, f"{token} was acknowledged, and comes again"
         consumer = self.consumer
-        every = [
+        before = {one for one in self.every() if one < token}
+        missing = before - consumer.handled - self.acked - self.dead
+        assert not missing, f"{token} came, and {sorted(missing)} did not"
+        consumer.handled.add(token)
+
+    def every(self) -> list[Token]:
+        """All items of the stream."""
+        return [
             one.token._replace(index=at)
             for one in self.log
             if one.stream == A
             for at in range(len(one.items))
         ]
-        before = {one for one in every if one < token}
-        missing = before - consumer.handled - self.acked - self.dead
-        assert not missing, f"{token} came, and {sorted(missing)} did not"
-        consumer.handled.add(token)
+
+    def move(self, share: int) -> None:
+        """`resume(start=...)`: all before the place is done, and all from there on comes again."""
+        if not (every := self.every()):
+            return
+        start = every[share % len(every)]
+        self.acked = {one for one in every if one < start}
+        self.dead &= self.acked
+        self.consumer.handled &= self.acked
+        self.is_rewound, self.is_paused = True, False
+        self.is_stale = bool(self.out)
+        self.on_its_way.clear()
+        behind = self.book.begin((A, "s"), start)
+        cursor, after = BehindCursor(behind), before(start)
+        if self.delivery is not None:
+            self.step(Resume(after, cursor))
+        else:
+            self.delivery = DeliveryByHand(self.cache, A, OPTIONS, at=cursor, after=after)
 
     def ack_later(self, share: int) -> None:
         """A message of the consumer, outside of a call."""
         handled = sorted(self.consumer.handled)
-        if handled:
+        if handled and not self.is_rewound:  # else nobody hears of it
             token = handled[share % len(handled)]
             self.consumer.ack(self, token)
             self.on_its_way = {item.token for item in self.out} & self.acked
             if self.consumer.acked is not None:
                 self.step(Acked(self.consumer.acked))
 
-    def decide(self) -> None:
+    def decide(self, outcome: Literal["dead_letter", "pause"]) -> None:
         """The failure handler answers."""
         delivery = self.delivery
-        if delivery is not None and delivery.state is DeliveryState.GIVING_UP:
+        before = None if delivery is None else delivery.state
+        if delivery is not None and before is DeliveryState.GIVING_UP:
             assert self.asked is not None
-            self.dead.add(self.asked)
-            self.step(GivenUp("dead_letter"))
+            if outcome == "pause":
+                self.is_paused = True
+            else:
+                self.dead.add(self.asked)
+            self.step(GivenUp(outcome))
+            if delivery.state is DeliveryState.FAULTED:
+                self.fall_behind()
 
     def pass_time(self) -> None:
         due, self.due = self.due, []
@@ -279,6 +330,7 @@ class World:
 
     def end(self) -> None:
         """Everything is handled and acknowledged at last."""
+        self.is_slow = False
         if self.is_paused:
             self.pause()
         for _ in range(2_000):
@@ -286,7 +338,7 @@ class World:
             if self.delivery is None and self.read == len(self.log):
                 break
             self.answer("acks", 99)
-            self.decide()
+            self.decide("dead_letter")
             if self.delivery is not None and self.delivery.state is DeliveryState.UNACKED:
                 self.ack_later(-1)
             waits = (DeliveryState.UNACKED, DeliveryState.BACKOFF)
@@ -294,13 +346,7 @@ class World:
                 self.pass_time()
         else:
             raise AssertionError(f"it does not end: {self.delivery and self.delivery.state}")
-        every = {
-            one.token._replace(index=at)
-            for one in self.log
-            if one.stream == A
-            for at in range(len(one.items))
-        }
-        assert every == self.acked | self.dead
+        assert set(self.every()) == self.acked | self.dead
         assert not len(self.book) and self.cache.acked_upto() == (
             self.cache.newest if self.log else None
         )
@@ -309,36 +355,53 @@ class World:
 things = st.one_of(
     st.tuples(st.just("publish"), st.integers(1, 3)),
     st.tuples(st.just("other"), st.just(1)),
-    st.tuples(st.sampled_from(["acks", "ok", "lost", "reply lost"]), st.integers(0, 3)),
+    st.tuples(st.sampled_from(["acks", "ok", "fails", "lost", "reply lost"]), st.integers(0, 3)),
     st.tuples(
-        st.sampled_from(["ack", "time", "decide", "new", "over", "behind", "pause"]),
+        st.sampled_from(
+            ["ack", "time", "decide", "new", "over", "behind", "pause", "move", "slow", "fetch"]
+        ),
         st.integers(0, 9),
     ),
 )
 
 
-@example([("publish", 1), ("ok", 0), ("time", 0), ("ack", 0), ("new", 0)], set())
+def script(text: str) -> list[tuple[str, int]]:
+    """Words with a number each, as a list of what happens."""
+    return [(word, int(number)) for word, number in (part.split() for part in text.split(", "))]
+
+
+@example(script("publish 1, ok 0, time 0, ack 0, new 0"), set())
+@example(script("publish 1, ok 0, pause 0, ack 0, new 0"), set())
+@example(script("publish 2, ok 0, pause 0, ack 0, new 0, pause 0"), set())
+@example(script("publish 1, ok 0, over 0, ack 0, new 0"), set())
+@example(script("publish 1, ok 0, pause 0, ack 0, over 0, new 0"), set())
+@example(script("publish 1, ok 0, slow 0, pause 0, pause 0, ack 0, new 0, fetch 0"), set())
+@example(script("publish 3, ok 0, publish 1, move 0, behind 0, over 0"), set())
+@example(script("publish 1, ok 0, time 0, ack 0, fails 0, new 0"), set())
+@example(script("publish 1, ok 0, time 0, fails 0, time 0, fails 0, ack 0, decide 9, new 0"), set())
+@example(script("publish 1, ok 0, time 0, fails 0, time 0, ack 0, fails 0"), set())
+@example(script("publish 1, acks 0, move 0, slow 0, ok 0, pause 0, ack 0, new 0"), set())
 @settings(max_examples=examples(300))
 @given(st.lists(things, max_size=60), st.sets(st.integers(1, 12), max_size=2))
 def test_what_is_acknowledged_never_comes_again_and_nothing_is_skipped(
-    script: list[tuple[str, int]], broken: set[int]
+    steps: list[tuple[str, int]], broken: set[int]
 ) -> None:
     world = World()
     world.broken = {Token(0, seq, 0) for seq in broken}
-    for what, number in script:
+    for what, number in steps:
         match what:
             case "publish":
                 world.publish(number, A)
             case "other":
                 world.publish(1, B)
-            case "acks" | "ok" | "lost" | "reply lost":
+            case "acks" | "ok" | "fails" | "lost" | "reply lost":
                 world.answer(what, number)
             case "ack":
                 world.ack_later(number)
             case "time":
                 world.pass_time()
             case "decide":
-                world.decide()
+                world.decide("pause" if number == 9 else "dead_letter")
             case "new":
                 world.consumer = Consumer()
             case "over":
@@ -347,5 +410,12 @@ def test_what_is_acknowledged_never_comes_again_and_nothing_is_skipped(
                 world.fall_behind()
             case "pause":
                 world.pause()
+            case "move":
+                world.move(number)
+            case "slow":
+                world.is_slow = not world.is_slow
+            case "fetch":
+                if world.is_fetching:
+                    world.fetch()
         world.settle()
     world.end()

@@ -20,7 +20,7 @@ from millstream.streams.agent import subscribers
 from millstream.streams.agent.audience.newcomers import Newcomers
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.delivery.subscriber import Subscriber
+from millstream.streams.agent.delivery.subscriber import Seat, Subscriber
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.losses import Loss
 from millstream.streams.agent.subscribers import Subscribers
@@ -95,6 +95,12 @@ class Desk:
     def drop(self, subscriber: Subscriber) -> None: ...
 
     def pump(self) -> None: ...
+
+    def seat_of(self, subscriber: Subscriber) -> Seat:
+        return Seat(0.0, 0, 1)
+
+    def dump_of(self, subscriber: Subscriber) -> str:
+        return ""
 
     async def answers(self, *rows: SubscriptionRow) -> list[str]:
         """The rendezvous answers; who is offered the message."""

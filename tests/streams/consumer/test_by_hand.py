@@ -135,9 +135,10 @@ async def desk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Desk]:
     async with Silo(grains=[Keeper], stores=stores, streams={"default": streams}) as silo:
         desk = Desk(silo)
 
-        async def tell(silo: str, queue: str, stream: Any, subscription: str, upto: Token) -> None:
+        async def tell(silo: str, queue: str, stream: Any, subscription: str, upto: Token) -> bool:
             desk.told.append(upto.seq)
             await asyncio.sleep(0)
+            return True
 
         monkeypatch.setattr(streams.ack_calls, "tell", tell)
         yield desk

@@ -73,6 +73,21 @@ def test_a_stream_without_events_lately_says_so() -> None:
     assert "no event lately" in found(replace(FINE, subscriptions=None))[1]
 
 
+def test_what_stands_still_says_what_it_waits_for() -> None:
+    still = with_subscription(state="ready", still_s=31.0, reason="no credit: 1 of 1 are out")
+    assert found(still) == (
+        "standing_still",
+        "Subscription audit has not moved for 31.0 s: no credit: 1 of 1 are out.",
+    )
+    assert found(with_subscription(state="ready", still_s=9.0, reason="no credit"))[0] == "nothing"
+    check, text = found(with_subscription(state="ready", still_s=31.0))
+    assert check == "standing_still" and "please report this" in text
+    cold = replace(FINE, subscriptions=None, reason="its subscriptions are being asked for")
+    check, text = found(cold)
+    assert check == "standing_still"
+    assert text == "All of orders/eu waits: its subscriptions are being asked for."
+
+
 def test_a_queue_that_cannot_be_read_says_what_its_adapter_raised() -> None:
     check, text = found(with_agent(state="starting", trouble="Odd.read raised\nOSError"))
     assert check == "queue_unreachable"

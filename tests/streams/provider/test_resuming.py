@@ -21,6 +21,7 @@ from millstream.runtime import (
     grain,
 )
 from millstream.streams import (
+    CacheLimits,
     DeliveryFailure,
     DeliveryOptions,
     Event,
@@ -106,13 +107,19 @@ class Pause:
         return "pause"
 
 
-def cluster_of(handler: Pause | None = None, store: MemoryStateStore | None = None) -> LocalCluster:
+def cluster_of(
+    handler: Pause | None = None,
+    store: MemoryStateStore | None = None,
+    cache: CacheLimits | None = None,
+) -> LocalCluster:
     def provider() -> PersistentStreams:
         return PersistentStreams(
             MemoryQueues(),
             mapper=HashRingMapper(queues=2),
             balancer=DeploymentBalancer(),
-            options=StreamOptions(delivery=DeliveryOptions(retries=0, max_batch=1)),
+            options=StreamOptions(
+                delivery=DeliveryOptions(retries=0, max_batch=1), cache=cache or CacheLimits()
+            ),
             on_give_up=handler,
         )
 
@@ -210,6 +217,51 @@ async def test_what_waits_is_left_out_only_where_next_is_said(again: str) -> Non
         GATES[0].set()
         await publish(cluster, 10, 11)
         await until(lambda: SEEN["a"] == [0, 10, 11])
+
+
+SMALL = CacheLimits(events_max=16, stream_events_max=4)
+
+
+def behind_in(cluster: LocalCluster) -> int:
+    """Subscriptions whose events have left the cache."""
+    found = 0
+    for silo in cluster.silos:
+        streams = silo.services.part("default")
+        assert isinstance(streams, PersistentStreams)
+        found += sum(one.behind for one in streams.stats())
+    return found
+
+
+async def test_what_comes_after_a_move_to_the_next_event_is_kept_for_one_that_was_behind() -> None:
+    GATES[0] = asyncio.Event()
+    async with cluster_of(cache=SMALL) as cluster:
+        hearer = cluster.grain(Nimble, "a")
+        await hearer.listen()
+        await publish(cluster, *range(10))
+        await publish(cluster, *range(10, 40))
+        await until(lambda: RUNNING["a"] == 1 and behind_in(cluster) == 1)
+        await hearer.resume("next")
+        await publish(cluster, 100, 101)
+        await spin(500)
+        GATES[0].set()
+        await until(lambda: SEEN["a"][-1:] == [101])
+    assert SEEN["a"] == [0, 100, 101]
+
+
+async def test_a_move_back_while_a_handler_runs_survives_a_crowded_cache() -> None:
+    GATES[0] = asyncio.Event()
+    async with cluster_of(cache=SMALL) as cluster:
+        hearer = cluster.grain(Nimble, "a")
+        await hearer.listen()
+        await publish(cluster, 0, 1)
+        await until(lambda: RUNNING["a"] == 1)
+        await hearer.resume("earliest")
+        await publish(cluster, *range(2, 12))
+        await publish(cluster, *range(12, 40))
+        await spin(500)
+        GATES[0].set()
+        await until(lambda: SEEN["a"][-1:] == [39])
+    assert SEEN["a"] == [0, *range(40)]
 
 
 @pytest.mark.parametrize("how", ["resume", "leave and listen"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from tests.streams.staging.staged_world import StagedWorld, expected, in_cluster
 from millstream.runtime import ConfigError, NotHosted, StreamError
 from millstream.streams import Token
 from millstream.streams.rewinding.outside import QueueReads, Range
-from millstream.streams.rewinding.target import ReadMessage
+from millstream.streams.rewinding.target import Extent, Extents, ReadMessage
 
 PATIENCE_S = 120.0
 
@@ -33,7 +34,7 @@ async def all_of(by: QueueReads, part: Range, events_max: int) -> list[ReadMessa
 
 
 async def ranges_of(by: QueueReads) -> list[Range]:
-    extents = await by.extents()
+    extents = (await by.extents()).queues
     return [
         Range(one.queue, one.first, Token(one.last.era, one.last.seq + 1))
         for one in extents
@@ -121,6 +122,83 @@ def test_a_range_that_goes_on_behind_what_is_there_is_waited_for() -> None:
             )
 
     in_cluster(main, can_rewind=True)
+
+
+def test_batches_of_so_many_bytes_have_everything_once() -> None:
+    async def main(world: StagedWorld) -> None:
+        for batch in range(3):
+            await world.on_host(world.write_batch(batch))
+        by = reads(world)
+        parts = await world.on_host(ranges_of(by))
+        at, ends = (
+            {part.queue: getattr(part, name) for part in parts} for name in ("start", "end")
+        )
+        found, batches = list[ReadMessage](), 0
+        while at != ends:
+            stops = await world.on_host(by.within_bytes(at, ends, 100))
+            assert all(at[queue] <= stop <= ends[queue] for queue, stop in stops.items())
+            assert any(at[queue] < stop for queue, stop in stops.items())
+            for queue, stop in stops.items():
+                got = await world.on_host(all_of(by, Range(queue, at[queue], stop), 10_000))
+                sizes = [sum(map(len, one.items)) for one in got]
+                moved = sum(at[queue] < ends[queue] for queue in at)
+                assert sum(sizes) <= 100 // moved or len(sizes) == 1
+                found += got
+            at, batches = stops, batches + 1
+        whole = await world.on_host(read_all(world, 10_000))
+        assert items_of(found) == items_of(whole) and batches > 3
+
+    in_cluster(main, can_rewind=True)
+
+
+def test_a_measure_waits_for_a_silo_that_knows_enough() -> None:
+    async def main(world: StagedWorld) -> None:
+        await world.on_host(world.write_batch(0))
+        by = reads(world)
+        part = (await world.on_host(ranges_of(by)))[0]
+        behind = Token(part.end.era, part.end.seq + 1)
+        waiting = asyncio.ensure_future(
+            world.on_host(by.within_bytes({part.queue: part.end}, {part.queue: behind}, 9))
+        )
+        await asyncio.sleep(1.0)
+        assert not waiting.done()
+        await world.on_host(world.write_batch(1))
+        assert await waiting == {part.queue: behind}
+
+    in_cluster(main, can_rewind=True)
+
+
+class Ends:
+    """A gateway whose silos know of one message more with each call."""
+
+    def __init__(self, incarnation: str = "") -> None:
+        self.incarnation, self.calls = incarnation, 0
+
+    async def call(self, *question: object) -> Extents:
+        self.calls += 1
+        return Extents(
+            self.incarnation,
+            [Extent("q0", Token(0, 1), Token(0, self.calls)), Extent("q1", None, None)],
+        )
+
+
+def test_a_queue_that_seems_to_end_before_a_position_is_asked_for_again() -> None:
+    async def main(world: StagedWorld) -> None:
+        gateway: Any = Ends("own")
+        reached = {"q0": Token(0, 5), "q1": Token(0, 3), "q2": Token(0, 3)}
+
+        def by(incarnation: str, patience_s: float) -> QueueReads:
+            return QueueReads(gateway, "p", "n", patience_s=patience_s, incarnation=incarnation)
+
+        found = await by("own", 60.0).extents_from(reached)
+        assert gateway.calls == 4 and found.queues[0].end == Token(0, 5)
+        gateway.calls = 0
+        assert await by("other", 60.0).extents_from(reached) and gateway.calls == 1
+        gateway.calls = 0
+        late = await by("", 0.0).extents_from(reached)  # and then it is so
+        assert gateway.calls == 1 and late.queues[0].end == Token(0, 2)
+
+    in_cluster(main)
 
 
 def test_a_time_is_found_in_every_queue() -> None:

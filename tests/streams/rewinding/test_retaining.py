@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from millstream.runtime import ConfigError, QueueUnavailable
+from millstream.runtime import ConfigError, MemoryStateStore, QueueUnavailable
 from millstream.runtime.extending import Tasks
 from millstream.streams import Token
 from millstream.streams.contracts.answers import AdapterFault
 from millstream.streams.rewinding.asking import FORM, QUEUES_MAX, AdapterCalls
+from millstream.streams.rewinding.claims import ReaderClaims
+from millstream.streams.rewinding.incarnation import Incarnation
 from millstream.streams.rewinding.retaining import READER_CHARS_MAX, RetainTarget
 
 
@@ -50,14 +52,18 @@ class NoKeeper:
 
 def target_of(adapter: object, limit_s: float = 5.0, refusal: str = "") -> RetainTarget:
     tasks = Tasks(asyncio.get_running_loop(), Context)
-    return RetainTarget(AdapterCalls("p", adapter, lambda: ["q0", "q1"], tasks, limit_s, refusal))
+    store = MemoryStateStore()
+    incarnation = Incarnation(store, "p", lambda: 7)
+    queues = ["q0", "q1"]
+    calls = AdapterCalls("p", adapter, lambda: queues, tasks, limit_s, incarnation, refusal)
+    return RetainTarget(calls, ReaderClaims(store, "p"))
 
 
 async def test_queues_are_retained_by_name_and_let_go_wherever_they_are_read() -> None:
     keeper = Keeper()
     target = target_of(keeper)
-    await target.retain(FORM, "r", {"q0": Token(0, 7), "q1": None})
-    await target.retain(FORM, "s", {"q1": Token(0, 3)})
+    await target.retain(FORM, "", "r", "", {"q0": Token(0, 7), "q1": None})
+    await target.retain(FORM, "", "s", "", {"q1": Token(0, 3)})
     assert await target.retained(FORM) == {
         "r": {"q0": Token(0, 7), "q1": Token(0, 1)},
         "s": {"q1": Token(0, 3)},
@@ -76,18 +82,18 @@ async def test_what_cannot_be_retained_is_refused_with_what_to_do() -> None:
         (target_of(Keeper()), FORM, "r" * (READER_CHARS_MAX + 1), "has 201 characters"),
     ):
         with pytest.raises(ConfigError, match=said):
-            await target.retain(form, name, {"q0": None})
+            await target.retain(form, "", name, "", {"q0": None})
         with pytest.raises(ConfigError, match=said):
             await target.let_go(form, name, [])
     with pytest.raises(ConfigError, match="keeps nothing"):
         await target_of(NoKeeper()).retained(FORM)
     with pytest.raises(TypeError, match="the name of a reader, .* has a lone surrogate"):
-        await target_of(Keeper()).retain(FORM, "r\ud800", {"q0": None})
+        await target_of(Keeper()).retain(FORM, "", "r\ud800", "", {"q0": None})
     many: dict[str, Token | None] = {f"q{at}": None for at in range(QUEUES_MAX + 1)}
     with pytest.raises(ValueError, match="QUEUES_MAX is"):
-        await target_of(Keeper()).retain(FORM, "r", many)
+        await target_of(Keeper()).retain(FORM, "", "r", "", many)
     with pytest.raises(ValueError, match="has 0 bytes"):
-        await target_of(Keeper()).retain(FORM, "r", {"": None})
+        await target_of(Keeper()).retain(FORM, "", "r", "", {"": None})
 
 
 async def test_one_queue_that_fails_is_told_once_the_others_have_answered() -> None:
@@ -101,7 +107,7 @@ async def test_one_queue_that_fails_is_told_once_the_others_have_answered() -> N
         keeper.odd["q0"] = odd
         keeper.positions["q1"].clear()
         with pytest.raises(kind, match=said):
-            await target.retain(FORM, "r", {"q0": None, "q1": None})
+            await target.retain(FORM, "", "r", "", {"q0": None, "q1": None})
         assert "r" in keeper.positions["q1"]
 
 

@@ -11,16 +11,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from millstream.runtime import ConfigError, CursorTooOld, SiloUnavailable, StreamError
+from millstream.runtime import (
+    ConfigError,
+    CursorTooOld,
+    MemoryStateStore,
+    SiloUnavailable,
+    StreamError,
+)
 from millstream.runtime.extending import Tasks
 from millstream.streams import Capability, Page, QueueMessage, StreamId, Token
 from millstream.streams.contracts.answers import AdapterFault
 from millstream.streams.rewinding import kept
 from millstream.streams.rewinding import target as target_module
 from millstream.streams.rewinding.asking import FORM, QUEUES_MAX, AdapterCalls, refusal_of
+from millstream.streams.rewinding.incarnation import Incarnation
 from millstream.streams.rewinding.item_columns import Column
 from millstream.streams.rewinding.kept import KeptReaders
-from millstream.streams.rewinding.target import Extent, RewindTarget
+from millstream.streams.rewinding.target import Extent, ReadSpan, RewindTarget, span_of
 
 END = Token(1 << 31, 0)
 
@@ -130,7 +137,8 @@ def made(
     refusal: str = "",
     columns: Callable[[str], list[Column]] = unknown,
 ) -> RewindTarget:
-    calls = AdapterCalls("p", shelf, queues, tasks(), limit_s, refusal)
+    incarnation = Incarnation(MemoryStateStore(), "p", lambda: 7)
+    calls = AdapterCalls("p", shelf, queues, tasks(), limit_s, incarnation, refusal)
     return RewindTarget(calls, columns, others)
 
 
@@ -138,7 +146,7 @@ async def numbers(target: RewindTarget, start: int, end: Token = END, events_max
     """What is in q0 from a number on, and how many pages that took."""
     position, found, pages = Token(0, start), list[int](), 0
     while True:
-        page = await target.read(FORM, "q0", "n", position, end, events_max, 1 << 20)
+        page = await target.read(FORM, "", "q0", "n", position, end, events_max, 1 << 20)
         found += [one.token.seq for one in page.messages]
         pages, position = pages + 1, page.next
         if page.at_end or page.next >= end:
@@ -158,7 +166,7 @@ async def test_a_page_has_what_its_messages_have_and_no_other_namespace() -> Non
     shelf = Shelf(0)
     shelf.queues["q0"] = [message(1, "other"), message(2, items=3), message(3, "other")]
     target = target_of(shelf)
-    page = await target.read(FORM, "q0", "n", Token(0, 1), END, 100, 1 << 20)
+    page = await target.read(FORM, "", "q0", "n", Token(0, 1), END, 100, 1 << 20)
     (one,) = page.messages
     assert (one.key, one.token, one.enqueued_s, one.headers) == ("k2", Token(0, 2), 7.5, None)
     assert [msgspec.msgpack.decode(item) for item in one.items] == [[2, 0], [2, 1], [2, 2]]
@@ -166,7 +174,9 @@ async def test_a_page_has_what_its_messages_have_and_no_other_namespace() -> Non
 
 
 async def test_a_range_that_ends_before_what_is_there_is_said_to_end() -> None:
-    page = await target_of(Shelf(9)).read(FORM, "q0", "n", Token(0, 1), Token(0, 3), 100, 1 << 20)
+    page = await target_of(Shelf(9)).read(
+        FORM, "", "q0", "n", Token(0, 1), Token(0, 3), 100, 1 << 20
+    )
     assert page.next == Token(0, 3) and [one.token.seq for one in page.messages] == [1, 2]
 
 
@@ -174,16 +184,16 @@ async def test_what_is_gone_is_said_with_the_first_that_is_kept() -> None:
     shelf = Shelf(9)
     shelf.first = 5
     target = target_of(shelf)
-    page = await target.read(FORM, "q0", "n", Token(0, 2), END, 100, 1 << 20)
+    page = await target.read(FORM, "", "q0", "n", Token(0, 2), END, 100, 1 << 20)
     assert page.gone == Token(0, 5) and not page.messages
-    await target.read(FORM, "q0", "n", Token(0, 5), END, 100, 1 << 20)
+    await target.read(FORM, "", "q0", "n", Token(0, 5), END, 100, 1 << 20)
     assert len(shelf.made) == 1  # that is an answer: the reader is sound
 
 
 async def test_extents_are_of_the_queues_now_and_of_those_asked_for() -> None:
     shelf = Shelf(3, 0)
     target = made(shelf, lambda: ["q0"], Others())
-    assert await target.extents(FORM, ["q1", "q0"]) == [
+    assert (await target.extents(FORM, ["q1", "q0"])).queues == [
         Extent("q0", Token(0, 1), Token(0, 3), True),
         Extent("q1", None, None, False),
     ]
@@ -212,7 +222,9 @@ async def test_what_another_silo_knows_farther_holds(here: Any, there: Any, both
     target = made(
         shelf, lambda: ["q0"], Others(hung=None, dead=SiloUnavailable("it died"), other=told)
     )
-    assert await target.extents(FORM, []) == [msgspec.structs.replace(extent(both), is_open=True)]
+    assert (await target.extents(FORM, [])).queues == [
+        msgspec.structs.replace(extent(both), is_open=True)
+    ]
     await target.aclose()
 
 
@@ -273,7 +285,7 @@ async def test_an_odd_reader_is_named_and_harms_nobody(odd: Any, text: str) -> N
     shelf = Shelf(9)
     target = target_of(shelf, limit_s=0.01)
     shelf.odd = odd
-    said = await raised(target.read(FORM, "q0", "n", Token(0, 5), END, 100, 1 << 20))
+    said = await raised(target.read(FORM, "", "q0", "n", Token(0, 5), END, 100, 1 << 20))
     assert text in said and "stream provider 'p', queue q0: reader.read_from" in said
     shelf.odd = None
     assert (await numbers(target, 5))[0] == [5, 6, 7, 8, 9]
@@ -288,7 +300,7 @@ async def test_what_is_gone_without_a_first_behind_it_is_a_fault(first: Any) -> 
 
     shelf = Shelf(9)
     shelf.odd = odd
-    text = await raised(target_of(shelf).read(FORM, "q0", "n", Token(0, 5), END, 100, 1 << 20))
+    text = await raised(target_of(shelf).read(FORM, "", "q0", "n", Token(0, 5), END, 100, 1 << 20))
     assert "is gone" in text or "as a token" in text
 
 
@@ -300,15 +312,78 @@ async def test_odd_bounds_are_a_fault(answer: Any) -> None:
         await target_of(shelf).extents(FORM, [])
 
 
+async def spans(target: RewindTarget, bytes_max: int, end: Token = END) -> list[tuple[int, int]]:
+    """Where each part of q0 ends that has at most so many bytes, and how many it has."""
+    position, found = Token(0, 1), list[tuple[int, int]]()
+    while True:
+        span = await target.measure(FORM, "", "q0", "n", position, end, bytes_max)
+        if span.next == position:
+            return found
+        found.append((span.next.seq, span.bytes))
+        position = span.next
+
+
+async def test_a_part_of_a_queue_is_measured_in_bytes_of_items() -> None:
+    size = len(message(1).items[0])
+    target = target_of(Shelf(9))
+    assert await spans(target, 4 * size) == [(5, 4 * size), (9, 4 * size), (10, size)]
+    assert await spans(target, 4 * size + 2) == [(5, 4 * size), (9, 4 * size), (10, size)]
+    assert await spans(target, 1) == [(number, size) for number in range(2, 11)]
+    assert await spans(target, 4 * size, Token(0, 3)) == [(3, 2 * size)]
+    shelf = Shelf(9)
+    shelf.queues["q0"][1:4] = [message(number, "other") for number in (2, 3, 4)]
+    assert await spans(target_of(shelf), 3 * size) == [(7, 3 * size), (10, 3 * size)]
+    shelf.first = 6
+    assert await spans(target_of(shelf), 2 * size) == [(8, 2 * size), (10, 2 * size)]
+    span = await target.measure(FORM, "", "q0", "n", Token(0, 4), Token(0, 4), 100)
+    assert span == ReadSpan(Token(0, 4), 0, is_over=True)
+    with pytest.raises(ConfigError, match="incarnation other"):
+        await target.measure(FORM, "other", "q0", "n", Token(0, 1), END, 100)
+
+
+def test_a_span_that_is_full_is_over() -> None:
+    page, begun = Page([message(1)], Token(0, 2), False), ReadSpan(Token(0, 1), 0, is_over=False)
+    size = len(message(1).items[0])
+    for bytes_max, is_over in ((size, True), (size + 1, False)):
+        assert span_of(begun, page, "n", END, bytes_max) == ReadSpan(Token(0, 2), size, is_over)
+
+
+async def test_one_call_measures_so_many_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_module, "PAGE_EVENTS_MAX", 2)
+    monkeypatch.setattr(target_module, "SPAN_PAGES_MAX", 3)
+    size = len(message(1).items[0])
+    span = await target_of(Shelf(9)).measure(FORM, "", "q0", "n", Token(0, 1), END, 1 << 20)
+    assert span == ReadSpan(Token(0, 7), 6 * size, is_over=False)
+
+
+async def test_pages_of_another_incarnation_are_refused() -> None:
+    target = target_of(Shelf(3))
+    own = (await target.extents(FORM, [])).incarnation
+    assert own == f"{7:016x}"
+    for incarnation in (own, ""):
+        await target.read(FORM, incarnation, "q0", "n", Token(0, 1), END, 10, 100)
+    with pytest.raises(ConfigError, match=f"has incarnation {own} here, .* incarnation other"):
+        await target.read(FORM, "other", "q0", "n", Token(0, 1), END, 10, 100)
+
+
+async def test_an_incarnation_is_made_once_whoever_asks_first() -> None:
+    store, ids = MemoryStateStore(), iter(range(9))
+    silos = [Incarnation(store, "p", lambda: next(ids)) for _ in range(3)]
+    found = set(await asyncio.gather(*(silo.text() for silo in silos)))
+    assert len(found) == 1 == len({await Incarnation(store, "p", lambda: 99).text(), *found})
+    assert await Incarnation(store, "other", lambda: 99).text() == f"{99:016x}"
+    assert await Incarnation(MemoryStateStore(), "p", lambda: 98).text() == f"{98:016x}"
+
+
 async def test_who_reads_in_another_form_or_too_much_is_refused() -> None:
     target = target_of(Shelf(3))
-    with pytest.raises(ConfigError, match="in form 9, this cluster in form 1: install the same"):
+    with pytest.raises(ConfigError, match="in form 9, this cluster in form 2: install the same"):
         await target.extents(9, [])
     with pytest.raises(ValueError, match="QUEUES_MAX is 4096"):
         await target.extents(FORM, ["q"] * (QUEUES_MAX + 1))
     for odd in ("", "q" * 513):
         with pytest.raises(ValueError, match="bytes: 1 to 512"):
-            await target.read(FORM, odd, "n", Token(0, 1), END, 10, 100)
+            await target.read(FORM, "", odd, "n", Token(0, 1), END, 10, 100)
     with pytest.raises(ValueError, match="is no time"):
         await target.seek(FORM, 1e30)
     with pytest.raises(ConfigError, match="no, says p"):

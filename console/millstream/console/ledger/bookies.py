@@ -10,6 +10,7 @@ from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.draining import mark_draining
 from millstream.providers.ledger.recovery.needs import bookies_of
 from millstream.providers.ledger.recovery.report import RecoveryReport
+from millstream.providers.ledger.scrubbing.report import ScrubReport
 
 from .files import path_of
 from .lines import age, print_json, print_lines, size, table, when
@@ -33,12 +34,45 @@ async def show_bookies(arguments: argparse.Namespace) -> int:
     found = [bookie_facts(content, one, now_s) for one in content.bookies.values()]
     if arguments.json:
         reports = list(map(report_facts, content.reports))
-        print_json({"cluster": source.scope, "bookies": found, "copies": reports})
+        scrubs = [scrub_facts(one) for one in content.scrubs]
+        values = {"bookies": found, "copies": reports, "scrubs": scrubs}
+        print_json({"cluster": source.scope, **values})
         return 0
     print_lines(lines_of(found))
     for report in content.reports:
         print_lines(["", *lines_of_report(report, now_s)])
+    for scrub in content.scrubs:
+        print_lines(["", *lines_of_scrub(scrub, now_s)])
     return 0
+
+
+def scrub_facts(report: ScrubReport) -> dict[str, Any]:
+    """What a bookie said of its scrubbing, in values."""
+    names = [name for name in report.__struct_fields__ if name not in {"faults", "operation"}]
+    facts: dict[str, Any] = {name: getattr(report, name) for name in names}
+    facts["faults"] = [
+        {name: getattr(fault, name) for name in fault.__struct_fields__} for fault in report.faults
+    ]
+    return facts
+
+
+def lines_of_scrub(report: ScrubReport, now_s: float) -> list[str]:
+    """When a bookie read all that it has, what it found, and what it could not repair."""
+    passed = when(report.passed_s) if report.passes else "never"
+    running = ""
+    if report.began_s:
+        running = f"; reads segment {report.segment} ({report.segments} there are) since "
+        running += f"{when(report.began_s)}, {size(report.pass_bytes)} until now"
+    lines = [
+        f"damage in bookie {report.bookie}: last full pass {passed}{running}",
+        f"  {report.damaged:,} damaged and {report.missing:,} missing copies found, "
+        f"{report.repaired:,} repaired, {report.failed:,} could not be repaired, since "
+        f"{when(report.since_s)} (said {age(now_s - report.said_s)} ago)",
+    ]
+    lines += [f"  {fault}" for fault in report.faults[:STUCK_MAX]]
+    if report.failed > STUCK_MAX:
+        lines.append(f"  ... and {report.failed - STUCK_MAX} more; --json prints up to 100")
+    return list(map(plain, lines))
 
 
 def report_facts(report: RecoveryReport) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from millstream.providers.ledger.metadata.ledgers import ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.providers.ledger.recovery.report import RecoveryReport, report_rows
+from millstream.providers.ledger.scrubbing.report import ScrubReport, scrub_rows
 from millstream.providers.ledger.topic.cursors.cursor import CursorRecord, cursor_rows
 from millstream.providers.ledger.topic.record import TopicRecord, topic_rows
 from millstream.runtime import ConfigError, Env, StateStore
@@ -40,6 +41,7 @@ class Content:
     bookies: dict[str, BookieRecord]
     cursors: dict[str, list[CursorRecord]]
     reports: list[RecoveryReport]
+    scrubs: list[ScrubReport]
 
     def topic(self, name: str) -> TopicRecord:
         """Raises LookupError, which names those that are near."""
@@ -90,6 +92,7 @@ class Source:
             {one.bookie: one async for one in bookie_rows(self.metadata).scan()},
             cursors,
             [one async for one in report_rows(self.metadata).scan()],
+            [one async for one in scrub_rows(self.metadata).scan()],
         )
 
 

@@ -3,8 +3,9 @@
 Rooms, from the ground up: `protocol` (what is stored and decided, without I/O), `bookie` (one
 directory of entries) and `metadata` (rows of a state store), `handle` (writing, reading and
 recovering one ledger), `serving` (which silo runs which bookie), `recovery` (copies that were lost
-are made again), `topic` (a sequence of ledgers, with cursors), `queues` (topics as queues of
-streams) and `alone` (topics without a silo).
+are made again), `scrubbing` (each bookie reads what it has, and repairs damage), `topic` (a
+sequence of ledgers, with cursors), `queues` (topics as queues of streams) and `alone` (topics
+without a silo).
 """
 
 from .alone.buffer.consumer import LedgerBufferConsumer
@@ -18,6 +19,7 @@ from .protocol.quorum import Quorum
 from .queues.adapter import LedgerQueues
 from .queues.options import LedgerOptions
 from .recovery.options import RecoveryOptions
+from .scrubbing.options import ScrubOptions
 from .topic.options import LedgerTopicOptions, LedgerTopicSettings
 
 __all__ = [
@@ -37,5 +39,6 @@ __all__ = [
     "Position",
     "Quorum",
     "RecoveryOptions",
+    "ScrubOptions",
     "open_topics",
 ]

@@ -31,7 +31,6 @@ EVERYWHERE = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.speculation": "false",
 }
 ON_ONE_MACHINE = {

@@ -24,7 +24,7 @@ from millstream.runtime.role import Role, check_role
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.kind import GrainKind
-from millstream.runtime.turns.request import Request, current_request
+from millstream.runtime.turns.request import RUNTIME_TASK, Request, cancel_turn, current_request
 from millstream.runtime.turns.run import Turns, own_cancellation
 from millstream.runtime.turns.runners import RunnerTasks
 from millstream.runtime.wire.connection import Peer
@@ -164,7 +164,7 @@ class InboundCall:
         request.stop_reason = "cancelled by its caller"
         # from within the very turn, a cancellation would hit the runner's next request
         if request.task is not self._turns.find_task():
-            request.task.cancel()
+            cancel_turn(request)
 
     def give_up(self, activation: Activation | None) -> None:
         """It did not run; if its deadline passed, say what it waited for."""
@@ -356,15 +356,13 @@ class Callee(RunnerTasks[InboundCall]):
                         self._failed(inbound, error)
                     else:
                         inbound.reply(result)
-                    while task.cancelling() > request.cancelling:
-                        task.uncancel()
                 if self._is_closed:
                     return
                 if current_request.get() is not None:
                     current_request.set(None)
-                if len(contextvars.copy_context()) > clean:
+                if task.cancelling() or len(contextvars.copy_context()) > clean:
                     self._outbox.flush()
-                    return  # the call left context variables behind: this runner retires
+                    return  # the call left a cancellation or context variables: the runner retires
             self._outbox.flush()
             if self._is_closed or len(self._parked) >= PARKED_MAX:
                 return
@@ -380,7 +378,7 @@ class Callee(RunnerTasks[InboundCall]):
             inbound.give_up(None)
             return None
         request.task, request.future = task, None
-        request.cancelling = task.cancelling()
+        request.cancelling = RUNTIME_TASK
         if request.spec.is_shielded:
             self._turns.unwatch(request)
         spec, activation = request.spec, request.activation

@@ -118,7 +118,7 @@ async def {name}{signature}:
             _ms_act.leave(_ms_req)
         if not _ms_hop and _ms_up is not None:
             _ms_set(_ms_up)
-        if _ms_task.cancelling() > _ms_req.cancelling:
+        if _ms_req.expired or _ms_task.cancelling() > _ms_req.cancelling:
             _ms_bad = _ms_swallowed(_ms_req, _ms_task)
     if _ms_bad is None:
 {result}\

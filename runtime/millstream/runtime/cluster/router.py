@@ -78,6 +78,12 @@ class SiloRouter:
             return None
         return self._peers.get(silo)
 
+    def silo_of(self, kind: str, key: str) -> str:
+        """Where the grain is, as far as it is known without asking; empty: it is not known."""
+        if self._catalog.find(kind, key) is not None:
+            return self._address
+        return self._directory.locations.get(kind, key) or ""
+
     def wait(
         self, kind: GrainKind, key: str, pause_s: float = 0.0, /
     ) -> asyncio.Future[Destination]:

@@ -8,7 +8,6 @@ line, before a port is opened or a row is written.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
@@ -21,7 +20,7 @@ from millstream.runtime.plugins import find_plugin
 from millstream.runtime.silo.silo import Silo
 from millstream.runtime.wire.address import Address
 
-from .loops import loop_factory
+from .ending import run_to_end
 from .process import LOG_FORMAT, fill_standard_streams, settle_memory
 from .serve import FAILED, serve
 from .target import load_target, make_silo
@@ -130,8 +129,7 @@ def run_program(target: str, flags: Mapping[str, str | None]) -> int:
     fill_standard_streams()
     try:
         silo = prepare(target, flags)
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(serve(silo, on_active=lambda _: settle_memory()))
+        return run_to_end(serve(silo, on_active=lambda _: settle_memory()))
     except ConfigError as error:
         print(f"millstream run: {error}", file=sys.stderr)
         return BAD_ARGUMENTS

@@ -26,6 +26,8 @@ STOPPED = 0
 FAILED = 1
 EVICTED = 3
 STOP_S = 18.0  # below the time that a launcher gives
+KILL_S = 0.5
+"""The part of `STOP_S` that is kept for ending a silo which does not stop."""
 EXIT_CODES = {
     StopReason.STOPPED: STOPPED,
     StopReason.KILLED: FAILED,
@@ -49,7 +51,8 @@ async def serve(
         asked: set it to stop the silo in another way than by a signal.
 
     Returns the exit code for the program: 0 it was asked to stop, and did; 1 it did not stop within
-    18 s and was ended without a word, or something in the program killed it; 3 it was evicted.
+    18 s and was ended without a word, or something in the program killed it; 3 it was evicted. A
+    turn that ignores its cancellation is left behind, and goes on until the loop is closed.
     A second signal ends the process at once, with that signal, unless it is SIGHUP. SIGHUP does
     nothing if it was ignored before, as under `nohup`. Signals need the main thread.
     Raises what `Silo.start` raises; ConfigError in a process that is importing its factory.
@@ -112,11 +115,12 @@ async def _ended(silo: Silo) -> int:
 
 async def _stop(silo: Silo) -> int:
     try:
-        async with asyncio.timeout(STOP_S):
+        async with asyncio.timeout(STOP_S - KILL_S):
             await silo.stop()
     except TimeoutError:
-        log.error("%s did not stop in %g s, and ends without a word", silo.address, STOP_S)
-        await silo.kill()
+        text = "%s did not stop in %g s, and ends without a word"
+        log.error(text, silo.address, STOP_S - KILL_S)
+        await asyncio.wait([asyncio.ensure_future(silo.kill())], timeout=KILL_S)
         return FAILED
     return STOPPED
 

@@ -17,7 +17,7 @@ import sys
 from millstream.runtime.errors import MillstreamError
 from millstream.runtime.silo.silo import Silo
 
-from .loops import loop_factory
+from .ending import run_to_end
 from .process import LOG_FORMAT, settle_memory
 from .serve import FAILED, serve
 from .target import load_target, make_silo
@@ -64,8 +64,7 @@ def main() -> int:
     os.set_inheritable(parent, False)
     try:
         silo = make_silo(text, load_target(text), arguments)
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(run(silo, out, parent))
+        return run_to_end(run(silo, out, parent))
     except MillstreamError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return FAILED

@@ -220,6 +220,13 @@ class SiloServices:
         """A typed reference to a grain."""
         return self._silo.references.grain(cls, key)
 
+    def silo_of(self, kind: str, key: str, /) -> str:
+        """The silo that a grain is in, as far as this one knows; empty: it is not known.
+
+        For what people read: where a call goes is found anew for each call.
+        """
+        return self._silo.router.silo_of(kind, key)
+
     @property
     def runtime(self) -> object:
         """What codecs decode references and streams for."""
@@ -240,6 +247,10 @@ class SiloServices:
     def has_brought(self, cls: type[Grain]) -> bool:
         """Does a part bring the class?"""
         return cls in self._brought
+
+    def new_id(self) -> int:
+        """A random 63-bit id; under simulation, of the simulator's chance."""
+        return self._silo.env.new_id()
 
     def new_runners(self) -> Runners:
         """Tasks that run short pieces of work again and again."""

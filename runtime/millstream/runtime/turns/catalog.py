@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol
 
 from millstream.runtime.definition.grain import (
@@ -30,13 +31,15 @@ from millstream.runtime.tasks import Tasks
 from .activation import Activation, ActivationState
 from .hook import HookSpec
 from .kind import GrainKind
-from .request import Request
+from .request import RUNTIME_TASK, Request, cancel_turn
 from .run import Turns
 
 __all__ = ["Catalog", "Registrar"]
 
 log = logging.getLogger("millstream.catalog")
 
+HOOK_END_S = 1.0
+"""How long a step of an activation's life may go on after its deadline cancelled it."""
 FORCED_ITERATIONS = 10  # of the loop, for cancelled turns to unwind
 DRAIN_LOOK_S = 0.01
 
@@ -86,6 +89,7 @@ class Catalog:
         self._next_id = 0
         self._activations: dict[str, dict[str, Activation]] = {}
         self.is_accepting = True
+        self._is_closed = False
         self.count = 0
         self.on_started: Callable[[Activation], None] | None = None
         self.on_ended: Callable[[Activation], None] | None = None
@@ -176,34 +180,76 @@ class Catalog:
             activation.go_on(ActivationState.ACTIVATING)
             if self.on_started is not None:
                 self.on_started(activation)
-            activation.grain = self._construct(activation)
-            for state in states_of(activation.grain).values():
-                await state.read()
-                if state.parcels.has_unsent and self.on_parcels is not None:
-                    self.on_parcels(state)
-            if activation.kind.has_activate_hook:
-                await self._run_hook(
-                    activation, "on_activate", self._turns.options.activation_timeout_s
-                )
+            spec = HookSpec("on_activate", self._turns.options.activation_timeout_s)
+            await self._run_hook(
+                activation,
+                spec,
+                partial(self._activate, activation),
+                partial(self._fail, activation),
+            )
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # else its callers would wait for ever
-            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            if self._is_closed:
                 raise
-            await self._fail(activation, start_error(activation, error))
+            if not activation.is_gone:
+                await self._fail(activation, start_error(activation, error))
             return
-        activation.go_on(ActivationState.VALID)
+        if not activation.is_gone:  # else it took too long, and was left behind
+            activation.go_on(ActivationState.VALID)
+
+    async def _activate(self, activation: Activation, request: Request) -> None:
+        """Everything of a start that may take time: the states and the hook."""
+        activation.grain = self._construct(activation)
+        request.spec.label = "reading its states"
+        for state in states_of(activation.grain).values():
+            await state.read()
+            if state.parcels.has_unsent and self.on_parcels is not None:
+                self.on_parcels(state)
+        request.spec.label = request.spec.name
+        if activation.kind.has_activate_hook:
+            await self._turns.begin(activation, request, ())
 
     async def _run_hook(
-        self, activation: Activation, name: str, seconds: float, *args: Any
+        self,
+        activation: Activation,
+        spec: HookSpec,
+        work: Callable[[Request], Coroutine[Any, Any, None]],
+        go_on: Callable[[Exception], Coroutine[Any, Any, None]],
     ) -> None:
-        """Run a life-cycle hook as the only turn of its activation, in this task."""
-        turns, spec = self._turns, HookSpec(name, seconds)
-        deadline, task = turns.loop.time() + seconds, turns.find_task()
-        request = Request(None, task, None, spec, deadline, 1, task.cancelling())
-        turns.deadlines.add(request, seconds)
+        """Run a step of an activation's life as its only turn, in this task.
+
+        Args:
+            work: makes the step, which gets its request.
+            go_on: what the activation does in place of this task if the step does not end although
+                it was cancelled; gets the error of the step.
+        """
+        turns, task = self._turns, self._turns.find_task()
+        deadline = turns.loop.time() + spec.timeout_s
+        request = Request(None, task, None, spec, deadline, 1, RUNTIME_TASK)
+        turns.deadlines.add(request, spec.timeout_s)
         activation.enter(request)
-        await turns.run(request, turns.begin(activation, request, args), turns.failed)
+        leaving = partial(self._leave_behind, task, request, go_on)
+        late = partial(self._tasks.call_later, HOOK_END_S, leaving)
+        timer = self._tasks.call_later(spec.timeout_s, late)
+        try:
+            await turns.run(request, work(request), turns.failed)
+        finally:
+            timer.cancel()
+
+    def _leave_behind(
+        self,
+        task: asyncio.Task[Any],
+        request: Request,
+        go_on: Callable[[Exception], Coroutine[Any, Any, None]],
+    ) -> None:
+        """A step of an activation's life ignores its cancellation: the activation goes on."""
+        if request.done:
+            return
+        text = "%s: %s does not end although it was cancelled; it is left behind"
+        log.error(text, request.activation, request.spec.label)
+        self._tasks.let_go(task)
+        self._tasks.start(go_on(self._turns.timed_out(request)))
 
     async def _fail(self, activation: Activation, error: Exception) -> None:
         log.warning("%s could not start: %s: %s", activation, type(error).__name__, error)
@@ -277,11 +323,22 @@ class Catalog:
             if left := await box.end_tasks(seconds):
                 log.error("%s: %d of its tasks did not end in %g s", activation, left, seconds)
             if activation.kind.has_deactivate_hook:
-                await self._run_hook(activation, "on_deactivate", seconds, reason)
-        except asyncio.CancelledError:
+                await self._run_hook(
+                    activation,
+                    HookSpec("on_deactivate", seconds),
+                    lambda request: self._turns.begin(activation, request, (reason,)),
+                    lambda error: self._forget(activation),
+                )
+        except KeyboardInterrupt:
             raise
-        except Exception:
+        except BaseException:  # else the activation would stay, and its callers wait for ever
+            if self._is_closed:
+                raise
             log.exception("%s: on_deactivate failed", activation)
+        if not activation.is_gone:  # else its hook took too long, and was left behind
+            await self._forget(activation)
+
+    async def _forget(self, activation: Activation) -> None:
         if self.on_ended is not None:
             self.on_ended(activation)
         try:
@@ -322,8 +379,7 @@ class Catalog:
         for activation in self.all():
             for request in activation.turns():
                 request.expired, request.is_forced, request.stop_reason = True, True, reason
-                if request.task is not None:
-                    request.task.cancel()
+                cancel_turn(request)
             if activation.mailbox is not None:
                 for entry in activation.mailbox.take_all():
                     entry.fail(SiloUnavailable(f"{activation}: {reason}", may_have_run=False))
@@ -332,16 +388,11 @@ class Catalog:
 
     async def aclose(self) -> None:
         """Cancel starts and ends that have not finished; no turn starts here any more."""
+        self._is_closed = True
         await self._tasks.aclose()
         for activation in self.all():
             activation.abandon()
         self._activations.clear()
-
-
-def is_cancelled() -> bool:
-    """Was the running task itself cancelled, rather than something that it awaited?"""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def start_error(activation: Activation, error: BaseException) -> Exception:

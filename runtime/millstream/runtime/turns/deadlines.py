@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .request import Request
+from .request import Request, cancel_turn
 
 __all__ = ["Deadlines"]
 
@@ -120,7 +120,7 @@ def expire(due: list[Request]) -> None:
             wake()
         elif request.task is not None and not _unwinds(request):
             request.expired = True
-            request.task.cancel()
+            cancel_turn(request)
 
 
 def _unwinds(request: Request) -> bool:

@@ -3,7 +3,9 @@
 Owns: `Request` and the context variable that holds the current one. Invariants: `done` is set
 exactly once, and from then on the request holds no task; a done request counts as no parent, and a
 task that outlived the turn in which it was started has none; a hop is of the `same_task` when it
-was made by the task that runs the parent's turn, so only chains of such hops can prove a cycle.
+was made by the task that runs the parent's turn, so only chains of such hops can prove a cycle; a
+turn that the runtime cancelled has `expired` or a `stop_reason`, and the count of its task
+(`Task.cancelling`) has that cancellation once.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ from millstream.runtime.errors import CallTimeout, NotInCluster
 from millstream.runtime.text import shown
 
 __all__ = [
+    "RUNTIME_TASK",
     "Occupied",
     "Request",
     "Runnable",
+    "cancel_turn",
     "chain_of",
     "current_request",
     "find_task",
@@ -33,6 +37,11 @@ __all__ = [
     "turn_name",
     "waits_for",
 ]
+
+
+RUNTIME_TASK = sys.maxsize
+"""`cancelling` of a turn whose task belongs to the runtime: only the runtime's own record says that
+such a turn was cancelled, and no count of its task does."""
 
 
 class Occupied(Protocol):
@@ -66,7 +75,7 @@ class Request(msgspec.Struct, eq=False):
     spec: Any  # Runnable; a MethodSpec wherever a method is called
     deadline: float
     depth: int
-    cancelling: int = 0
+    cancelling: int = 0  # `Task.cancelling()` when the turn was asked for, or RUNTIME_TASK
     same_task: bool = False
     group: Any = None  # the group of deadlines that holds it, or None
     is_read: bool = False
@@ -81,10 +90,23 @@ class Request(msgspec.Struct, eq=False):
     turn_id: str = ""
     target: str = ""  # `Airport/BOS`, where it is called elsewhere
     stop_reason: str = ""  # set when the runtime itself cancels the turn
+    is_cancelled: bool = False  # the runtime cancelled its task: see `cancel_turn`
     is_forced: bool = False  # it has `expired` because its silo ends, not its time
 
 
 current_request: ContextVar[Request | None] = ContextVar("millstream_request", default=None)
+
+
+def cancel_turn(request: Request) -> None:
+    """Cancel the task of a turn that has just been given a reason to end; a second cancellation of
+    the same turn is delivered, but not counted again.
+    """
+    task = request.task
+    if task is not None:
+        was_counted, request.is_cancelled = request.is_cancelled, True
+        task.cancel()
+        if was_counted:
+            task.uncancel()
 
 
 def find_task(loop: asyncio.AbstractEventLoop) -> Callable[[], Any]:

@@ -4,7 +4,9 @@ Owns: `Turns`: making requests, running them, and the order in which a turn ends
 flag, deadlines, release, then everything that may raise. Stubs inline these steps for a direct
 turn; every other turn, whichever door it came through, is `Turns.run`. Invariants: an activation
 that was entered is left whatever happens; a turn that the runtime cancelled (deadline, forced end)
-never ends as a cancellation, and one that swallowed a cancellation of its caller ends as one; no
+never ends as a cancellation, and one that swallowed a cancellation of its caller ends as one; only
+the request says what the runtime cancelled, and the count of a task counts only for tasks that are
+not the runtime's; no
 exception keeps a frame that keeps the exception; no run of turns that never suspend keeps the loop
 for longer than a slice.
 """
@@ -32,7 +34,16 @@ from millstream.runtime.options import RuntimeOptions
 from .activation import Activation
 from .budget import Budget
 from .deadlines import Deadlines
-from .request import Request, current_request, find_task, path_to, turn_name
+from .request import (
+    RUNTIME_TASK,
+    Request,
+    cancel_turn,
+    current_request,
+    find_task,
+    path_to,
+    turn_name,
+)
+from .task_groups import correct_task_groups
 
 __all__ = ["Turns"]
 
@@ -49,6 +60,7 @@ class Turns:
         known_errors: KnownErrors,
         new_id: Callable[[], int],
     ) -> None:
+        correct_task_groups()
         self.loop = loop
         self.options = options
         self.known_errors = known_errors
@@ -167,7 +179,8 @@ class Turns:
         else:
             task = request.task
             self.finish(request)
-            if task is not None and task.cancelling() > request.cancelling:
+            is_cancelled = task is not None and task.cancelling() > request.cancelling
+            if is_cancelled or request.expired or request.stop_reason:
                 failed = self.swallowed(request, task)
             task = None
         if failed is None or isinstance(failed, Exception):
@@ -196,24 +209,23 @@ class Turns:
         if activation is not None:
             activation.leave(request)
 
-    def swallowed(self, request: Request, task: asyncio.Task[Any]) -> BaseException | None:
-        """The task was cancelled, and the method returned all the same: raise it again."""
-        if request.expired or request.stop_reason:
-            if task.uncancel() <= request.cancelling:
-                return self.timed_out(request) if request.expired else stopped(request)
-        return asyncio.CancelledError()
+    def swallowed(self, request: Request, task: asyncio.Task[Any] | None) -> BaseException:
+        """The turn was cancelled, and the method returned all the same: what is raised instead."""
+        if is_cancelled_by_caller(request, task):
+            return asyncio.CancelledError()
+        return self.timed_out(request) if request.expired else stopped(request)
 
     def failed(self, request: Request, error: BaseException) -> BaseException:
         """End a failed request and say what its caller gets."""
         task = request.task
         self.finish(request)
+        is_by_caller = is_cancelled_by_caller(request, task)
         if request.expired or request.stop_reason:
-            is_ours = task is None or task.uncancel() <= request.cancelling
-            if is_ours or not isinstance(error, asyncio.CancelledError):
-                return self.timed_out(request) if request.expired else stopped(request)
-            return error
+            if is_by_caller and isinstance(error, asyncio.CancelledError):
+                return error
+            return self.timed_out(request) if request.expired else stopped(request)
         if isinstance(error, asyncio.CancelledError) and request.activation is not None:
-            if task is not None and task.cancelling() <= request.cancelling:
+            if not (is_by_caller or request.cancelling == RUNTIME_TASK):
                 return own_cancellation(request)  # nobody cancelled the caller: the method did
         if isinstance(error, SystemExit) and request.activation is not None:
             log.error("%s: %s raised %r", turn_name(request), request.spec.label, error)
@@ -261,10 +273,26 @@ class Turns:
         for request in list(self.deadlines.watched()):
             if not (request.done or request.expired):
                 request.expired, request.is_forced, request.stop_reason = True, True, self.ended
-                waiting = request.task if request.future is None else request.future
-                if waiting is not None:
-                    waiting.cancel()
+                if request.future is None:
+                    cancel_turn(request)
+                else:
+                    request.future.cancel()
         self.deadlines.close()
+
+
+def is_cancelled_by_caller(request: Request, task: asyncio.Task[Any] | None) -> bool:
+    """Did the caller's own code cancel the task of a turn that has ended?
+
+    Takes back what the runtime itself asked of that task. Nobody but the runtime cancels its own
+    tasks, so what else their count may say is the doing of the turn.
+    """
+    if task is None:
+        return False
+    is_of_runtime = request.cancelling == RUNTIME_TASK
+    before = 0 if is_of_runtime else request.cancelling
+    if request.is_cancelled and task.cancelling() > before:
+        task.uncancel()
+    return not is_of_runtime and task.cancelling() > before
 
 
 async def and_write(activation: Activation, method: Coroutine[Any, Any, Any]) -> Any:

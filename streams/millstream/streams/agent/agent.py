@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -53,6 +53,7 @@ from .reading.steps import (
     Open,
     Progressed,
     Read,
+    ReaderState,
     Release,
     Relieve,
     Return,
@@ -62,6 +63,8 @@ from .reading.steps import (
 )
 from .seen import SeenAgent
 from .subscribers import Subscribers
+from .watching.standstill import PieceOfWork
+from .watching.watch import Watch
 
 __all__ = ["PullingAgent"]
 
@@ -141,7 +144,7 @@ class PullingAgent(SeenAgent):
         self._standing = standing_of(
             parts, self.behind, progress, done_before, self.subscribers, self._wary, self._losses
         )
-        self._catch_up = self._new_catch_up()
+        self._catch_up, self.watch = self._new_catch_up(), self._new_watch()
         self._events: list[Event] = []
         self._is_stepping = self._is_closed = self.is_fenced = False
         self._alarm = Alarm(self._tasks, self._tick)
@@ -174,14 +177,21 @@ class PullingAgent(SeenAgent):
             self.findings,
             self._options,
             self._tasks,
+            clock=self._clock,
             note=lambda loss: self._losses.note(loss, self._clock.wall_s()),
             where=self._where,
         )
+
+    def _new_watch(self) -> Watch:
+        extra = {"silo": self._parts.outlet.silo, "queue": self.queue, "epoch": self.epoch}
+        limit_s = self._options.standstill_s
+        return Watch(self, limit_s, self._clock, where=self._where, extra=extra)
 
     # -- life
 
     def start(self) -> None:
         """Begin reading and delivering."""
+        self.watch.start(self._tasks)
         self.subscribers.expect(self.behind.streams())
         self._step(Tick())
 
@@ -225,10 +235,9 @@ class PullingAgent(SeenAgent):
         self._changed(self.queue)
         return await stored
 
-    def acked(self, stream: StreamId, subscription: str, upto: Token) -> None:
-        """A subscription has acknowledged by hand, up to a token."""
-        if not self._is_closed:
-            self.subscribers.acked(stream, subscription, upto)
+    def acked(self, stream: StreamId, subscription: str, upto: Token) -> bool:
+        """A subscription has acknowledged by hand, up to a token; False: tell it again."""
+        return not self._is_closed and self.subscribers.acked(stream, subscription, upto)
 
     def pause(self) -> None:
         """Read no more and start no more deliveries; what is out goes on, and is kept."""
@@ -368,6 +377,36 @@ class PullingAgent(SeenAgent):
     def fetch(self) -> None:
         """A subscription has come to items that are to be read anew."""
         self._catch_up.wake()
+
+    @property
+    def reading_anew(self) -> str:
+        """What reading anew waits for, in words; empty: nothing is read anew."""
+        return self._catch_up.doing
+
+    # -- what stands still
+
+    def work(self) -> Iterator[PieceOfWork]:
+        """All the work that there is, for the watch."""
+        if (reading := self._reading_work()) is not None:
+            yield reading
+        yield from self.subscribers.work()
+
+    def _reading_work(self) -> PieceOfWork | None:
+        """Reading, where there is something to read, or nothing can be."""
+        core = self._core
+        if core.state is ReaderState.FENCED:
+            return None
+        if core.state is ReaderState.READING and not (self.backlog or core.is_failing):
+            return None
+
+        def reason() -> str:
+            text = core.waits_for(self._clock.now())
+            return f"{text}; {self.trouble}" if text and self.trouble else text or self.trouble
+
+        def dump() -> str:
+            return f"state={core.state.value}, backlog={self.backlog}, read={core.read_count}"
+
+        return PieceOfWork("", "", (core.state.value, core.read_count), reason, dump)
 
     def _tick(self) -> None:
         self._step(Tick())

@@ -66,6 +66,10 @@ class StreamOptions:
     """How long nothing may be heard of a program that consumes a stream; then its subscription
     ends, if it has no name, and is not delivered to, if it has one."""
 
+    standstill_s: float = 30.0
+    """How long a subscription, a stream or the reading of a queue may have work and not move,
+    before the log and `why` say so, with the reason."""
+
     reconcile_s: float = 5.0
     """How often an agent compares the subscriptions of one of its streams with what is stored."""
 

@@ -19,6 +19,7 @@ from .reading.reader import ReaderCore
 from .reading.receiving import Receiving
 from .reading.steps import ReaderState
 from .subscribers import Subscribers
+from .watching.watch import Watch
 
 __all__ = ["SeenAgent"]
 
@@ -43,6 +44,7 @@ class SeenAgent:
     has_positions: bool
     is_fenced: bool
     subscribers: Subscribers
+    watch: Watch
 
     @property
     def in_flight(self) -> int:

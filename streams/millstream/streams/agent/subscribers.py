@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 from millstream.runtime.extending import Clock, LineBudget, Tasks, shown
@@ -22,6 +23,7 @@ from millstream.streams.api.subscription_rows import (
     SubscriptionRow,
     held_as,
 )
+from millstream.streams.contracts.answers import text_of
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
@@ -43,12 +45,15 @@ from .reading.passage import Crossing
 from .reading.steps import Returned
 from .reconciling import Reconciling, Stored
 from .starts import Starts, last_token
+from .watching.standstill import PieceOfWork
+from .watching.waits import reason_of
 
 __all__ = ["Known", "Subscribers"]
 
 log = logging.getLogger("millstream.subscribers")
 
 ASK_RETRY_S = 0.5
+ASK_LIMIT_S = 60.0  # for the rendezvous, or the store, to say which subscriptions a stream has
 
 
 class Known(Protocol):
@@ -135,7 +140,7 @@ class Subscribers:
         if len(entry.subscribers) > AT_ONCE:
             waiting = entry.spread = deque([(message, index)])
             giving = spread(entry, waiting, self._cache, self._deliveries, self._progressed)
-            self._tasks.start(giving)
+            entry.spreading = self._tasks.start(giving)
             return
         if not entry.subscribers:
             self.unheard_count += len(message.items)
@@ -205,7 +210,9 @@ class Subscribers:
 
     async def _wait(self, stream: StreamId, entry: StreamEntry) -> None:
         """Until the stream's former queue is done; then its events go on."""
+        entry.asking = "its former queue is not done, or not known to be"
         await self._crossing.opened(stream, entry)
+        entry.asking = ""
         self._restore(stream, entry)
         self._release(entry)
 
@@ -262,14 +269,19 @@ class Subscribers:
 
     async def _ask(self, stream: StreamId, entry: StreamEntry) -> None:
         """Ask the rendezvous until it answers; other streams do not wait."""
+        entry.asking = "its subscriptions are being asked for"
         while True:
             try:
                 ask = self._holds.of if self._is_implicit_only(stream) else self._known.rows
-                rows = await ask(stream)
+                async with asyncio.timeout(ASK_LIMIT_S):
+                    rows = await ask(stream)
                 break
             except Exception as error:  # the stream's own trouble, whatever it is
+                text = f"{type(error).__name__}: {text_of(error)}"
+                entry.asking = f"its subscriptions are asked for again, after {text}"
                 self._log_unknown(stream, error)
                 await asyncio.sleep(ASK_RETRY_S)
+        entry.asking = ""  # nothing below waits for others
         for part in parts(rows, AT_ONCE):
             self._make_known(stream, entry, part)
             await asyncio.sleep(0)
@@ -475,11 +487,42 @@ class Subscribers:
     def _everyone(self) -> Iterator[Subscriber]:
         return (one for entry in self._streams.values() for one in entry.subscribers.values())
 
-    def acked(self, stream: StreamId, subscription: str, upto: Token) -> None:
-        """A subscription has acknowledged by hand."""
+    def work(self) -> Iterator[PieceOfWork]:
+        """All that is undelivered, or not done, by stream and subscription."""
+        for stream, entry in list(self._streams.items()):
+            name = str(stream)
+            if entry.cold is not None and (entry.cold or entry.is_parked):
+                yield PieceOfWork(name, "", "cold", partial(self.waits_for, stream), entry.dump)
+            if entry.spread:
+                at = entry.spread[0][1]
+                yield PieceOfWork(name, "", at, partial(self.waits_for, stream), entry.dump)
+            for one in list(entry.subscribers.values()):
+                if one.delivery is not None:
+                    reason = partial(self.reason_of, one)
+                    dump = partial(self._deliveries.dump_of, one)
+                    yield PieceOfWork(name, one.id, one.delivery.place, reason, dump)
+
+    def reason_of(self, one: Subscriber) -> str:
+        """What a subscription waits for; empty: it has no work, or nothing is known."""
+        return reason_of(one, self._deliveries.seat_of(one))
+
+    def waits_for(self, stream: StreamId) -> str:
+        """What all of a stream waits for; empty: nothing, or nothing that is known."""
         entry = self._streams.get(stream)
-        if entry is not None and subscription in entry.subscribers:
-            self._deliveries.acked(entry.subscribers[subscription], upto)
+        if entry is None:
+            return ""
+        if entry.cold is not None:
+            return entry.asking
+        is_given = entry.spreading is not None and not entry.spreading.done()
+        return "its events are being given to very many subscriptions" if is_given else ""
+
+    def acked(self, stream: StreamId, subscription: str, upto: Token) -> bool:
+        """A subscription has acknowledged by hand; False: it is not known, or not yet."""
+        entry = self._streams.get(stream)
+        if entry is None or entry.cold is not None or subscription not in entry.subscribers:
+            return False
+        self._deliveries.acked(entry.subscribers[subscription], upto)
+        return True
 
     def is_uneven(self) -> bool:
         """Has a subscription done what another one of its stream has not? Cost: as `has_tried`."""

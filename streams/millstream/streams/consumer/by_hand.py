@@ -4,14 +4,16 @@ Owns: `AcksByHand`: what one subscription of an activation was given and has ack
 `AckCalls`, which tells the agent of it; `AcksTarget`, where the agent's silo hears it. Not: what
 comes again (`agent`).
 Invariants: an acknowledgement is of its event and of all before it; while a delivery runs it goes
-with the reply, else in a message, of which one is under way for a queue; the newest is told; that
-one is lost costs nothing but that events are asked for again, and are answered without running.
+with the reply, else in a message, of which one is under way for a queue; the newest is told; the
+owner of the queue is told, also where that has changed since the delivery; that one is lost costs
+nothing but that events are asked for again, and are answered without running.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
 from millstream.runtime import MillstreamError
@@ -25,11 +27,16 @@ __all__ = ["AckCalls", "AcksByHand", "AcksTarget"]
 
 log = logging.getLogger("millstream.consumer")
 
+TELLS_MAX = 20  # in vain, for one acknowledgement; in ten seconds, if each answers at once
+TELL_RETRY_S = 0.05  # longer by as much each time
+
 
 class Agent(Protocol):
     """What reads a queue in this silo."""
 
-    def acked(self, stream: StreamId, subscription: str, upto: Token, /) -> None: ...
+    def acked(self, stream: StreamId, subscription: str, upto: Token, /) -> bool:
+        """Take an acknowledgement; False: it does not know the subscription yet, or it ends."""
+        ...
 
 
 class Agents(Protocol):
@@ -48,18 +55,27 @@ class AcksTarget(SystemTarget):
 
     async def acked(
         self, queue: str, namespace: str, key: str, subscription: str, upto: Token
-    ) -> None:
-        """Up to a token; of a queue that is not here any more it is left aside."""
+    ) -> bool:
+        """Up to a token; False: the agent that has to know of it is not here."""
         agent = self._agents.agent(queue)
-        if agent is not None:
-            agent.acked(StreamId(namespace, key), subscription, upto)
+        return agent is not None and agent.acked(StreamId(namespace, key), subscription, upto)
 
 
 class AckCalls:
-    """Tells the agents of one provider, wherever they are; it outlives the activation."""
+    """Tells the agents of one provider, wherever they are; it outlives the activation.
 
-    def __init__(self, services: SiloServices, provider: str) -> None:
+    Args:
+        owner: the silo that reads a queue now; None: no silo does. Raises StorageError.
+    """
+
+    def __init__(
+        self,
+        services: SiloServices,
+        provider: str,
+        owner: Callable[[QueueId], Awaitable[str | None]],
+    ) -> None:
         self._services = services
+        self._owner = owner
         self._target = f"{AcksTarget.target_name}/{provider}"
 
     def start(self, telling: Coroutine[Any, Any, None]) -> None:
@@ -68,14 +84,24 @@ class AckCalls:
 
     async def tell(
         self, silo: str, queue: QueueId, stream: StreamId, subscription: str, upto: Token
-    ) -> None:
-        """A subscription has acknowledged up to a token; that it fails is no harm."""
-        call = self._services.targets.call
+    ) -> bool:
+        """A subscription has acknowledged up to a token; False: no agent has taken that."""
+        call, acked = self._services.targets.call, AcksTarget.acked
         try:
-            await call(silo, self._target, AcksTarget.acked, queue, *stream, subscription, upto)
+            return await call(silo, self._target, acked, queue, *stream, subscription, upto)
         except MillstreamError as error:
             text = "%s: an acknowledgement did not reach the agent of %s: %s"
             log.info(text, shown(subscription), queue, error)
+            return False
+
+    async def owner(self, queue: QueueId, nth: int) -> str:
+        """Who is told next, after `nth` times in vain and a wait; empty: not known."""
+        await asyncio.sleep(TELL_RETRY_S * nth)
+        try:
+            return await self._owner(queue) or ""
+        except MillstreamError as error:
+            log.info("the owner of %s is not known: %s", queue, error)
+            return ""
 
 
 class AcksByHand:
@@ -132,11 +158,19 @@ class AcksByHand:
 
     async def _told(self, queue: str) -> None:
         """Tell the agent, until it knows the newest or a reply will say it."""
-        told: Token | None = None
+        told, failures, silo = None, 0, self._agents[queue].silo
         try:
-            while queue not in self._running and (upto := self._upto.get(queue)) != told:
-                assert upto is not None
-                told, silo = upto, self._agents[queue].silo
-                await self._calls.tell(silo, queue, self._stream, self._subscription, upto)
+            while (upto := self._untold(queue, told)) is not None and failures < TELLS_MAX:
+                stream, name = self._stream, self._subscription
+                if silo and await self._calls.tell(silo, queue, stream, name, upto):
+                    told, failures, silo = upto, 0, self._agents[queue].silo
+                else:  # the queue may have another owner, or will have
+                    failures += 1
+                    silo = await self._calls.owner(queue, failures)
         finally:
             self._telling.discard(queue)
+
+    def _untold(self, queue: str, told: Token | None) -> Token | None:
+        """What the agent has not been told; None: nothing, or a reply will say it."""
+        upto = self._upto.get(queue)
+        return None if upto == told or queue in self._running else upto

@@ -26,7 +26,8 @@ class SubscriptionReport(msgspec.Struct, array_like=True, frozen=True):
     failures of the event that is next. `trouble`: what went wrong last, while it is. `gaps`: so
     many it was told of, since this owner knows its stream; `gone_max`: messages of the queue that
     went in them at most, of whichever stream; None: not known. `retries`: calls, since then, that
-    brought an event again which had failed: whose `attempt` was above 1.
+    brought an event again which had failed: whose `attempt` was above 1. `reason`: what it waits
+    for, while something is not done; `still_s`: for how long it has not moved.
     """
 
     id: str
@@ -42,6 +43,8 @@ class SubscriptionReport(msgspec.Struct, array_like=True, frozen=True):
     gaps: int = 0
     gone_max: int | None = 0
     retries: int = 0
+    reason: str = ""
+    still_s: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -105,7 +108,8 @@ class StreamReport(msgspec.Struct, array_like=True, frozen=True):
     `agent`: None: that silo does not answer, or does not read the queue yet. `at_s`: seconds since
     1970, of the owner. `subscriptions`: None: the stream had no event lately, or they are being
     asked for. `is_held`: the queue is paused by hand; `is_paused`: the stream is. `trouble`: why
-    the mapper has no queue for the stream; `queue` is empty then.
+    the mapper has no queue for the stream; `queue` is empty then. `reason`: what all of the stream
+    waits for, while its subscriptions are not known, or are very many.
     """
 
     stream: StreamId
@@ -119,3 +123,4 @@ class StreamReport(msgspec.Struct, array_like=True, frozen=True):
     is_held: bool = False
     is_paused: bool = False
     trouble: str = ""
+    reason: str = ""

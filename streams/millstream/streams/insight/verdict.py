@@ -29,6 +29,7 @@ Check = Literal[
     "handler_slow",
     "handler_blocked",
     "grain_unreachable",
+    "standing_still",
     "nobody_subscribes",
     "nothing",
 ]
@@ -125,6 +126,8 @@ def _full(before: StreamReport, after: StreamReport, agent: QueueReport) -> str:
 
 def _of_subscriptions(before: StreamReport, after: StreamReport) -> tuple[Check, str]:
     name, rate = _name(after.stream), rate_of(before, after)
+    if after.reason:
+        return "standing_still", f"All of {name} waits: {shown(after.reason, 500)}."
     if after.subscriptions is None:
         return "nothing", f"{name} had no event lately: nothing of it is read and not done."
     if not after.subscriptions:
@@ -157,6 +160,7 @@ def _of_subscription(one: SubscriptionReport, rate: float) -> Found:
         _blocked,
         _slow,
         _unreachable,
+        _still,
     )
     return next((found for check in checks if (found := check(one, rate))), None)
 
@@ -218,6 +222,15 @@ def _unreachable(one: SubscriptionReport, rate: float) -> Found:
     return "grain_unreachable", (
         f"{one.grain} could not be reached for subscription {shown(one.id)}, and is tried again: "
         f"{shown(one.trouble, 500) or 'no answer came'}."
+    )
+
+
+def _still(one: SubscriptionReport, rate: float) -> Found:
+    if one.still_s < BLOCKED_S:
+        return None
+    reason = shown(one.reason, 500) or "nothing is known that it waits for (please report this)"
+    return "standing_still", (
+        f"Subscription {shown(one.id)} has not moved for {_seconds(one.still_s)}: {reason}."
     )
 
 

@@ -120,8 +120,7 @@ class AgentCalls:
         Where nobody reads it, the next one asks; `needs_agent`: that would not do.
         """
         for attempt in range(TRIES_MAX):
-            stored = await self._records.read(queue)
-            owner = self._owner(stored)
+            owner = await self.owner(queue)
             if owner is None and not needs_agent:
                 return
             try:
@@ -131,6 +130,10 @@ class AgentCalls:
                 log.info("%s does not answer for %s yet: %s", owner, queue, error)
             await asyncio.sleep(RETRY_S * min(attempt + 1, RETRY_STEPS_MAX))
         raise QueueUnavailable(f"{stream}: the agent of {queue} could not be told")
+
+    async def owner(self, queue: QueueId) -> str | None:
+        """The silo that reads a queue, if it lives; None: no silo does. Raises StorageError."""
+        return self._owner(await self._records.read(queue))
 
     def _owner(self, stored: StoredRecord | None) -> str | None:
         """The silo that reads a queue, if it lives."""

@@ -53,6 +53,10 @@ class SiloOutlet:
             return with_options(inbox, timeout=timeout_s).deliver(batch)
         return self._services.extensions.method(kind, Consumer.deliver, timeout_s)(key, batch)
 
+    def silo_of(self, kind: str, key: str, /) -> str:
+        """Where a grain is, as far as this silo knows; empty: it is not known."""
+        return self._services.silo_of(kind, key)
+
     def error_of(self, data: bytes, /) -> Exception:
         """The error in a reply."""
         return self._services.decode_error(data)

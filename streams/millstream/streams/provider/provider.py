@@ -50,6 +50,8 @@ from millstream.streams.publishing.ingest import IngestTarget
 from millstream.streams.publishing.outbox import resume_outbox
 from millstream.streams.publishing.silo_publisher import SiloPublisher
 from millstream.streams.rewinding.asking import AdapterCalls, refusal_of
+from millstream.streams.rewinding.claims import ReaderClaims
+from millstream.streams.rewinding.incarnation import Incarnation
 from millstream.streams.rewinding.item_columns import Column, columns_of
 from millstream.streams.rewinding.others import OtherSilos
 from millstream.streams.rewinding.retaining import RetainTarget
@@ -222,7 +224,7 @@ class PersistentStreams:
         self.holding = HoldingTarget(name, records, self._layout.read_queues, stirred)
         services.targets.add(self.holding, name)
         services.targets.add(AcksTarget(self.manager), name)
-        self.ack_calls = AckCalls(services, name)
+        self.ack_calls = AckCalls(services, name, self.agents.owner)
         services.targets.add(IngestTarget(publisher), name)
         self._wire_staging(services, name, options, publisher)
         self._wire_reading(services, name, options)
@@ -239,17 +241,19 @@ class PersistentStreams:
         def columns(namespace: str) -> list[Column]:
             return columns_of(item_type_of(services.grain_types(), name, namespace))
 
+        store = services.store(options.store)
         calls = AdapterCalls(
             name,
             self.adapter,
             self._layout.read_queues,
             services.new_tasks(),
             options.call_limit_s,
+            Incarnation(store, name, services.new_id),
             refusal_of(name, self.capabilities),
         )
         self._rewinding = RewindTarget(calls, columns, OtherSilos(services, name))
         services.targets.add(self._rewinding, name)
-        services.targets.add(RetainTarget(calls), name)
+        services.targets.add(RetainTarget(calls, ReaderClaims(store, name)), name)
 
     def _wire_staging(
         self, services: SiloServices, name: str, options: StreamOptions, publisher: SiloPublisher

@@ -92,8 +92,8 @@ class StreamReports:
             told = await call(owner, self._target, WhyTarget.look, queue, stream)
         except MillstreamError:
             return found
-        return StreamReport(
-            stream, queue, owner, state, True, told.agent, told.at_s, told.subscriptions, is_held
+        return msgspec.structs.replace(
+            told, owner=owner, owner_state=state, is_owner_live=True, is_held=is_held
         )
 
     async def look(self, queue: QueueId, stream: StreamId, /) -> StreamReport:
@@ -103,9 +103,17 @@ class StreamReports:
             return StreamReport(stream, queue)
         await agent.measure()
         known = agent.subscribers.of(stream)
-        reports = None if known is None else [subscription_report(one, clock) for one in known]
-        report = queue_report(agent, self._services.address, clock)
-        return StreamReport(stream, queue, agent=report, at_s=clock.wall_s(), subscriptions=reports)
+        reports = (
+            None if known is None else [subscription_report(one, agent, clock) for one in known]
+        )
+        return StreamReport(
+            stream,
+            queue,
+            agent=queue_report(agent, self._services.address, clock),
+            at_s=clock.wall_s(),
+            subscriptions=reports,
+            reason=agent.subscribers.waits_for(stream),
+        )
 
 
 def queue_report(agent: PullingAgent, silo: str, clock: Clock) -> QueueReport:
@@ -143,11 +151,11 @@ def holder_report(agent: PullingAgent, clock: Clock) -> HolderReport | None:
     for one in agent.subscribers.of(oldest.stream) or ():
         token = None if one.delivery is None else one.delivery.next_token
         if token is not None and token[:2] == oldest.token[:2]:
-            return HolderReport(oldest.stream, subscription_report(one, clock))
+            return HolderReport(oldest.stream, subscription_report(one, agent, clock))
     return HolderReport(oldest.stream)
 
 
-def subscription_report(one: Subscriber, clock: Clock) -> SubscriptionReport:
+def subscription_report(one: Subscriber, agent: PullingAgent, clock: Clock) -> SubscriptionReport:
     """One subscription."""
     grain, delivery = f"{one.grain_type}/{one.grain_key}", one.delivery
     if delivery is None:
@@ -175,6 +183,8 @@ def subscription_report(one: Subscriber, clock: Clock) -> SubscriptionReport:
         one.gaps_told,
         one.gone_max,
         one.retries,
+        agent.subscribers.reason_of(one),
+        agent.watch.standstills.still_s(str(one.stream), one.id, clock.now()),
     )
 
 

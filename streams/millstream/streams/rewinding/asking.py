@@ -18,9 +18,11 @@ from millstream.streams.contracts.answers import AdapterFault
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.identity import QueueId
 
+from .incarnation import Incarnation, check_incarnation
+
 __all__ = ["FORM", "AdapterCalls", "refusal_of"]
 
-FORM = 1
+FORM = 2
 """Of these calls: a program of another form is refused."""
 QUEUES_MAX = 4096
 """Queues that one call may name."""
@@ -35,6 +37,7 @@ class AdapterCalls:
 
     Attributes:
         queues: those that have to be read now.
+        incarnation: whose positions are known here.
         refusal: why nothing is read; "": it is.
     """
 
@@ -43,6 +46,7 @@ class AdapterCalls:
     queues: Callable[[], Sequence[QueueId]]
     tasks: Tasks
     call_limit_s: float
+    incarnation: Incarnation
     refusal: str
 
     def check(self, form: int, asked: Collection[str]) -> None:
@@ -60,6 +64,11 @@ class AdapterCalls:
             size = len(queue.encode(errors="replace"))
             if not 0 < size <= NAME_BYTES_MAX:
                 raise ValueError(f"queue {shown(queue)!r} has {size} bytes: 1 to {NAME_BYTES_MAX}")
+
+    async def check_incarnation(self, asked: str) -> None:
+        """Raise ConfigError: positions are of another incarnation of the provider; StorageError."""
+        if asked:
+            check_incarnation(self.provider, asked, await self.incarnation.text())
 
     def where(self, queue: QueueId, method: str) -> str:
         """What is called, for errors."""

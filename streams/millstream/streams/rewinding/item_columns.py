@@ -1,12 +1,15 @@
 """The columns that items of a type have, in the words of SQL, for programs that read tables. Pure.
 
 Owns: `Column`, `columns_of`. Not: reading items. Invariant: what cannot be said of a type is not
-guessed: then the type has no columns.
+guessed: a field of such a type is a column without a type that says why, and items that are no maps
+of fields have no columns.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import is_dataclass
+from typing import Any, is_typeddict
 
 import msgspec
 import msgspec.inspect as mi
@@ -20,61 +23,120 @@ PLAIN: dict[type[mi.Type], str] = {
     mi.FloatType: "double",
     mi.StrType: "string",
     mi.UUIDType: "string",
+    mi.TimeType: "string",
+    mi.TimeDeltaType: "string",
     mi.BytesType: "binary",
     mi.ByteArrayType: "binary",
     mi.DateTimeType: "timestamp",
     mi.DateType: "date",
+    mi.DecimalType: "decimal(38,18)",
 }
+"""A decimal is what Spark makes of Python's `Decimal`; times of day and durations are ISO text."""
 LISTS = (mi.ListType, mi.SetType, mi.FrozenSetType, mi.VarTupleType)
 
 
 class Column(msgspec.Struct, array_like=True, frozen=True):
-    """A field of an item: its name there, and the type of a column that has it."""
+    """A field of an item: its name there, and the type of a column that has it.
+
+    `unsaid`: why the field has no such type; `kind` is empty then. An empty name: of the item.
+    """
 
     name: str
     kind: str
+    unsaid: str = ""
 
 
 class Unsaid(Exception):
-    """There is no such type in SQL."""
+    """There is no such type in SQL: its text says why."""
 
 
 def columns_of(item: Any) -> list[Column]:
-    """The columns of an item type; empty: its items are no maps of fields that can be said."""
+    """The columns of an item type; empty: its items are no maps of fields."""
     try:
-        return fields_of(mi.type_info(item), 0)
-    except (Unsaid, TypeError, NameError):
-        return []
+        node = mi.type_info(item)
+    except (TypeError, NameError) as error:
+        has_fields = is_dataclass(item) or is_typeddict(item) or _is_struct(item)
+        return [Column("", "", str(error))] if has_fields else []
+    return [_column(one) for one in _fields_of(node) or ()]
 
 
-def fields_of(node: mi.Type, depth: int) -> list[Column]:
-    """Of what is a map with fields. Raises Unsaid."""
-    if not isinstance(node, mi.StructType | mi.DataclassType | mi.TypedDictType):
-        raise Unsaid
-    if isinstance(node, mi.StructType) and node.array_like:
-        raise Unsaid
-    return [Column(one.encode_name, kind_of(one.type, depth + 1)) for one in node.fields]
+def _is_struct(item: Any) -> bool:
+    return isinstance(item, type) and issubclass(item, msgspec.Struct)
+
+
+def _fields_of(node: mi.Type) -> Sequence[mi.Field] | None:
+    """The fields of what is a map of fields; None: it is something else."""
+    if isinstance(node, mi.StructType):
+        return None if node.array_like else node.fields
+    return node.fields if isinstance(node, mi.DataclassType | mi.TypedDictType) else None
+
+
+def _column(field: mi.Field) -> Column:
+    try:
+        return Column(field.encode_name, kind_of(field.type, 1))
+    except Unsaid as why:
+        return Column(field.encode_name, "", str(why))
 
 
 def kind_of(node: mi.Type, depth: int) -> str:
     """The type of a column. Raises Unsaid."""
     if depth > NESTED_MAX:
-        raise Unsaid  # it may have itself inside
+        raise Unsaid(f"it is nested more than {NESTED_MAX} deep, or has itself inside")
     if isinstance(node, mi.UnionType):
         others = [one for one in node.types if not isinstance(one, mi.NoneType)]
         if len(others) != 1:
-            raise Unsaid
+            names = " or ".join(_shown(one) for one in others)
+            raise Unsaid(f"it is {names}")
         return kind_of(others[0], depth)
     if isinstance(node, LISTS):
         return f"array<{kind_of(node.item_type, depth + 1)}>"
     if isinstance(node, mi.DictType):
-        if not isinstance(node.key_type, mi.StrType):
-            raise Unsaid
-        return f"map<string,{kind_of(node.value_type, depth + 1)}>"
-    if type(node) in PLAIN:
-        return PLAIN[type(node)]
-    fields = fields_of(node, depth)
-    return f"struct<{','.join(f'{quoted(one.name)}:{one.kind}' for one in fields)}>"
+        return f"map<{_key_kind(node.key_type)},{kind_of(node.value_type, depth + 1)}>"
+    if isinstance(node, mi.EnumType):
+        return _kind_of_values([one.value for one in node.cls.__members__.values()])
+    if isinstance(node, mi.LiteralType):
+        return _kind_of_values(node.values)
+    return PLAIN.get(type(node)) or _struct_kind(node, depth)
+
+
+def _struct_kind(node: mi.Type, depth: int) -> str:
+    """Of what is a map with fields. Raises Unsaid, naming a field."""
+    fields = _fields_of(node)
+    if fields is None:
+        raise Unsaid(f"it is {_shown(node)}")
+    kinds: list[str] = []
+    for one in fields:
+        try:
+            kinds.append(f"{quoted(one.encode_name)}:{kind_of(one.type, depth + 1)}")
+        except Unsaid as why:
+            raise Unsaid(f"field {one.encode_name!r} of it: {why}") from None
+    return f"struct<{','.join(kinds)}>"
+
+
+def _key_kind(node: mi.Type) -> str:
+    """Of what names entries: a scalar. Raises Unsaid."""
+    if isinstance(node, mi.EnumType | mi.LiteralType):
+        return kind_of(node, 0)
+    if type(node) not in PLAIN:
+        raise Unsaid(f"its keys are {_shown(node)}")
+    return PLAIN[type(node)]
+
+
+def _kind_of_values(values: Any) -> str:
+    """The type of those that a field may have. Raises Unsaid."""
+    if all(isinstance(one, str) for one in values):
+        return "string"
+    if all(isinstance(one, int) and not isinstance(one, bool) for one in values):
+        return "bigint"
+    raise Unsaid(f"it is one of {', '.join(map(repr, values))}")
+
+
+def _shown(node: mi.Type) -> str:
+    """A type, for people."""
+    cls = getattr(node, "cls", None)
+    return (
+        cls.__name__ if isinstance(cls, type) else type(node).__name__.removesuffix("Type").lower()
+    )
 
 
 def quoted(name: str) -> str:

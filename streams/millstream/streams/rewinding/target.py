@@ -30,10 +30,21 @@ from .asking import AdapterCalls
 from .item_columns import Column
 from .kept import KeptReaders
 
-__all__ = ["Extent", "Others", "ReadMessage", "ReadPage", "RewindTarget"]
+__all__ = [
+    "Extent",
+    "Extents",
+    "Others",
+    "ReadMessage",
+    "ReadPage",
+    "ReadSpan",
+    "RewindTarget",
+    "span_of",
+]
 
 PAGE_EVENTS_MAX = 10_000
 PAGE_BYTES_MAX = 4 << 20
+SPAN_PAGES_MAX = 16
+"""Pages that one call measures, and does not send."""
 
 ASK_LIMIT_S = 2.0
 """How long other silos are waited for, to say how far they know that queues go."""
@@ -52,6 +63,18 @@ class Extent(msgspec.Struct, array_like=True, frozen=True):
     first: Token | None
     last: Token | None
     is_open: bool = True
+
+    @property
+    def end(self) -> Token | None:
+        """The position behind the last message; None: the queue has no message."""
+        return None if self.last is None else Token(self.last.era, self.last.seq + 1)
+
+
+class Extents(msgspec.Struct, array_like=True, frozen=True):
+    """How far queues go, and the incarnation of the provider that numbers their messages."""
+
+    incarnation: str
+    queues: list[Extent]
 
 
 class ReadMessage(msgspec.Struct, array_like=True, frozen=True):
@@ -75,6 +98,17 @@ class ReadPage(msgspec.Struct, array_like=True, frozen=True):
     next: Token
     at_end: bool = False
     gone: Token | None = None
+
+
+class ReadSpan(msgspec.Struct, array_like=True, frozen=True):
+    """A part of a queue that was measured: it ends before `next`, and has so many bytes of items.
+
+    `is_over`: what follows would be too much, or is not asked for; else go on at `next`.
+    """
+
+    next: Token
+    bytes: int
+    is_over: bool
 
 
 class Others(Protocol):
@@ -116,12 +150,13 @@ class RewindTarget(SystemTarget):
     # -- calls
 
     @open_to(Role.CLIENT)
-    async def extents(self, form: int, asked: list[str]) -> list[Extent]:
+    async def extents(self, form: int, asked: list[str]) -> Extents:
         """How far the queues go that are read now, and those that are asked for.
 
-        Raises ConfigError (nothing is read here, or not in this form), StreamError.
+        Raises ConfigError (nothing is read here, or not in this form), StreamError, StorageError.
         """
         self._calls.check(form, asked)
+        incarnation = await self._calls.incarnation.text()
         now = self._calls.queues()
         wanted = list(dict.fromkeys([*now, *asked]))
         here, there = await asyncio.gather(
@@ -132,7 +167,10 @@ class RewindTarget(SystemTarget):
         for one in (one for extents in there for one in extents):
             if one.queue in found:
                 found[one.queue] = farther(found[one.queue], one)
-        return [msgspec.structs.replace(one, is_open=one.queue in now) for one in found.values()]
+        return Extents(
+            incarnation,
+            [msgspec.structs.replace(one, is_open=one.queue in now) for one in found.values()],
+        )
 
     async def extents_here(self, queues: list[str]) -> list[Extent]:
         """How far this silo knows that these queues go. Raises StreamError."""
@@ -201,6 +239,7 @@ class RewindTarget(SystemTarget):
     async def read(
         self,
         form: int,
+        incarnation: str,
         queue: str,
         namespace: str,
         position: Token,
@@ -211,14 +250,58 @@ class RewindTarget(SystemTarget):
         """Messages of a namespace, from `position` on, before `end`.
 
         Args:
+            incarnation: of the provider that gave `position` and `end`; "": of this one.
             events_max, bytes_max: what is looked at, found or not, within `PAGE_EVENTS_MAX` and
                 `PAGE_BYTES_MAX`; one message at least.
 
-        Raises ConfigError, StreamError.
+        Raises ConfigError, StreamError, StorageError.
         """
         self._calls.check(form, [queue])
+        await self._calls.check_incarnation(incarnation)
         events = min(max(1, events_max), PAGE_EVENTS_MAX)
         size = min(max(1, bytes_max), PAGE_BYTES_MAX)
+        page = await self._read_from(queue, position, events, size)
+        if isinstance(page, Token):
+            return ReadPage([], position, gone=page)
+        found = [one for one in page.messages if one.token < end]
+        mine = [sent(one) for one in found if one.stream.namespace == namespace]
+        is_over = len(found) < len(page.messages) or page.next >= end
+        return ReadPage(mine, end if is_over else page.next, page.at_end)
+
+    @open_to(Role.CLIENT)
+    async def measure(
+        self,
+        form: int,
+        incarnation: str,
+        queue: str,
+        namespace: str,
+        position: Token,
+        end: Token,
+        bytes_max: int,
+    ) -> ReadSpan:
+        """How far so many bytes of a namespace's items go, from `position` on, before `end`.
+
+        One message at least is within, if there is one. What is gone has no bytes. At most
+        `SPAN_PAGES_MAX` pages are looked at. Raises as `read`.
+        """
+        self._calls.check(form, [queue])
+        await self._calls.check_incarnation(incarnation)
+        span = ReadSpan(position, 0, position >= end)
+        for _ in range(SPAN_PAGES_MAX):
+            left = max(1, min(bytes_max - span.bytes, PAGE_BYTES_MAX))
+            if span.is_over:
+                break
+            page = await self._read_from(queue, span.next, PAGE_EVENTS_MAX, left)
+            if isinstance(page, Token):
+                span = ReadSpan(min(page, end), span.bytes, page >= end)
+            else:
+                span = span_of(span, page, namespace, end, bytes_max)
+        return span
+
+    async def _read_from(
+        self, queue: QueueId, position: Token, events: int, size: int
+    ) -> Page | Token:
+        """A page; or the first message that is kept, if what is at the position is gone."""
         try:
             answer = await self._call(
                 queue, "read_from", lambda reader: reader.read_from(position, events, size, None)
@@ -230,12 +313,8 @@ class RewindTarget(SystemTarget):
                     f"{self._at(queue)}.read_from says that {position} is gone and {first} the "
                     "first that is kept"
                 ) from error
-            return ReadPage([], position, gone=first)
-        page = self._page(queue, position, answer)
-        found = [one for one in page.messages if one.token < end]
-        mine = [sent(one) for one in found if one.stream.namespace == namespace]
-        is_over = len(found) < len(page.messages) or page.next >= end
-        return ReadPage(mine, end if is_over else page.next, page.at_end)
+            return first
+        return self._page(queue, position, answer)
 
     def _page(self, queue: QueueId, position: Token, answer: Any) -> Page:
         """What a reader answered, looked at. Raises AdapterFault."""
@@ -288,6 +367,21 @@ def farther(one: Extent, other: Extent) -> Extent:
     if other.first is None or other.last is None:
         return one
     return Extent(one.queue, max(one.first, other.first), max(one.last, other.last))
+
+
+def span_of(span: ReadSpan, page: Page, namespace: str, end: Token, bytes_max: int) -> ReadSpan:
+    """A span and what of the page behind it still fits."""
+    size = span.bytes
+    for one in page.messages:
+        if one.token >= end:
+            return ReadSpan(end, size, is_over=True)
+        if one.stream.namespace == namespace:
+            more = sum(map(len, one.items))
+            if size and size + more > bytes_max:
+                return ReadSpan(one.token._replace(index=0), size, is_over=True)
+            size += more
+    is_over = page.next >= end or page.at_end or size >= bytes_max
+    return ReadSpan(min(page.next, end), size, is_over)
 
 
 def sent(message: QueueMessage) -> ReadMessage:

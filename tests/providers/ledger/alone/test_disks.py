@@ -141,13 +141,60 @@ async def test_without_topics_two_disks_must_be_there() -> None:
 
 
 @virtually
-async def test_a_directory_that_is_refused_is_not_done_without() -> None:
+async def test_topics_open_without_a_directory_that_is_refused_and_use_it_once_it_is_mended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     machine = Machine()
-    async with machine.topics():
-        pass
-    machine.disks.all["/b"].restore("/b/bookie", {"/b/bookie/other": b"x"})
-    with pytest.raises(ConfigError, match="/b/bookie"):
+    async with machine.topics() as topics:
+        await produce(await topics.topic("orders"), range(1, 3))
+    disk = machine.disks.all["/b"]
+    good = disk.copy_of("/b/bookie")
+    identity = next(path for path in good if path.endswith("/identity"))
+    disk.flip_bit(identity, 40)
+    async with machine.topics() as topics:
+        orders = await topics.topic("orders")
+        await produce(orders, range(3, 6))
+        assert len(await all_of(orders, 5)) == 5
+        assert "/b/bookie cannot be used: DirectoryRefused: /b/bookie/identity: offset 0" in (
+            caplog.text
+        )
+        assert "What can be done" in caplog.text and "topics are on 2 directories" in caplog.text
+        await asyncio.sleep(300.0)
+        assert caplog.text.count("its bookie cannot run") < 10
+        disk.restore("/b/bookie", good)
+        await asyncio.sleep(120.0)
+        await produce(orders, range(6, 7))
+    assert machine.copies("m004") == 3, "what it lacked was copied to it"
+
+
+@virtually
+async def test_two_refused_directories_of_three_are_named_with_what_lacks_them() -> None:
+    machine = Machine()
+    async with machine.topics() as topics:
+        await produce(await topics.topic("orders"), range(1, 3))
+    for name in ("/a", "/b"):
+        disk = machine.disks.all[name]
+        disk.flip_bit(f"{name}/bookie/identity", 40)
+    with pytest.raises(ConfigError) as refused:
         async with machine.topics():
+            pass
+    text = str(refused.value)
+    assert "/a/bookie/identity: offset 0" in text and "/b/bookie/identity: offset 0" in text
+    assert "topic 'orders/0' stores on 2 directories (ack_quorum), and 1 can be used" in text
+    for name in ("/a", "/b"):
+        machine.disks.all[name].flip_bit(f"{name}/bookie/identity", 40)
+    async with machine.topics() as topics:  # nothing was left locked
+        assert len(await all_of(await topics.topic("orders"), 2)) == 2
+
+
+@virtually
+async def test_the_only_directory_is_never_done_without() -> None:
+    machine = Machine()
+    async with open_topics("/a", store=machine.store, disk=machine.disks, bookie=BOOKIE):
+        pass
+    machine.disks.all["/a"].flip_bit("/a/bookie/identity", 40)
+    with pytest.raises(ConfigError, match="/a/bookie/identity: offset 0"):
+        async with open_topics("/a", store=machine.store, disk=machine.disks, bookie=BOOKIE):
             pass
 
 

@@ -501,8 +501,10 @@ async def test_a_place_that_is_none_is_refused_with_what_it_must_be() -> None:
         for wrong in ("earliest", None, 5, (0,), (0, 1.5), Position(0, True)):
             with pytest.raises(TypeError, match="it must be a Position of two whole numbers"):
                 await orders.read(wrong)
-        for wrong in (None, 5, Position(0, 1), [1], at_s(5).replace(tzinfo=None)):
-            with pytest.raises(ConfigError, match="a datetime with its time zone, or a list of"):
+        for wrong in (None, 5, [1], at_s(5).replace(tzinfo=None)):
+            with pytest.raises(
+                ConfigError, match="a datetime with its time zone, a Position, or a list of"
+            ):
                 await orders.subscribe("billing", start=wrong)
         billing = await orders.subscribe("billing")
         for wrong in ("earliest", None, 5, at_s(5).replace(tzinfo=None)):
@@ -593,3 +595,24 @@ async def test_directories_that_cannot_go_together_are_refused() -> None:
     with pytest.raises(ConfigError, match="named twice"):
         async with open_topics("a", "./a", store=MemoryStateStore()):
             pass
+
+
+@virtually
+async def test_a_subscription_begins_where_its_second_argument_says() -> None:
+    machine = Machine()
+    async with machine.topics() as topics:
+        orders = await topics.topic("orders")
+        for number in range(5):
+            await orders.produce(None, b"%d" % number)
+        latest = await orders.subscribe("latest", "latest")
+        middle = await orders.subscribe("middle", Position(0, 4))
+        assert await latest.batch() == []
+        assert values(await middle.batch()) == ["3", "4"]
+        assert values(await (await orders.subscribe("all")).batch()) == ["0", "1", "2", "3", "4"]
+        middle.acknowledge_upto(Position(0, 4))
+        await middle.aclose()
+        again = await orders.subscribe("middle", "earliest")
+        assert values(await again.batch()) == ["4"], "it goes on where it was"
+        async for message in orders.tail(Position(0, 5)):
+            assert message.value == b"4"
+            break

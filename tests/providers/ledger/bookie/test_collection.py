@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from tests.providers.ledger.bookie.kit import PATH, SMALL, entry, new_disk, on_loop, opened
 
-from millstream.providers.ledger.bookie.bookie import Bookie
+from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
 from millstream.providers.ledger.bookie.options import BookieOptions
-from millstream.providers.ledger.protocol.errors import LedgerFenced
+from millstream.providers.ledger.protocol.errors import BookieReadOnly, LedgerFenced
 from millstream.providers.ledger.protocol.found import Missing
 from millstream.runtime import StorageUnavailable
 from millstream.runtime.testing import SimDisk
@@ -350,5 +350,36 @@ def test_a_crash_at_any_step_of_dropping_what_others_have_denies_nothing(seed: i
         await bookie.collect(gone(), is_elsewhere=gone(2))
         assert (await bookie.read(2, 0, 1, 1)).missing is Missing.UNKNOWN
         assert bookie.figures().doubt_below == 0
+
+    on_loop(main)
+
+
+@pytest.mark.parametrize("empty", [0, 60])
+def test_on_a_full_disk_empty_segments_go_first_and_others_are_compacted_if_there_is_room(
+    empty: int,
+) -> None:
+    async def main() -> None:
+        disk = new_disk()
+        bookie = await opened(disk)
+        for number in range(empty):
+            await bookie.add(0, [entry(3, number, 900)])
+        for number in range(300):
+            await bookie.add(0, [entry(1 + (number % 8 != 0), number, 900)])
+        before = bookie.segments()
+        disk.fill_up(0)
+        if empty:
+            with pytest.raises(BookieReadOnly, match="no space"):
+                await bookie.collect(gone(2, 3))
+            assert bookie.segments() == before and bookie.state is BookieState.READ_ONLY
+        disk.fill_up(6_000)  # for tombstones and the list of segments, and not for entries
+        collected = await bookie.collect(gone(2, 3))
+        assert (collected.moved_bytes > 20_000) == (empty > 0)
+        assert (len(bookie.segments()) < 8) == (empty > 0)
+        disk.make_room()
+        await asyncio.sleep(100.0)
+        await bookie.collect(gone(2, 3))
+        assert len(bookie.segments()) < 8
+        for number in range(0, 300, 8):
+            assert (await bookie.read(1, number, 1, 10_000)).entries
 
     on_loop(main)

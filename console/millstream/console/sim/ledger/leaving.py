@@ -20,6 +20,7 @@ from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
 from millstream.providers.ledger.recovery.needs import bookies_of
 from millstream.runtime import MemoryStateStore
+from millstream.runtime.extending import unseal
 from millstream.runtime.testing import Random, SimCluster, Simulation
 
 __all__ = ["COPIED_S", "Leaving"]
@@ -110,4 +111,4 @@ class Leaving:
     def _rows(self, folder: str) -> list[bytes]:
         """What is stored, also while the store fails."""
         rows = MemoryStateStore.range(self._store, f"ledger/sim/{folder}", "", RANGE_MAX)
-        return [row.data for _, row in rows]
+        return [unseal(key, row.data).content for key, row in rows]

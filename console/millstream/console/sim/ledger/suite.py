@@ -5,8 +5,9 @@ of three or four is a machine with a directory and a bookie of its own. They are
 once, machines lose their power, disks fill up, stall and fail to sync, store and table fail for a
 while, silos join and leave; owners write on after they let go, or stand still and go on; segments
 and ledgers are small. Replicated, one directory is wiped or put back as it was long before, which a
-ledger of two acknowledgements survives once, or a silo is lost for good with its directory, another
-one joins, and once copies are made again a second one is lost; and clocks differ.
+ledger of two acknowledgements survives once, or copies of one bookie are damaged, and all copies
+must be good again soon after the trouble ends, or a silo is lost for good with its directory,
+another one joins, and once copies are made again a second one is lost; and clocks differ.
 Judged, beside what `streams` judges: what was acknowledged is there after a last power cut, under
 its number, and what was refused is nowhere; a number reads the same for everybody and at any time,
 and none is missing; what was acknowledged before something was sent is before it; a producer's
@@ -53,6 +54,7 @@ from millstream.runtime.testing import (
 from millstream.streams import QueueAdapterFactory
 
 from .book import Book
+from .damage import Damage
 from .leaving import Leaving
 from .queues import NotedAdapter, NotedLedgerQueues, Tail, Together, read_log
 from .troubles import (
@@ -259,6 +261,11 @@ class ReplicatedRun(LedgerRun):
             self.leaving = Leaving(self, self.dice("losses"), self._store)
             self.options_of_queues = self.leaving.options(self.options_of_queues)
             self.figures["runs that lose silos"] += 1
+        self.damage: Damage | None = None
+        if self.leaving is None and self.dice("damage").random() < 0.5:
+            self.damage = Damage(self, self.dice("flips"), self._store)
+            self.options_of_queues = self.damage.options(self.options_of_queues)
+            self.figures["runs that damage copies"] += 1
 
     def plan(self) -> Plan:
         plan = make_plan(
@@ -269,13 +276,16 @@ class ReplicatedRun(LedgerRun):
         )
         plan = all_at_once(self.dice("all at once"), plan, DURATION_S)
         # one loss at a time: a second one must wait for the copies
-        return plan if self.leaving else one_loss(self.dice("loss"), plan, DURATION_S)
+        return (
+            plan if self.leaving or self.damage else one_loss(self.dice("loss"), plan, DURATION_S)
+        )
 
     def more_troubles(self, programs: Programs) -> list[Coroutine[Any, Any, None]]:
         assert self.cluster is not None
         leaving = [self.leaving.play(self.cluster, programs)] if self.leaving else []
         moving = joins(self, self.dice("moves"), programs)
-        return [*super().more_troubles(programs), moving, *leaving]
+        damaging = [self.damage.play(self.cluster)] if self.damage else []
+        return [*super().more_troubles(programs), moving, *leaving, *damaging]
 
     async def calm_down(self, programs: Programs) -> None:
         """What was lost has its copies again, before the power is cut."""
@@ -283,6 +293,10 @@ class ReplicatedRun(LedgerRun):
             assert self.cluster is not None
             await self.cluster.until_settled(VOTES_S, RECOVERY_S)
             await self.leaving.copies_made()
+        if self.damage is not None:
+            assert self.cluster is not None
+            await self.cluster.until_settled(VOTES_S, RECOVERY_S)
+            await self.damage.copies_repaired(self.cluster)
         await super().calm_down(programs)
 
     def cut_power(self) -> None:

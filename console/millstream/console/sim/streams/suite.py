@@ -3,7 +3,8 @@
 Judged: nothing acknowledged is lost; tokens of a stream rise per subscription, except where an
 event says that it may be known; with `commit_with` every stored event has its effect exactly once,
 in order; an epoch of a queue has one owner; an event that cannot be handled becomes a dead letter;
-after the repair everything arrives in time. Silos may host different grains. In half of the runs
+after the repair everything arrives in time; what stands still says why, and nothing does long after
+the repair. Silos may host different grains. In half of the runs
 an event that cannot be handled pauses its listener first, until that subscribes again. Who
 acknowledges by hand is given nothing again that it has acknowledged, and loses nothing.
 """
@@ -22,6 +23,7 @@ from millstream.balancers import DeploymentBalancer
 from millstream.console.sim.run.plan import Plan, make_plan
 from millstream.console.sim.run.programs import Program, Programs
 from millstream.console.sim.run.record import current_run
+from millstream.console.sim.run.standing import StandingStill
 from millstream.console.sim.run.stops import Stops
 from millstream.runtime import (
     Grain,
@@ -83,6 +85,7 @@ OPTIONS = StreamOptions(
     start_limit_s=4.0,
     read_limit_s=2.0,
     call_limit_s=2.0,
+    standstill_s=8.0,
 )
 
 
@@ -276,6 +279,12 @@ async def streams(simulation: Simulation) -> Counter[str]:
 
 async def play(run: StreamsRun) -> Counter[str]:
     """Publish, deliver and trouble, then judge; returns the figures. Raises Violated."""
+    with StandingStill(run, RECOVERY_S / 3) as standing_still:
+        return await play_watched(run, standing_still)
+
+
+async def play_watched(run: StreamsRun, standing_still: StandingStill) -> Counter[str]:
+    """The same, while what stands still is judged."""
     simulation = run.simulation
     simulation.host("client")
     plan = run.plan()
@@ -286,6 +295,7 @@ async def play(run: StreamsRun) -> Counter[str]:
     programs.start()
     resuming = simulation.loop.create_task(listen_again(run, cluster))
     await trouble(run, plan, programs)
+    standing_still.calm()
     found = await drain(run, cluster)
     resuming.cancel()
     run.figures["crashes"] += plan.crashes

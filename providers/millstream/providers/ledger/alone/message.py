@@ -1,19 +1,21 @@
 """A message of a managed topic, as a program sees it, and where it is.
 
-Owns: `Position`, `LedgerMessage`, and how they are in a topic: MessagePack, [key, value].
+Owns: `Position`, `Start`, `LedgerMessage`, and how they are in a topic: MessagePack, [key, value].
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from datetime import datetime
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from millstream.providers.ledger.topic.form import StoredMessage, TopicMessage
 from millstream.runtime.extending import check_text, shown
 
-__all__ = ["LedgerMessage", "Position", "check_position", "in_topic", "out_of_topic"]
+__all__ = ["LedgerMessage", "Position", "Start", "check_position", "in_topic", "out_of_topic"]
 
 SEQUENCE_MAX = (1 << 63) - 1
 Content = tuple[str | None, bytes]
@@ -26,6 +28,11 @@ class Position(NamedTuple):
 
     partition: int
     number: int
+
+
+Start = Literal["earliest", "latest"] | datetime | Position | Sequence[Position]
+"""Where reading begins: with the oldest message that is kept, with the next one, with the first at
+or after a time, or at a position (of a partition that is not named, with the oldest)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
+from millstream.providers.ledger.bookie.bookie import Bookie
 from millstream.providers.ledger.bookie.options import BookieOptions
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.handle.ledgers import BookieLedgers
@@ -17,14 +19,18 @@ from millstream.providers.ledger.handle.options import HandleOptions
 from millstream.providers.ledger.metadata.bookies import bookie_rows
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
-from millstream.providers.ledger.protocol.errors import LedgerError
+from millstream.providers.ledger.protocol.errors import DirectoryInUse, LedgerError
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.recovery.auditor import Auditor
 from millstream.providers.ledger.recovery.options import RecoveryOptions
+from millstream.providers.ledger.recovery.standing import Standing
+from millstream.providers.ledger.scrubbing.options import ScrubOptions
+from millstream.providers.ledger.scrubbing.scrubber import Scrubber
 from millstream.providers.ledger.serving.census import Census
 from millstream.providers.ledger.serving.cluster_bookies import ClusterBookies
 from millstream.providers.ledger.serving.home import Home
 from millstream.providers.ledger.serving.hosted import HostedBookie
+from millstream.providers.ledger.topic.listed import ListedLedgers
 from millstream.providers.ledger.topic.record import topic_rows
 from millstream.providers.ledger.topic.topics import Topics
 from millstream.runtime import (
@@ -54,6 +60,7 @@ class OwnLedgers:
         homes: the directory of each bookie.
         scope: tells these rows from others in the store.
         recovery: how lost copies are made again; None: they are not.
+        scrub: how each bookie looks for damage.
 
     Attributes: `clock`, `context`, `ledgers`, `topics`, `managed`.
     """
@@ -67,13 +74,14 @@ class OwnLedgers:
         env: Env,
         disk: Disk,
         recovery: RecoveryOptions | None = None,
+        scrub: ScrubOptions | None = None,
     ) -> None:
         process = self._process = OneProcess(env)
         metadata = Metadata(store, scope, process.clock, process.silo)
         ids, ledgers, rows = LedgerIds(metadata), ledger_rows(metadata), bookie_rows(metadata)
         place = homes[0].place if homes else ""
         self._bookies = ClusterBookies(process, rows, place)
-        census = Census(metadata, ids, scope, process.clock)
+        census = Census(metadata, ids, ListedLedgers(metadata), scope, process.clock)
         self._places = {
             home.path: HostedBookie(
                 *(process, disk, home, self._bookies, rows, census), options, LOOK_FOR_LOCK_S
@@ -90,8 +98,21 @@ class OwnLedgers:
         if recovery is not None:
             around = (self._bookies, recovery, place, process.silo)
             self._auditor = Auditor(self.context, metadata, ledgers, *around)
+        self._scrubbers = [
+            Scrubber(
+                *(self.context, metadata, ledgers),
+                partial(bookie_of, hosted),
+                self._standing,
+                scrub or ScrubOptions(),
+                recovery or RecoveryOptions(),
+            )
+            for hosted in self._places.values()
+        ]
         self.managed = managed_rows(metadata)
         self._ledger_rows, self._topic_rows = ledgers, topic_rows(metadata)
+
+    def _standing(self, bookie: str) -> Standing:
+        return self._auditor.standing(bookie) if self._auditor is not None else Standing.AWAY
 
     @property
     def bookies(self) -> int:
@@ -103,28 +124,31 @@ class OwnLedgers:
 
         Args:
             usual: the quorum of new topics: if it and those of all ledgers can do without, disks
-                that fail now are left out until they do not. None: all are needed.
+                that fail now, and directories that are refused, are left out until they can be
+                used. None: all are needed.
 
-        Raises ConfigError (one is refused), QueueUnavailable (another process has one, also after
-        `wait_s` seconds), StorageError (it says which directory is missing for what).
+        Raises ConfigError (one is refused that is needed), QueueUnavailable (another process has
+        one, also after `wait_s` seconds), StorageError (it says which directory is missing for
+        what).
         """
         until_s = self.clock.now() + wait_s
         await self._bookies.start()
-        failed: dict[str, OSError] = {}
-        try:
-            for place, bookie in self._places.items():
-                try:
-                    await bookie.start()
-                except OSError as error:
-                    failed[place] = error
-        except LedgerError as error:
-            raise ConfigError(str(error)) from error
+        failed: dict[str, OSError | LedgerError] = {}
+        for place, bookie in self._places.items():
+            try:
+                await bookie.start()
+            except DirectoryInUse as error:
+                raise ConfigError(str(error)) from error
+            except (LedgerError, OSError) as error:
+                failed[place] = error
         await self._wait_for_others(until_s, wait_s, failed)
         if failed:
             await self._do_without(failed, usual)
         self._process.tasks.start(self.topics.keep_swept(lambda: True))
         if self._auditor is not None:
             self._process.tasks.start(self._auditor.run())
+        for scrubber in self._scrubbers:
+            self._process.tasks.start(scrubber.run())
 
     async def _wait_for_others(
         self, until_s: float, wait_s: float, failed: Collection[str]
@@ -138,18 +162,24 @@ class OwnLedgers:
                 raise QueueUnavailable(f"{text}: end that one, or give open_wait_s")
             await asyncio.sleep(min(left_s, LOOK_FOR_LOCK_S))
 
-    async def _do_without(self, failed: Mapping[str, OSError], usual: Quorum | None) -> None:
-        """Some disks fail: are the others enough? Raises StorageError."""
+    async def _do_without(
+        self, failed: Mapping[str, OSError | LedgerError], usual: Quorum | None
+    ) -> None:
+        """Some directories cannot be used: are the others enough? Raises ConfigError (a person must
+        look at one that is refused), StorageError."""
         each = (f"{place} cannot be used: {type(e).__name__}: {e}" for place, e in failed.items())
-        text, first = "; ".join(each), next(iter(failed.values()))
-        if usual is None:
-            raise StorageUnavailable(text) from first
+        text, errors = "; ".join(each), list(failed.values())
+        refused = next((one for one in errors if isinstance(one, LedgerError)), None)
+        first = refused or errors[0]
+        cls = StorageUnavailable if refused is None else ConfigError
+        if usual is None or len(failed) == len(self._places):
+            raise cls(text) from first
         here = self._bookies.here()
         ledgers = [record async for record in self._ledger_rows.scan()]
         topics = [record async for record in self._topic_rows.scan()]
         lack = unmet(ledgers, topics, usual, here)
         if lack:
-            raise StorageUnavailable(f"{text}; {lack}: mend the disk, then open again") from first
+            raise cls(f"{text}; {lack}: mend that first, then open again") from first
         log.error("%s; topics are on %d directories until it can be", text, len(here))
         for place in failed:
             self._places[place].keep_trying()
@@ -159,3 +189,8 @@ class OwnLedgers:
         for bookie in self._places.values():
             await bookie.aclose()
         await self._process.tasks.aclose()
+
+
+def bookie_of(hosted: HostedBookie) -> Bookie | None:
+    """The bookie of a directory, while this process runs it."""
+    return hosted.bookie

@@ -29,4 +29,4 @@ class ManagedRecord(msgspec.Struct, frozen=True, array_like=True):
 
 def managed_rows(metadata: Metadata) -> Rows[str, ManagedRecord]:
     """The records of managed topics, by name."""
-    return Rows(metadata, "managed/", ManagedRecord, key_part)
+    return Rows(metadata, "managed/", ManagedRecord, key_part, is_witnessed=True)

@@ -8,7 +8,7 @@ is acknowledged does not come again, once it is stored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -23,7 +23,7 @@ from millstream.runtime import (
 )
 from millstream.runtime.extending import shown
 
-from .message import LedgerMessage, Position, check_position, out_of_topic
+from .message import LedgerMessage, Position, Start, check_position, out_of_topic
 from .waiting import WAIT_S, first_of
 
 __all__ = ["LedgerSubscription"]
@@ -31,6 +31,8 @@ __all__ = ["LedgerSubscription"]
 
 class Seeks(Protocol):
     """What a subscription needs of its topic."""
+
+    partitions: int
 
     def number_at(self, partition: int, start: datetime, /) -> Awaitable[int]: ...
 
@@ -40,31 +42,42 @@ class LedgerSubscription:
 
     `async for batch in subscription` gives batches until the subscription or its topic is closed.
     A loop that ended with CursorTooOld may be begun again, and goes on with the oldest message.
+    Partitions that are not open (`LedgerTopic.unavailable`) are read once they are.
 
-    Attributes: `name`.
+    Attributes: `name`; `start`, where it begins in a partition that it has not read before.
     """
 
     def __init__(
         self,
         topic: Seeks,
         name: str,
-        parts: Sequence[Topic],
-        cursors: Sequence[Cursor],
+        start: Start,
+        parts: Mapping[int, Topic],
+        cursors: Mapping[int, Cursor],
         left: Callable[[str], None],
     ) -> None:
         self.name = name
+        self.start = start
         self._topic = topic
         self._parts = parts
-        self._cursors = cursors
+        self._cursors = dict(cursors)
         self._left = left
         self._turn = 0
-        self._reading = [asyncio.Lock() for _ in cursors]
+        self._reading = {at: asyncio.Lock() for at in cursors}
         self._end = asyncio.Event()
+        self._joined = asyncio.Event()  # of the next partition
+
+    def join(self, partition: int, cursor: Cursor) -> None:
+        """A partition was opened later."""
+        self._cursors[partition] = cursor
+        self._reading[partition] = asyncio.Lock()
+        joined, self._joined = self._joined, asyncio.Event()
+        joined.set()
 
     @property
     def backlog(self) -> int:
         """Messages behind the oldest one that is not acknowledged, and that one."""
-        pairs = zip(self._parts, self._cursors, strict=True)
+        pairs = ((self._parts[at], cursor) for at, cursor in self._cursors.items())
         return sum(part.record.backlog(cursor.mark, part.end) for part, cursor in pairs)
 
     @property
@@ -105,7 +118,8 @@ class LedgerSubscription:
             partitions: only of these; None: of all, in turn.
 
         Raises CursorTooOld (messages before `first` were deleted, by `backlog_policy="evict"`: the
-        next batch begins there), QueueFenced, QueueUnavailable.
+        next batch begins there), QueueFenced, Corrupt (a message that must be there is not),
+        QueueUnavailable.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + wait_s
@@ -122,14 +136,16 @@ class LedgerSubscription:
     def _in_turn(self) -> Iterator[int]:
         """All partitions, from the one whose turn it is on."""
         for _ in self._cursors:
-            at, self._turn = self._turn, (self._turn + 1) % len(self._cursors)
-            yield at
+            known = sorted(self._cursors)
+            self._turn += 1
+            yield known[(self._turn - 1) % len(known)]
 
     async def _read(self, at: int, messages_max: int, bytes_max: int) -> list[LedgerMessage]:
         """The next messages of one partition."""
+        cursor = self._cursor_of(at)
         async with self._reading[at]:
             try:
-                found = await self._cursors[at].read(messages_max, bytes_max)
+                found = await cursor.read(messages_max, bytes_max)
             except CursorTooOld as error:
                 raise CursorTooOld(str(error), first=Position(at, error.first)) from None
         return [out_of_topic(at, one) for one in found]
@@ -137,14 +153,14 @@ class LedgerSubscription:
     async def more(self, partitions: Sequence[int] | None = None, wait_s: float = WAIT_S) -> None:
         """Return when there may be another message, in these partitions or in any, when it was
         closed, or after `wait_s` seconds. Raises QueueFenced, QueueUnavailable."""
-        wanted = range(len(self._cursors)) if partitions is None else partitions
-        waits = [self._parts[at].wait(self._cursors[at].next, wait_s) for at in wanted]
-        await first_of([*waits, self._end.wait()])
+        wanted = sorted(self._cursors) if partitions is None else partitions
+        waits = [self._parts[at].wait(self._cursor_of(at).next, wait_s) for at in wanted]
+        await first_of([*waits, self._end.wait(), self._joined.wait()])
 
     def rewind(self) -> None:
         """Read again what is not acknowledged."""
         self._refuse_closed()
-        for cursor in self._cursors:
+        for cursor in self._cursors.values():
             cursor.rewind()
 
     def seek(self, position: Position) -> None:
@@ -160,7 +176,7 @@ class LedgerSubscription:
         if not isinstance(when, datetime) or when.utcoffset() is None:
             text = f"subscription {shown(repr(self.name))}: the time is {shown(repr(when))}"
             raise ConfigError(f"{text}; it must be a datetime with its time zone")
-        for at, cursor in enumerate(self._cursors):
+        for at, cursor in list(self._cursors.items()):
             cursor.seek(await self._topic.number_at(at, when))
 
     # -- what is done
@@ -185,16 +201,22 @@ class LedgerSubscription:
         """Return when what was acknowledged until now is stored. Raises QueueFenced, StorageError:
         it is tried again."""
         self._refuse_closed()
-        for cursor in self._cursors:
+        for cursor in list(self._cursors.values()):
             await cursor.flush()
 
     def _cursor(self, position: Position) -> Cursor:
         self._refuse_closed()
         check_position(position)
-        if not 0 <= position.partition < len(self._cursors):
-            text = f"there is no partition {position.partition}"
-            raise ConfigError(f"{text}; they are 0 to {len(self._cursors) - 1}")
-        return self._cursors[position.partition]
+        return self._cursor_of(position.partition)
+
+    def _cursor_of(self, partition: int) -> Cursor:
+        """Raises ConfigError, QueueUnavailable."""
+        if (cursor := self._cursors.get(partition)) is not None:
+            return cursor
+        if not 0 <= partition < self._topic.partitions:
+            text = f"there is no partition {partition}"
+            raise ConfigError(f"{text}; they are 0 to {self._topic.partitions - 1}")
+        raise QueueUnavailable(f"partition {partition} of {self._topic!r} is not open")
 
     def _refuse_closed(self) -> None:
         if self.is_closed:
@@ -207,7 +229,7 @@ class LedgerSubscription:
             return
         self._end.set()
         self._left(self.name)
-        for cursor in self._cursors:
+        for cursor in list(self._cursors.values()):
             try:
                 await cursor.flush()
             except (QueueFenced, StorageError):

@@ -8,27 +8,23 @@ durable; after the end every call says so.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Literal
 
 import xxhash
 
+from millstream.providers.ledger.topic.cursors.cursor import Cursor
 from millstream.providers.ledger.topic.form import TopicMessage
 from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.topic import Topic
-from millstream.runtime import ConfigError, CursorTooOld, QueueUnavailable
+from millstream.runtime import ConfigError, CursorTooOld, MillstreamError, QueueUnavailable
 from millstream.runtime.extending import shown
 
-from .message import LedgerMessage, Position, check_position, in_topic, out_of_topic
+from .message import LedgerMessage, Position, Start, check_position, in_topic, out_of_topic
 from .subscription import LedgerSubscription
 from .waiting import WAIT_S, first_of
 
-__all__ = ["LedgerTopic", "Start"]
-
-Start = Literal["earliest", "latest"] | datetime | Sequence[Position]
-"""Where reading begins: with the oldest message that is kept, with the next one, with the first at
-or after a time, or at a position of each partition (of one that is not named, the oldest)."""
+__all__ = ["LedgerTopic"]
 
 
 class LedgerTopic:
@@ -37,13 +33,21 @@ class LedgerTopic:
     Its methods are called on the loop that opened it. They raise QueueFenced when another process
     has taken the topic over, and QueueUnavailable after its end.
 
-    Attributes: `name`, `options`.
+    A partition that cannot be opened, such as one with a damaged entry of which there is no other
+    copy, does not keep the others closed: see `unavailable`.
+
+    Attributes: `name`, `options`, `partitions`.
     """
 
-    def __init__(self, name: str, parts: Sequence[Topic], options: LedgerTopicOptions) -> None:
+    def __init__(
+        self, name: str, partitions: int, parts: Mapping[int, Topic], options: LedgerTopicOptions
+    ) -> None:
         self.name = name
         self.options = options
-        self._parts = parts
+        self.partitions = partitions
+        self._parts = dict(sorted(parts.items()))
+        self._open = tuple(self._parts)
+        self._failures: dict[int, MillstreamError] = {}
         self._turn = 0
         self._subscriptions: dict[str, LedgerSubscription] = {}
         self._subscribing = asyncio.Lock()
@@ -53,19 +57,21 @@ class LedgerTopic:
         return f"topic {shown(self.name)}"
 
     @property
-    def partitions(self) -> int:
-        """How many there are; it never changes."""
-        return len(self._parts)
+    def unavailable(self) -> Mapping[int, MillstreamError]:
+        """The partitions that are not open, each with the reason. They are tried again, after 5 s
+        at first and 60 s at most. Until then a message for one of them raises QueueUnavailable,
+        messages without a key go to the others, and subscriptions read the others."""
+        return dict(sorted(self._failures.items()))
 
     @property
     def settings(self) -> LedgerTopicSettings:
         """What holds from its next ledger on."""
-        return self._parts[0].record.settings
+        return self._parts[self._open[0]].record.settings
 
     @property
     def subscriptions(self) -> Sequence[str]:
         """The names of all that exist, open or not, sorted."""
-        return sorted({name for part in self._parts for name in part.record.cursors})
+        return sorted({name for part in self._parts.values() for name in part.record.cursors})
 
     @property
     def is_closed(self) -> bool:
@@ -117,7 +123,8 @@ class LedgerTopic:
             at = self.partition_of(key, producer)
             lists.setdefault(at, []).append(message)
             places.append((at, len(lists[at]) - 1))
-        futures = [self._part(at).append(messages) for at, messages in lists.items()]
+        parts = {at: self._part(at) for at in lists}  # one that is not open is refused first
+        futures = [parts[at].append(messages) for at, messages in lists.items()]
         numbers = dict(zip(lists, await asyncio.gather(*futures), strict=True))
         found = [(at, numbers[at][index]) for at, index in places]
         return [None if number is None else Position(at, number) for at, number in found]
@@ -132,9 +139,9 @@ class LedgerTopic:
             raise TypeError(f"the key of a message is {shown(repr(name))}; it must be a text")
         if key is None and not producer:
             self._turn += 1
-            return self._turn % len(self._parts)
+            return self._open[self._turn % len(self._open)]
         digest: int = xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass"))
-        return digest % len(self._parts)
+        return digest % self.partitions
 
     # -- reading
 
@@ -167,7 +174,8 @@ class LedgerTopic:
 
         Those of a partition are in order. It disturbs nobody, holds nothing back from being
         deleted, and reads at the pace of its loop; ends when the topic is closed. Raises
-        CursorTooOld when what is next was deleted: begin anew at its `first`.
+        CursorTooOld when what is next was deleted: begin anew at its `first`; QueueUnavailable when
+        a partition is not open: give the others as `partitions`.
         """
         wanted = range(self.partitions) if partitions is None else partitions
         next_numbers = {at: await self.number_at(at, start) for at in wanted}
@@ -200,11 +208,13 @@ class LedgerTopic:
             return part.end
         if isinstance(start, datetime) and start.utcoffset() is not None:
             return await part.seek(start.timestamp())
+        if isinstance(start, Position):
+            start = [start]
         if not isinstance(start, list | tuple) or not all(
             isinstance(one, Position) for one in start
         ):
             text = f'{self!r}: start is {shown(repr(start))}; it must be "earliest", "latest", a '
-            raise ConfigError(f"{text}datetime with its time zone, or a list of Positions")
+            raise ConfigError(f"{text}datetime with its time zone, a Position, or a list of them")
         if len({one.partition for one in start}) < len(start):
             text = f"{self!r}: start is {shown(repr(start))}"
             raise ConfigError(f"{text}: it names a partition twice; one Position for each")
@@ -212,11 +222,18 @@ class LedgerTopic:
 
     # -- subscriptions
 
-    async def subscribe(self, name: str, *, start: Start = "earliest") -> LedgerSubscription:
-        """Open a named subscription; a new one begins at `start`.
+    async def subscribe(self, name: str, start: Start = "earliest") -> LedgerSubscription:
+        """Open a named subscription.
 
         It has every message, and what is not acknowledged comes again when it is opened again,
         also after a crash. Until it has acknowledged them messages are kept: see `unsubscribe`.
+
+        Args:
+            name: of the subscription, within the topic.
+            start: where a new subscription begins: "earliest", the oldest message that is kept;
+                "latest", the next one to be produced; a datetime with its time zone, the first
+                message at or after it; a `Position`, or a list with one for each partition. A
+                subscription that exists goes on where it was, whatever `start` is.
 
         Raises ConfigError (it is open here already, `cursors_max`, no name), StorageError.
         """
@@ -226,16 +243,17 @@ class LedgerTopic:
         async with self._subscribing:
             if name in self._subscriptions:
                 raise ConfigError(f"subscription {shown(repr(name))} of {self!r} is open here")
-            starts = [await self.number_at(at, start) for at in range(self.partitions)]
-            opened = [
-                await part.cursor(name, first)
-                for part, first in zip(self._parts, starts, strict=True)
-            ]
-            for cursor in opened:
-                cursor.rewind()
-            made = LedgerSubscription(self, name, self._parts, opened, self._left)
+            starts = {at: await self.number_at(at, start) for at in self._open}
+            opened = {at: await self._cursor(at, name, first) for at, first in starts.items()}
+            made = LedgerSubscription(self, name, start, self._parts, opened, self._left)
             self._subscriptions[name] = made
             return made
+
+    async def _cursor(self, partition: int, name: str, first: int) -> Cursor:
+        """The cursor of a subscription that begins now."""
+        cursor = await self._part(partition).cursor(name, first)
+        cursor.rewind()
+        return cursor
 
     def _left(self, name: str) -> None:
         self._subscriptions.pop(name, None)
@@ -250,22 +268,45 @@ class LedgerTopic:
             opened = self._subscriptions.get(name)
             if opened is not None:
                 await opened.aclose()
-            for part in self._parts:
+            for part in self._parts.values():
                 await part.drop_cursor(name)
+
+    # -- partitions that could not be opened
+
+    def lack(self, partition: int, error: MillstreamError) -> None:
+        """A partition cannot be opened now."""
+        self._failures[partition] = error
+
+    async def join(self, partition: int, part: Topic) -> None:
+        """A partition was opened later: subscriptions that are open read it, too. Raises
+        QueueFenced, StorageError."""
+        async with self._subscribing:
+            if part.record.settings != self.settings:
+                await part.change(self.settings)
+            self._parts[partition] = part
+            for one in self._subscriptions.values():
+                first = await self.number_at(partition, one.start)
+                one.join(partition, await self._cursor(partition, one.name, first))
+            self._open = tuple(sorted(self._parts))
+            self._failures.pop(partition, None)
 
     # -- the end
 
     def _part(self, partition: int) -> Topic:
         if self._is_closed:
             raise QueueUnavailable(f"{self!r} is closed: open it again")
-        if not 0 <= partition < len(self._parts):
-            last = len(self._parts) - 1
+        if not 0 <= partition < self.partitions:
+            last = self.partitions - 1
             raise ConfigError(f"{self!r}: there is no partition {partition}; they are 0 to {last}")
-        return self._parts[partition]
+        part = self._parts.get(partition)
+        if part is None:
+            text = f"{self!r}: partition {partition} is not open, and is tried again"
+            raise QueueUnavailable(f"{text}: {self._failures.get(partition)}")
+        return part
 
     async def change(self, settings: LedgerTopicSettings) -> None:
         """Other settings, from the next ledger on. Raises StorageError."""
-        for part in self._parts:
+        for part in self._parts.values():
             if part.record.settings != settings:
                 await part.change(settings)
 
@@ -277,4 +318,4 @@ class LedgerTopic:
         self._is_closed = True
         for subscription in list(self._subscriptions.values()):
             await subscription.aclose()
-        await asyncio.gather(*(part.aclose() for part in self._parts))
+        await asyncio.gather(*(part.aclose() for part in self._parts.values()))

@@ -7,21 +7,31 @@ opens it comes in a higher epoch than all before, so that an owner that lives on
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
 from millstream.providers.ledger.bookie.options import BookieOptions
 from millstream.providers.ledger.protocol.quorum import Quorum, check_quorum
 from millstream.providers.ledger.recovery.options import RecoveryOptions
+from millstream.providers.ledger.scrubbing.options import ScrubOptions
 from millstream.providers.ledger.serving.home import Home
 from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.providers.ledger.topic.topics import check_name
-from millstream.runtime import ConfigError, Env, QueueUnavailable, StateStore
-from millstream.runtime.extending import Disk, RealDisk, check_kind, load_plugin, shown
+from millstream.runtime import (
+    ConfigError,
+    Env,
+    QueueFenced,
+    QueueUnavailable,
+    StateStore,
+    StorageError,
+)
+from millstream.runtime.extending import Backoff, Disk, RealDisk, check_kind, load_plugin, shown
 
 from .own import OwnLedgers
 from .record import ManagedRecord
@@ -31,6 +41,10 @@ __all__ = ["PARTITIONS_MAX", "LedgerTopics", "open_topics"]
 
 T = TypeVar("T")
 
+log = logging.getLogger("millstream.ledger")
+
+BETWEEN_OPENS = Backoff(first_s=5.0, ceiling_s=60.0)
+"""How long a partition that could not be opened waits until it is tried again."""
 PARTITIONS_MAX = 1_000
 """Partitions of a managed topic."""
 
@@ -43,6 +57,7 @@ async def open_topics(
     scope: str = "topics",
     options: LedgerTopicOptions | None = None,
     bookie: BookieOptions | None = None,
+    scrub: ScrubOptions | None = None,
     open_wait_s: float = 0.0,
     env: Env | None = None,
     disk: Disk | None = None,
@@ -61,13 +76,14 @@ async def open_topics(
         scope: tells these topics from others in the same store.
         options: limits, retention, times of every topic that is opened without its own.
         bookie: how each directory is written.
+        scrub: how each directory is searched for damage.
         open_wait_s: so long it waits for a directory that another process has, in seconds.
         env, disk: time, chance and files of a simulation.
 
     Raises ConfigError (a directory is refused: the text names file and offset, and says what to
-    do), QueueUnavailable (another process has it), StorageError (a disk fails; of several those
-    that fail are left out, as long as the others are enough for what all topics have stored and
-    will store, and are used again once they do not fail).
+    do), QueueUnavailable (another process has it), StorageError (a disk fails). Of several
+    directories those that fail or are refused are left out, as long as the others are enough for
+    what all topics have stored and will store; they are used again once they can be.
     """
     paths = [absolute(one) for one in (directory, *more)]
     if len(set(paths)) < len(paths):
@@ -80,6 +96,7 @@ async def open_topics(
     check_opening(store, open_wait_s)
     check_kind("open_topics(options)", options or LedgerTopicOptions(), LedgerTopicOptions)
     check_kind("open_topics(bookie)", bookie or BookieOptions(), BookieOptions)
+    check_kind("open_topics(scrub)", scrub or ScrubOptions(), ScrubOptions)
     disk = disk or RealDisk()
     async with store_of(store, paths[0], disk) as rows:
         homes = [home_in(path, len(paths)) for path in paths]
@@ -87,6 +104,7 @@ async def open_topics(
         home = OwnLedgers(
             *(homes, rows, scope, bookie or BookieOptions(), env or Env(), disk),
             recovery=recovery,
+            scrub=scrub,
         )
         topics = LedgerTopics(home, options or LedgerTopicOptions())
         try:
@@ -164,8 +182,9 @@ class LedgerTopics:
     ) -> LedgerTopic:
         """Open a topic, which is made if there is none; one that is open is given again.
 
-        What is None stays as it is stored. Other settings hold from each partition's next ledger
-        on; the number of partitions never changes.
+        Partitions that cannot be opened are left out, as long as one can: see
+        `LedgerTopic.unavailable`. What is None stays as it is stored. Other settings hold from each
+        partition's next ledger on; the number of partitions never changes.
 
         Args:
             partitions: 1 to `PARTITIONS_MAX`; new: 1.
@@ -176,7 +195,8 @@ class LedgerTopics:
             options: of this topic, while it is open.
 
         Raises ConfigError (values that cannot be, or that are not those it was made with),
-        QueueFenced (another process opened it at the same time), QueueUnavailable, StorageError.
+        QueueFenced (another process opened it at the same time), Corrupt (a row is damaged, or
+        older than it was), QueueUnavailable, StorageError.
         """
         self._refuse_closed()
         check_partitions(name, partitions)
@@ -226,13 +246,53 @@ class LedgerTopics:
         )
         taking = [self._take(one, settings, chosen) for one in record.names()]
         opened = await asyncio.gather(*taking, return_exceptions=True)
-        made = LedgerTopic(name, [one for one in opened if isinstance(one, Topic)], chosen)
-        errors = [one for one in opened if isinstance(one, BaseException)]
-        if errors or self._is_closed:
+        parts = {at: one for at, one in enumerate(opened) if isinstance(one, Topic)}
+        failed = {at: one for at, one in enumerate(opened) if isinstance(one, BaseException)}
+        made = LedgerTopic(name, record.partitions, parts, chosen)
+        fatal = [one for one in failed.values() if not isinstance(one, QueueUnavailable)]
+        if fatal or not parts or self._is_closed:
             await made.aclose()
-            raise errors[0] if errors else closed()
+            raise [*fatal, *failed.values(), closed()][0]
+        for at, error in failed.items():
+            assert isinstance(error, QueueUnavailable)
+            made.lack(at, error)
+            log.error("%r: partition %d is not open, the others are: %s", made, at, error)
+        if failed:
+            home.context.tasks.start(self._open_rest(made, record.names(), chosen))
         self._topics[name] = made
         return made
+
+    async def _open_rest(
+        self, topic: LedgerTopic, names: Sequence[str], options: LedgerTopicOptions
+    ) -> None:
+        """Try again to open the partitions that could not be opened, until all are."""
+        for attempt in count(1):
+            await asyncio.sleep(BETWEEN_OPENS.delay_s(attempt, 0.5))
+            for at in topic.unavailable:
+                if topic.is_closed:
+                    return
+                try:
+                    await self._open_one(topic, at, names[at], options)
+                except QueueFenced as error:
+                    log.error("%r: partition %d stays closed: %s", topic, at, error)
+                    return
+                except (QueueUnavailable, StorageError) as error:
+                    topic.lack(at, error)
+            if not topic.unavailable:
+                return
+
+    async def _open_one(
+        self, topic: LedgerTopic, partition: int, name: str, options: LedgerTopicOptions
+    ) -> None:
+        part = await self._take(name, topic.settings, options)
+        try:
+            if topic.is_closed:
+                raise closed()
+            await topic.join(partition, part)
+        except BaseException:
+            await part.aclose()
+            raise
+        log.info("%r: partition %d is open again", topic, partition)
 
     async def _take(
         self, part: str, settings: LedgerTopicSettings, options: LedgerTopicOptions

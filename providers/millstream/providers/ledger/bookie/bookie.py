@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -31,9 +31,12 @@ from millstream.runtime.extending import Disk, DiskFull
 
 from .cache import Cache
 from .collection import Collected, Collection, IsElsewhere, IsGone, here_alone
+from .damage.checking import SegmentCheck, on
+from .damage.suspects import Suspects
 from .directory import ADVICE, Directory, refused
 from .form.frame import Kind, Record
 from .form.loading import Loaded
+from .form.segment import offset_of, segment_name, segment_of
 from .form.state import DOUBT_ALL, FENCES_MAX, TERM_MAX
 from .journal import Journal
 from .opening import Opened, Scanned, opened
@@ -110,6 +113,7 @@ class Bookie:
         self._cache = Cache(options.cache_bytes)
         self.store = Store(self.name, loaded.index, loaded.state, loaded.ends, self._watches.wake)
         self.files = SegmentFiles(directory, options.files_max)
+        self.suspects = Suspects()
         self.reading = Reading(
             loaded.index, self._cache, self.files, threads.read, options.read_ahead_bytes
         )
@@ -249,7 +253,7 @@ class Bookie:
             text = f"ledger {ledger} may have been fenced, and this bookie does not know it"
             raise BookieReadOnly(f"{text}: its directory lost records; write elsewhere")
         if not is_recovery and self._room.is_full:
-            raise BookieReadOnly(self._why_full())
+            raise BookieReadOnly(self.why_read_only())
 
     async def fence(self, ledger: int, term: int) -> int:
         """From now on refuse what is added to the ledger in a lower term, for ever.
@@ -296,15 +300,24 @@ class Bookie:
                 return self._found(entries, ledger, self._denied(ledger))
             packed = await self._entry(ledger, first + len(entries))
             if packed is None:
-                return self._found(entries, ledger, Missing.UNKNOWN)
+                fault = self._fault(ledger, first + len(entries))
+                return self._found(entries, ledger, Missing.UNKNOWN, fault)
             size += len(packed)
             if entries and size > bytes_max:
                 break
             entries.append(packed)
         return self._found(entries, ledger, Missing.LIMIT)
 
-    def _found(self, entries: list[bytes], ledger: int, missing: Missing) -> Found:
-        return Found(tuple(entries), missing, self.store.index.confirmed(ledger))
+    def _found(self, entries: list[bytes], ledger: int, missing: Missing, fault: str = "") -> Found:
+        return Found(tuple(entries), missing, self.store.index.confirmed(ledger), fault)
+
+    def _fault(self, ledger: int, entry: int) -> str:
+        """An entry that is here cannot be read: remember it, and say where it is."""
+        if not self.has(ledger, entry):
+            return ""  # it was deleted meanwhile
+        self.suspects.put(ledger, entry)
+        file, offset = self.where(ledger, entry)
+        return f"{file}: offset {offset}: entry {entry} of ledger {ledger} fails its check"
 
     def _denied(self, ledger: int) -> Missing:
         """What to say of an entry that is not here."""
@@ -340,6 +353,61 @@ class Bookie:
         if term >= self.store.term_of(ledger):
             self.store.tell(ledger, confirmed)
 
+    # -- damage
+
+    def suspect(self, ledger: int, entry: int) -> None:
+        """Somebody says that the copy of an entry here is damaged or missing: the next look reads
+        the disk. Raises BookieAway."""
+        self.journal.refuse()
+        if not self.store.is_forgotten(ledger):
+            self._cache.drop(ledger, entry)
+            self.suspects.put(ledger, entry)
+
+    def has(self, ledger: int, entry: int) -> bool:
+        """Is there a copy of an entry, damaged or not?"""
+        return self.store.index.find(ledger, entry) != 0
+
+    def where(self, ledger: int, entry: int) -> tuple[str, int]:
+        """The file and the offset of an entry; the directory and 0 if there is none."""
+        place = self.store.index.find(ledger, entry)
+        if not place:
+            return self.directory.path, 0
+        return self.directory.file(segment_name(segment_of(place))), offset_of(place)
+
+    async def is_damaged(self, ledger: int, entry: int) -> bool:
+        """Is there a copy that fails its check on the disk? Raises BookieError."""
+        self._cache.drop(ledger, entry)
+        return self.has(ledger, entry) and await self._entry(ledger, entry) is None
+
+    def begin_repair(self, ledger: int, entries: Iterable[int]) -> set[int]:
+        """Copies of these entries are about to be written anew; the segments with the old ones,
+        which are emptied and removed as soon as they can be. See `end_repair`."""
+        places = (self.store.index.find(ledger, entry) for entry in entries)
+        segments = {segment_of(place) for place in places if place}
+        for segment in segments:
+            self.collection.wear_out(segment)
+        return segments
+
+    def end_repair(self, segments: Iterable[int]) -> None:
+        """The copies are there."""
+        self.collection.repaired(segments)
+
+    def segments(self) -> list[int]:
+        """The numbers of all segments that have frames, in order."""
+        return sorted(self.store.ends)
+
+    async def check(self, segment: int) -> SegmentCheck:
+        """Begin to check a segment. Raises DirectoryRefused, OSError, BookieError."""
+        self.journal.refuse()
+        thread = self.threads.read
+        file = await on(thread, self.directory.open_segment, segment)
+        return SegmentCheck(self.directory, segment, file, self.store, thread)
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Bytes of entries that wait for a sync, and reads of the disk that are under way."""
+        return self.journal.unsynced_bytes, self.reading.waiting
+
     async def collect(
         self, is_gone: IsGone, oldest: int = 0, is_elsewhere: IsElsewhere = here_alone
     ) -> Collected:
@@ -359,6 +427,9 @@ class Bookie:
         self.journal.refuse()
         try:
             return await self.collection.round(is_gone, oldest, is_elsewhere)
+        except DiskFull as error:
+            self.refused(error)
+            raise BookieReadOnly(f"nothing could be removed: {error}") from None
         except OSError as error:
             self.stop(error)
             raise BookieAway(f"this bookie has stopped: {error}") from None
@@ -429,6 +500,14 @@ class Bookie:
             self.free(0)
         elif self._room.refuse(str(error)):
             log.warning("%s: the bookie is read-only: %s", self.directory.path, self._why_full())
+
+    def why_read_only(self) -> str:
+        """Why no entries are taken; "": they are."""
+        if self.state is not BookieState.READ_ONLY:
+            return ""
+        if not self._room.is_full:
+            return f"{self.directory.path}: nobody knows what this bookie had before"
+        return f"{self.directory.path}: the disk is full: {self._why_full()}: make room there"
 
     def _why_full(self) -> str:
         if self._room.refusal:

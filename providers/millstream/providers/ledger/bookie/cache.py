@@ -30,12 +30,16 @@ class Cache:
             self._entries.move_to_end((ledger, entry))
         return found
 
+    def drop(self, ledger: int, entry: int) -> None:
+        """Let go of an entry, if it is here."""
+        old = self._entries.pop((ledger, entry), None)
+        if old is not None:
+            self.size_bytes -= len(old) + ENTRY_COST_BYTES
+
     def put(self, ledger: int, entry: int, packed: bytes) -> None:
         """Keep an entry, and let go of others for it."""
         key = (ledger, entry)
-        old = self._entries.pop(key, None)
-        if old is not None:
-            self.size_bytes -= len(old) + ENTRY_COST_BYTES
+        self.drop(ledger, entry)
         self._entries[key] = packed
         self.size_bytes += len(packed) + ENTRY_COST_BYTES
         while self.size_bytes > self._size_bytes_max:

@@ -10,9 +10,11 @@ stays, since without it nobody would know that the entry was there.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from millstream.providers.ledger.protocol.errors import BookieReadOnly
 from millstream.runtime.extending import DiskFile, DiskThread
 
 from .directory import Directory
@@ -23,6 +25,8 @@ from .journal import Journal
 from .options import BookieOptions
 from .reading import SegmentFiles, read_alone
 from .store import Store
+
+log = logging.getLogger("millstream.bookie")
 
 __all__ = ["Collected", "Collection", "IsElsewhere", "IsGone", "here_alone"]
 
@@ -74,8 +78,17 @@ class Collection:
         self._journal = journal
         self._files = files
         self._commit, self._read = threads
-        self._damaged: set[int] = set()
+        self._damaged: set[int] = set()  # not compacted until something of them is repaired
+        self._worn: set[int] = set()
         self._is_running = False
+
+    def wear_out(self, segment: int) -> None:
+        """A segment has damage: what can be read of it is moved, so that the file goes."""
+        self._worn.add(segment)
+
+    def repaired(self, segments: Iterable[int]) -> None:
+        """Entries of these segments have good copies elsewhere: try again to move the rest."""
+        self._damaged.difference_update(segments)
 
     async def round(
         self, is_gone: IsGone, oldest: int = 0, is_elsewhere: IsElsewhere = here_alone
@@ -97,10 +110,9 @@ class Collection:
             gone = [one for one in self._store.ledgers() if one < oldest or await is_gone(one)]
             await self._forget(gone, oldest)
             left = await self._leave(is_elsewhere)
-            moved = 0
-            for segment in self._sparse():
-                moved += await self._compact(segment)
-            return Collected(len(gone) + left, await self._remove_empty(), moved)
+            segments = await self._remove_empty()  # first, since moving entries takes room
+            moved = await self._compact_sparse()
+            return Collected(len(gone) + left, segments + await self._remove_empty(), moved)
         finally:
             self._is_running = False
 
@@ -129,18 +141,33 @@ class Collection:
 
     # -- segments
 
+    async def _compact_sparse(self) -> int:
+        """Compact as far as there is room; the bytes that were moved."""
+        moved = 0
+        try:
+            if self._journal.segment in self._worn:
+                await self._journal.roll()
+            for segment in self._sparse():
+                moved += await self._compact(segment)
+        except BookieReadOnly as error:
+            log.info("segments are compacted later: %s", error)
+        return moved
+
     def _old(self) -> list[int]:
         """Segments that are not written any more."""
         return [one for one in sorted(self._store.ends) if one < self._journal.segment]
 
     def _sparse(self) -> list[int]:
-        """Segments of which too little is wanted, beside what is allocated for each."""
+        """Segments of which too little is wanted, beside what is allocated for each, or that have
+        damage."""
         ratio, least = self._options.live_ratio_min, self._options.allocate_bytes
         found = []
         for segment in self._old():
             use = self._store.index.segments.get(segment)
             limit = ratio * max(least, self._store.ends[segment])
-            if use and use.entries and use.size_bytes < limit and segment not in self._damaged:
+            is_sparse = use is not None and use.entries > 0 and use.size_bytes < limit
+            is_worn = use is not None and use.entries > 0 and segment in self._worn
+            if (is_sparse or is_worn) and segment not in self._damaged:
                 found.append(segment)
         return found
 
@@ -169,10 +196,12 @@ class Collection:
         empty = [one for one in self._old() if self._is_empty(one)]
         if not empty or not self._journal.has_frames:
             return 0
+        await self._commit.run(self._directory.remove, empty)
         for segment in empty:
             self._files.drop(segment)
             self._store.removed(segment)
-        await self._commit.run(self._directory.remove, empty)
+            self._worn.discard(segment)
+            self._damaged.discard(segment)
         return len(empty)
 
     def _is_empty(self, segment: int) -> bool:

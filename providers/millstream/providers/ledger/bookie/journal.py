@@ -120,7 +120,7 @@ class Journal:
         self._next: DiskFile | None = None
         self._queue: deque[Waiting] = deque()
         self._wake = asyncio.Event()
-        self._is_closing = False
+        self._is_closing = self._must_roll = False
         self._in_flight: list[Waiting] = []
         self.failure: Exception | None = None
 
@@ -155,6 +155,12 @@ class Journal:
 
     def settled(self) -> asyncio.Future[None]:
         """Ends when all that was appended is durable. Raises BookieAway."""
+        return self.append((), is_control=True)
+
+    def roll(self) -> asyncio.Future[None]:
+        """End the segment that is written, and begin the next; ends when that is durable. Raises
+        as `append` does."""
+        self._must_roll = True
         return self.append((), is_control=True)
 
     def refuse(self) -> None:
@@ -198,11 +204,12 @@ class Journal:
         """Write one frame; raises OSError when the journal cannot go on."""
         records = [record for waiting in batch for record in waiting.records]
         try:
-            if records:
+            if records or self._must_roll:
                 await self.write(records)
         except DiskFull as error:
             self._watcher.refused(error)
-            self._end(batch, BookieReadOnly(f"there is no room on the disk: {error}"))
+            text = f"{self._directory.path}: the disk is full: {error}: make room there"
+            self._end(batch, BookieReadOnly(text))
             return
         if self.failure is None:  # else `stop` has told them
             self._end(batch, None)
@@ -222,7 +229,7 @@ class Journal:
         """Write one frame, in the next segment if this one is full. Raises OSError."""
         size = sum([len(record.body) for record in records])
         length = length_of(len(records), size)
-        if not self._fits(length) or not await self._has_room(length):
+        if self._must_roll or not self._fits(length) or not await self._has_room(length):
             await self._roll()
         if not self.has_frames:
             state = self._landing.begin_segment(self.segment)
@@ -262,6 +269,7 @@ class Journal:
         self.release()
         self._file, self._next, self._allocated = file, None, file.size_bytes
         self.segment, self._offset = self.segment + 1, FRAMES_START
+        self._must_roll = False
         self._seed = seed_of(self._directory.identity.directory, self.segment)
 
     async def _seal(self) -> None:

@@ -47,12 +47,19 @@ class LocalBookies:
     async def tell(self, bookie: str, ledger: int, term: int, confirmed: int, /) -> None:
         await self._bookie(bookie).tell(ledger, term, confirmed)
 
+    async def suspect(self, bookie: str, ledger: int, entry: int, /) -> None:
+        self._bookie(bookie).suspect(ledger, entry)
+
     def likeliest(self, bookies: Sequence[str], /) -> Sequence[str]:
         """As they are: all are here."""
         return bookies
 
     async def look(self) -> None:
         """All that there are are known."""
+
+    def unwilling(self) -> Mapping[str, str]:
+        """Bookies that take no entries."""
+        return {name: why for name, one in self._bookies.items() if (why := one.why_read_only())}
 
     def writable(self) -> Mapping[str, float]:
         """Bookies that take entries, each with its free bytes."""

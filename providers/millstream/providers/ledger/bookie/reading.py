@@ -62,6 +62,9 @@ class Reading:
     Args:
         thread: does the reading.
         read_ahead_bytes: read at once.
+
+    Attributes: `damaged`, how often an entry was found damaged; `waiting`, reads of the disk that
+    are under way.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class Reading:
         self._files = files
         self._thread = thread
         self._read_ahead_bytes = read_ahead_bytes
-        self.damaged = 0
+        self.damaged = self.waiting = 0
 
     async def entry(self, ledger: int, entry: int) -> bytes | None:
         """An entry that the index has; None if it is damaged.
@@ -96,14 +99,19 @@ class Reading:
                 )
             except BlockingIOError as error:
                 raise BookieOverloaded(f"too many reads wait: {error}") from None
+            self.waiting += 1
             try:
                 found = await job
             except ValueError:  # the file was closed: for others, or since its entries moved
                 continue
+            finally:
+                self.waiting -= 1
             for number, body in found:
                 if self._index.find(ledger, number):
                     self._cache.put(ledger, number, body)
             if not found or found[0][0] != entry:
+                if self._index.find(ledger, entry) != place:
+                    continue  # it was repaired or moved meanwhile
                 self.damaged += 1
                 return None
             packed = found[0][1]

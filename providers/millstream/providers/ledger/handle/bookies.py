@@ -59,12 +59,21 @@ class Bookies(Protocol):
         """
         ...
 
+    async def suspect(self, bookie: str, ledger: int, entry: int, /) -> None:
+        """Tell a bookie that its copy of an entry is damaged or missing; the bookie repairs the
+        copy from others."""
+        ...
+
     def likeliest(self, bookies: Sequence[str], /) -> Sequence[str]:
         """The same, those first that will probably answer soonest."""
         ...
 
     async def look(self) -> None:
         """Find bookies that came since one looked last. Raises StorageError."""
+        ...
+
+    def unwilling(self) -> Mapping[str, str]:
+        """Bookies that run and take no entries, each with the reason."""
         ...
 
     def writable(self) -> Mapping[str, float]:

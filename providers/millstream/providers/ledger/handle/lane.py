@@ -12,6 +12,7 @@ import asyncio
 from asyncio import Future
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from millstream.providers.ledger.protocol.appending import PlaceState
 from millstream.providers.ledger.protocol.errors import (
@@ -23,11 +24,19 @@ from millstream.providers.ledger.protocol.errors import (
 
 from .context import HandleContext
 
-__all__ = ["Lane", "Outcome"]
+__all__ = ["Lane", "Outcome", "Trouble"]
 
 REQUESTS_MAX = 2  # one is on its way to the disk while the next one is put together
 
-Outcome = tuple[int, ...] | PlaceState | LedgerFenced
+
+class Trouble(NamedTuple):
+    """What is the matter with a bookie, in its own words."""
+
+    state: PlaceState
+    why: str
+
+
+Outcome = tuple[int, ...] | Trouble | LedgerFenced
 """Entries that are on disk, or what is the matter with the bookie."""
 
 
@@ -116,7 +125,7 @@ class Lane:
                 await asyncio.sleep(self._context.pause_s(attempt))
             except LedgerFenced as error:
                 return error
-            except BookieReadOnly:
-                return PlaceState.FULL
-            except BookieError:
-                return PlaceState.AWAY
+            except BookieReadOnly as error:
+                return Trouble(PlaceState.FULL, str(error))
+            except BookieError as error:
+                return Trouble(PlaceState.AWAY, str(error))

@@ -46,7 +46,9 @@ class BookieLedgers:
         self._usual = usual
         self._writers: dict[int, LedgerWriter] = {}
 
-    async def create(self, quorum: Quorum | None, topic: str, /) -> LedgerWriter:
+    async def create(
+        self, quorum: Quorum | None, topic: str, /, first: int = 0, owner: tuple[int, int] = (0, 0)
+    ) -> LedgerWriter:
         wanted = self._usual if quorum is None else quorum
         check_quorum(wanted)
         bookies = self._chosen(wanted.ensemble)
@@ -56,7 +58,9 @@ class BookieLedgers:
         found = len(bookies)
         if found < wanted.ack:
             text = f"a ledger of {topic!r} needs {wanted.ack} bookies that run and have room"
-            raise NotEnoughBookies(f"{text}: there are {found}; start more, or make room")
+            whys = self._context.bookies.unwilling().values()
+            why = "".join(f"; {why}" for why in whys)
+            raise NotEnoughBookies(f"{text}: there are {found}; start more, or make room{why}")
         quorum = wanted.reduced(found)
         number = await self._numbers.next()
         record = LedgerRecord(
@@ -68,11 +72,15 @@ class BookieLedgers:
             topic=topic,
             created_s=self._context.clock.wall_s(),
             wanted=wanted if quorum.write < wanted.write else None,
+            first=first,
+            owner=owner,
         )
         record = await self._context.rows.create(number, record)
         if await self._numbers.is_late(number):
             await self._context.rows.delete(number)
-            return await self.create(wanted, topic)  # more bookies may be there by now
+            return await self.create(
+                wanted, topic, first, owner
+            )  # more bookies may be there by now
         writer = LedgerWriter(self._context, record)
         self._writers = {n: w for n, w in self._writers.items() if w.failed is None}
         self._writers[number] = writer

@@ -17,6 +17,7 @@ from millstream.providers.ledger.protocol.errors import (
     BookieError,
     EntriesGivenUp,
     EntryDamaged,
+    NoCopyLeft,
     NotRecoverable,
 )
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
@@ -43,6 +44,11 @@ class LedgerReader:
         self._confirmed_here = confirmed_here
         self._confirmed = NOTHING
         self._refusals: list[str] = []  # why nothing came of the last read
+        self._faulty: list[str] = []  # who answered it without a good copy
+
+    @property
+    def record(self) -> LedgerRecord:
+        return self._record
 
     @property
     def is_closed(self) -> bool:
@@ -62,6 +68,8 @@ class LedgerReader:
             found = await self._from_bookies(first, count, bytes_max)
         if found:
             return found
+        if len(self._faulty) == len(self._record.holders(first)):
+            raise NoCopyLeft(self._record.ledger, first, self._refusals)
         text = f"ledger {self._record.ledger}: no bookie gives entry {first}, which is confirmed"
         raise NotRecoverable(f"{text}: {'; '.join(self._refusals)}")
 
@@ -151,6 +159,7 @@ class LedgerReader:
         ends += [lost for lost, _ in self._record.lost if lost > first]
         count = min([count, *(end - first for end in ends)])
         refusals = self._refusals = list[str]()
+        faulty = self._faulty = list[str]()
 
         async def ask(bookie: str) -> list[Entry] | None:
             try:
@@ -163,11 +172,22 @@ class LedgerReader:
             self._confirmed = max(self._confirmed, found.confirmed)
             entries = self._checked(first, found.entries)
             if not entries:
-                refusals.append(f"bookie {bookie} runs, and has lost it, or a damaged one")
+                faulty.append(bookie)
+                why = found.fault or f"entry {first} is missing or damaged there"
+                refusals.append(f"bookie {bookie}: {why}")
             return entries or None
 
         holders = self._context.bookies.likeliest(self._record.holders(first))
-        return await first_answer(self._context.tasks, holders, ask) or []
+        entries = await first_answer(self._context.tasks, holders, ask) or []
+        if entries and faulty and has_end(self._record, first):
+            self._context.tasks.start(self._tell(faulty, first))
+        return entries
+
+    async def _tell(self, bookies: Sequence[str], entry: int) -> None:
+        """These bookies should have an entry that another one gave: they get it again."""
+        for bookie in bookies:
+            with suppress(BookieError):
+                await self._context.bookies.suspect(bookie, self._record.ledger, entry)
 
     def _checked(self, first: int, packed: Sequence[bytes]) -> list[Entry]:
         """Those before the first that is damaged."""
@@ -176,3 +196,9 @@ class LedgerReader:
             for entry, one in enumerate(packed, first):
                 entries.append(unpack(one, self._record.ledger, entry))
         return entries
+
+
+def has_end(record: LedgerRecord, entry: int) -> bool:
+    """Must every bookie of an entry's write set have it? The writer of an open fragment may not
+    have sent it to all of them yet."""
+    return record.state is LedgerState.CLOSED or entry < record.fragments[-1].first

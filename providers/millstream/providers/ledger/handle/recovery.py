@@ -21,6 +21,7 @@ from millstream.providers.ledger.protocol.errors import (
     EntryDamaged,
     LedgerClosed,
     LedgerFenced,
+    NoCopyLeft,
     NotEnoughBookies,
     NotRecoverable,
 )
@@ -54,8 +55,8 @@ log = logging.getLogger("millstream.ledger")
 async def recover(context: HandleContext, ledger: int) -> LedgerRecord:
     """Fence the ledger's writer and give it an end; the closed record.
 
-    Tried again for `recover_max_s`. Raises NotRecoverable, NotEnoughBookies, LedgerGone,
-    StorageError.
+    Tried again for `recover_max_s`. Raises NoCopyLeft (at once), NotRecoverable, NotEnoughBookies,
+    LedgerGone, StorageError.
     """
     until_s, attempt = context.clock.now() + context.options.recover_max_s, 0
     while True:
@@ -69,6 +70,8 @@ async def recover(context: HandleContext, ledger: int) -> LedgerRecord:
             record = existing(ledger, await context.rows.read(ledger))
             if record.state is LedgerState.CLOSED:
                 return record
+        except NoCopyLeft:
+            raise  # the same bookies would say the same
         except (NotRecoverable, NotEnoughBookies, LedgerFenced) as error:
             pause_s = context.pause_s(attempt)
             if context.clock.now() + pause_s > until_s:
@@ -164,18 +167,22 @@ class Attempt:
     async def _head_at(self, entry: int) -> Head:
         """The head of a confirmed entry: bytes of payloads up to it, and what was complete then."""
         bookies, ledger, term = self._context.bookies, self._record.ledger, self._record.term
+        faults: dict[str, str] = {}
 
         async def ask(bookie: str) -> Head | None:
-            with suppress(BookieError, EntryDamaged):
+            with suppress(BookieError):
                 found = await bookies.read(bookie, ledger, entry, 1, 1, term)
-                if found.entries:
-                    return unpack(found.entries[0], ledger, entry).head
+                faults[bookie] = found.fault or f"bookie {bookie} has no copy that passes its check"
+                with suppress(EntryDamaged):
+                    return unpack(found.entries[0], ledger, entry).head if found.entries else None
             return None
 
         holders = bookies.likeliest(self._record.holders(entry))
         head = await first_answer(self._tasks, holders, ask)
         if head is not None:
             return head
+        if len(faults) == len(holders):
+            raise NoCopyLeft(ledger, entry, faults.values())
         text = f"ledger {self._record.ledger}: no bookie gives entry {entry}, which was confirmed"
         raise NotRecoverable(f"{text}; bring back {', '.join(self._record.holders(entry))}")
 

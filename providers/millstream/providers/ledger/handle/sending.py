@@ -21,7 +21,6 @@ from millstream.providers.ledger.protocol.appending import (
     Change,
     Confirm,
     Fail,
-    PlaceState,
     Send,
 )
 from millstream.providers.ledger.protocol.errors import (
@@ -33,7 +32,7 @@ from millstream.providers.ledger.protocol.errors import (
 from millstream.runtime import StorageError
 
 from .context import HandleContext, chosen
-from .lane import Lane, Outcome
+from .lane import Lane, Outcome, Trouble
 
 __all__ = ["Sending"]
 
@@ -61,8 +60,16 @@ class Sending:
         self._waiting: deque[tuple[int, Future[int], float]] = deque()  # entry, future, since
         self._tending: asyncio.Task[None] | None = None
         self._unwilling: dict[str, float] = {}  # bookies that did not do what was asked, and when
+        self._whys: dict[str, str] = {}  # what bookies said when they did not
         self._is_telling = False
         self._told = core.confirmed
+
+    @property
+    def trouble(self) -> str:
+        """Why bookies of this ledger do not answer now; "": all do."""
+        bookies = self.core.bookies()
+        away = [bookies[place] for place in self.core.away()]
+        return "; ".join(self._whys.get(one) or f"bookie {one} does not answer" for one in away)
 
     def append(self, payload: bytes) -> Future[int]:
         """Append a payload; the future is the entry's number, once it is confirmed."""
@@ -113,11 +120,12 @@ class Sending:
         match outcome:
             case LedgerFenced():
                 self.do(self.core.stop(outcome))
-            case PlaceState():
+            case Trouble(state, why):
                 lane = self._lanes[place, change]
                 lane.clear()
                 self._unwilling[lane.bookie] = self._context.clock.now()
-                self.do(self.core.unanswered(place, change, outcome))
+                self._whys[lane.bookie] = why
+                self.do(self.core.unanswered(place, change, state))
             case _:
                 self.do(self.core.acknowledged(place, change, outcome))
 
@@ -194,9 +202,8 @@ class Sending:
         limit_s = self._context.options.unconfirmed_max_s
         if self._context.clock.now() - since_s < limit_s:
             return False
-        away = ", ".join(self.core.bookies()[place] for place in self.core.away())
         text = f"ledger {self.core.ledger}: entry {self._waiting[0][0]} waited {limit_s:g} s for "
-        text += f"{self.core.quorum.ack} of {self.core.quorum.write} bookies; away: {away}"
+        text += f"{self.core.quorum.ack} of {self.core.quorum.write} bookies: {self.trouble}"
         self.do(self.core.stop(NotEnoughBookies(text)))
         return True
 

@@ -44,6 +44,10 @@ class LedgerWriter:
         return self._sending.core.failed
 
     @property
+    def trouble(self) -> str:
+        return self._sending.trouble
+
+    @property
     def is_short(self) -> bool:
         wanted, writable = self._record.wanted, self._context.bookies.writable()
         if wanted is not None:

@@ -29,7 +29,7 @@ PROVED_MAX = 256
 
 def ledger_rows(metadata: Metadata) -> Rows[int, LedgerRecord]:
     """The records of ledgers, by number; `scan` gives them in the order of numbers."""
-    return Rows(metadata, "ledgers/", LedgerRecord, lambda ledger: f"{ledger:019d}")
+    return Rows(metadata, "ledgers/", LedgerRecord, "{:019d}".format, is_witnessed=True)
 
 
 class Counter(msgspec.Struct, frozen=True, array_like=True):
@@ -48,7 +48,7 @@ class LedgerIds:
     __slots__ = ("_block", "_counter", "_end", "_next", "_rows", "_taking")
 
     def __init__(self, metadata: Metadata, block: int = LEDGER_ID_BLOCK) -> None:
-        self._counter: Rows[str, Counter] = Rows(metadata, "", Counter, lambda name: name)
+        self._counter: Rows[str, Counter] = Rows(metadata, "", Counter, str, is_witnessed=True)
         self._rows = ledger_rows(metadata)
         self._block = block
         self._next = self._end = 0

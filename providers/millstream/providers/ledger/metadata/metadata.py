@@ -9,10 +9,11 @@ Owns: `Metadata`, and the names of all rows:
     ledger/<scope>/topics/<topic>              the record of a topic
     ledger/<scope>/managed/<topic>             partitions of a topic that is used alone
     ledger/<scope>/cursors/<topic>/<cursor>    how far a named cursor is
+    ledger/<scope>/witness/<n>/<row>           how new the row of that name must be
 
 Not: what is in a row (`protocol.record`, `bookies`, `ledgers`, `topic.record`), or how it is
-written (`rows`). Invariants: whatever is in scope, topic or cursor, two names never give one key,
-and no key is below another's folder; every operation has a token of its own.
+written (`rows`, `witness`). Invariants: whatever is in scope, topic or cursor, two names never give
+one key, and no key is below another's folder; every operation has a token of its own.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ class Metadata:
     def store(self) -> StateStore:
         """Where the rows are."""
         return self._store
+
+    @property
+    def prefix(self) -> str:
+        """How all keys of this cluster's rows begin."""
+        return self._prefix
 
     @property
     def writer(self) -> str:

@@ -1,22 +1,26 @@
 """Rows of one sort: read, and changed by compare-and-set alone.
 
-Owns: `Rows`. Invariants: a change is a function of what is stored, tried again on what is stored
+Owns: `Rows`. Not: the form of a row (`millstream.runtime.sealing`), what a witness says
+(`witness`). Invariants: a change is a function of what is stored, tried again on what is stored
 then, so no update of another is lost; a write whose answer was lost is recognised by the token in
 the row, and is not a failure (BookKeeper #1967). Should another have written on top of such a row
 before it was read again, the change is made once more: changes are such that this does no harm.
+A row that is damaged, missing or older than its witness is never given out.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import Generic, Protocol, TypeVar, overload
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Generic, NamedTuple, Protocol, TypeVar, overload
 
 import msgspec
+from xxhash import xxh3_64_intdigest
 
-from millstream.runtime import Conflict, Etag, Row, StorageError, StorageUnavailable
-from millstream.runtime.extending import shown
+from millstream.runtime import Conflict, Corrupt, Etag, Row, StorageUnavailable
+from millstream.runtime.extending import Sealed, seal, shown, unseal
 
 from .metadata import Metadata
+from .witness import NO_BIRTH, Witness, refuse_older, witness_key
 
 __all__ = ["ROWS_PER_SCAN", "ROW_TRIES_MAX", "Rows"]
 
@@ -24,6 +28,7 @@ ROW_TRIES_MAX = 16
 """Tries of one change; some 10 s together."""
 ROWS_PER_SCAN = 500
 NO_FENCE = 0  # records hold terms and epochs of their own
+WITNESS = msgspec.msgpack.Decoder(Witness)
 
 
 class Record(Protocol):
@@ -35,6 +40,15 @@ class Record(Protocol):
 
 K = TypeVar("K", contravariant=True)
 T = TypeVar("T", bound=Record)
+C = TypeVar("C")
+
+
+class Stored(NamedTuple, Generic[C]):
+    """What a row holds, with its seal, and its etag."""
+
+    value: C
+    seal: Sealed
+    etag: Etag
 
 
 class Rows(Generic[K, T]):
@@ -44,24 +58,31 @@ class Rows(Generic[K, T]):
         kind: a msgspec struct with a field `operation`.
         folder: where the rows are, such as `ledgers/`.
         name_of: a key as the rest of the row's name.
+        is_witnessed: an older row in place of the newest is noticed. Costs a second read of each
+            read, and a second write of each write that is pinned.
     """
 
-    __slots__ = ("_decoder", "_encoder", "_folder", "_metadata", "_name_of")
+    __slots__ = ("_decoder", "_encoder", "_folder", "_is_witnessed", "_metadata", "_name_of")
 
     def __init__(
-        self, metadata: Metadata, folder: str, kind: type[T], name_of: Callable[[K], str]
+        self,
+        metadata: Metadata,
+        folder: str,
+        kind: type[T],
+        name_of: Callable[[K], str],
+        is_witnessed: bool = False,
     ) -> None:
         self._metadata = metadata
         self._folder = folder
         self._name_of = name_of
+        self._is_witnessed = is_witnessed
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(kind)
 
     async def read(self, key: K) -> T | None:
-        """What is stored; None: there is no such row. Raises StorageError."""
-        name = self._key(key)
-        row = await self._metadata.store.read(name)
-        return None if row is None else self._decoded(name, row)
+        """What is stored; None: there is no such row. Raises Corrupt, StorageError."""
+        found, _ = await self._look(self._key(key))
+        return None if found is None else found.value
 
     async def create(self, key: K, record: T) -> T:
         """Store a record where there is none; as stored. Raises Conflict (there is one),
@@ -73,46 +94,60 @@ class Rows(Generic[K, T]):
         return made
 
     @overload
-    async def update(self, key: K, change: Callable[[T | None], T]) -> T: ...
+    async def update(self, key: K, change: Callable[[T | None], T], pins: bool = True) -> T: ...
     @overload
-    async def update(self, key: K, change: Callable[[T | None], T | None]) -> T | None: ...
-    async def update(self, key: K, change: Callable[[T | None], T | None]) -> T | None:
+    async def update(
+        self, key: K, change: Callable[[T | None], T | None], pins: bool = True
+    ) -> T | None: ...
+    async def update(
+        self, key: K, change: Callable[[T | None], T | None], pins: bool = True
+    ) -> T | None:
         """Change a row; as stored then.
 
         Args:
             change: what is stored (None: no row) → what shall be (None: no row). The same, or an
                 equal record: nothing is written. It is pure: it runs once for each try.
+            pins: the witness knows of this version, so nobody takes an older one for it. False:
+                nothing is lost if the row falls back to the last version that was pinned; the
+                first version always is.
 
-        Raises what `change` raises, which is no StorageError; Conflict: others came first
+        Raises what `change` raises, which is no StorageError; Corrupt; Conflict: others came first
         `ROW_TRIES_MAX` times; StorageUnavailable: whether it happened is unknown.
         """
-        return await self._run(key, change, self._metadata.new_operation())
+        return await self._run(key, change, self._metadata.new_operation(), pins)
 
     async def delete(self, key: K) -> None:
-        """Leave no such row; again is harmless. Raises StorageUnavailable."""
-        await self._run(key, lambda _: None, self._metadata.new_operation())
+        """Leave no such row, whatever is in it; again is harmless. Raises StorageUnavailable."""
+        name = self._key(key)
+        await self._again(name, lambda: self._discard(name))
 
     async def scan(self, within: str = "") -> AsyncIterator[T]:
         """All records in the order of keys, read in pages; of those whose name begins so.
 
-        Of what changes meanwhile, what was or what is then. Raises StorageError.
+        Of what changes meanwhile, what was or what is then. Witnesses are not read: an old row is
+        given as it is. Raises Corrupt, StorageError.
         """
         folder, after = self._metadata.key(self._folder + within), ""
         while True:
             page = await self._metadata.store.scan(folder, after, ROWS_PER_SCAN)
             for name, row in page:
-                yield self._decoded(name, row)
+                yield self._opened(name, row).value
             if len(page) < ROWS_PER_SCAN:
                 return
             after = page[-1][0]
 
     async def _run(
-        self, key: K, change: Callable[[T | None], T | None], operation: str
+        self, key: K, change: Callable[[T | None], T | None], operation: str, pins: bool = True
     ) -> T | None:
-        name, is_in_doubt, attempt = self._key(key), False, 1
+        name = self._key(key)
+        return await self._again(name, lambda: self._try(name, change, operation, pins))
+
+    async def _again(self, name: str, act: Callable[[], Awaitable[C]]) -> C:
+        """Do it, up to `ROW_TRIES_MAX` times."""
+        is_in_doubt, attempt = False, 1
         while True:
             try:
-                return await self._try(name, change, operation)
+                return await act()
             except StorageUnavailable:
                 is_in_doubt = True
                 if attempt == ROW_TRIES_MAX:
@@ -127,32 +162,153 @@ class Rows(Generic[K, T]):
             attempt += 1
 
     async def _try(
-        self, name: str, change: Callable[[T | None], T | None], operation: str
+        self, name: str, change: Callable[[T | None], T | None], operation: str, pins: bool
     ) -> T | None:
-        row = await self._metadata.store.read(name)
-        found = None if row is None else self._decoded(name, row)
-        if found is not None and found.operation == operation:
-            return found  # by an earlier try, whose answer was lost
-        new = change(found)
-        if new == found:
-            return found
-        if new is not None:
-            return await self._write(name, new, None if row is None else row.etag, operation)
-        assert row is not None
-        await self._metadata.store.clear(name, row.etag, NO_FENCE)
-        return None
+        found, witness = await self._look(name)
+        if witness is not None and witness.value.is_going:
+            await self._end(name, witness)
+            witness = None
+        if found is None or found.value.operation != operation:  # else an earlier try wrote it
+            known = None if found is None else found.value
+            new = change(known)
+            if new is None:
+                await self._discard(name)
+                return None
+            if new != known:
+                if found is None:
+                    witness = await self._reserved(name, witness)
+                found = await self._write(name, new, found, operation)
+        assert found is not None
+        if self._is_witnessed and (pins or found.seal.generation == 1):
+            await self._pin(name, found.seal, witness)
+        return found.value
 
-    async def _write(self, name: str, new: T, etag: Etag | None, operation: str) -> T:
+    async def _write(
+        self, name: str, new: T, before: Stored[T] | None, operation: str
+    ) -> Stored[T]:
         signed = msgspec.structs.replace(new, operation=operation)  # type: ignore[type-var]
-        await self._metadata.store.write(name, self._encoder.encode(signed), etag, NO_FENCE)
-        return signed
+        content = self._encoder.encode(signed)
+        if before is None:
+            row, etag = Sealed(1, xxh3_64_intdigest(operation.encode()), content), None
+        else:
+            row, etag = before.seal._replace(content=content), before.etag
+            row = row._replace(generation=row.generation + 1)
+        stored = await self._metadata.store.write(name, seal(name, row), etag, NO_FENCE)
+        return Stored(signed, row, stored)
+
+    async def _discard(self, name: str) -> None:
+        """Delete a row. It is gone once its witness says so; whoever finds such a witness ends what
+        was begun."""
+        store, key = self._metadata.store, self._witness_key(name)
+        row = await store.read(name)
+        if not self._is_witnessed:
+            if row is not None:
+                await store.clear(name, row.etag, NO_FENCE)
+            return
+        witness = await store.read(key)
+        if row is not None:
+            going = Witness(name, 0, birth_of(name, row), is_going=True)
+            data = seal(key, Sealed(1, going.birth, msgspec.msgpack.encode(going)))
+            etag = await store.write(key, data, None if witness is None else witness.etag, NO_FENCE)
+            await store.clear(name, row.etag, NO_FENCE)
+            await store.clear(key, etag, NO_FENCE)
+        elif witness is not None:
+            await store.clear(key, witness.etag, NO_FENCE)
+
+    async def _end(self, name: str, witness: Stored[Witness]) -> None:
+        """End a deletion that was begun; a row of a later creation stays."""
+        row = await self._metadata.store.read(name)
+        if row is not None and birth_of(name, row) == witness.value.birth:
+            await self._metadata.store.clear(name, row.etag, NO_FENCE)
+        await self._metadata.store.clear(self._witness_key(name), witness.etag, NO_FENCE)
+
+    # --- witnesses ---
+
+    async def _look(self, name: str) -> tuple[Stored[T] | None, Stored[Witness] | None]:
+        """A row and its witness; only a witness that stays the same can accuse the row.
+
+        Raises Corrupt; Conflict: others changed the row `ROW_TRIES_MAX` times meanwhile.
+        """
+        witness = await self._witness(name)
+        for _ in range(ROW_TRIES_MAX):
+            if witness is not None and witness.value.is_going:
+                return None, witness
+            found = await self._stored(name)
+            if witness is None or witness.value.is_met_by(found and found.seal):
+                return found, witness
+            before, witness = witness, await self._witness(name)
+            if witness is not None and witness.etag == before.etag:
+                refuse_older(witness.value, self._witness_key(name), found and found.seal)
+        raise Conflict(f"{shown(name)}: others changed it {ROW_TRIES_MAX} times in one look")
+
+    async def _pin(self, name: str, row: Sealed, witness: Stored[Witness] | None) -> None:
+        """The witness knows of this version, or of a later one; unless the row was deleted."""
+        new = Witness(name, row.generation, row.birth)
+        for _ in range(ROW_TRIES_MAX):
+            try:
+                if witness is None:
+                    witness = await self._reserved(name, witness)
+                    found = await self._stored(name)  # a deletion from now on sees the reservation
+                    if found is None or found.seal.birth != row.birth:
+                        return
+                if witness is not None and not witness.value.knows(new):
+                    await self._write_witness(name, new, witness)
+                return
+            except Conflict:
+                witness = await self._witness(name)
+        raise Conflict(f"{shown(name)}: others changed its witness {ROW_TRIES_MAX} times")
+
+    async def _reserved(self, name: str, witness: Stored[Witness] | None) -> Stored[Witness] | None:
+        """A witness of a row that may not be there yet; the one that is there, if there is one. So
+        a witness that knows a version is only ever made of one, and a deletion sees all of them."""
+        if not self._is_witnessed or witness is not None:
+            return witness
+        return await self._write_witness(name, Witness(name, 0, NO_BIRTH), None)
+
+    async def _write_witness(
+        self, name: str, new: Witness, before: Stored[Witness] | None
+    ) -> Stored[Witness]:
+        row = Sealed(1, new.birth, msgspec.msgpack.encode(new))
+        if before is not None:
+            row = row._replace(generation=before.seal.generation + 1)
+        key, etag = self._witness_key(name), None if before is None else before.etag
+        stored = await self._metadata.store.write(key, seal(key, row), etag, NO_FENCE)
+        return Stored(new, row, stored)
+
+    async def _witness(self, name: str) -> Stored[Witness] | None:
+        if not self._is_witnessed:
+            return None
+        key = self._witness_key(name)
+        row = await self._metadata.store.read(key)
+        return None if row is None else opened(key, row, WITNESS)
+
+    def _witness_key(self, name: str) -> str:
+        return witness_key(self._metadata.prefix, name)
+
+    async def _stored(self, name: str) -> Stored[T] | None:
+        row = await self._metadata.store.read(name)
+        return None if row is None else self._opened(name, row)
 
     def _key(self, key: K) -> str:
         return self._metadata.key(self._folder + self._name_of(key))
 
-    def _decoded(self, name: str, row: Row) -> T:
-        try:
-            return self._decoder.decode(row.data)
-        except msgspec.MsgspecError as error:
-            text = f"{shown(name)} is not what this version writes: {error}"
-            raise StorageError(f"{text}; restore the row, or read it with the newer one") from error
+    def _opened(self, name: str, row: Row) -> Stored[T]:
+        return opened(name, row, self._decoder)
+
+
+def opened(name: str, row: Row, decoder: msgspec.msgpack.Decoder[C]) -> Stored[C]:
+    """What a row holds. Raises Corrupt."""
+    sealed = unseal(name, row.data)
+    try:
+        return Stored(decoder.decode(sealed.content), sealed, row.etag)
+    except (msgspec.MsgspecError, ValueError) as error:
+        text = f"row {shown(name)} is whole, and not what this version writes: {error}"
+        raise Corrupt(f"{text}; read it with the newer version, or restore the row") from error
+
+
+def birth_of(name: str, row: Row) -> int:
+    """The birth of a row; `NO_BIRTH`: it is damaged."""
+    try:
+        return unseal(name, row.data).birth
+    except Corrupt:
+        return NO_BIRTH

@@ -7,6 +7,7 @@
     ├── EntriesGivenUp       a person accepted their loss: go on behind them
     ├── NotEnoughBookies     try again when more bookies can be written
     ├── NotRecoverable       too few bookies know an entry: bring them back, then try again
+    │   └── NoCopyLeft       no bookie that answers can change that: a person must act
     ├── EntryDamaged         what is stored is not what was written: read it elsewhere
     ├── DirectoryRefused     a person must look at the directory that is named
     │   └── DirectoryInUse   another bookie has it: wait until it ends
@@ -19,6 +20,8 @@ Invariants: attributes hold plain values, since errors cross processes as answer
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from millstream.runtime import MillstreamError
 
@@ -35,6 +38,7 @@ __all__ = [
     "LedgerError",
     "LedgerFenced",
     "LedgerGone",
+    "NoCopyLeft",
     "NotEnoughBookies",
     "NotRecoverable",
 ]
@@ -87,6 +91,22 @@ class NotEnoughBookies(LedgerError):
 
 class NotRecoverable(LedgerError):
     """Whether an entry exists cannot be decided: too few of its bookies answered, or know."""
+
+
+class NoCopyLeft(NotRecoverable):
+    """Every bookie that may have an entry has answered, and none can read it: waiting is no help.
+
+    The text says where the damage is, and what can be done.
+    """
+
+    def __init__(self, ledger: int, entry: int, faults: Iterable[str]) -> None:
+        self.ledger, self.entry = ledger, entry
+        why = "; ".join(faults)
+        super().__init__(
+            f"ledger {ledger}: entry {entry} cannot be read anywhere: {why}. What can be done: put "
+            "the file back as it was, from a backup; if nobody can, `millstream ledger recover "
+            f"{ledger} --accept-loss` gives up what is lost"
+        )
 
 
 class EntryDamaged(LedgerError):

@@ -25,9 +25,11 @@ class Missing(Enum):
 class Found(NamedTuple):
     """Entries that follow each other, packed and unchecked, and why no more.
 
-    `confirmed`: the highest entry that this bookie knows to be confirmed.
+    `confirmed`: the highest entry that this bookie knows to be confirmed. `fault`: which entry is
+    damaged here, in which file and at which offset; "": none that was read.
     """
 
     entries: tuple[bytes, ...] = ()
     missing: Missing = Missing.LIMIT
     confirmed: int = NOTHING
+    fault: str = ""

@@ -66,9 +66,11 @@ class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
 
     `term`: bookies refuse what was written in a lower one, once they know it. `last`, `length`:
     the last entry and the bytes of all payloads, once it is closed. `topic`: whose it is, for
-    people and for whoever looks for orphans. `operation`: the token of the write that made this
-    version, by which a writer whose answer was lost knows its own. `wanted`: the quorum that was
-    asked for, if there were too few bookies for its copies when it was made. `complete`: once it
+    people and for whoever looks for orphans. `first`: the number of its first message in the
+    topic. `owner`: the epoch and opening of the topic in which it was made. `operation`: the token
+    of the write that made this version, by which a writer whose answer was lost knows its own.
+    `wanted`: the quorum that was asked for, if there were too few bookies for its copies when it
+    was made. `complete`: once it
     is closed, entries up to this one are known to have been on every bookie of their write sets.
     `claim`: of whoever copies them elsewhere. `lost`: entries that a person gave up, first and
     last, in order and apart; the last range ends at `ENDLESS` if there may have been more entries
@@ -89,6 +91,8 @@ class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
     complete: int = NOTHING
     claim: Claim | None = None
     lost: tuple[tuple[int, int], ...] = ()
+    first: int = 0
+    owner: tuple[int, int] = (0, 0)
 
     def fragment_of(self, entry: int) -> Fragment:
         """The fragment that an entry is in, or would be."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .entry import NOTHING, unpack
-from .errors import EntryDamaged, NotRecoverable
+from .errors import EntryDamaged, NoCopyLeft, NotRecoverable
 from .found import Found, Missing
 from .record import LedgerRecord
 
@@ -78,6 +78,7 @@ class Recovering:
         self._known: dict[int, dict[int, bytes]] = {}  # by place: what it has
         self._absent: set[tuple[int, int]] = set()  # (place, entry): it surely has it not
         self._unsure: set[tuple[int, int]] = set()  # (place, entry): it had it, or may have
+        self._faults: dict[tuple[int, int], str] = {}  # (place, entry): where its copy is damaged
         self._confirmed = self._fragment.first - 1
         self.at = NOTHING  # the entry that is to be decided
         self._is_reading = self.is_over = False
@@ -110,6 +111,7 @@ class Recovering:
             self._absent.add((place, after))
         elif found.missing is Missing.UNKNOWN or not found.entries:
             self._unsure.add((place, after))
+            self._faults[place, after] = found.fault
         return self._go_on()
 
     def unanswered(self, place: int) -> list[Step]:
@@ -158,6 +160,10 @@ class Recovering:
             return [End(self.at - 1)]
         over = {p for p in places if p in self._silent or (p, self.at) in self._unsure}
         open_to = [place for place in places if place not in over and place not in deny]
+        if not open_to and over and not over & self._silent:
+            self.is_over = True
+            faults = [self._fault(place) for place in sorted(over)]
+            return [Abort(NoCopyLeft(self._record.ledger, self.at, faults))]
         if not open_to:
             self._silent |= over
             return self._abort(f"whether it has an entry {self.at}")
@@ -167,6 +173,12 @@ class Recovering:
                 self._asked[place] = self.at
                 reads.append(Read(place, self._fragment.bookies[place], self.at))
         return reads
+
+    def _fault(self, place: int) -> str:
+        """Why the bookie of a place neither gives the entry to be decided, nor denies it."""
+        fault = self._faults.get((place, self.at))
+        bookie = self._fragment.bookies[place]
+        return fault or f"bookie {bookie} may have had it, and lost a part of its directory"
 
     def _abort(self, what: str) -> list[Step]:
         self.is_over = True

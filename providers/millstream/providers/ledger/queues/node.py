@@ -15,11 +15,14 @@ from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.errors import LedgerError
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.recovery.auditor import Auditor
+from millstream.providers.ledger.recovery.standing import Standing
+from millstream.providers.ledger.scrubbing.scrubber import Scrubber
 from millstream.providers.ledger.serving.census import Census
 from millstream.providers.ledger.serving.cluster_bookies import ClusterBookies
 from millstream.providers.ledger.serving.home import Home
 from millstream.providers.ledger.serving.hosted import HostedBookie
 from millstream.providers.ledger.serving.mending import MendingTarget
+from millstream.providers.ledger.topic.listed import ListedLedgers
 from millstream.providers.ledger.topic.numbers import LostNumbers
 from millstream.providers.ledger.topic.reading.reader import TopicReader
 from millstream.providers.ledger.topic.record import topic_rows
@@ -28,6 +31,7 @@ from millstream.providers.ledger.topic.topics import Topics
 from millstream.runtime import ConfigError, StorageUnavailable
 from millstream.streams import AdapterHost, QueueId
 
+from .damage import damage_is_unavailable
 from .options import LedgerOptions
 
 __all__ = ["LedgerNode"]
@@ -50,7 +54,7 @@ class LedgerNode:
         self._bookies = ClusterBookies(host, rows, home.place)
         self._hosted = HostedBookie(
             *(host, host.disk, home, self._bookies, rows),
-            Census(metadata, ids, host.cluster, host.clock),
+            Census(metadata, ids, ListedLedgers(metadata), host.cluster, host.clock),
             options.bookie,
             options.look_for_lock_s,
         )
@@ -60,6 +64,13 @@ class LedgerNode:
         if home.owner and options.recovery.is_on:
             around = (self._bookies, options.recovery, home.place, host.silo)
             self._auditor = Auditor(context, metadata, records, *around)
+        self._scrubber = Scrubber(
+            *(context, metadata, records),
+            lambda: self._hosted.bookie,
+            self._standing,
+            options.scrub,
+            options.recovery,
+        )
         mending = MendingTarget(context, LostNumbers(topic_rows(metadata)), self._is_lost)
         host.targets.add(mending, host.provider)
         ledgers = BookieLedgers(context, ids, usual)
@@ -68,6 +79,9 @@ class LedgerNode:
 
     def _is_lost(self, bookie: str) -> bool:
         return self._auditor is not None and self._auditor.is_lost(bookie)
+
+    def _standing(self, bookie: str) -> Standing:
+        return self._auditor.standing(bookie) if self._auditor is not None else Standing.AWAY
 
     async def start(self) -> None:
         """Find the bookies, and run the directory's if nobody does. Raises ConfigError: the
@@ -82,23 +96,28 @@ class LedgerNode:
         self._tasks.start(self._topics.keep_swept(self._bookies.is_first))
         if self._auditor is not None:
             self._tasks.start(self._auditor.run())
+        self._tasks.start(self._scrubber.run())
 
     def _name(self, queue: QueueId) -> str:
         return f"{self._provider}/{queue}"
 
     async def open(self, queue: QueueId, epoch: int, /) -> Topic:
         """Open a queue's topic. Raises QueueFenced, QueueUnavailable."""
-        return await self._topics.open(
-            self._name(queue), epoch, self._options.topic, self._options.settings
-        )
+        options = self._options
+        with damage_is_unavailable(queue):
+            return await self._topics.open(
+                self._name(queue), epoch, options.topic, options.settings
+            )
 
     async def last_epoch(self, queue: QueueId, /) -> int:
         """The epoch in which a queue's topic was opened last. Raises QueueUnavailable."""
-        return await self._topics.last_epoch(self._name(queue))
+        with damage_is_unavailable(queue):
+            return await self._topics.last_epoch(self._name(queue))
 
     async def marks(self, queue: QueueId) -> dict[str, int]:
         """How far the cursors of a queue's topic are. Raises QueueUnavailable."""
-        return await self._topics.marks(self._name(queue))
+        with damage_is_unavailable(queue):
+            return await self._topics.marks(self._name(queue))
 
     def reader(self, queue: QueueId) -> TopicReader:
         """A reader beside the queue's owner."""

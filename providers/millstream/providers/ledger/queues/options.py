@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from millstream.providers.ledger.bookie.options import BookieOptions
 from millstream.providers.ledger.protocol.entry import HEAD_BYTES
 from millstream.providers.ledger.recovery.options import RecoveryOptions
+from millstream.providers.ledger.scrubbing.options import ScrubOptions
 from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.runtime import ConfigError
 from millstream.runtime.extending import check_fields
@@ -31,6 +32,7 @@ class LedgerOptions:
         topic, settings: of each queue's topic: limits, retention, copies, size of ledgers.
         bookie: of the directory.
         recovery: how lost copies are made again, where each silo has a directory of its own.
+        scrub: how a bookie looks for damage in its directory.
     """
 
     store: str = "default"
@@ -41,6 +43,7 @@ class LedgerOptions:
     settings: LedgerTopicSettings = field(default_factory=LedgerTopicSettings)
     bookie: BookieOptions = field(default_factory=BookieOptions)
     recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
+    scrub: ScrubOptions = field(default_factory=ScrubOptions)
 
     def __post_init__(self) -> None:
         check_fields(self)

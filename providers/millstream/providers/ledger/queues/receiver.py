@@ -19,6 +19,7 @@ from millstream.providers.ledger.topic.topic import Topic
 from millstream.runtime import CursorTooOld, QueueUnavailable, StorageError
 from millstream.streams import Page, QueueId, QueueMessage, StreamId, Token
 
+from .damage import damage_is_unavailable
 from .desk import Desk
 from .form import out_of_topic
 
@@ -73,7 +74,8 @@ class LedgerReceiver:
     async def _next(self, max_events: int, max_bytes: int, wait_s: float) -> list[QueueMessage]:
         cursor = self._started()
         try:
-            found = await cursor.read(max_events, max_bytes, wait_s)
+            with damage_is_unavailable(self._queue):
+                found = await cursor.read(max_events, max_bytes, wait_s)
             self._has_failed = False
         except CursorTooOld as error:
             cursor.tell_later(error.first)  # to whoever starts next
@@ -153,7 +155,8 @@ class LedgerReader:
     async def _bounds(self) -> tuple[int, int]:
         """What bookies know of the end may be less than an owner knew here before."""
         topic = self._desk.topic(self._queue)
-        first, end = await self._beside.bounds() if topic is None else (topic.first, topic.end)
+        with damage_is_unavailable(self._queue):
+            first, end = await self._beside.bounds() if topic is None else (topic.first, topic.end)
         self._end = max(self._end, end)
         return first, self._end
 
@@ -164,7 +167,8 @@ class LedgerReader:
         return Token(self._era, first), Token(self._era, end - 1)
 
     async def seek(self, when: datetime, /) -> Token | None:
-        number = await self._reads().seek(when.timestamp())
+        with damage_is_unavailable(self._queue):
+            number = await self._reads().seek(when.timestamp())
         _, end = await self._bounds()
         return Token(self._era, number) if number < end else None
 
@@ -177,7 +181,8 @@ class LedgerReader:
         /,
     ) -> Page:
         try:
-            found = await self._reads().read(position.seq, max_events, max_bytes)
+            with damage_is_unavailable(self._queue):
+                found = await self._reads().read(position.seq, max_events, max_bytes)
         except CursorTooOld as error:
             first = Token(self._era, error.first)
             raise CursorTooOld(f"{self._queue}: {error}", first=first) from None

@@ -102,6 +102,10 @@ class Auditor:
         """Is this the silo that looks after copies, as far as it knows?"""
         return self._is_acting
 
+    def standing(self, bookie: str) -> Standing:
+        """What may be expected of a bookie, as of the last look."""
+        return self._standings.of(bookie)
+
     def is_lost(self, bookie: str) -> bool:
         """Has nobody run it for so long that it is lost?"""
         return self._standings.of(bookie) is Standing.LOST

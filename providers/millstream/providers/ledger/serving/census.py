@@ -1,34 +1,58 @@
 """Which ledgers there are, for bookies that want to know what of their own is still wanted.
 
 Owns: `Census`. Not: what a bookie does with what is gone (`bookie.collection`). Invariants: a
-ledger counts as gone only if a read of its one row, made after the bookie was asked, finds none,
-and its number was given out by these rows: after an older backup of them was restored, what they
-do not know is kept. Numbers below which all are gone are proved one by one (`LedgerIds.oldest`).
+ledger counts as gone only if a read of its one row, made after the bookie was asked, finds none, no
+topic lists it, and its number was given out by these rows: after an older backup of them was
+restored, what they do not know is kept. Numbers below which all are gone are proved one by one
+(`LedgerIds.oldest`).
 """
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Protocol
 
 from millstream.providers.ledger.bookie.bookie import Bookie
 from millstream.providers.ledger.metadata.instance import instance_of
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
+from millstream.runtime import Corrupt
 from millstream.runtime.extending import Clock
 
 __all__ = ["Census", "fresh_name"]
 
+log = logging.getLogger("millstream.ledger")
+
 NAME_BITS = 2.0**32
+
+
+class Listed(Protocol):
+    """Knows which ledgers topics list. Every method may raise StorageError."""
+
+    async def all(self) -> Mapping[int, str]:
+        """All listed ledgers, each with its topic; as of a moment ago."""
+        ...
+
+    async def damage(self, topic: str, ledger: int, /) -> Corrupt | None:
+        """What is wrong with a ledger that has no row; None: the topic lists it no more."""
+        ...
 
 
 class Census:
     """The rows of ledgers, as bookies ask them. Every method may raise StorageError.
 
     Args:
+        listed: a ledger that a topic lists is not gone, even if it has no row.
         cluster: its name.
     """
 
-    def __init__(self, metadata: Metadata, ids: LedgerIds, cluster: str, clock: Clock) -> None:
+    def __init__(
+        self, metadata: Metadata, ids: LedgerIds, listed: Listed, cluster: str, clock: Clock
+    ) -> None:
         self._metadata = metadata
         self._rows = ledger_rows(metadata)
+        self._listed = listed
         self._ids = ids
         self._cluster = cluster
         self._clock = clock
@@ -51,9 +75,13 @@ class Census:
             if not record.needs(bookie.name):
                 elsewhere.add(record.ledger)
 
+        listed = await self._listed.all()
+
         async def is_gone(ledger: int) -> bool:
             # a scan may be a moment old: what it shows is kept, what it does not is looked up
-            return ledger < free and ledger not in kept and await self._rows.read(ledger) is None
+            if ledger >= free or ledger in kept or await self._rows.read(ledger) is not None:
+                return False
+            return ledger not in listed or not await self._is_damaged(listed[ledger], ledger)
 
         async def is_elsewhere(ledger: int) -> bool:
             if ledger not in elsewhere:
@@ -61,8 +89,15 @@ class Census:
             now = await self._rows.read(ledger)
             return now is not None and not now.needs(bookie.name)
 
-        oldest = await self._ids.oldest(min(kept, default=None))
+        oldest = await self._ids.oldest(min(kept | listed.keys(), default=None))
         await bookie.collect(is_gone, oldest, is_elsewhere)
+
+    async def _is_damaged(self, topic: str, ledger: int) -> bool:
+        """Does a topic list a ledger whose row is gone?"""
+        damage = await self._listed.damage(topic, ledger)
+        if damage is not None:
+            log.error("%s; its entries are kept", damage)
+        return damage is not None
 
 
 def fresh_name(clock: Clock) -> str:

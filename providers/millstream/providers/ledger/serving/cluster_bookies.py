@@ -140,6 +140,15 @@ class ClusterBookies:
         }
         return here | others
 
+    def unwilling(self) -> Mapping[str, str]:
+        here = {name: why for name, one in self._here.items() if (why := one.why_read_only())}
+        others = {
+            name: f"bookie {name} in {record.silo} takes no entries: its disk is full"
+            for name, record in self.known().items()
+            if name not in self._here and not record.is_writable and self._is_live(record.silo)
+        }
+        return here | others
+
     def _may_take(self, record: BookieRecord) -> bool:
         """Is it there, to stay, and of the place where new ledgers belong?"""
         is_ours = record.place == self._place and not record.is_draining
@@ -227,6 +236,13 @@ class ClusterBookies:
         if (here := self._here.get(bookie)) is not None:
             return await here.tell(ledger, term, confirmed)
         refusal = await self._ask(bookie, BookieTarget.tell, CALL_S, ledger, term, confirmed)
+        if refusal is not None:
+            raise await self._refused(refusal)
+
+    async def suspect(self, bookie: str, ledger: int, entry: int, /) -> None:
+        if (here := self._here.get(bookie)) is not None:
+            return here.suspect(ledger, entry)
+        refusal = await self._ask(bookie, BookieTarget.suspect, CALL_S, ledger, entry)
         if refusal is not None:
             raise await self._refused(refusal)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 import msgspec
 
@@ -18,7 +19,11 @@ from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
 from millstream.providers.ledger.bookie.options import BookieOptions, HighWater, Known
 from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.rows import Rows
-from millstream.providers.ledger.protocol.errors import DirectoryInUse, LedgerError
+from millstream.providers.ledger.protocol.errors import (
+    BookieReadOnly,
+    DirectoryInUse,
+    LedgerError,
+)
 from millstream.runtime import StorageError
 from millstream.runtime.extending import Disk
 
@@ -35,6 +40,8 @@ AFTER_FAILURE_S = 5.0
 COLLECT_FIRST_S = 2.0
 """After a start: a silo that never runs for long leaves a segment each time."""
 COLLECT_EVERY_S = 60.0
+COLLECT_FULL_S = 5.0
+"""While the disk is full: what may be deleted is deleted soon."""
 LOCKED_S = 10.0
 TELL_EVERY_S = 60.0
 
@@ -67,7 +74,10 @@ class HostedBookie:
         self._options = options
         self._look_for_lock_s = look_for_lock_s
         self._bookie: Bookie | None = None
+        self._failure = ""  # what was said last, and when it is said again
+        self._tell_at_s = 0.0
         self._collect_at_s = 0.0
+        self._was_full = False
         self._locked_s = 0.0  # so long nobody is known to run the bookie, and the lock is held
         self._running: asyncio.Task[None] | None = None
 
@@ -81,6 +91,11 @@ class HostedBookie:
     def keep_trying(self) -> None:
         """Go on trying to run it, though it could not be started; each failure is logged."""
         self._running = self._silo.tasks.start(self._run())
+
+    @property
+    def bookie(self) -> Bookie | None:
+        """The bookie, while this silo runs it."""
+        return self._bookie
 
     @property
     def runs_here(self) -> bool:
@@ -104,9 +119,16 @@ class HostedBookie:
                     await self._watch(self._bookie)
                     pause_s = SAY_EVERY_S
             except (LedgerError, OSError, StorageError) as error:
-                log.error("%s: its bookie cannot run: %s", self._path, error)
+                self._tell_failure(str(error))
                 pause_s = AFTER_FAILURE_S
             await asyncio.sleep(pause_s)
+
+    def _tell_failure(self, why: str) -> None:
+        """Say why the bookie cannot run; the same again once a minute."""
+        now_s = self._silo.clock.now()
+        if why != self._failure or now_s >= self._tell_at_s:
+            self._failure, self._tell_at_s = why, now_s + TELL_EVERY_S
+            log.error("%s: its bookie cannot run: %s", self._path, why)
 
     async def _try(self) -> None:
         """Open the directory, unless another process has it."""
@@ -120,7 +142,7 @@ class HostedBookie:
         except DirectoryInUse:
             self._tell_of_holder()
             return
-        self._bookie, self._locked_s = bookie, 0.0
+        self._bookie, self._locked_s, self._failure = bookie, 0.0, ""
         self._collect_at_s = self._silo.clock.now() + COLLECT_FIRST_S
         text = "%s: bookie %s runs here, start %d; its directory was read in %.0f ms (%d bytes)"
         took_ms, size = bookie.opened_s * 1000, bookie.scanned.size_bytes
@@ -179,9 +201,14 @@ class HostedBookie:
             await self._leave()
             return
         await self._say(bookie)
-        if self._silo.clock.now() >= self._collect_at_s:
-            self._collect_at_s = self._silo.clock.now() + COLLECT_EVERY_S
-            await self._census.collect(bookie)
+        now_s, is_full = self._silo.clock.now(), bookie.state is BookieState.READ_ONLY
+        if is_full and not self._was_full:
+            self._collect_at_s = now_s
+        self._was_full = is_full
+        if now_s >= self._collect_at_s:
+            self._collect_at_s = now_s + (COLLECT_FULL_S if is_full else COLLECT_EVERY_S)
+            with suppress(BookieReadOnly):  # without any room nothing can be removed, either
+                await self._census.collect(bookie)
 
     async def _say(self, bookie: Bookie) -> None:
         """Write its row, if it has changed."""

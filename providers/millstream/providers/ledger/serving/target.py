@@ -32,10 +32,11 @@ class FoundAnswer(msgspec.Struct, frozen=True):
     entries: list[bytes] = msgspec.field(default_factory=list)
     missing: Missing = Missing.LIMIT
     confirmed: int = -1
+    fault: str = ""
     refusal: Refusal | None = None
 
     def found(self) -> Found:
-        return Found(tuple(self.entries), self.missing, self.confirmed)
+        return Found(tuple(self.entries), self.missing, self.confirmed, self.fault)
 
 
 class BookieTarget(SystemTarget):
@@ -78,9 +79,18 @@ class BookieTarget(SystemTarget):
             if (refusal := self._other(boot)) is not None:
                 return FoundAnswer(refusal=refusal)
             found = await self._bookie.read(ledger, first, entries_max, bytes_max, term)
-            return FoundAnswer(list(found.entries), found.missing, found.confirmed)
+            return FoundAnswer(list(found.entries), found.missing, found.confirmed, found.fault)
         except LedgerError as error:
             return FoundAnswer(refusal=refusal_of(error))
+
+    async def suspect(self, boot: int, ledger: int, entry: int) -> Refusal | None:
+        """The copy of an entry is damaged or missing."""
+        try:
+            if (refusal := self._other(boot)) is None:
+                self._bookie.suspect(ledger, entry)
+            return refusal
+        except LedgerError as error:
+            return refusal_of(error)
 
     async def watch(self, boot: int, ledger: int, confirmed: int, wait_s: float) -> NumberAnswer:
         """What is confirmed, once it is more than that."""

@@ -33,6 +33,11 @@ class Writer(Protocol):
         ...
 
     @property
+    def trouble(self) -> str:
+        """Why bookies of this ledger do not answer now, in their own words; "": all do."""
+        ...
+
+    @property
     def is_short(self) -> bool:
         """Would a new ledger have copies that this one has not, with the bookies of now?"""
         ...
@@ -62,6 +67,11 @@ class Writer(Protocol):
 class Reader(Protocol):
     """Reads one ledger, without disturbing its writer."""
 
+    @property
+    def record(self) -> LedgerRecord:
+        """The ledger's row, as this reader has read it last."""
+        ...
+
     async def read(self, first: int, entries_max: int, bytes_max: int, /) -> Sequence[Entry]:
         """Confirmed entries from `first` on, checked, one at least; [] if there is none yet.
 
@@ -80,9 +90,17 @@ class Reader(Protocol):
 class Ledgers(Protocol):
     """Ledgers of one cluster."""
 
-    async def create(self, quorum: Quorum | None, topic: str, /) -> Writer:
-        """A new, empty ledger; None: with the usual quorum. Raises NotEnoughBookies,
-        StorageError."""
+    async def create(
+        self, quorum: Quorum | None, topic: str, /, first: int = 0, owner: tuple[int, int] = (0, 0)
+    ) -> Writer:
+        """A new, empty ledger; None: with the usual quorum.
+
+        Args:
+            first: the number that its first message will have in the topic.
+            owner: the opening of the topic that makes it (`TopicRecord.owner`).
+
+        Raises NotEnoughBookies, StorageError.
+        """
         ...
 
     async def recover(self, ledger: int, /) -> LedgerRecord:

@@ -16,11 +16,23 @@ import msgspec
 from millstream.providers.ledger.metadata.metadata import Metadata, key_part
 from millstream.providers.ledger.metadata.rows import Rows
 from millstream.providers.ledger.protocol.entry import NOTHING
-from millstream.runtime import QueueFenced
+from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
+from millstream.runtime import Corrupt, QueueFenced
+from millstream.runtime.extending import shown
 
 from .options import LedgerTopicSettings
 
-__all__ = ["FIRST_NUMBER", "Span", "TopicRecord", "opened", "owned", "topic_rows"]
+__all__ = [
+    "FIRST_NUMBER",
+    "Span",
+    "TopicRecord",
+    "contradiction",
+    "listed_and_gone",
+    "opened",
+    "owned",
+    "refuse_other",
+    "topic_rows",
+]
 
 FIRST_NUMBER = 1
 """The number of a topic's first message."""
@@ -76,6 +88,10 @@ class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
         """Who may change it: the opening of an epoch; later ones are higher."""
         return self.epoch, self.opening
 
+    def lists(self, ledger: int) -> bool:
+        """Is this one of its ledgers?"""
+        return any(span.ledger == ledger for span in self.spans)
+
     def backlog(self, mark: int, end: int) -> int:
         """How many messages there may be behind `mark` and before `end`."""
         left_out = sum(min(one.left_out, max(0, one.end - 1 - mark)) for one in self.spans)
@@ -95,7 +111,7 @@ class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
 
     def with_ledger(self, ledger: int) -> TopicRecord:
         """Messages go on in this ledger; all others are sealed."""
-        if any(span.ledger == ledger for span in self.spans):
+        if self.lists(ledger):
             return self
         assert all(span.is_sealed for span in self.spans), self
         return msgspec.structs.replace(self, spans=(*self.spans, Span(ledger, self.next)))
@@ -153,6 +169,36 @@ def owned(
     return checked
 
 
+def contradiction(topic: str, what: str) -> Corrupt:
+    """Two rows of a topic, or a row and its ledger, do not say the same."""
+    text = f"topic {shown(topic)}: {what}; one of the two is damaged or older than it was: stop "
+    return Corrupt(f"{text}the processes that use the store, and restore the newest backup of it")
+
+
+def listed_and_gone(topic: str, ledger: int) -> Corrupt:
+    """A ledger leaves the list before it is deleted, so one that is listed now is there."""
+    text = f"its row (topics/) lists ledger {ledger}, and the row of that ledger (ledgers/) is gone"
+    return contradiction(topic, text)
+
+
+def refuse_other(topic: str, span: Span, record: LedgerRecord) -> None:
+    """Raise Corrupt unless the row of a ledger says what the topic's list says of it."""
+    listed = f"its row (topics/) lists ledger {span.ledger}"
+    if (record.topic, record.first) != (topic, span.first):
+        text = f"{listed} from message {span.first} on; the row of that ledger (ledgers/) says: "
+        text += f"topic {shown(record.topic)}, from message {record.first} on"
+        raise contradiction(topic, text)
+    if not span.is_sealed:
+        return
+    if record.state is not LedgerState.CLOSED:
+        text = f"{listed} with its end at entry {span.last}; the row of that ledger (ledgers/) "
+        raise contradiction(topic, f"{text}has no end: it is {record.state.value}")
+    if (record.last, record.length) != (span.last, span.size_bytes):
+        text = f"{listed} with {span.size_bytes} bytes up to entry {span.last}; the row of that "
+        text += f"ledger (ledgers/) has {record.length} bytes up to entry {record.last}"
+        raise contradiction(topic, text)
+
+
 def topic_rows(metadata: Metadata) -> Rows[str, TopicRecord]:
     """The records of topics, by name."""
-    return Rows(metadata, "topics/", TopicRecord, key_part)
+    return Rows(metadata, "topics/", TopicRecord, key_part, is_witnessed=True)

@@ -8,6 +8,7 @@ nobody before it and all before it are confirmed; a ledger leaves the list befor
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from asyncio import Future
 from bisect import bisect_right
@@ -21,6 +22,7 @@ from millstream.providers.ledger.metadata.rows import Rows
 from millstream.providers.ledger.protocol.errors import LedgerError, LedgerGone
 from millstream.runtime import (
     ConfigError,
+    Corrupt,
     CursorTooOld,
     QueueFenced,
     QueueUnavailable,
@@ -38,9 +40,11 @@ from .ledgers import Ledgers
 from .options import LedgerTopicOptions, LedgerTopicSettings
 from .reading.pages import MessagesLost, Pages
 from .reading.tail import Tail
-from .record import Span, TopicRecord
+from .record import Span, TopicRecord, contradiction, listed_and_gone
 
 __all__ = ["Topic", "TopicHome"]
+
+log = logging.getLogger("millstream.ledger")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +73,10 @@ class Topic:
         self._options = options
         self._outbox = outbox
         self._tail = Tail(options.cache_bytes_max)
-        self._pages = Pages(home.ledgers)
+        self._pages = Pages(home.ledgers, taken.owned.name)
         self._room_bytes = 0.0  # so much may be appended before cursors are looked at
         self._cursors: dict[str, Cursor] = {}
+        self._damaged: set[str] = set()  # cursors whose rows cannot be read: all is kept for them
         self._waiters: list[tuple[int, Future[None]]] = []
         self._trimming: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -140,7 +145,7 @@ class Topic:
 
         Up to `messages_max` messages and `bytes_max` bytes of payload, but one message at least;
         fewer where a ledger ends. Raises CursorTooOld(first): what is before `first` was deleted,
-        or is lost; QueueUnavailable.
+        or is lost; Corrupt: a message that must be there is not; QueueUnavailable.
         """
         while True:
             self._refuse_gone(number)
@@ -151,20 +156,38 @@ class Topic:
                 return found
             span = self._span_of(number)
             try:
-                return await self._pages.read(
-                    span, number, messages_max, bytes_max, self._end_in(span)
-                )
+                end = self._end_in(span)
+                if found := await self._pages.read(span, number, messages_max, bytes_max, end):
+                    return found
+                text = f"message {number} is before the end, {self.end}, and ledger {span.ledger}"
+                raise contradiction(self.name, f"{text} has it in none of its {end} entries")
             except MessagesLost as lost:
                 text = f"topic {shown(self.name)}: {lost}"
                 raise CursorTooOld(text, first=lost.first) from None
+            except Corrupt:
+                raise
             except (LedgerError, StorageError) as error:
                 if not isinstance(error, LedgerGone) or number >= self.first:
-                    raise self._unreadable(error) from error
+                    raise await self._why_unreadable(span.ledger, error) from error
 
     def _refuse_gone(self, number: int) -> None:
         if number < self.first:
             text = f"topic {shown(self.name)}: message {number} is gone, {self.first} is the first"
             raise CursorTooOld(text, first=self.first)
+
+    async def _why_unreadable(self, ledger: int, error: Exception) -> QueueUnavailable | Corrupt:
+        """A ledger that is gone though the list has it now is damage; a later owner may have
+        deleted one that this owner's list has."""
+        if isinstance(error, LedgerGone):
+            try:
+                now = await self._home.topics.read(self.name)
+            except Corrupt as damage:
+                return damage
+            except StorageError as unknown:
+                return self._unreadable(unknown)
+            if now is not None and now.lists(ledger):
+                return listed_and_gone(self.name, ledger)
+        return self._unreadable(error)
 
     def _unreadable(self, error: Exception) -> QueueUnavailable:
         text = f"topic {shown(self.name)} cannot be read: {type(error).__name__}: {error}"
@@ -210,6 +233,8 @@ class Topic:
             found = await self._pages.seek_in(
                 self._owned.record.spans, ceil_ms(time_s), self._end_in
             )
+        except Corrupt:
+            raise
         except (LedgerError, StorageError) as error:
             raise self._unreadable(error) from error
         return self.end if found is None else max(found, self.first)
@@ -218,7 +243,8 @@ class Topic:
         """The named cursor; a new one begins at message `start` (None: the oldest that is kept).
 
         It holds messages back from being deleted until they are acknowledged or it is dropped.
-        Raises ConfigError (`cursors_max`), QueueFenced, StorageError.
+        Raises ConfigError (`cursors_max`), QueueFenced, Corrupt (its row is damaged, or older than
+        it was; `drop_cursor` does not mind), StorageError.
         """
         found = self._cursors.get(name)
         if found is not None:
@@ -226,6 +252,7 @@ class Topic:
         check_text("the name of a cursor", name)
         if name in self.record.cursors:
             record = await load(self._home.cursors, (self.name, name), self.record.owner, 0)
+            self._refuse_ahead(record)
         else:
             wanted = self.first if start is None else start
             mark = min(max(wanted, self.first), self.end) - 1
@@ -234,7 +261,16 @@ class Topic:
             await self._owned.update(self._with_cursor(name))
         return self._put(record)
 
+    def _refuse_ahead(self, record: CursorRecord) -> None:
+        """Raise Corrupt if a cursor has acknowledged what is not there: the numbers of lost
+        messages must not be given again."""
+        last = max([record.mark, *(end for _, end in record.ranges)])
+        if last >= self.end:
+            text = f"its cursor {shown(record.cursor)} (cursors/) has acknowledged message {last}, "
+            raise contradiction(self.name, f"{text}and its ledgers end before message {self.end}")
+
     def _put(self, record: CursorRecord) -> Cursor:
+        self._damaged.discard(record.cursor)
         made = self._cursors.get(record.cursor)  # another call may have been faster
         if made is None:
             made = Cursor(self._home.cursors, record, self, self._options, self._home.tasks)
@@ -267,6 +303,7 @@ class Topic:
 
         await self._owned.update(change)
         await self._home.cursors.delete((self.name, name))
+        self._damaged.discard(name)
         self.cursor_moved()
         self.cursor_stored()
 
@@ -275,9 +312,23 @@ class Topic:
         await self._owned.update(lambda record: msgspec.structs.replace(record, settings=settings))
 
     async def begin(self) -> None:
-        """Load the stored cursors, and look at age and retention from now on."""
-        await asyncio.gather(*map(self.cursor, self.record.cursors))
+        """Load the stored cursors, and look at age and retention from now on.
+
+        A cursor that is damaged stops nobody but its own reader: nothing is deleted until it is
+        restored or dropped. Raises QueueFenced, Corrupt (it is ahead of the topic), StorageError.
+        """
+        await asyncio.gather(*map(self._begin_cursor, self.record.cursors))
         self._tend()
+
+    async def _begin_cursor(self, name: str) -> None:
+        try:
+            record = await load(self._home.cursors, (self.name, name), self.record.owner, 0)
+        except Corrupt as error:
+            self._damaged.add(name)
+            log.error("%s; until then topic %s keeps all messages", error, shown(self.name))
+            return
+        self._refuse_ahead(record)
+        self._put(record)
 
     def _tend(self) -> None:
         if self._writing.ended is None:
@@ -364,6 +415,8 @@ class Topic:
             self._trimming = self._home.tasks.start(self._trim())
 
     def _count_to_trim(self) -> int:
+        if self._damaged:
+            return 0
         now_ms = int(self._home.clock.wall_s() * 1000)
         # what cursors have stored counts, so that none is rolled back to what is deleted
         marks = (min(one.mark, one.stored_mark) for one in self._cursors.values())
@@ -383,6 +436,8 @@ class Topic:
             await self._owned.update(without)
         except QueueFenced as error:
             self.fence(error)
+        except Corrupt as error:
+            log.error("topic %s keeps all messages: %s", shown(self.name), error)
         except StorageError:
             pass  # the next look tries again
         else:

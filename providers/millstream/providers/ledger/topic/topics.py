@@ -1,8 +1,9 @@
 """The topics of one cluster of ledgers, as one process uses them.
 
 Owns: `Topics`: opening, reading, deleting, and looking for ledgers that nobody needs. Not: what a
-topic does (`topic`). Invariant: a ledger is deleted only if no list has it, and it was fenced
-before, so that whoever made it and came late appends nothing to it.
+topic does (`topic`). Invariants: a ledger is deleted only if no list has it, nor can have it any
+more, since the list has left it behind or its maker does not own the topic any more; it is fenced
+before, so that an owner whose topic was deleted acknowledges nothing more.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from millstream.providers.ledger.metadata.ledgers import ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.errors import LedgerError, LedgerGone
 from millstream.providers.ledger.protocol.record import LedgerRecord
-from millstream.runtime import ConfigError, QueueUnavailable, StorageError
+from millstream.runtime import ConfigError, Corrupt, QueueUnavailable, StorageError
 from millstream.runtime.extending import Clock, Tasks, check_text, shown
 
 from .appending.outbox import Outbox
@@ -71,8 +72,9 @@ class Topics:
                 of before is fenced then.
             settings: hold from the next ledger on; None: those that are stored.
 
-        Raises QueueFenced (another one has this epoch, or somebody a higher one), QueueUnavailable
-        (rows or ledgers cannot be read or written now: open it again), ConfigError.
+        Raises QueueFenced (another one has this epoch, or somebody a higher one), Corrupt (a row is
+        damaged, or older than it was), QueueUnavailable (rows or ledgers cannot be read or written
+        now: open it again), ConfigError.
         """
         check_name(name)
         chosen = options or LedgerTopicOptions()
@@ -91,6 +93,9 @@ class Topics:
         topic = Topic(home, taken, outbox, chosen)
         try:
             await topic.begin()
+        except Corrupt:
+            await topic.let_go()
+            raise
         except StorageError as error:
             await topic.let_go()
             text = f"topic {shown(name)}: its cursors cannot be read: {error}"
@@ -101,26 +106,31 @@ class Topics:
         return topic
 
     async def find(self, name: str) -> TopicRecord | None:
-        """The row of a topic; None: it was never opened. Raises QueueUnavailable."""
+        """The row of a topic; None: it was never opened. Raises Corrupt, QueueUnavailable."""
         try:
             return await self._home.topics.read(name)
+        except Corrupt:
+            raise
         except StorageError as error:
             raise QueueUnavailable(f"topic {shown(name)} cannot be read: {error}") from error
 
     async def last_epoch(self, name: str) -> int:
-        """The epoch in which a topic was opened last; 0: never. Raises QueueUnavailable."""
+        """The epoch in which a topic was opened last; 0: never. Raises Corrupt,
+        QueueUnavailable."""
         record = await self.find(name)
         return 0 if record is None else record.epoch
 
     async def marks(self, name: str) -> dict[str, int]:
         """The cursors of a topic, and up to where each has acknowledged all, as it was stored.
 
-        Raises QueueUnavailable.
+        Raises Corrupt, QueueUnavailable.
         """
         found = await self.find(name)
         cursors = () if found is None else found.cursors
         try:
             rows = [(one, await self._home.cursors.read((name, one))) for one in cursors]
+        except Corrupt:
+            raise
         except StorageError as error:
             text = f"topic {shown(name)}: its cursors cannot be read: {error}"
             raise QueueUnavailable(text) from error
@@ -156,9 +166,7 @@ class Topics:
         deleted = 0
         async for record in self._rows.scan():
             if await self._is_orphan(record) and await self._fence(record.ledger):
-                # read again: until it was fenced, its maker might have put it into the list
-                if await self._is_orphan(record) and await self._delete(record.ledger):
-                    deleted += 1
+                deleted += await self._delete(record.ledger)
         return deleted
 
     async def keep_swept(self, runs_here: Callable[[], bool]) -> None:
@@ -168,6 +176,8 @@ class Topics:
             if runs_here():
                 try:
                     await self.sweep()
+                except Corrupt as error:
+                    log.error("ledgers without a topic were not looked for: %s", error)
                 except StorageError as error:
                     log.info("ledgers without a topic were not looked for: %s", error)
 
@@ -176,7 +186,12 @@ class Topics:
         if is_young or not record.topic:
             return False
         topic = await self._home.topics.read(record.topic)
-        return topic is None or all(span.ledger != record.ledger for span in topic.spans)
+        if topic is None:
+            return True
+        if topic.lists(record.ledger):
+            return False
+        # an owner that made it, and still owns the topic, may put it into the list at any time
+        return record.first < topic.trimmed or record.owner < topic.owner
 
     async def _fence(self, ledger: int) -> bool:
         try:

@@ -84,11 +84,12 @@ class PushGroup(Generic[T]):
         async for batch in consumer:
             assert consumer.given is not None
             partition, start = consumer.given
+            cancelled = cancellations()  # handlers before may have left some of their own
             try:
                 await self._handle(consumer, batch)
                 failures.pop(partition, None)
             except (Exception, asyncio.CancelledError) as raised:
-                error = own_failure(raised)
+                error = own_failure(raised, cancelled)
                 before = failures.get(partition, (start, 0))
                 nth = before[1] + 1 if before[0] == start else 1
                 failures[partition] = start, nth
@@ -124,10 +125,11 @@ class PushGroup(Generic[T]):
             self._end(error)
             return False
         if retries.exhausted is not None:
+            cancelled = cancellations()
             try:
                 await retries.exhausted(batch, error)
             except (Exception, asyncio.CancelledError) as raised:
-                self._end(own_failure(raised))
+                self._end(own_failure(raised, cancelled))
                 return False
         if consumer.given is not None:  # a handler that commits may have done so
             await consumer.commit()
@@ -162,11 +164,19 @@ class PushGroup(Generic[T]):
                 self.failed = self.failed or ended
 
 
-def own_failure(raised: BaseException) -> Exception:
-    """A handler's failure as an error. Raises a cancellation that came from outside."""
+def cancellations() -> int:
+    """How often the running task was asked to end."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+def own_failure(raised: BaseException, cancelled: int) -> Exception:
+    """A handler's failure as an error. Raises a cancellation that came from outside.
+
+    Args: `cancelled`: the `cancellations` before the handler was called.
+    """
     if isinstance(raised, Exception):
         return raised
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
+    if cancellations() > cancelled:
         raise raised
     return GrainError("asyncio.CancelledError", "the handler awaited something that was cancelled")

@@ -12,7 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .message import LastLease, LeaseToken, Message, Metadata, State, Step, Terms, key_of
+from .message import (
+    NO_TERMS,
+    LastLease,
+    LeaseToken,
+    Message,
+    Metadata,
+    State,
+    Step,
+    Terms,
+    key_of,
+    new_message,
+)
 from .settings import SettingsRow
 
 __all__ = ["AnswerRow", "ChangeEvent", "Changes", "Counters", "MessageRow", "SessionRow"]
@@ -21,7 +32,8 @@ Plain = str | int | bool | None | tuple["Plain", ...]
 
 
 class MessageRow(NamedTuple):
-    """One message as it is stored. All but the first nine fields can change after its first row.
+    """One message as it is stored. All but the first nine fields can change after its first row,
+    and the payload once: when `freed` is set, to nothing.
 
     `lease_ms`, `invisible_ms` and `own_attempts` are what it brought itself. `first_priority` is
     None while its priority never changed. `epoch` and `leased_version` are the token of its latest
@@ -49,6 +61,7 @@ class MessageRow(NamedTuple):
     worker: str
     ended: str
     reason: str
+    freed: bytes = b""
 
 
 class Counters(NamedTuple):
@@ -225,7 +238,7 @@ class Recorder:
                 lease.worker if lease else "",
                 reason,
                 message.due_ms,
-                len(message.payload),
+                message.payload_bytes,
                 message.created_ms,
                 message.sequence,
             )
@@ -312,18 +325,20 @@ def row_of(message: Message) -> MessageRow:
         lease.worker if lease else "",
         (lease.ended or "") if lease else "",
         lease.reason if lease else "",
+        message.freed,
     )
 
 
 def message_of(row: MessageRow, exclusivity_key: str | None) -> Message:
     """The message of a row; its place in indexes and timers is not set."""
-    metadata = tuple((key, value) for key, value in row.metadata)
-    value = dict(metadata).get(exclusivity_key) if exclusivity_key is not None else None
-    terms = Terms(row.lease_ms, row.invisible_ms, row.own_attempts)
+    value = dict(row.metadata).get(exclusivity_key) if exclusivity_key is not None else None
+    own = row.lease_ms, row.invisible_ms, row.own_attempts
+    terms = NO_TERMS if own == NO_TERMS else Terms(*own)
     key = key_of(row.priority, row.sequence)
-    message = Message(
-        row.id, row.payload, key, metadata, value, row.attempts, terms, row.created_ms
+    message = new_message(
+        row.id, row.payload, key, row.metadata, value, row.attempts, terms, row.created_ms
     )
+    message.freed = row.freed
     message.first_priority = row.first_priority
     message.state = State(row.state)
     message.version = row.version

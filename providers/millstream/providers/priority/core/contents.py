@@ -32,6 +32,7 @@ from .message import (
     State,
     Step,
     key_of,
+    new_message,
 )
 from .settings import SHAPES_MAX, QueueSettings
 
@@ -55,6 +56,7 @@ class Contents:
         "layout",
         "messages",
         "now_ms",
+        "payload_bytes",
         "queue",
         "recorder",
         "sequence",
@@ -66,6 +68,7 @@ class Contents:
         self.settings = settings
         self.recorder = recorder
         self.sequence, self.epoch, self.layout, self.now_ms, self.ahead_ms = counters
+        self.payload_bytes = 0  # of all messages whose payloads are not freed
         self.by_id: dict[str, Message] = {}
         self.messages: dict[int, Message] = {}  # by sequence, in its order
         self.due = Timers(self.messages, is_of_finished=False)
@@ -86,6 +89,7 @@ class Contents:
         """Take over messages of rows, into empty contents."""
         for message in sorted(messages, key=lambda one: one.sequence):
             self.by_id[message.id] = self.messages[message.sequence] = message
+            self.payload_bytes += len(message.payload)
             if message.due_ms:
                 self._timers(message).set(message, message.due_ms)
             if message.state is RUNNING and message.value is not None and self.holds is not None:
@@ -133,10 +137,11 @@ class Contents:
         self.sequence += 1
         sequence, now_ms = self.sequence, self.now_ms
         key = key_of(body.priority, sequence)
-        message = Message(
+        message = new_message(
             body.id, body.payload, key, body.metadata, body.value, attempts, body.terms, now_ms
         )
         message.version = 1
+        self.payload_bytes += len(body.payload)
         self.by_id[body.id] = self.messages[sequence] = message
         if invisible_ms:
             message.state = INVISIBLE
@@ -182,6 +187,9 @@ class Contents:
             self.filters.remove(message.key, message)
         else:
             self.due.clear(message)
+        if target is COMPLETED:
+            self.payload_bytes -= len(message.payload)
+            message.free()
         if due_ms:
             (self.finished if target >= COMPLETED else self.due).set(message, due_ms)
         if target is PENDING:
@@ -238,6 +246,7 @@ class Contents:
         """T10: a finished message goes."""
         assert message.is_finished, f"message {message.id} is {message.state}"
         self.finished.clear(message)
+        self.payload_bytes -= len(message.payload)
         message.version += 1
         del self.by_id[message.id], self.messages[message.sequence]
         self._count(message, message.state, None)
@@ -292,6 +301,8 @@ class Contents:
         assert {id: one.sequence for id, one in self.by_id.items()} == {
             one.id: sequence for sequence, one in self.messages.items()
         }
+        sizes = [len(message.payload) for message in self.messages.values()]
+        assert self.payload_bytes == sum(sizes)
         states = [message.state for message in self.messages.values()]
         assert self.counts == [states.count(state) for state in State]
         assert self.filters.all.live == self.counts[PENDING]
@@ -308,6 +319,7 @@ class Contents:
 
     def _check_message(self, message: Message) -> None:
         assert 0 <= message.attempts_left <= message.attempts
+        assert bool(message.freed) is (message.state is COMPLETED)
         assert bool(message.timer) is bool(message.due_ms) is (message.state is not PENDING)
         lease = message.lease
         assert (message.state is RUNNING) is (lease is not None and lease.ended is None)

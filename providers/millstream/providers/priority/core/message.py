@@ -12,11 +12,16 @@ from __future__ import annotations
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
+import msgspec
+import xxhash
+
 __all__ = ["LeaseToken", "Message", "Metadata", "State", "Step", "Terms"]
 
 Metadata = tuple[tuple[str, str], ...]
 """Pairs in the order of their keys' bytes, each key once."""
 
+SIZE_BYTES = 4
+"""Of a payload's size, in its mark."""
 SEQUENCE_BITS = 48
 SEQUENCE_MASK = (1 << SEQUENCE_BITS) - 1
 
@@ -95,73 +100,58 @@ class Terms(NamedTuple):
 NO_TERMS = Terms()
 
 
-class LastLease:
+class LastLease(msgspec.Struct, gc=False, eq=False):
     """The latest lease of a message, kept until the message is collected.
 
     `ended`: the step by which it ended, None while it holds. `reason`: what the worker said.
     """
 
-    __slots__ = ("ended", "reason", "token", "worker")
-
-    def __init__(
-        self, token: LeaseToken, worker: str, ended: Step | None = None, reason: str = ""
-    ) -> None:
-        self.token = token
-        self.worker = worker
-        self.ended = ended
-        self.reason = reason
+    token: LeaseToken
+    worker: str
+    ended: Step | None = None
+    reason: str = ""
 
 
-class Message:
-    """One message. A queue may have millions: what most do not need is in `lease` and `terms`.
+class Message(msgspec.Struct, gc=False, eq=False):
+    """One message; `new_message` makes one. A queue may have millions: what most do not need is in
+    `lease` and `terms`, and Python's collector of cycles does not look at them (none is in a
+    cycle), so that it does not stop the loop.
 
     `due_ms`: when it becomes visible, its lease is over, or it may be collected; 0 while pending.
-    `timer`: its valid entry in the timers. `first_priority`: what it was enqueued with.
+    `timer`: its valid entry in the timers. `first_priority`: what it was enqueued with, None: it
+    never changed. `freed`: the mark of its payload, once the payload was freed.
     """
 
-    __slots__ = (
-        "attempts",
-        "attempts_left",
-        "changed_ms",
-        "created_ms",
-        "due_ms",
-        "first_priority",
-        "id",
-        "key",
-        "lease",
-        "metadata",
-        "payload",
-        "state",
-        "terms",
-        "timer",
-        "value",
-        "version",
-    )
+    id: str
+    payload: bytes
+    key: int
+    metadata: Metadata
+    value: str | None
+    attempts: int
+    terms: Terms
+    created_ms: int
+    changed_ms: int
+    attempts_left: int
+    state: State = PENDING
+    version: int = 0
+    due_ms: int = 0
+    timer: int = 0
+    first_priority: int | None = None
+    lease: LastLease | None = None
+    freed: bytes = b""
 
-    def __init__(
-        self,
-        id: str,
-        payload: bytes,
-        key: int,
-        metadata: Metadata,
-        value: str | None,
-        attempts: int,
-        terms: Terms,
-        now_ms: int,
-    ) -> None:
-        self.id = id
-        self.payload = payload
-        self.key = key
-        self.metadata = metadata
-        self.value = value
-        self.attempts = self.attempts_left = attempts
-        self.terms = terms
-        self.created_ms = self.changed_ms = now_ms
-        self.state = PENDING
-        self.version = 0
-        self.due_ms = self.timer = 0
-        self.first_priority: int | None = None  # None: it never changed
-        self.lease: LastLease | None = None
+    @property
+    def payload_bytes(self) -> int:
+        """How long the payload is, or was before it was freed."""
+        return int.from_bytes(self.freed[:SIZE_BYTES]) if self.freed else len(self.payload)
+
+    def has_payload(self, payload: bytes) -> bool:
+        """Is this its payload, or was it before it was freed?"""
+        return self.freed == mark_of(payload) if self.freed else self.payload == payload
+
+    def free(self) -> None:
+        """Forget the payload, and keep what tells it from others."""
+        self.payload, self.freed = b"", mark_of(self.payload)
 
     @property
     def priority(self) -> int:
@@ -179,3 +169,22 @@ class Message:
 def key_of(priority: int, sequence: int) -> int:
     """The number that orders a message: the more urgent, then the earlier, is the lower."""
     return (priority << SEQUENCE_BITS) | sequence
+
+
+def new_message(
+    id: str,
+    payload: bytes,
+    key: int,
+    metadata: Metadata,
+    value: str | None,
+    attempts: int,
+    terms: Terms,
+    now_ms: int,
+) -> Message:
+    """A pending message that is in no index yet."""
+    return Message(id, payload, key, metadata, value, attempts, terms, now_ms, now_ms, attempts)
+
+
+def mark_of(payload: bytes) -> bytes:
+    """What tells a payload from others: its size, and a check of its bytes."""
+    return len(payload).to_bytes(SIZE_BYTES) + xxhash.xxh3_128_digest(payload)

@@ -27,6 +27,7 @@ DAY_MS = 86_400_000
 YEAR_MS = 366 * DAY_MS
 RETENTION_MS_MAX = 10 * YEAR_MS
 MESSAGES_MAX = 1_000_000_000
+BYTES_MAX = 2**50
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,15 @@ class QueueSettings:
     each of its values at most `limit` leases are valid at a time.
     `lease_ms`, `invisible_ms` and `attempts` are for messages that do not bring their own.
     `attempts`: how often a message may be leased. `retention_ms`: how long a finished message can
-    be looked at, and its id is taken. `messages_max` counts these too.
+    be looked at, and its id is taken. `messages_max` counts these too. `bytes_max`: payloads of all
+    messages but completed ones, whose payloads are freed; an owner has them in memory.
     `shapes`: sets of metadata keys by which filters find messages in O(log n); other filters look
     at every pending message.
     `answers_kept_ms`: how long a session that is silent can repeat a request.
-    `shards`: over how many owners the queue is spread; `messages_max` and `sessions_max` are of
-    each. The queue itself says `shards_before`, from how many its messages still come (0: from no
-    others), and `layout`, which rises with each change of a queue that has several; what is given
-    for these two is not looked at.
+    `shards`: over how many owners the queue is spread; `messages_max`, `bytes_max` and
+    `sessions_max` are of each. The queue itself says `shards_before`, from how many its messages
+    still come (0: from no others), and `layout`, which rises with each change of a queue that has
+    several; what is given for these two is not looked at.
     """
 
     exclusivity_key: str | None = None
@@ -60,6 +62,7 @@ class QueueSettings:
     invisible_ms_max: int = YEAR_MS
     attempts_max: int = 1_000
     messages_max: int = 20_000_000
+    bytes_max: int = 4 * 1024**3
     shapes: tuple[tuple[str, ...], ...] = ()
     sessions_max: int = 100_000
     answers_kept_ms: int = 300_000
@@ -92,6 +95,7 @@ class QueueSettings:
             ("retention_ms", 1, RETENTION_MS_MAX),
             ("payload_bytes_max", 0, 16 * 1024 * 1024),
             ("messages_max", 1, MESSAGES_MAX),
+            ("bytes_max", 1, BYTES_MAX),
             ("sessions_max", 1, 1_000_000),
             ("answers_kept_ms", 1, DAY_MS),
             ("shards", 1, SHARDS_MAX),

@@ -39,14 +39,33 @@ class Door(web.Server):
         options: HttpOptions,
     ) -> None:
         self.options = options
+        self._open: set[Connection] = set()  # aiohttp counts those that are being closed, too
+        self._strangers: dict[Connection, None] = {}  # the oldest first
         super().__init__(handler, handler_cancellation=True)
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._connections) >= self.options.connections_max
 
     def __call__(self) -> Connection:
         return Connection(self)
+
+    def admit(self, connection: Connection) -> bool:
+        """May it come? If there are too many, the oldest that never sent the token is closed."""
+        if len(self._open) >= self.options.connections_max and self._strangers:
+            oldest = next(iter(self._strangers))
+            self.forget(oldest)
+            oldest.force_close()
+        if len(self._open) >= self.options.connections_max:
+            return False
+        self._open.add(connection)
+        self._strangers[connection] = None
+        return True
+
+    def know(self, connection: Connection) -> None:
+        """It has sent the token."""
+        self._strangers.pop(connection, None)
+
+    def forget(self, connection: Connection) -> None:
+        """It is closed."""
+        self._open.discard(connection)
+        self._strangers.pop(connection, None)
 
 
 class Connection(web.RequestHandler):
@@ -69,12 +88,21 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, or say that there are too many."""
-        if not self._door.is_full:
+        if self._door.admit(self):
             super().connection_made(transport)
             return
         refused = cast(asyncio.WriteTransport, transport)  # uvloop's is of no class of asyncio's
         refused.write(FULL)
         refused.close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The other end, or this one, has closed it."""
+        self._door.forget(self)
+        super().connection_lost(exc)
+
+    def has_token(self) -> None:
+        """A request with the token came by it."""
+        self._door.know(self)
 
     def handle_error(
         self,

@@ -20,13 +20,18 @@ class HttpOptions:
     """How an HTTP API serves. Raises ConfigError."""
 
     connections_max: int = 1_000
-    """Connections that are open; the next one is told 503 and closed."""
+    """Connections that are open. For one more, the oldest that never sent the token is closed; if
+    there is none, the new one is told 503 and closed."""
     polls_max: int = 500
     """Dequeues that wait for messages at once."""
     body_bytes_max: int = 1024 * 1024
     """The body of one request."""
     bodies_bytes_max: int = 64 * 1024 * 1024
     """The bodies of all requests that are under way."""
+    answers_bytes_max: int = 64 * 1024 * 1024
+    """The answers that clients have not read; one that does not fit is told 429 instead."""
+    answer_s: float = 30.0
+    """How long a client may take to read an answer; then its connection is closed."""
     header_bytes_max: int = field(default=8_192, metadata={"min": 512})
     """The request line, and each header."""
     headers_max: int = field(default=64, metadata={"min": 8})

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from aiohttp import web
@@ -24,7 +24,7 @@ from millstream.providers.priority.surface.opening import WholeOf
 from millstream.runtime import ConfigError, MillstreamError, Runtime, __version__
 from millstream.runtime.extending import check_kind, check_text, shown
 
-from .connections import Door, response_of
+from .connections import Connection, Door, response_of
 from .forms.answers import Answer
 from .forms.problems import Limit, Problem, problem_of
 from .incoming import NotAllowed, Reader
@@ -80,6 +80,7 @@ class PriorityApi:
         document = Document()
         self._reader = Reader(token_of(token, os.environ), self._options, (*ROUTES, document.route))
         self._waiting = Waiting(self._options)
+        self._answers = Answers(self._options)
         opened = OpenedOf(part, self._options.patience_s)
         self._site = Site(
             lambda queue: runtime.stream(opened, queue),
@@ -138,11 +139,15 @@ class PriorityApi:
             response = response_of(problem)
         except NotAllowed as other:
             response = allowed(other)
+        if not self._answers.has_room(response):
+            response = response_of(unread(self._options))
+            if undo is not None:
+                undo()
+                undo = None
         if self._waiting.is_stopped:
             response.force_close()
         try:
-            await response.prepare(request)
-            await response.write_eof()
+            await self._answers.send(response, request)
         except BaseException:
             if undo is not None:
                 undo()
@@ -152,6 +157,8 @@ class PriorityApi:
     async def _answer(self, request: web.BaseRequest) -> Answer:
         """Raises Problem, NotAllowed."""
         self._reader.check_token(request)
+        if isinstance(request.protocol, Connection):
+            request.protocol.has_token()
         found = self._reader.find(request)
         queue = found[1].get("queue", "")
         try:
@@ -179,6 +186,43 @@ class PriorityApi:
             await self._reader.read(request, body)
             asked = self._reader.asked(request, self._site, found, bytes(body))
         return await route.act(asked)
+
+
+class Answers:
+    """Answers that are being sent: how many bytes they may have, and how long they may take."""
+
+    def __init__(self, options: HttpOptions) -> None:
+        self._options = options
+        self._bytes = 0
+
+    def has_room(self, response: web.Response) -> bool:
+        """May it be sent? Problems may always be, they are small."""
+        size = len(response.body or b"") if isinstance(response.body, bytes) else 0
+        return response.status >= 400 or self._bytes + size <= self._options.answers_bytes_max
+
+    async def send(self, response: web.Response, request: web.BaseRequest) -> None:
+        """Send it, and wait until the client has read most of it; if that fails, or takes longer
+        than `answer_s`, the connection is cut off. Raises what sockets raise, and TimeoutError."""
+        size = response.content_length or 0
+        transport = cast("asyncio.WriteTransport | None", request.transport)
+        self._bytes += size
+        try:
+            async with asyncio.timeout(self._options.answer_s):
+                await response.prepare(request)
+                await response.write_eof()
+        except BaseException:
+            if transport is not None:
+                transport.abort()  # or it would keep what the client does not read
+            raise
+        finally:
+            self._bytes -= size
+
+
+def unread(options: HttpOptions) -> Problem:
+    """Too much was not read by those who asked for it."""
+    most = options.answers_bytes_max
+    what = f"answers of {most} bytes wait for clients to read them, the most"
+    return Problem(429, "Overloaded", what, limit=Limit(most, "answers_bytes_max"))
 
 
 class Waiting:

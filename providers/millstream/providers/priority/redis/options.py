@@ -23,7 +23,7 @@ class RedisOptions:
     `durability`: what the server must have promised before an operation is answered. "always": it
     is synced to disk (`appendonly yes`, `appendfsync always`); "everysec": a crash may take back
     the last seconds; "none": anything, also all of it. The server's settings are checked with each
-    connection, and refused if they are weaker.
+    connection and every `check_period_s`, and refused if they are weaker.
     `prefix`: of all keys, so that several clusters can share a server.
     `username`, `password`: instead of those in the address.
     `timeout_s`: of one request, with the wait for a connection; `connect_timeout_s`: of one attempt
@@ -38,6 +38,7 @@ class RedisOptions:
     timeout_s: float = 10.0
     connect_timeout_s: float = 5.0
     connections_max: int = 16
+    check_period_s: float = 5.0
     page_rows: int = 1_000
     page_bytes: int = 4 * 1024 * 1024
 

@@ -1,7 +1,8 @@
 """Rows as Redis has them, and what a commit's script is given.
 
 Owns: the form of what is stored. Not: keys (`keys`), when it is read (`loading`). Pure.
-A message is in two hashes under its sequence: its body is written once, its state with each change.
+A message is in two hashes under its sequence: its body is written once, and once more without its
+payload when that is freed; its state is written with each change.
 Invariants: what was written is read back equal.
 """
 
@@ -42,7 +43,7 @@ BODY_FIELDS = 9
 
 _pack = msgspec.msgpack.Encoder().encode
 _state = msgspec.msgpack.Decoder(
-    tuple[int, int | None, int, int, int, int, int, int, int, int, str, str, str]
+    tuple[int, int | None, int, int, int, int, int, int, int, int, str, str, str, bytes]
 ).decode
 _body = msgspec.msgpack.Decoder(
     tuple[str, bytes, Metadata, int, int, int | None, int | None, int | None]
@@ -87,7 +88,8 @@ def commit_lists(changes: Changes | None) -> list[Value]:
     rows = (*changes.inserted, *changes.updated)
     put(lists, head_fields(changes))
     put(lists, [sequence for _, sequence in changes.deleted])
-    put(lists, pairs((row.sequence, packed_body(row)) for row in changes.inserted))
+    bodies = (*changes.inserted, *(row for row in changes.updated if row.freed))
+    put(lists, pairs((row.sequence, packed_body(row)) for row in bodies))
     put(lists, pairs((row.sequence, packed_state(row)) for row in rows))
     put(lists, list(changes.sessions_ended))
     put(lists, [answer_field(session, number) for session, number in changes.answers_ended])

@@ -5,12 +5,14 @@ what is asked.
 Invariants:
 - a request is sent once: a script whose answer is lost may have run;
 - each request ends within `timeout_s`, whether or not the server answers;
-- nothing is asked over a connection before the server's settings were checked over it.
+- nothing is asked over a connection before the server's settings were checked over it;
+- the settings are checked again every `check_period_s`; while they are too weak nothing is asked.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -30,6 +32,8 @@ from .rows import Value
 from .scripts import Script
 
 __all__ = ["Server", "checked_address", "shown"]
+
+log = logging.getLogger("millstream.priority")
 
 WHY: tuple[tuple[type[BaseException], str], ...] = (
     (exceptions.AuthenticationError, "refuses username or password"),
@@ -86,6 +90,7 @@ class Server:
         self._client = Redis.from_pool(ConnectionPool(**arguments))
         self._room = asyncio.Semaphore(options.connections_max)
         self._pid = os.getpid()
+        self._unfit = ""
 
     async def open(self) -> None:
         """See that it is there, and fit. Raises also ConfigError."""
@@ -95,6 +100,42 @@ class Server:
             raise ConfigError(self._text(error)) from error
         except (exceptions.RedisError, OSError) as error:
             raise StorageUnavailable(self._text(error)) from error
+
+    async def watch(self) -> None:
+        """Look again and again whether the server still promises what is asked of it; for ever.
+
+        While the server does not, requests are refused. Raises nothing of its own.
+        """
+        while True:
+            await asyncio.sleep(self._options.check_period_s)
+            with suppress(StorageUnavailable):  # requests say why
+                self._note(await self._objection())
+
+    async def _objection(self) -> str:
+        """Why the server is not fit any more; "" if it is."""
+
+        command: Any = self._client.execute_command
+
+        async def act() -> str:
+            info, settings = await command("INFO"), None
+            with suppress(exceptions.ResponseError):  # renamed, or not allowed
+                settings = await command("CONFIG GET", *SETTINGS)
+            told = {field: str(value) for field, value in info.items()}
+            return objection(told, settings, self._options.durability)
+
+        try:
+            return str(await self._within(act))
+        except Unfit as error:  # a new connection found it
+            return str(error)
+        except (exceptions.RedisError, OSError) as error:
+            raise StorageUnavailable(self._text(error)) from error
+
+    def _note(self, why: str) -> None:
+        if why and not self._unfit:
+            log.error("%s %s; until then nothing is done there", self.place, why)
+        elif self._unfit and not why:
+            log.info("%s promises again what is asked of it", self.place)
+        self._unfit = why
 
     async def run(self, script: Script, keys: Sequence[bytes], args: Sequence[Value]) -> list[Any]:
         """Run a script; what it answers."""
@@ -126,6 +167,8 @@ class Server:
     async def _asked(self, act: Callable[[], Awaitable[Any]]) -> list[Any]:
         if os.getpid() != self._pid:
             raise StorageUnavailable(f"{self.place}: this process was forked; open a store in it")
+        if self._unfit:
+            raise StorageUnavailable(f"{self.place} {self._unfit}")
         try:
             found: list[Any] = await self._within(act)
         except (exceptions.RedisError, OSError) as error:

@@ -100,6 +100,7 @@ class RedisStore:
         self._users = 0
         self._opening = asyncio.Lock()
         self._open_server: Server | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._owned: dict[CommittingQueue, None] = {}
 
     @property
@@ -122,6 +123,8 @@ class RedisStore:
                     await server.aclose()
                     raise
                 self._open_server = server
+                loop, context = asyncio.get_running_loop(), self._env.new_context()
+                self._watching = loop.create_task(server.watch(), context=context)
             self._users += 1
 
     async def acquire(self, queue: str, create: QueueSettings | None, /) -> CommittingQueue:
@@ -254,7 +257,9 @@ class RedisStore:
             self._open_server = None
             await asyncio.gather(*(one.release() for one in list(self._owned)))
             counting = [lane.counting for lane in self._lanes if lane.counting is not None]
-            for task in counting:
+            tasks = [*counting, *([self._watching] if self._watching is not None else [])]
+            self._watching = None
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*counting, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await server.aclose()

@@ -79,6 +79,7 @@ class CommittingQueue:
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._clock = self._opened_clock(core)
+        self._told_ms = 0  # how far both clocks were apart as it was told last
         self._stored_due_ms = stored_due_ms
         if stored_due_ms is not None:
             self._stored_due_ms = stored_due_ms + core.ahead_ms
@@ -175,7 +176,9 @@ class CommittingQueue:
         apart_ms = self._clock.apart_ms
         if apart_ms != core.ahead_ms:
             core.set_ahead(apart_ms)
-        if apart_ms:
+        is_told = self._told_ms and abs(apart_ms - self._told_ms) < STEP_TOLD_MS
+        self._told_ms = self._told_ms if is_told else apart_ms
+        if apart_ms and not is_told:
             text = (
                 "queue %r: its time is %.0f s %s this machine's clock, and goes on at the rate of"
                 " real time. If that clock is right, run: millstream pq clock QUEUE --reset"

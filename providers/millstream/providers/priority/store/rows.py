@@ -42,11 +42,11 @@ _settings = msgspec.json.Decoder(QueueSettings).decode
 _event = msgspec.msgpack.Decoder(ChangeEvent).decode
 _plain = msgspec.msgpack.Decoder().decode
 
-_INSERT = f"INSERT INTO message VALUES ({', '.join('?' * 21)})"
+_INSERT = f"INSERT INTO message VALUES ({', '.join('?' * 22)})"
 _UPDATE = (
     "UPDATE message SET first_priority = ?, priority = ?, state = ?, version = ?,"
     " attempts_left = ?, due_ms = ?, changed_ms = ?, epoch = ?, leased_version = ?, worker = ?,"
-    " ended = ?, reason = ? WHERE key = ?"
+    " ended = ?, reason = ?, freed = ? WHERE key = ?"
 )
 _LOAD = (
     "SELECT message.*, payload.payload FROM message LEFT JOIN payload USING (key)"
@@ -135,7 +135,9 @@ def _messages(number: int, connection: sqlite3.Connection) -> Iterator[MessageRo
     for found in connection.execute(_LOAD, key_range(number)):
         key, id, payload, metadata, *rest, aside = found
         pairs = _metadata(metadata) if metadata is not None else ()
-        yield MessageRow(id, key & mask, aside if payload is None else payload, pairs, *rest)
+        if payload is None:
+            payload = aside or b""  # it was freed
+        yield MessageRow(id, key & mask, payload, pairs, *rest)
 
 
 def _sessions(number: int, connection: sqlite3.Connection) -> Iterator[SessionRow]:
@@ -212,6 +214,10 @@ def _put_messages(number: int, changes: Changes, connection: sqlite3.Connection)
         connection.executemany("INSERT INTO payload VALUES (?, ?)", aside)
     again = [(*row[9:], message_key(number, row.sequence)) for row in changes.updated]
     connection.executemany(_UPDATE, again)
+    freed = [(message_key(number, row.sequence),) for row in changes.updated if row.freed]
+    if freed:
+        connection.executemany("UPDATE message SET payload = NULL WHERE key = ?", freed)
+        connection.executemany("DELETE FROM payload WHERE key = ?", freed)
 
 
 def _put_requests(number: int, changes: Changes, connection: sqlite3.Connection) -> None:

@@ -66,7 +66,7 @@ PRIORITY = Schema(
         " priority INTEGER NOT NULL, state INTEGER NOT NULL, version INTEGER NOT NULL,"
         " attempts_left INTEGER NOT NULL, due_ms INTEGER NOT NULL, changed_ms INTEGER NOT NULL,"
         " epoch INTEGER NOT NULL, leased_version INTEGER NOT NULL, worker TEXT NOT NULL,"
-        " ended TEXT NOT NULL, reason TEXT NOT NULL)",
+        " ended TEXT NOT NULL, reason TEXT NOT NULL, freed BLOB NOT NULL)",
         "CREATE TABLE payload (key INTEGER PRIMARY KEY, payload BLOB NOT NULL)",
         "CREATE TABLE session (queue INTEGER NOT NULL, session TEXT NOT NULL,"
         " acknowledged INTEGER NOT NULL, used_ms INTEGER NOT NULL, PRIMARY KEY (queue, session))"

@@ -2,7 +2,7 @@
 
 Owns: `Lease`: ending a lease, and keeping it while a block runs. Not: asking (`queue`).
 Invariants: what this side believes of time is a hint, the queue decides; a lease that was ended
-here is not ended again by its block; a block that ends well and has lost its lease says so; no
+here is not ended again by its block; a block that has lost its lease is cancelled and says so; no
 block begins with a lease that is over, or is a block already.
 """
 
@@ -51,8 +51,10 @@ class Lease:
 
     While the block runs the lease is extended, at every third of its time. At its end the message
     is completed. An error releases it, with the error as its reason, and uses an attempt; a
-    cancellation releases it and gives the attempt back. If the lease was lost meanwhile,
-    `LeaseLost` is raised at the end of a block that ends well: another worker may have the message.
+    cancellation releases it and gives the attempt back. A block whose lease is lost (the message
+    was cancelled, its time has passed, another worker has it) is cancelled as `asyncio.timeout`
+    does it, at the next extension at the latest, and raises `LeaseLost`; so does a block that
+    swallows this cancellation, or ends before it, with a lease that is lost.
     A lease is one block, once: one that has ended, or whose time has passed, is refused at the
     beginning, with `LeaseLost`; one that is a block already with RuntimeError. To try again,
     dequeue again.
@@ -80,6 +82,9 @@ class Lease:
         self._is_ended = False
         self._is_given_back = False
         self._keeper: asyncio.Task[None] | None = None
+        self._worker: asyncio.Task[object] | None = None  # of the block
+        self._cancelling = 0  # how often it was cancelled before the block
+        self._is_interrupted = False
 
     def __repr__(self) -> str:
         return f"<lease of {self.id!r} in {self._lessor.queue!r}, attempt {self.attempt}>"
@@ -174,11 +179,14 @@ class Lease:
             why = "has ended" if self._is_ended or self._lost else "is over, its time has passed"
             what = f"message {self.id!r}: the lease {tuple(self.token)} {why}: dequeue again"
             raise LeaseLost(self._lessor.queue, what)
-        self._keeper = asyncio.create_task(self._keep())
+        self._worker = asyncio.current_task()
+        assert self._worker is not None, "a block runs in a task"
+        self._cancelling = self._worker.cancelling()
+        self._keeper = asyncio.create_task(self._keep(self._worker))
         return self
 
-    async def _keep(self) -> None:
-        """Extend until told to end, or until it is lost."""
+    async def _keep(self, worker: asyncio.Task[object]) -> None:
+        """Extend until told to end, or until it is lost: then interrupt the block."""
         while not self.is_lost and not self._is_ended:
             await asyncio.sleep(self._lease_s / EXTENSIONS_PER_LEASE)
             try:
@@ -186,6 +194,16 @@ class Lease:
                     await self.extend()
             except (MillstreamError, TimeoutError):
                 continue  # lost, or tried again while there is time
+        if not self._is_ended:
+            self._is_interrupted = worker.cancel()
+
+    def _was_interrupted(self, kind: type[BaseException] | None) -> bool:
+        """Did the block end by the cancellation of its keeper, and by no other?"""
+        if not self._is_interrupted or self._worker is None:
+            return False
+        self._is_interrupted = False
+        is_only = self._worker.uncancel() <= self._cancelling
+        return is_only and kind is asyncio.CancelledError
 
     async def __aexit__(
         self,
@@ -196,6 +214,9 @@ class Lease:
         if self._keeper is not None:
             self._keeper.cancel()
             self._keeper = None
+        if self._was_interrupted(kind):
+            why = self._lost or "its time has passed"
+            raise LeaseLost(self._lessor.queue, f"message {self.id!r}: {why}") from error
         if self._is_ended:
             return
         if error is None:

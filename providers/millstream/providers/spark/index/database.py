@@ -16,7 +16,7 @@ from millstream.runtime import ConfigError, StorageUnavailable
 
 from .changes import COLUMNS
 
-__all__ = ["INCOMING", "INCOMING_COLUMNS", "Database", "check_version", "create"]
+__all__ = ["INCOMING", "INCOMING_COLUMNS", "Database", "check_version", "create", "keep_source"]
 
 VERSION = "2"
 _TYPES = {
@@ -137,3 +137,21 @@ def create(database: Database) -> None:
     with database.transaction():
         for statement in _SCHEMA:
             database.run(statement)
+
+
+def keep_source(database: Database, source: str) -> None:
+    """Note where the changes come from, the first time. Raises ConfigError: from elsewhere.
+
+    Tokens and sequences of two sources cannot be compared: changes of the one would pass for known
+    or deleted changes of the other, and be left out.
+    """
+    with database.transaction():
+        found = database.run("SELECT value FROM marks WHERE name = 'source'")
+        if not found:
+            database.run("INSERT INTO marks VALUES ('source', ?)", (source,))
+        elif found[0][0] != source:
+            raise ConfigError(
+                f"{database.name} has the changes of {found[0][0]}, and this query reads {source}: "
+                "name an empty place and a new checkpoint, and keep the former index to ask what "
+                "was before"
+            )

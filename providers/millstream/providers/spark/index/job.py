@@ -63,20 +63,21 @@ def start_index(
         period_s: how often a micro-batch begins, in seconds; 0: as soon as the last one is done.
             Each makes a file, where `options.parquet` is given: then 60 and more is better.
     Returns: Spark's query; `awaitTermination()` waits for its end.
-    Raises: ConfigError: `place`, or what is there. The query ends with StorageUnavailable while the
-        place cannot be written: start it again.
+    Raises: ConfigError: `place`, or what is there, such as changes of another cluster;
+        SiloUnavailable: no gateway answers. The query ends with StorageUnavailable while the place
+        cannot be written: start it again.
     """
+    from pyspark_millstream.reader import told_source
+
     chosen = options or IndexOptions()
     writer = IndexWriter(place, chosen)
-    writer.prepare()
+    given = {"gateways": gateways, "cluster": cluster, "provider": provider, "namespace": CHANGES}
+    writer.prepare(told_source(given))
     names = ["_token AS token" if name == "token" else name for name in COLUMNS]
     changes = (
         spark.readStream.format("millstream")
         .schema(SCHEMA)
-        .option("gateways", gateways)
-        .option("cluster", cluster)
-        .option("provider", provider)
-        .option("namespace", CHANGES)
+        .options(**given)
         .option("starting_offsets", "earliest")
         .option("max_messages_per_batch", chosen.changes_per_batch)
         .load()

@@ -15,7 +15,7 @@ from millstream.runtime import StorageUnavailable
 from millstream.runtime.extending import Disk
 
 from .changes import DAY_MS, ChangeRow
-from .database import Database, create
+from .database import Database, create, keep_source
 from .files import HistoryFiles
 from .options import IndexOptions
 from .place import opened
@@ -41,10 +41,16 @@ class IndexWriter:
         self._options = options or IndexOptions()
         self._disk = disk
 
-    def prepare(self) -> None:
-        """Make the tables. Raises as the class."""
+    def prepare(self, source: str) -> None:
+        """Make the tables.
+
+        Args:
+            source: where the changes come from: an index has those of one source.
+        Raises: as the class; ConfigError, too: the index has the changes of another source.
+        """
         with closing(opened(self._place, writes=True)) as database:
             create(database)
+            keep_source(database, source)
 
     def apply(self, query: str, batch: int, rows: Sequence[ChangeRow], now_ms: int) -> Applied:
         """Put a batch in; one that is in already is left alone.

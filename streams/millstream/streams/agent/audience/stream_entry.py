@@ -5,6 +5,7 @@ Owns: `StreamEntry`, and where its subscriptions are. Not: making and ending the
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
@@ -27,6 +28,7 @@ class StreamEntry:
     """One stream: its subscriptions, and what waits while they are being asked for."""
 
     __slots__ = (
+        "asking",
         "cold",
         "detached",
         "holds",
@@ -35,6 +37,7 @@ class StreamEntry:
         "moved_era",
         "newest",
         "spread",
+        "spreading",
         "starts",
         "subscribers",
         "told",
@@ -48,6 +51,8 @@ class StreamEntry:
         self.detached: dict[str, None] = {}  # while it is cold: the answer may be older
         self.holds: dict[str, Held] = {}  # what was told of subscriptions, and of all of them
         self.spread: deque[tuple[QueueMessage, int]] | None = None  # being given to very many
+        self.spreading: asyncio.Task[None] | None = None  # which does that
+        self.asking = ""  # what a cold stream waits for, in words
         self.starts: Starts | None = None  # once somebody waits for a token
         self.moved_era = -1  # of events that wait for the stream's former queue
         self.is_asked_for = False  # it may have explicit subscriptions
@@ -59,6 +64,15 @@ class StreamEntry:
     def is_paused(self) -> bool:
         """Are all subscriptions to wait? They do until it is known."""
         return self.holds.get(WHOLE_STREAM, "paused") != ""
+
+    def dump(self) -> str:
+        """Its state, for a report of a fault."""
+        cold = None if self.cold is None else len(self.cold)
+        spread = None if self.spread is None else len(self.spread)
+        return (
+            f"cold={cold}, is_parked={self.is_parked}, asking={self.asking!r}, spread={spread}, "
+            f"moved_era={self.moved_era}, subscribers={len(self.subscribers)}"
+        )
 
     @property
     def is_uneven(self) -> bool:

@@ -28,13 +28,12 @@ from .steps import (
     Arrived,
     DeliveryState,
     Event,
+    Failure,
     Progress,
     Sent,
 )
 
 __all__ = ["DeliveryByHand"]
-
-OUT = (DeliveryState.IN_FLIGHT, DeliveryState.GIVING_UP)
 
 
 class DeliveryByHand(Delivery):
@@ -72,7 +71,8 @@ class DeliveryByHand(Delivery):
     def _open(self, cursor: Cursor | BehindCursor) -> HeldCursor:
         self._cursor = self.held = HeldCursor(cursor, self._options.max_unacked)
         self._upto: Token | None = None  # acknowledged, also what is out still
-        self._sent_upto: Token | None = None  # though no reply may have said so
+        sent = cursor.sent if isinstance(cursor, BehindCursor) else None
+        self._sent_upto = sent  # also where no reply said so, and by a former owner
         self._is_overdue = False  # what is not acknowledged comes again
         return self.held
 
@@ -105,6 +105,8 @@ class DeliveryByHand(Delivery):
     def fall_behind(self, book: BehindBook, subscription: str, *, may_repeat: bool) -> None:
         """Hold nothing in the cache any more; one that is faulted holds nothing at all."""
         held, cursor = self.held, self.held.inner
+        if self._is_moving:
+            return
         if self.state is DeliveryState.FAULTED:
             held.rewind()
         if isinstance(cursor, Cursor):
@@ -168,6 +170,14 @@ class DeliveryByHand(Delivery):
     def _lost(self, at_s: float, roll: float, least_s: float = 0.0) -> Sequence[Action]:
         return self._next() if self._pass_over() else super()._lost(at_s, roll, least_s)
 
+    def _failed(self, error: Failure, at_s: float, roll: float) -> Sequence[Action]:
+        return self._next() if self._pass_over() else super()._failed(error, at_s, roll)
+
+    def _wake(self) -> Sequence[Action]:
+        """Send nothing that was acknowledged since it was decided to send it."""
+        is_ready = self.state is DeliveryState.READY
+        return self._next() if is_ready and self._pass_over() else super()._wake()
+
     def _next(self) -> Sequence[Action]:
         held = self.held
         if held.is_drained:
@@ -201,7 +211,7 @@ class DeliveryByHand(Delivery):
 
     def _ack(self, upto: Token) -> Sequence[Action]:
         self._settle(upto)
-        if self.state in OUT:
+        if self.is_out:
             return ()
         has_moved = self._pass_over()
         if self.held.is_drained or self.state is DeliveryState.UNACKED:

@@ -72,6 +72,11 @@ class Source(Protocol):
         """A subscription has come to items that are to be read anew."""
         ...
 
+    @property
+    def reading_anew(self) -> str:
+        """What reading anew waits for, in words; empty: nothing is read anew."""
+        ...
+
     def progressed(self) -> None:
         """A delivery moved: there may be room, and something to acknowledge."""
         ...
@@ -103,6 +108,10 @@ class Outlet(Protocol):
         self, kind: str, key: str, batch: WireBatch, timeout_s: float, /
     ) -> Coroutine[Any, Any, Delivered]:
         """Call the consumer of a grain. Raises what calls raise."""
+        ...
+
+    def silo_of(self, kind: str, key: str, /) -> str:
+        """Where a grain is, as far as this silo knows; empty: it is not known."""
         ...
 
     def error_of(self, data: bytes, /) -> Exception:

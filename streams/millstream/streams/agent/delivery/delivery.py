@@ -99,7 +99,6 @@ class Delivery(SeenDelivery):
         "_options",
         "_resume",
         "_told",
-        "_when_s",
         "careful",
         "event_s",
         "is_feared",
@@ -201,10 +200,17 @@ class Delivery(SeenDelivery):
     def fall_behind(self, book: BehindBook, subscription: str, *, may_repeat: bool) -> None:
         """Hold nothing in the cache any more; one that is faulted holds nothing at all."""
         cursor = self._cursor
+        if self._is_moving:
+            return
         if isinstance(cursor, Cursor):
             self._cursor = self._parked(cursor, 0, book, subscription, may_repeat=may_repeat)
         elif self.state is DeliveryState.FAULTED:
             cursor.unload()
+
+    @property
+    def _is_moving(self) -> bool:
+        """Is it behind already, at the place where it goes on once what is out has ended?"""
+        return self._resume is not None and self._resume.cursor is not None
 
     def _parked(
         self, cursor: Cursor, given: int, book: BehindBook, subscription: str, *, may_repeat: bool
@@ -400,7 +406,7 @@ class Delivery(SeenDelivery):
 
     def _paused(self) -> Sequence[Action]:
         self._is_paused, self._is_retried = True, False
-        if self.state not in (DeliveryState.IN_FLIGHT, DeliveryState.GIVING_UP):
+        if not self.is_out:
             self._out, self.state = (), DeliveryState.FAULTED
         return ()
 
@@ -415,7 +421,7 @@ class Delivery(SeenDelivery):
 
     def _resumed(self, event: Resume) -> Sequence[Action]:
         self._is_paused = False
-        if self.state in (DeliveryState.IN_FLIGHT, DeliveryState.GIVING_UP):
+        if self.is_out:
             if self._resume is not None and self._resume.cursor is not None:
                 self._resume.cursor.close()
             self._resume = event  # one call at a time: what is out ends first
@@ -445,10 +451,11 @@ class Delivery(SeenDelivery):
         """Assert the invariants."""
         if self.state is DeliveryState.CLOSED:
             assert self._cursor.is_drained and not self._out
-        else:
+        elif not self._is_moving:
             assert not self._cursor.is_drained, f"{self.state.value} without anything to deliver"
-        if self.state in (DeliveryState.IN_FLIGHT, DeliveryState.GIVING_UP):
-            assert self._out and self._out[0] == self._cursor.peek(1, 1)[0]
+        if self.is_out:
+            assert self._out
+            assert self._is_moving or self._out[0] == self._cursor.peek(1, 1)[0]
         else:
             assert self._resume is None
             assert self.state is DeliveryState.READY or not self._out, "keeps what is not out"

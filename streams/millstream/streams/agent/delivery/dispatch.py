@@ -18,7 +18,13 @@ from typing import Protocol
 from millstream.runtime.extending import Budget, Clock, Runners, Tasks
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.lagging.behind import Behind, BehindCursor, SubscriptionKey, before
+from millstream.streams.agent.lagging.behind import (
+    Behind,
+    BehindCursor,
+    SubscriptionKey,
+    before,
+    past,
+)
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.losses import Loss
 from millstream.streams.consumer.batch import ByHand
@@ -57,7 +63,7 @@ from .steps import (
     WaitUntil,
     Wake,
 )
-from .subscriber import Subscriber
+from .subscriber import Seat, Subscriber
 
 __all__ = ["Dispatch"]
 
@@ -153,14 +159,23 @@ class Dispatch:
 
     def move(self, subscriber: Subscriber, after: Token | None) -> None:
         """It is to go on behind a token (None: at the oldest held); what is out ends first."""
-        if subscriber.delivery is not None:
-            self._resume(subscriber, subscriber.delivery, Resume(after))
+        delivery = subscriber.delivery
+        if delivery is not None:
+            self._resume(subscriber, delivery, self._move_of(subscriber, delivery, after))
         else:
             subscriber.position = after
             at = self._cache.first_index(subscriber.stream, after)
             if at is not None:
                 self.offer(subscriber, at)
         self.pump()
+
+    def _move_of(self, subscriber: Subscriber, delivery: Delivery, after: Token | None) -> Resume:
+        """While something is out, what comes meanwhile must not have to stay in the cache."""
+        if after is None or not delivery.is_out or not self._behind.is_used:
+            return Resume(after)
+        behind = self._behind.begin(subscriber.key, past(after))
+        behind.may_repeat = False
+        return Resume(after, BehindCursor(behind))
 
     def begin(self, subscriber: Subscriber, start: Token) -> None:
         """It goes to a place as old as the provider keeps, perhaps; what is out ends first."""
@@ -184,7 +199,7 @@ class Dispatch:
         behind = self._behind.get(subscriber.key)
         if behind is not None and subscriber.delivery is None:
             if (seen := subscriber.position) is not None:  # attached while it was not known
-                behind.skip_to(seen._replace(index=seen.index + 1))
+                behind.skip_to(past(seen))
             subscriber.rewinds += behind.is_rewound
             subscriber.note_sent(behind.sent)
             self._take_up(subscriber, BehindCursor(behind), before(behind.position))
@@ -283,11 +298,54 @@ class Dispatch:
 
     def fetched(self) -> None:
         """Items came, or are lost: who waited for them looks again."""
-        lagging, self._lagging = self._lagging, {}
-        for subscriber in lagging.values():
+        for key, subscriber in list(self._lagging.items()):
+            del self._lagging[key]  # one by one: a step that fails takes no other's place
             if subscriber.delivery is not None:
                 self._step(subscriber, subscriber.delivery, Fetched())
         self.pump()
+
+    # -- what it looks like
+
+    def seat_of(self, subscriber: Subscriber) -> Seat:
+        """What surrounds the delivery of a subscription."""
+        delivery, key = subscriber.delivery, subscriber.key
+        is_feared = delivery is not None and delivery.is_feared
+        return Seat(
+            self._clock.now(),
+            self.calls_out,
+            self._calls_out_max,
+            is_paused=self._is_paused,
+            is_alone=self._limit < self._calls_out_max or is_feared,
+            is_wary=self._caution is not None,
+            is_out=key in self._out,
+            is_lagging=self._lagging.get(key) is subscriber and self._behind.get(key) is not None,
+            reading=self._source.reading_anew,
+            silo=self._outlet.silo_of(subscriber.grain_type, subscriber.grain_key),
+        )
+
+    def dump_of(self, subscriber: Subscriber) -> str:
+        """The state of a subscription and of what drives it, for a report of a fault."""
+        delivery, behind = subscriber.delivery, self._behind.get(subscriber.key)
+        seen: dict[str, object] = {
+            "held": subscriber.held,
+            "is_paused": subscriber.is_paused,
+            "is_queued": subscriber.is_queued,
+            "is_in_ready": subscriber in self._ready,
+            "is_out": subscriber.key in self._out,
+            "is_lagging": self._lagging.get(subscriber.key) is subscriber,
+            "calls": f"{self.calls_out} of {self._limit}",
+            "is_dispatch_paused": self._is_paused,
+            "is_wary": self._caution is not None,
+            "reading_anew": self._source.reading_anew,
+        }
+        if delivery is not None:
+            place = tuple(None if one is None else str(one) for one in delivery.place)
+            seen |= {"state": delivery.state.value, "place": place, "trouble": delivery.trouble}
+        if behind is not None:
+            dropped = None if behind.dropped is None else str(behind.dropped)
+            seen |= {"following": str(behind.following), "dropped": dropped}
+            seen |= {"chain": behind.events, "is_full": behind.is_full, "keeps": behind.keeps}
+        return ", ".join(f"{name}={value}" for name, value in seen.items())
 
     def _queue(self, subscriber: Subscriber) -> None:
         if not subscriber.is_queued:

@@ -196,16 +196,26 @@ class HeldCursor:
     def pass_over(self, upto: Token) -> bool:
         """Items up to a token are acknowledged, though no reply said that they were given.
 
-        Nothing is out. Returns whether there were any.
+        Nothing is out. Returns whether there were any. They need not be here: items that are still
+        to be read anew are not read for this subscription.
         """
         is_any = False
         while not self.ahead and (held := self._holds()) is not None:
-            count = held[0].first_item(upto) - held[1]
-            if count <= 0:
+            slot, item = held
+            count = slot.first_item(upto) - item
+            if count <= 0 and not (self._given_up and self._skips(slot, item)):
                 break
-            self._inner = self._inner.advance(count) or self._inner
+            self._inner = self._inner.advance(max(1, count)) or self._inner
             self._sends, is_any = None, True
-        return is_any
+        return self._pass_over_away(upto) or is_any
+
+    def _pass_over_away(self, upto: Token) -> bool:
+        """As `pass_over`, for what is not here."""
+        inner = self._inner
+        if self.ahead or isinstance(inner, Cursor) or not inner.skip(upto):
+            return False
+        self._inner = inner.advance(0) or inner
+        return True
 
     def _release(self, slot: Slot, item: int, count: int) -> None:
         if self._given_up:

@@ -69,7 +69,7 @@ UNTRIED = Tries()
 class SeenDelivery:
     """The state of a delivery, to be looked at."""
 
-    __slots__ = ("_cursor", "_losses", "_out", "_sent_s", "_tries", "_trouble", "state")
+    __slots__ = ("_cursor", "_losses", "_out", "_sent_s", "_tries", "_trouble", "_when_s", "state")
 
     _cursor: Cursor | BehindCursor | HeldCursor
     _losses: int  # calls in a row that told nothing
@@ -77,12 +77,18 @@ class SeenDelivery:
     _sent_s: float  # when the call was made that is out
     _tries: Tries  # of the item at the cursor
     _trouble: str
+    _when_s: float  # when what backs off is tried again
     state: DeliveryState
 
     @property
     def index(self) -> int | None:
         """The absolute index of the first message that is not done; None at the end."""
         return self._cursor.index
+
+    @property
+    def is_out(self) -> bool:
+        """Has its consumer, or the failure handler, something of it now?"""
+        return self.state in (DeliveryState.IN_FLIGHT, DeliveryState.GIVING_UP)
 
     @property
     def is_within(self) -> bool:
@@ -128,12 +134,21 @@ class SeenDelivery:
         return self._trouble if self._losses else ""
 
     @property
+    def due_s(self) -> float:
+        """When it is tried again, while it backs off, by the loop's clock."""
+        return self._when_s
+
+    @property
+    def place(self) -> tuple[Token | None, Token | None]:
+        """Where it holds and where it sends: what changes when it goes on."""
+        return self._cursor.token, self._cursor.next_token
+
+    @property
     def last_out(self) -> int:
         """The last message of which something is out; -1: none, or it is behind."""
         if isinstance(self._cursor, HeldCursor):
             return sys.maxsize  # what was delivered before is out until it is acknowledged
-        is_out = self.state in (DeliveryState.IN_FLIGHT, DeliveryState.GIVING_UP)
-        if not is_out or not isinstance(self._cursor, Cursor):
+        if not self.is_out or not isinstance(self._cursor, Cursor):
             return -1
         return self._cursor.index_at(len(self._out) - 1)
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Protocol
 
+import msgspec
+
 from millstream.runtime.extending import Backoff
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.losses import Loss, with_loss
@@ -23,7 +25,7 @@ from .by_hand import DeliveryByHand
 from .delivery import Delivery
 from .options import DeliveryOptions
 
-__all__ = ["Deliveries", "Fits", "Subscriber"]
+__all__ = ["Deliveries", "Fits", "Seat", "Subscriber"]
 
 HELD = Backoff(first_s=2.0, ceiling_s=60.0)
 """When a queue without order gives again what a subscription that is held gave back."""
@@ -243,6 +245,27 @@ class Subscriber:
             self.gone_max = None if known is None or more is None else known + more
 
 
+class Seat(msgspec.Struct, frozen=True):
+    """What the driver of a delivery knows of it.
+
+    `is_paused`: no call of the queue begins now. `is_alone`: an event runs alone in the queue.
+    `is_wary`: an event is held back until the queue record names it. `is_out`: a call of this
+    subscription is out. `silo`: where its consumer is; empty: not known. `is_lagging`: it is among
+    those for whom events are read anew; `reading`: what that does now, empty: nothing.
+    """
+
+    now_s: float
+    calls_out: int
+    calls_out_max: int
+    is_paused: bool = False
+    is_alone: bool = False
+    is_wary: bool = False
+    is_out: bool = False
+    is_lagging: bool = False
+    reading: str = ""
+    silo: str = ""
+
+
 class Deliveries(Protocol):
     """What sends messages to subscriptions."""
 
@@ -256,4 +279,6 @@ class Deliveries(Protocol):
     def hold(self, subscriber: Subscriber, /) -> None: ...
     def drop(self, subscriber: Subscriber, /) -> None: ...
     def follow(self, subscriber: Subscriber, made_anew: Subscriber, /) -> None: ...
+    def seat_of(self, subscriber: Subscriber, /) -> Seat: ...
+    def dump_of(self, subscriber: Subscriber, /) -> str: ...
     def pump(self) -> None: ...

@@ -23,7 +23,7 @@ from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import BehindAt
 
-__all__ = ["BEGINNING", "Behind", "BehindCursor", "SubscriptionKey", "before", "following"]
+__all__ = ["BEGINNING", "Behind", "BehindCursor", "SubscriptionKey", "before", "following", "past"]
 
 BEGINNING = Token(0, 0, 0)  # the oldest message that is kept, whichever it is
 LAST_INDEX = 2**32 - 1  # that an item can have
@@ -41,6 +41,13 @@ def before(token: Token) -> Token:
     if token.index > 0:
         return Token(token.era, token.seq, token.index - 1)
     return Token(token.era, token.seq - 1, LAST_INDEX)
+
+
+def past(token: Token) -> Token:
+    """The position just behind an item."""
+    if token.index >= LAST_INDEX:
+        return following(token)
+    return Token(token.era, token.seq, token.index + 1)
 
 
 class Book(Protocol):
@@ -237,7 +244,7 @@ class Behind:
         return is_ahead
 
     def skip_to(self, start: Token) -> None:
-        """What is before is not for it; nothing was read yet."""
+        """What is before is not for it; nothing from there on was read yet."""
         self.start = max(self.start, start)
         self.following = max(self.following, Token(start.era, start.seq))
         self.meet()
@@ -384,6 +391,19 @@ class BehindCursor:
 
     next_index = index
     next_token = token
+
+    @property
+    def sent(self) -> Token | None:
+        """Up to here a former owner has delivered; None: it is not known."""
+        return self._behind.sent
+
+    def skip(self, upto: Token) -> bool:
+        """Need nothing up to a token; False: that changes nothing, or the next item is here."""
+        behind = self._behind
+        if behind.is_over or behind.head is not None or upto < behind.position:
+            return False
+        behind.skip_to(past(upto))
+        return True
 
     @property
     def wants_more(self) -> bool:

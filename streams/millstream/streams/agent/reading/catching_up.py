@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from millstream.runtime import CursorTooOld
-from millstream.runtime.extending import Backoff, Tasks
+from millstream.runtime.extending import Backoff, Clock, Tasks
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.lagging.behind import Behind, before
 from millstream.streams.agent.losses import Loss
@@ -82,6 +82,7 @@ class CatchUp:
         options: StreamOptions,
         tasks: Tasks,
         *,
+        clock: Clock,
         note: Callable[[Loss], None],
         where: str,
     ) -> None:
@@ -91,12 +92,26 @@ class CatchUp:
         self._findings = findings
         self._options = options
         self._tasks = tasks
+        self._clock = clock
         self._note = note  # for the queue's record
         self._where = where
         self._retries = Backoff(options.read_retry_s, 2, options.read_retry_ceiling_s)
         self._reader: QueueReader | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._doing = ""  # what is under way,
+        self._since_s = 0.0  # and since when
+
+    @property
+    def doing(self) -> str:
+        """What is waited for, in words; empty: nothing is read anew."""
+        if self._task is None or self._task.done():
+            return ""
+        since_s = self._clock.now() - self._since_s
+        return f"{self._doing or 'a page is next'}, since {since_s:.1f} s"
+
+    def _do(self, text: str) -> None:
+        self._doing, self._since_s = text, self._clock.now()
 
     def wake(self) -> None:
         """Somebody waits."""
@@ -110,10 +125,13 @@ class CatchUp:
                 await self._begin([behind for behind in wanted if behind.is_new])
                 await self._read_anew([one for one in wanted if not (one.has_all or one.is_over)])
                 failures = 0
+                self._do("")
             except AdapterFault as fault:
                 failures += 1
                 wait_s = self._retries.whole_s(failures)
-                self._findings.at_fault(f"{fault}; it is read again in {wait_s:g} s")
+                text = f"{fault}; it is read again in {wait_s:g} s"
+                self._findings.at_fault(text)
+                self._do(text)
                 for behind in wanted:
                     behind.let_go()
                 await self._let_go()
@@ -183,6 +201,7 @@ class CatchUp:
 
     async def _call(self, method: str, call: Callable[[QueueReader], Awaitable[object]]) -> object:
         """What the adapter answers. Raises CursorTooOld, AdapterFault."""
+        self._do(f"{self._at(method)} is to answer")
         task = self._tasks.start(self._called(method, call))
         limit_s = self._options.call_limit_s
         await asyncio.wait([task], timeout=limit_s)

@@ -469,6 +469,20 @@ class ReaderCore:
 
     # -- time
 
+    def waits_for(self, now_s: float) -> str:
+        """What reading waits for, in words; empty: nothing that is known."""
+        if self.state is ReaderState.PAUSED:
+            return "the queue is being handed over"
+        if self._stage is not Stage.OPEN:
+            return f"the receiver is {self._stage.value}"
+        if self._read_until_s < math.inf:
+            return f"a read is out since {now_s - self._read_begun_s:.1f} s"
+        if self._waiting or not self._grant():
+            return "there is no room in the cache"
+        if now_s < self._read_at_s < math.inf:
+            return f"the next read is due in {self._read_at_s - now_s:.1f} s"
+        return ""
+
     def wake_s(self) -> float:
         """When the next `Tick` is wanted; infinite: only an event goes on."""
         if self.is_fenced or self._stage is Stage.CLOSING:

@@ -40,8 +40,9 @@ from millstream.runtime.extending import Disk, DiskFile, read_file
 __all__ = ["Fault", "Verified", "verify"]
 
 PIECE_BYTES = 1 << 20
-COPIES = "start the bookie: what other bookies have of it is read there, and copied; what none has "
-COPIES += "comes back only with the file, as it was, out of a backup"
+COPIES = "start the bookie: it repairs each entry of which another bookie has a good copy, and "
+COPIES += "`millstream ledger bookies` lists the others; those come back only with the file, as it "
+COPIES += "was, from a backup"
 MAKE_ANEW = "remove this file: the bookie reads the segment, and makes it anew"
 NEWER = "take that version"
 

@@ -149,12 +149,18 @@ class FileBookies:
     async def tell(self, bookie: str, ledger: int, term: int, confirmed: int, /) -> None:
         """It knows what its files say."""
 
+    async def suspect(self, bookie: str, ledger: int, entry: int, /) -> None:
+        """Nothing is repaired here."""
+
     def likeliest(self, bookies: Sequence[str], /) -> Sequence[str]:
         """Those whose directories are here."""
         return sorted(bookies, key=lambda name: name not in self._views)
 
     async def look(self) -> None:
         """All that there are are known."""
+
+    def unwilling(self) -> Mapping[str, str]:
+        return {}
 
     def writable(self) -> Mapping[str, float]:
         return {}

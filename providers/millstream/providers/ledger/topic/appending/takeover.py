@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import NamedTuple
-
-import msgspec
 
 from millstream.providers.ledger.metadata.rows import Rows
 from millstream.providers.ledger.protocol.entry import NOTHING, Entry
@@ -35,8 +33,14 @@ from millstream.providers.ledger.topic.form import (
 from millstream.providers.ledger.topic.ledgers import Ledgers, Reader
 from millstream.providers.ledger.topic.options import LedgerTopicSettings
 from millstream.providers.ledger.topic.owned import OwnedTopic
-from millstream.providers.ledger.topic.record import Span, TopicRecord, opened
-from millstream.runtime import QueueUnavailable, StorageError
+from millstream.providers.ledger.topic.record import (
+    Span,
+    TopicRecord,
+    contradiction,
+    opened,
+    refuse_other,
+)
+from millstream.runtime import Corrupt, QueueUnavailable, StorageError
 from millstream.runtime.extending import shown
 
 from .producers import Producers
@@ -71,28 +75,44 @@ async def taken_over(
 ) -> Taken:
     """Take a topic over in an epoch; `producers` is filled.
 
-    Raises QueueFenced (another one has this epoch, or a higher one), QueueUnavailable (ledgers or
-    rows cannot be read now: the holder may try again).
+    Raises QueueFenced (another one has this epoch, or a higher one), Corrupt (rows contradict each
+    other, or a ledger), QueueUnavailable (ledgers or rows cannot be read now: the holder may try
+    again).
     """
     try:
         owned = OwnedTopic(rows, await rows.update(name, opened(name, epoch, holder, settings)))
-        ends = [await end_of(ledgers, span) for span in owned.record.spans if not span.is_sealed]
-        if ends:
-            await owned.update(lambda record: record.sealed(*ends))
-        await remember(ledgers, owned.record.spans, producers)
+        try:
+            return await settled(ledgers, owned, producers)
+        except LedgerGone as error:
+            await owned.check()  # a later owner may have deleted the ledger
+            text = f"its row (topics/) lists a ledger whose row (ledgers/) is gone: {error}"
+            raise contradiction(name, text) from error
+    except Corrupt:
+        raise
     except (LedgerError, StorageError) as error:
         text = f"topic {shown(name)} cannot be taken over: {type(error).__name__}: {error}"
         raise QueueUnavailable(text) from error
+
+
+async def settled(ledgers: Ledgers, owned: OwnedTopic, producers: Producers) -> Taken:
+    """All ledgers have their ends, and it is known what producers have sent. Raises LedgerGone,
+    and what `taken_over` raises."""
+    topic, spans = owned.name, owned.record.spans
+    ends = [await end_of(ledgers, topic, span) for span in spans if not span.is_sealed]
+    if ends:
+        await owned.update(lambda record: record.sealed(*ends))
+    await remember(ledgers, owned.record, producers)
     return Taken(owned, producers, [span.ledger for span in ends if not span.count])
 
 
-async def end_of(ledgers: Ledgers, span: Span) -> Span:
+async def end_of(ledgers: Ledgers, topic: str, span: Span) -> Span:
     """The span of a ledger that nobody writes any more, with its end."""
-    try:
-        record = await ledgers.recover(span.ledger)
-    except LedgerGone:  # it was taken for an orphan before it was in the list: nothing was sent
-        return msgspec.structs.replace(span, is_sealed=True)
+    record = await ledgers.recover(span.ledger)
+    refuse_other(topic, span, record)
     first, last = await edges_of(ledgers, record)
+    if first is not None and not record.lost and first.first != span.first:
+        text = f"its row (topics/) lists ledger {span.ledger} from message {span.first} on; the "
+        raise contradiction(topic, f"{text}first entry of that ledger begins with {first.first}")
     end, left_out = span.first if last is None else last.end, 0
     if record.is_end_lost:  # who had handled lost messages must not take new ones for them
         left_out = LEFT_OUT
@@ -124,17 +144,17 @@ async def edges_of(
     return head_of(first.payload), head_of(last.payload)
 
 
-async def remember(ledgers: Ledgers, spans: Sequence[Span], producers: Producers) -> None:
+async def remember(ledgers: Ledgers, topic: TopicRecord, producers: Producers) -> None:
     """Fill the table of producers from the last ledger: its newest snapshot, and what follows;
     where that is lost, from the ledger before as well."""
     needed: list[tuple[Span, int]] = []
-    for span in reversed(spans):
-        snapshot = await snapshot_in(ledgers, span)
+    for span in reversed(topic.spans):
+        snapshot = await snapshot_in(ledgers, topic.topic, span)
         needed.append((span, snapshot or 0))
         if snapshot is not None:
             break
     for span, start in reversed(needed):
-        reader = await ledgers.reader(span.ledger)
+        reader = await reader_of(ledgers, topic.topic, span)
         try:
             async for entry in entries_of(reader, start, span.last):
                 learn(entry.payload, producers)
@@ -142,9 +162,9 @@ async def remember(ledgers: Ledgers, spans: Sequence[Span], producers: Producers
             await reader.aclose()
 
 
-async def snapshot_in(ledgers: Ledgers, span: Span) -> int | None:
+async def snapshot_in(ledgers: Ledgers, topic: str, span: Span) -> int | None:
     """The entry of a ledger's newest snapshot, or its first one if none was needed; None: lost."""
-    reader = await ledgers.reader(span.ledger)
+    reader = await reader_of(ledgers, topic, span)
     try:
         last = await entry_upto(reader, span.last)
         if last is None:
@@ -156,6 +176,17 @@ async def snapshot_in(ledgers: Ledgers, span: Span) -> int | None:
         return snapshot if found is not None and found.head.entry == snapshot else None
     finally:
         await reader.aclose()
+
+
+async def reader_of(ledgers: Ledgers, topic: str, span: Span) -> Reader:
+    """A reader of a listed ledger. Raises Corrupt: its row says something else than the list."""
+    reader = await ledgers.reader(span.ledger)
+    try:
+        refuse_other(topic, span, reader.record)
+    except Corrupt:
+        await reader.aclose()
+        raise
+    return reader
 
 
 def learn(payload: bytes, producers: Producers) -> None:

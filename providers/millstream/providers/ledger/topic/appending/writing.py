@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from millstream.providers.ledger.protocol.entry import NOTHING
 from millstream.providers.ledger.protocol.errors import (
     LedgerError,
     LedgerFenced,
@@ -33,7 +32,7 @@ from millstream.providers.ledger.topic.form import (
 from millstream.providers.ledger.topic.ledgers import Ledgers, Writer
 from millstream.providers.ledger.topic.options import LedgerTopicOptions
 from millstream.providers.ledger.topic.owned import OwnedTopic
-from millstream.providers.ledger.topic.record import Span
+from millstream.providers.ledger.topic.record import Span, listed_and_gone
 from millstream.runtime import (
     PublishUnknown,
     QueueFenced,
@@ -275,14 +274,13 @@ class Writing:
         await self._drain(writer)
         end = await self._end_of(writer)
         ledger, outbox = writer.ledger, self._outbox
-        if end is not None and end.lost:
+        if end.lost:
             text = f"{self._what}: a person ended ledger {ledger} with loss at entry {end.last}"
             raise QueueUnavailable(f"{text}: open it again")
-        last, length = (NOTHING, 0) if end is None else (end.last, end.length)
-        while outbox.sent and 0 <= outbox.sent[0].entry <= last:
+        while outbox.sent and 0 <= outbox.sent[0].entry <= end.last:
             self._confirm(outbox.sent[0], ledger)
         self._writer = None
-        self._sealed = self._span_of(ledger, last, length)
+        self._sealed = self._span_of(ledger, end.last, end.length)
 
     def _span_of(self, ledger: int, last: int, length: int) -> Span:
         span = next(one for one in self._owned.record.spans if one.ledger == ledger)
@@ -301,8 +299,8 @@ class Writing:
         await asyncio.wait([self._drained], timeout=self._options.enqueue_wait_s)
         self._drained = None
 
-    async def _end_of(self, writer: Writer) -> LedgerRecord | None:
-        """Its ledger, which is closed: by it, or by another one; None: it was never listed."""
+    async def _end_of(self, writer: Writer) -> LedgerRecord:
+        """Its ledger, which is closed: by it, or by another one."""
         if not isinstance(writer.failed, LedgerFenced):
             # needs no bookie, if the writer can do it; else the ledger is recovered
             with suppress(LedgerError):
@@ -310,10 +308,9 @@ class Writing:
         await self._owned.check()  # a successor raises the epoch before it fences
         try:
             return await self._ledgers.recover(writer.ledger)
-        except LedgerGone:
-            if self._outbox.confirmed_entry == NOTHING:
-                return None  # taken for an orphan before it was in the list
-            raise
+        except LedgerGone as error:
+            await self._owned.check()
+            raise listed_and_gone(self._owned.name, writer.ledger) from error
 
     async def _begin(self) -> None:
         """Another ledger, in the list; what is on its way is sent to it."""
@@ -321,8 +318,12 @@ class Writing:
             text = f"it has {LEDGERS_MAX} ledgers: acknowledge, or keep what was for a shorter time"
             raise QueueFull(text)
         if self._fresh is None:
-            quorum = self._owned.record.settings.quorum
-            self._fresh = await self._ledgers.create(quorum, self._owned.name)
+            record = self._owned.record
+            self._fresh = await self._ledgers.create(
+                *(record.settings.quorum, record.topic),
+                first=self._outbox.confirmed + 1,
+                owner=record.owner,
+            )
         fresh, sealed = self._fresh, self._sealed
         ends = () if sealed is None else (sealed,)
         await self._owned.update(lambda record: record.sealed(*ends).with_ledger(fresh.ledger))
@@ -371,6 +372,8 @@ class Writing:
         now_s, wait_s = self._clock.now(), self._options.enqueue_wait_s
         self._waiting.expire(now_s, self._late())
         text = f"{self._what}: its bookies have not answered within {wait_s} s"
+        if self._writer is not None and self._writer.trouble:
+            text += f": {self._writer.trouble}"
         self._outbox.give_up(PublishUnknown(f"{text}; it may be stored, also later"), now_s)
         self._arm()
 

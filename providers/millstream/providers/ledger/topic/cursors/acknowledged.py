@@ -63,14 +63,6 @@ class Acknowledged:
         at = bisect_right(self._starts, number) - 1
         return self._ends[at] + 1 if at >= 0 and number <= self._ends[at] else number
 
-    def cut(self, end: int) -> None:
-        """Nothing from `end` on exists."""
-        self.mark = min(self.mark, end - 1)
-        at = bisect_left(self._starts, end)
-        del self._starts[at:], self._ends[at:]
-        if self._ends:
-            self._ends[-1] = min(self._ends[-1], end - 1)
-
     def _close_gap(self) -> None:
         at = bisect_right(self._starts, self.mark + 1)
         if at:

@@ -3,12 +3,14 @@
 Owns: `Cursor`, `CursorRecord`. Not: what may be deleted (`retention`). Idea: spec/ledger.md 7.20
 to 7.27, 10.8. Invariants: one write of a cursor is under way at a time; what is stored was
 acknowledged, so a crash rolls a cursor back and never forward; only the owner of the topic's newest
-opening writes it; it never stands behind the topic's end.
+opening writes it; it never stands behind the topic's end. An older row in place of the newest one
+rolls the cursor back, which is allowed, but never to before it was made or sought: that is pinned.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
@@ -18,12 +20,14 @@ from millstream.providers.ledger.metadata.metadata import Metadata, key_part
 from millstream.providers.ledger.metadata.rows import Rows
 from millstream.providers.ledger.topic.form import StoredMessage
 from millstream.providers.ledger.topic.options import LedgerTopicOptions
-from millstream.runtime import CursorTooOld, QueueFenced, StorageError
+from millstream.runtime import Corrupt, CursorTooOld, QueueFenced, StorageError
 from millstream.runtime.extending import Tasks
 
 from .acknowledged import Acknowledged
 
 __all__ = ["Cursor", "CursorRecord", "cursor_rows"]
+
+log = logging.getLogger("millstream.ledger")
 
 CursorKey = tuple[str, str]
 RETRY_S = 1.0
@@ -52,7 +56,7 @@ def cursor_rows(metadata: Metadata) -> Rows[CursorKey, CursorRecord]:
     def name_of(key: CursorKey) -> str:
         return f"{key_part(key[0])}/{key_part(key[1])}"
 
-    return Rows(metadata, "cursors/", CursorRecord, name_of)
+    return Rows(metadata, "cursors/", CursorRecord, name_of, is_witnessed=True)
 
 
 def owned_by(owner: tuple[int, int], key: CursorKey, found: CursorRecord | None) -> None:
@@ -101,7 +105,7 @@ async def load(
 ) -> CursorRecord:
     """The stored cursor, in the hands of this owner; with this mark, if its row was lost.
 
-    Raises QueueFenced, StorageError.
+    Raises QueueFenced, Corrupt, StorageError.
     """
 
     def taken(found: CursorRecord | None) -> CursorRecord:
@@ -109,7 +113,7 @@ async def load(
         record = found or CursorRecord(*key, owner, mark)
         return msgspec.structs.replace(record, owner=owner)
 
-    return await rows.update(key, taken)
+    return await rows.update(key, taken, pins=False)
 
 
 class Cursor:
@@ -136,16 +140,17 @@ class Cursor:
         self._tasks = tasks
         self._done = Acknowledged(record.mark, record.ranges)
         self._gap = record.gap
-        self._clamp()
+        self._begin_at_first()
         self._next = self._done.mark + 1  # the first number that was not read
         self._changes = self._stored = 0
+        self._is_damaged = False  # its row is, and the log says so
+        self._sought = 0  # the last change that was no acknowledgement
         self.stored_mark = record.mark
         self._timer: asyncio.TimerHandle | None = None
         self._storing: asyncio.Task[Exception | None] | None = None
 
-    def _clamp(self) -> None:
-        """To what the topic has."""
-        self._done.cut(self._messages.end)
+    def _begin_at_first(self) -> None:
+        """Go on with the oldest message that is kept, if what was stored is before that."""
         if self._done.mark + 1 < self._messages.first:
             self._gap = self._messages.first
             self._done.advance(self._messages.first - 1)
@@ -237,6 +242,7 @@ class Cursor:
         self._done = Acknowledged(number - 1)
         self._next = number
         self._changed()
+        self._sought = self._changes
         self._messages.cursor_moved()
 
     def rewind(self, number: int = 0) -> None:
@@ -319,8 +325,12 @@ class Cursor:
             return record
 
         try:
-            await self._rows.update((record.topic, record.cursor), written)
+            pins = self._sought > self._stored
+            await self._rows.update((record.topic, record.cursor), written, pins)
         except (QueueFenced, StorageError) as error:
+            if isinstance(error, Corrupt) and not self._is_damaged:
+                log.error("what was acknowledged cannot be stored: %s", error)
+            self._is_damaged = isinstance(error, Corrupt)
             return error
         self._stored, self.stored_mark = changes, record.mark
         self._messages.cursor_stored()

@@ -2,7 +2,9 @@
 
 Owns: `Pages`. Not: which ledgers a topic has (`record`), what its owner has in memory (`tail`).
 Invariants: at most `READERS_MAX` ledgers stay open, and none is closed while it is read; what is
-returned was confirmed; what was given up is passed over by whoever reads, not here.
+returned was confirmed, begins with the message that was asked for, and has no gap; what was given
+up is passed over by whoever reads, not here; a ledger is read only while its row and the topic's
+list say the same of it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from millstream.providers.ledger.protocol.entry import NOTHING
 from millstream.providers.ledger.protocol.errors import EntriesGivenUp, LedgerError
 from millstream.providers.ledger.topic.form import EntryHead, StoredMessage, head_of, messages_of
 from millstream.providers.ledger.topic.ledgers import Ledgers, Reader
-from millstream.providers.ledger.topic.record import Span
+from millstream.providers.ledger.topic.record import Span, contradiction, refuse_other
+from millstream.runtime import Corrupt
 
 from .index import EntryIndex
 from .tail import PageLimit
@@ -42,9 +45,10 @@ class MessagesLost(LedgerError):
 class Opened:
     """A ledger that is open for reading. `hints`: where reading went on last, by number."""
 
-    __slots__ = ("hints", "index", "reader", "users")
+    __slots__ = ("hints", "index", "reader", "topic", "users")
 
-    def __init__(self, reader: Reader, index: EntryIndex) -> None:
+    def __init__(self, topic: str, reader: Reader, index: EntryIndex) -> None:
+        self.topic = topic
         self.reader = reader
         self.index = index
         self.hints: dict[int, int] = {}
@@ -98,11 +102,16 @@ class Opened:
         return head
 
     def take(self, entry: int, payload: bytes, number: int, page: PageLimit) -> bool:
-        """Take the messages of an entry from `number` on; is there room for more?"""
+        """Take the messages of an entry from `number` on; is there room for more? Raises Corrupt:
+        the entry begins behind the message that comes next."""
         head = head_of(payload)
         self.index.note(entry, head.first, head.time_ms)
         if head.end <= number:
             return True
+        due = page.found[-1].number + 1 if page.found else number
+        if head.first > due:
+            text = f"message {due} is in no entry of ledger {self.reader.record.ledger}: entry"
+            raise contradiction(self.topic, f"{text} {entry} begins with message {head.first}")
         has_room = page.take(head.first, head.time_ms, messages_of(payload), number)
         next_number = page.found[-1].number + 1
         if not has_room or next_number == head.end:
@@ -117,10 +126,11 @@ class Opened:
 
 
 class Pages:
-    """Reads the ledgers of one topic."""
+    """Reads the ledgers of one topic, by its name."""
 
-    def __init__(self, ledgers: Ledgers) -> None:
+    def __init__(self, ledgers: Ledgers, topic: str) -> None:
         self._ledgers = ledgers
+        self._topic = topic
         self._opened: dict[int, Opened] = {}
         self._indexes: dict[int, EntryIndex] = {}
 
@@ -140,28 +150,34 @@ class Pages:
         Args:
             end: the entry behind the last confirmed one; None: as the ledger's bookies know.
 
-        Raises MessagesLost, LedgerGone, NotRecoverable, EntryDamaged, StorageError.
+        Raises MessagesLost, LedgerGone, NotRecoverable, EntryDamaged, Corrupt (the ledger is not
+        what the list says), StorageError.
         """
-        async with self._using(span.ledger) as opened:
+        async with self._using(span) as opened:
             if end is None:
                 end = await self._end(span, opened)
             entry = await opened.entry_of(number, end) if end else 0
             page, limit = PageLimit(messages_max, bytes_max), min(messages_max, ENTRIES_AT_ONCE)
+            is_given_up = number >= span.end - span.left_out
             while entry < end and not page.found:
                 try:
                     found = await opened.reader.read(entry, min(limit, end - entry), bytes_max)
                 except EntriesGivenUp as lost:
-                    entry = await opened.behind(lost, number, end)
+                    entry, is_given_up = await opened.behind(lost, number, end), True
                     continue
                 if not found:
-                    return page.found
+                    text = f"entry {entry} of ledger {span.ledger} is confirmed, and is not given"
+                    raise contradiction(self._topic, text)
                 for at, one in enumerate(found, entry):
                     if not opened.take(at, one.payload, number, page):
                         break
                 entry += len(found)
-            if not page.found and span.is_sealed and number < span.end:
+            if page.found or not span.is_sealed or number >= span.end:
+                return page.found
+            if is_given_up:
                 raise MessagesLost(number, span.end)
-            return page.found
+            text = f"its row (topics/) lists ledger {span.ledger} up to message {span.end - 1}; no "
+            raise contradiction(self._topic, f"{text}entry of that ledger has message {number}")
 
     async def seek_in(
         self, spans: Sequence[Span], time_ms: int, end_in: Callable[[Span], int] | None = None
@@ -174,7 +190,7 @@ class Pages:
         for span in spans:
             if span.is_sealed and span.last_ms < time_ms:
                 continue
-            async with self._using(span.ledger) as opened:
+            async with self._using(span) as opened:
                 end = await self._end(span, opened) if end_in is None else end_in(span)
                 entry = await opened.entry_at(time_ms, end)
                 head = await opened.head(entry) if entry < end else None
@@ -184,7 +200,7 @@ class Pages:
 
     async def end_of(self, span: Span) -> tuple[int, int]:
         """The last confirmed entry of an open ledger, and the number behind its last message."""
-        async with self._using(span.ledger) as opened:
+        async with self._using(span) as opened:
             last = entry = await opened.reader.wait(NOTHING, 0.0)
             while entry != NOTHING:
                 try:
@@ -196,7 +212,7 @@ class Pages:
 
     async def wait(self, span: Span, confirmed: int, wait_s: float) -> int:
         """The last confirmed entry of a ledger, as soon as it is above `confirmed`."""
-        async with self._using(span.ledger) as opened:
+        async with self._using(span) as opened:
             return await opened.reader.wait(confirmed, wait_s)
 
     async def _end(self, span: Span, opened: Opened) -> int:
@@ -205,15 +221,16 @@ class Pages:
         return await opened.reader.wait(NOTHING, 0.0) + 1
 
     @asynccontextmanager
-    async def _using(self, ledger: int) -> AsyncIterator[Opened]:
+    async def _using(self, span: Span) -> AsyncIterator[Opened]:
+        ledger = span.ledger
         opened = self._opened.pop(ledger, None)
         if opened is None:
-            reader = await self._ledgers.reader(ledger)
+            reader = await self._reader(span)
             opened = self._opened.pop(ledger, None)  # another read may have been faster
             if opened is not None:
                 await reader.aclose()
             else:
-                opened = Opened(reader, self.index(ledger))
+                opened = Opened(self._topic, reader, self.index(ledger))
         self._opened[ledger] = opened
         opened.users += 1
         try:
@@ -221,6 +238,17 @@ class Pages:
         finally:
             opened.users -= 1
             await self._close_some(READERS_MAX)
+
+    async def _reader(self, span: Span) -> Reader:
+        """A reader of a listed ledger. Raises Corrupt: its row says something else than the list,
+        LedgerGone."""
+        reader = await self._ledgers.reader(span.ledger)
+        try:
+            refuse_other(self._topic, span, reader.record)
+        except Corrupt:
+            await reader.aclose()
+            raise
+        return reader
 
     async def _close_some(self, kept: int) -> None:
         idle = [ledger for ledger, one in self._opened.items() if not one.users]

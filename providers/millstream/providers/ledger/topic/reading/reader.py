@@ -15,8 +15,13 @@ from millstream.providers.ledger.protocol.entry import NOTHING
 from millstream.providers.ledger.protocol.errors import LedgerError, LedgerGone
 from millstream.providers.ledger.topic.form import StoredMessage, ceil_ms
 from millstream.providers.ledger.topic.ledgers import Ledgers
-from millstream.providers.ledger.topic.record import Span, TopicRecord
-from millstream.runtime import CursorTooOld, QueueUnavailable, StorageError
+from millstream.providers.ledger.topic.record import (
+    Span,
+    TopicRecord,
+    contradiction,
+    listed_and_gone,
+)
+from millstream.runtime import Corrupt, CursorTooOld, QueueUnavailable, StorageError
 from millstream.runtime.extending import shown
 
 from .pages import MessagesLost, Pages
@@ -46,7 +51,7 @@ class TopicReader:
         self._rows = rows
         self._name = name
         self._now = now
-        self._pages = Pages(ledgers)
+        self._pages = Pages(ledgers, name)
         self._record = TopicRecord(name)
 
     async def bounds(self) -> tuple[int, int]:
@@ -55,6 +60,8 @@ class TopicReader:
         try:
             record = await self._look()
             return record.trimmed, (await self._end(record))[1]
+        except Corrupt:
+            raise
         except (LedgerError, StorageError) as error:
             raise self._unreadable(error) from error
 
@@ -63,15 +70,21 @@ class TopicReader:
     ) -> Sequence[StoredMessage]:
         """Messages from `number` on; [] if it is not there yet. As `Topic.read`.
 
-        Raises CursorTooOld(first), QueueUnavailable.
+        Raises CursorTooOld(first), Corrupt, QueueUnavailable.
         """
         try:
             found = await self._read(self._record, number, messages_max, bytes_max)
             if found:
                 return found
-            return await self._read(await self._look(), number, messages_max, bytes_max)
+            found = await self._read(await self._look(), number, messages_max, bytes_max)
+            if not found and number < self._record.next:
+                text = f"its row (topics/) says that the next message is {self._record.next}, and "
+                raise contradiction(self._name, f"{text}lists no ledger with message {number}")
+            return found
         except MessagesLost as lost:
             raise CursorTooOld(f"topic {shown(self._name)}: {lost}", first=lost.first) from None
+        except Corrupt:
+            raise
         except (LedgerError, StorageError) as error:
             raise self._unreadable(error) from error
 
@@ -86,10 +99,11 @@ class TopicReader:
             return []
         try:
             return await self._pages.read(span, number, messages_max, bytes_max)
-        except LedgerGone:
-            if record is self._record and number >= (await self._look()).trimmed:
-                raise  # it is in the list
-            return await self._read(self._record, number, messages_max, bytes_max)
+        except LedgerGone as error:
+            now = await self._look()
+            if now.lists(span.ledger):
+                raise listed_and_gone(self._name, span.ledger) from error
+            return await self._read(now, number, messages_max, bytes_max)
 
     async def wait(self, number: int, wait_s: float) -> bool:
         """Is message `number` there? As soon as it is, or after `wait_s` seconds.
@@ -105,6 +119,8 @@ class TopicReader:
                 if number < end or left_s <= 0:
                     return number < end
                 await self._pause(record, entry, left_s)
+        except Corrupt:
+            raise
         except (LedgerError, StorageError) as error:
             raise self._unreadable(error) from error
 
@@ -127,6 +143,8 @@ class TopicReader:
             record = await self._look()
             found = await self._pages.seek_in(record.spans, ceil_ms(time_s))
             return (await self._end(record))[1] if found is None else max(found, record.trimmed)
+        except Corrupt:
+            raise
         except (LedgerError, StorageError) as error:
             raise self._unreadable(error) from error
 

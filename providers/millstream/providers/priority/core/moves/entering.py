@@ -102,7 +102,7 @@ class Entering:
         if self.contents.settings.layout:
             self._refuse_moved(body, floor)
         self._refuse_blocked()
-        self._refuse_full(1)
+        self._refuse_full(1, len(body.payload))
         if floor is not None:
             self.contents.epoch = max(self.contents.epoch, floor)
         return self._begin(body, reason)
@@ -135,17 +135,24 @@ class Entering:
         if self.contents.settings.enqueue_blocked:
             raise EnqueueBlocked(self.queue, "enqueue_blocked is set, it takes no messages")
 
-    def _refuse_full(self, count: int) -> None:
-        size, most = len(self.contents.by_id), self.contents.settings.messages_max
+    def _refuse_full(self, count: int, payload_bytes: int) -> None:
+        contents, settings = self.contents, self.contents.settings
+        size, most = len(contents.by_id), settings.messages_max
         if size + count > most:
             what = f"it has {size} uncollected messages, messages_max is {most}"
+            raise PriorityQueueFull(self.queue, what)
+        if contents.payload_bytes + payload_bytes > settings.bytes_max:
+            what = (
+                f"it has {contents.payload_bytes} bytes of payload, and {payload_bytes} come: "
+                f"bytes_max is {settings.bytes_max}"
+            )
             raise PriorityQueueFull(self.queue, what)
 
     def _refuse_other(self, body: Body, found: Message) -> None:
         first = found.first_priority
         priority = found.priority if first is None else first
         is_same = (
-            found.payload == body.payload
+            found.has_payload(body.payload)
             and priority == body.priority
             and found.metadata == body.metadata
             and found.terms == body.terms
@@ -187,7 +194,7 @@ class Entering:
                 self._refuse_moved(body, floors[body.id])
         if fresh:
             self._refuse_blocked()
-            self._refuse_full(len(fresh))
+            self._refuse_full(len(fresh), sum(len(body.payload) for body in fresh.values()))
         return [self._enqueue(body, "", new.floor) for body, new in zip(bodies, news, strict=True)]
 
 

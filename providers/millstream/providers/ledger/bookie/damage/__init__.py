@@ -1,0 +1,1 @@
+"""Which entries of a running bookie may be damaged, and finding out by reading them."""

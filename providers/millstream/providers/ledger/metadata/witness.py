@@ -1,0 +1,83 @@
+"""The witness of a row: a second row that says how new the first one must be.
+
+Owns: `Witness`, `witness_key`, `refuse_older`. Pure. Not: reading and writing the two (`rows`).
+
+A row alone cannot say that it is the newest one: after a part of the store was restored from an
+older copy, the row that comes back is whole, and its check fits. So a witness holds the generation
+that the row has reached. The writer stores the row first and the witness second, and says that the
+change has happened only then. Before a new row there is a witness of generation 0, which knows
+nothing. A deletion writes first that the row is going, then removes the row, then the witness.
+Invariants: a row is never older than its witness, unless somebody put it back; a row is there while
+its witness is; the two are in different files of any store that spreads keys over an even number of
+files by XXH3-64, as the SQLite store does, so one old file never holds both.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from millstream.runtime import Corrupt
+from millstream.runtime.extending import Sealed, shown
+
+__all__ = ["NO_BIRTH", "Witness", "refuse_older", "witness_key"]
+
+NO_BIRTH = 0
+"""Of a witness that knows no row yet."""
+
+
+class Witness(msgspec.Struct, frozen=True, array_like=True):
+    """A row has reached `generation`; `birth` tells the row from earlier ones of the same key.
+
+    `is_going`: the row is deleted, though it may still be there.
+    """
+
+    key: str
+    generation: int
+    birth: int
+    is_going: bool = False
+
+    def is_met_by(self, row: Sealed | None) -> bool:
+        """Is the row at least as new as it must be?"""
+        if self.birth == NO_BIRTH or self.is_going:
+            return True
+        return row is not None and row.birth == self.birth and row.generation >= self.generation
+
+    def knows(self, new: Witness) -> bool:
+        """Does it know of this version, of a later one, or of another creation of the row?"""
+        if self.is_going or self.birth == NO_BIRTH:
+            return self.is_going
+        return self.birth != new.birth or self.generation >= new.generation
+
+
+def witness_key(scope: str, key: str) -> str:
+    """The key of a row's witness. The two keys differ in the lowest bit of their hashes.
+
+    Args:
+        scope: how the keys of the row's cluster begin.
+        key: that of the row, which begins so.
+    """
+    name, salt = key.removeprefix(scope), 0
+    lowest = xxh3_64_intdigest(key.encode()) & 1
+    while True:
+        found = f"{scope}witness/{salt}/{name}"
+        if xxh3_64_intdigest(found.encode()) & 1 != lowest:
+            return found
+        salt += 1
+
+
+def refuse_older(witness: Witness, at: str, row: Sealed | None) -> None:
+    """Raise Corrupt unless the row is as new as its witness, which is stored under the key `at`."""
+    if witness.is_met_by(row):
+        return
+    known = f"its witness, row {shown(at)}, knows generation {witness.generation}"
+    if row is None:
+        text = f"row {shown(witness.key)} is missing: {known}"
+    elif row.birth != witness.birth:
+        text = f"row {shown(witness.key)} is of an earlier creation than the row that {known[4:]}"
+    else:
+        text = f"row {shown(witness.key)} has generation {row.generation}, and {known}"
+    raise Corrupt(
+        f"{text}: the file that holds the row is an older copy; stop the processes that use the "
+        "store, and restore all of the store from one backup, the newest one that there is"
+    )

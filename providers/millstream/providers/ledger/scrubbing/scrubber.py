@@ -1,0 +1,288 @@
+"""Reads all that a bookie of this silo has, and has damaged and missing copies repaired.
+
+Owns: `Scrubber`. Not: reading a segment (`bookie.damage`), which entries a bookie should have
+(`wanted`), when a repair is tried (`docket`), doing it (`repairing`). Ideas: spec/ledger.md 6.2,
+6.12; the deep scrub of Ceph.
+Invariants: a pass reads every entry that the bookie has, and then compares the records of all
+ledgers with what the bookie has; its pace has a limit in bytes per second, and callers come first;
+repairs do not wait for the pass; what cannot be repaired is logged and reported with its file, and
+stays on the docket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+import msgspec
+
+from millstream.providers.ledger.bookie.bookie import Bookie
+from millstream.providers.ledger.bookie.damage.checking import Checked, SegmentCheck
+from millstream.providers.ledger.handle.context import HandleContext
+from millstream.providers.ledger.metadata.metadata import Metadata
+from millstream.providers.ledger.protocol.errors import BookieAway, BookieOverloaded, LedgerError
+from millstream.providers.ledger.protocol.record import LedgerRecord
+from millstream.providers.ledger.recovery.options import RecoveryOptions
+from millstream.providers.ledger.recovery.pace import Pace
+from millstream.providers.ledger.recovery.standing import Standing
+from millstream.runtime import StorageError
+
+from .docket import Docket, Failure
+from .options import ScrubOptions
+from .repairing import Repairer
+from .report import FAULTS_SHOWN_MAX, ScrubFault, ScrubReport, scrub_rows
+from .wanted import missing_from
+
+__all__ = ["LOOK_EVERY_S", "REPORT_EVERY_S", "Scrubber"]
+
+log = logging.getLogger("millstream.ledger")
+
+LOOK_EVERY_S = 1.0
+"""So often new suspects and due repairs are looked at."""
+REPORT_EVERY_S = 5.0
+"""So often the report is written at most."""
+BUSY_S = 0.05
+"""So long a pass waits before it looks again whether the bookie is busy."""
+AFTER_FAILURE_S = 60.0
+"""So long after a failure a pass goes on."""
+
+WAIT_ADVICE = "nothing: the repair is tried again"
+LOST_ADVICE = "put the file back as it was, from a backup; if nobody can, "
+LOST_ADVICE += "`millstream ledger recover {} --accept-loss` gives the entry up"
+
+
+class Records(Protocol):
+    """The records of all ledgers. May raise StorageError."""
+
+    def scan(self) -> AsyncIterator[LedgerRecord]: ...
+
+
+class Scrubber:
+    """Scrubs whichever bookie runs in this silo.
+
+    Args:
+        bookie_here: the bookie that runs here now; None: another silo runs it.
+        of: what may be expected of a bookie.
+        copies: how fast copies are fetched.
+    """
+
+    def __init__(
+        self,
+        context: HandleContext,
+        metadata: Metadata,
+        records: Records,
+        bookie_here: Callable[[], Bookie | None],
+        of: Callable[[str], Standing],
+        options: ScrubOptions,
+        copies: RecoveryOptions,
+    ) -> None:
+        self._context = context
+        self._records = records
+        self._bookie_here = bookie_here
+        self._options = options
+        self._repairer = Repairer(context, copies, of)
+        self._rows = scrub_rows(metadata)
+        self._bookie: Bookie | None = None
+        self._docket = Docket(options.retry_after_s)
+        self._report = self._said = ScrubReport("", 0.0)
+        self._passing: asyncio.Task[None] | None = None
+        self._pace = Pace(options.scrub_bytes_per_s)
+        self._pass_at_s = self._say_at_s = 0.0
+        self._is_incomplete = False  # some damage that was found is on no list
+
+    async def run(self) -> None:
+        """Look, repair, and begin passes, for ever."""
+        try:
+            while True:
+                await asyncio.sleep(LOOK_EVERY_S)
+                try:
+                    await self._look()
+                except (LedgerError, OSError, StorageError) as error:
+                    log.info("damage in ledgers is looked at later: %s", error)
+        finally:
+            self._stop_pass()
+
+    def report(self) -> ScrubReport:
+        """How far the bookie is."""
+        bookie, failures = self._bookie, list(self._docket.failures())
+        shown = failures[:FAULTS_SHOWN_MAX] if bookie is not None else []
+        faults = tuple(fault_of(bookie, *one) for one in shown if bookie is not None)
+        return msgspec.structs.replace(self._report, failed=len(failures), faults=faults)
+
+    # --- which bookie
+
+    async def _look(self) -> None:
+        bookie = self._bookie_here()
+        if bookie is not self._bookie:
+            self._stop_pass()
+            self._bookie = None
+            if bookie is None:
+                return
+            await self._begin(bookie)
+        if bookie is None:
+            return
+        self._take(bookie)
+        await self._repair(bookie)
+        now_s = self._context.clock.now()
+        if self._passing is None and self._options.is_on and now_s >= self._pass_at_s:
+            self._passing = self._context.tasks.start(self._pass(bookie))
+        if now_s >= self._say_at_s:
+            await self._say(now_s)
+
+    async def _begin(self, bookie: Bookie) -> None:
+        """Go on where the silo that ran the bookie before was."""
+        before = await self._rows.read(bookie.name)
+        wall_s = self._context.clock.wall_s()
+        self._docket = Docket(self._options.retry_after_s)
+        self._report = before or ScrubReport(bookie.name, wall_s)
+        for fault in self._report.faults:
+            self._docket.put(fault.ledger, [fault.entry])
+        self._bookie, self._pass_at_s = bookie, self._context.clock.now()
+        is_due = before is None or before.began_s > 0 or before.failed > len(before.faults)
+        if before is not None and not is_due:
+            since_s = max(0.0, wall_s - before.passed_s)
+            self._pass_at_s += max(0.0, self._options.scrub_every_s - since_s)
+
+    def _stop_pass(self) -> None:
+        if self._passing is not None:
+            self._passing.cancel()
+            self._passing = None
+
+    # --- repairs
+
+    def _take(self, bookie: Bookie) -> None:
+        """What readers and the pass have found."""
+        for ledger, entries in bookie.suspects.take().items():
+            self._docket.put(ledger, entries)
+        if bookie.suspects.has_overflowed or self._docket.has_overflowed:
+            bookie.suspects.has_overflowed = self._docket.has_overflowed = False
+            self._is_incomplete = True
+            self._pass_at_s = self._context.clock.now() + AFTER_FAILURE_S
+
+    async def _repair(self, bookie: Bookie) -> None:
+        """Try all repairs that are due. Raises StorageError, BookieError."""
+        for ledger, entries in self._docket.due(self._context.clock.now()):
+            known = self._docket.failed(ledger).keys()
+            outcome = await self._repairer.repair(bookie, ledger, entries)
+            now_s = self._context.clock.now()
+            lost = self._docket.settle(ledger, entries, outcome.failures, now_s)
+            self._report = msgspec.structs.replace(
+                self._report,
+                damaged=self._report.damaged + len(outcome.damaged - known),
+                missing=self._report.missing + len(outcome.missing - known),
+                repaired=self._report.repaired + outcome.repaired,
+            )
+            if outcome.repaired:
+                text = "%s: %d damaged or missing entries of ledger %d were repaired from others"
+                log.info(text, bookie.directory.path, outcome.repaired, ledger)
+            for entry in lost:
+                log.error("%s", fault_of(bookie, ledger, entry, outcome.failures[entry]))
+
+    # --- the pass
+
+    async def _pass(self, bookie: Bookie) -> None:
+        """One pass over the directory, from where the last one ended early."""
+        try:
+            await self._read_segments(bookie)
+            await self._compare(bookie)
+        except BookieAway:
+            pass  # it has stopped; its next start goes on
+        except (LedgerError, OSError, StorageError) as error:
+            log.warning("%s: scrubbing goes on later: %s", bookie.directory.path, error)
+            self._pass_at_s = self._context.clock.now() + AFTER_FAILURE_S
+        else:
+            wall_s, passes = self._context.clock.wall_s(), self._report.passes + 1
+            ended = {"passes": passes, "passed_s": wall_s, "began_s": 0.0, "segment": 0}
+            self._report = msgspec.structs.replace(self._report, **ended)
+            wait_s = AFTER_FAILURE_S if self._is_incomplete else self._options.scrub_every_s
+            self._pass_at_s, self._is_incomplete = self._context.clock.now() + wait_s, False
+        self._passing = None
+
+    async def _read_segments(self, bookie: Bookie) -> None:
+        report = self._report
+        if not report.began_s:
+            began = {"began_s": self._context.clock.wall_s(), "segment": 0, "pass_bytes": 0}
+            self._report = report = msgspec.structs.replace(report, **began)
+        for segment in bookie.segments():
+            if segment < report.segment:
+                continue
+            segments = len(bookie.segments())
+            self._report = msgspec.structs.replace(self._report, segment=segment, segments=segments)
+            try:
+                check = await bookie.check(segment)
+            except FileNotFoundError:
+                if segment in bookie.segments():
+                    raise
+                continue  # it was emptied and removed meanwhile
+            try:
+                await self._read_segment(bookie, check)
+            finally:
+                check.close()
+            if check.is_faulty:
+                bookie.collection.wear_out(segment)
+
+    async def _read_segment(self, bookie: Bookie, check: SegmentCheck) -> None:
+        while True:
+            await self._wait_for_others(bookie)
+            try:
+                checked = await check.step()
+            except BookieOverloaded:  # too many reads wait
+                await asyncio.sleep(BUSY_S)
+                continue
+            if checked is None:
+                return
+            self._note(bookie, checked)
+            await asyncio.sleep(self._pace.wait_s(self._context.clock.now(), checked.size_bytes))
+
+    def _note(self, bookie: Bookie, checked: Checked) -> None:
+        read_bytes = self._report.pass_bytes + checked.size_bytes
+        self._report = msgspec.structs.replace(self._report, pass_bytes=read_bytes)
+        if checked.damaged:
+            (ledger, entry), count = checked.damaged[0], len(checked.damaged)
+            text = "%s: offset %d: entry %d of ledger %d fails its check, and %d more of its frame"
+            log.warning(text, *bookie.where(ledger, entry), entry, ledger, count - 1)
+        for ledger, entry in checked.damaged:
+            bookie.suspects.put(ledger, entry)
+
+    async def _wait_for_others(self, bookie: Bookie) -> None:
+        """Wait while the bookie is busy, but not for ever."""
+        clock, options = self._context.clock, self._options
+        until_s = clock.now() + options.busy_max_s
+        while clock.now() < until_s:
+            unsynced_bytes, reads = bookie.waiting
+            if unsynced_bytes <= options.busy_unsynced_bytes and reads <= options.busy_reads:
+                return
+            await asyncio.sleep(BUSY_S)
+
+    async def _compare(self, bookie: Bookie) -> None:
+        """Which entries does the bookie lack, by the records of all ledgers?"""
+        async for record in self._records.scan():
+            ledger = record.ledger
+
+            def has(entry: int, ledger: int = ledger) -> bool:
+                return bookie.has(ledger, entry)
+
+            for missing in missing_from(record, bookie.name, has):
+                for entry in missing:
+                    bookie.suspects.put(ledger, entry)
+                await asyncio.sleep(0)
+
+    # --- the report
+
+    async def _say(self, now_s: float) -> None:
+        """Write the report, if it has changed. Raises StorageError."""
+        self._say_at_s = now_s + REPORT_EVERY_S
+        report = self.report()
+        if report == self._said:
+            return
+        stored = msgspec.structs.replace(report, said_s=self._context.clock.wall_s())
+        await self._rows.update(report.bookie, lambda _: stored)
+        self._said = report
+
+
+def fault_of(bookie: Bookie, ledger: int, entry: int, failure: Failure) -> ScrubFault:
+    """Where an entry is that could not be repaired, why, and what a person can do."""
+    advice = LOST_ADVICE.format(ledger) if failure.is_lost else WAIT_ADVICE
+    return ScrubFault(*bookie.where(ledger, entry), ledger, entry, *failure, advice)

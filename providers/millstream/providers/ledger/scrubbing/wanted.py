@@ -1,0 +1,69 @@
+"""Which entries a bookie should have, by the record of their ledger. Pure.
+
+Owns: `Judged`, `judged`, `missing_from`. Invariants: an entry is copied to a bookie only if its
+content can never change: it is in a fragment that has an end, or its writer has confirmed it. An
+entry that was given up, that is behind the end, or that belongs to other bookies is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
+from millstream.providers.ledger.recovery.needs import spans_of, stripe
+
+__all__ = ["Judged", "judged", "missing_from", "runs_of"]
+
+RUN_ENTRIES = 1_024
+"""Entries that `missing_from` looks at between two steps."""
+
+
+class Judged(NamedTuple):
+    """Entries of one ledger. `now`: the bookie should have these; `later`: nobody can say yet. The
+    others need no copy on this bookie."""
+
+    now: tuple[int, ...]
+    later: tuple[int, ...]
+
+
+def judged(record: LedgerRecord, bookie: str, entries: Collection[int], confirmed: int) -> Judged:
+    """Judge entries of a ledger; all up to `confirmed` are confirmed."""
+    wanted = [entry for entry in sorted(entries) if is_wanted(record, bookie, entry)]
+    later = [one for one in wanted if one > confirmed and not has_end(record, one)]
+    return Judged(tuple(one for one in wanted if one not in later), tuple(later))
+
+
+def is_wanted(record: LedgerRecord, bookie: str, entry: int) -> bool:
+    """Is, or will be, this bookie one of those that have the entry?"""
+    is_behind = record.state is LedgerState.CLOSED and entry > record.last
+    return not is_behind and record.lost_at(entry) is None and bookie in record.holders(entry)
+
+
+def has_end(record: LedgerRecord, entry: int) -> bool:
+    """Is an entry in a fragment that has an end?"""
+    return record.state is LedgerState.CLOSED or entry < record.fragments[-1].first
+
+
+def missing_from(
+    record: LedgerRecord, bookie: str, has: Callable[[int], bool]
+) -> Iterator[list[int]]:
+    """The entries that a bookie should have and does not, in parts of up to `RUN_ENTRIES`."""
+    for span in spans_of(record):
+        for place, holder in enumerate(span.bookies):
+            if holder != bookie:
+                continue
+            for run in stripe(record.quorum, place, span.first, span.last, RUN_ENTRIES):
+                kept = (entry for part in record.kept(run) for entry in part)
+                yield [entry for entry in kept if not has(entry)]
+
+
+def runs_of(entries: Collection[int]) -> list[range]:
+    """The same entries as ranges."""
+    found: list[range] = []
+    for entry in sorted(entries):
+        if found and found[-1].stop == entry:
+            found[-1] = range(found[-1].start, entry + 1)
+        else:
+            found.append(range(entry, entry + 1))
+    return found

@@ -1,0 +1,35 @@
+"""Which ledgers the topics of a cluster list, for whoever is about to forget a ledger.
+
+Owns: `ListedLedgers`. Invariant: a topic lists a ledger until after its last message may go, so a
+ledger that is listed and has no row is damage, and nothing of it may be forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millstream.providers.ledger.metadata.metadata import Metadata
+from millstream.runtime import Corrupt
+
+from .record import listed_and_gone, topic_rows
+
+__all__ = ["ListedLedgers"]
+
+
+class ListedLedgers:
+    """The lists of all topics. Every method may raise StorageError."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._rows = topic_rows(metadata)
+
+    async def all(self) -> Mapping[int, str]:
+        """All listed ledgers, each with its topic; as of a moment ago."""
+        scan = self._rows.scan()
+        return {span.ledger: one.topic async for one in scan for span in one.spans}
+
+    async def damage(self, topic: str, ledger: int) -> Corrupt | None:
+        """What is wrong with a ledger that has no row, and that a topic listed a moment ago; None:
+        the topic lists it no more."""
+        record = await self._rows.read(topic)
+        is_listed = record is not None and record.lists(ledger)
+        return listed_and_gone(topic, ledger) if is_listed else None

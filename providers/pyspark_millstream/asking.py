@@ -1,0 +1,38 @@
+"""Questions of the reader to the cluster.
+
+Owns: `asked`. Not: the clients (`background`), what is asked (`QueueReads`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from millstream.streams.rewinding.outside import QueueReads
+
+from .background import background
+from .read_options import ReadOptions
+
+__all__ = ["asked"]
+
+T = TypeVar("T")
+
+
+async def asked(
+    options: ReadOptions, ask: Callable[[QueueReads], Awaitable[T]], *, incarnation: str = ""
+) -> T:
+    """What the cluster answers.
+
+    Args:
+        incarnation: of the provider that gave the positions in the question; "": no positions.
+    """
+    async with background().client(options) as client:
+        return await ask(
+            QueueReads(
+                client.gateway,
+                options.provider,
+                options.namespace,
+                patience_s=options.patience_s,
+                incarnation=incarnation,
+            )
+        )

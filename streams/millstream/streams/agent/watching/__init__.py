@@ -1,0 +1,1 @@
+"""What of a queue stands still, and saying so."""

@@ -1,0 +1,109 @@
+"""Why one delivery does not go on, in words, from its state at this instant.
+
+Owns: `reason_of`, with one reason for each state. Pure.
+Invariant: a state that nothing is known to end has no reason: whoever tells of it calls that a
+fault of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millstream.runtime.extending import shown
+from millstream.streams.agent.delivery.consumer_calls import ANSWER_S
+from millstream.streams.agent.delivery.delivery import Delivery
+from millstream.streams.agent.delivery.steps import DeliveryState
+from millstream.streams.agent.delivery.subscriber import Seat, Subscriber
+
+__all__ = ["reason_of"]
+
+LATE_S = 30.0  # a timer, or the end of a call, is not late before
+TROUBLE_CHARS_MAX = 300
+
+
+def reason_of(one: Subscriber, seat: Seat) -> str:
+    """What a subscription waits for; empty: it has no work, or nothing is known."""
+    delivery = one.delivery
+    return "" if delivery is None else REASONS[delivery.state](one, delivery, seat)
+
+
+def _ready(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
+    if seat.is_paused:
+        return "the queue is being handed over: no call begins"
+    if seat.is_out:
+        return "a call that was out before it was moved, or made again, has not ended"
+    if seat.is_wary:
+        return "owners of the queue have died: the queue record is to name its event first"
+    if seat.is_alone and seat.calls_out:
+        return "an event that may have ended a silo runs alone in the queue"
+    if seat.calls_out >= seat.calls_out_max:
+        return f"no credit: {seat.calls_out} of {seat.calls_out_max} calls of the queue are out"
+    return f"it is tried again at once, after {_trouble(delivery)}" if delivery.trouble else ""
+
+
+def _in_flight(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
+    out_s = delivery.out_s(seat.now_s)
+    if not seat.is_out or out_s > one.options.handler_timeout_s + ANSWER_S + LATE_S:
+        return ""
+    place = f"silo {seat.silo}" if seat.silo else "a silo that is being looked for"
+    grain = shown(f"{one.grain_type}/{one.grain_key}")
+    return f"it waits for the reply of {grain} in {place} since {out_s:.1f} s"
+
+
+def _giving_up(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
+    return (
+        "it waits for the failure handler, or for the store, to take an event that was tried "
+        f"{delivery.attempts} times: {_trouble(delivery)}"
+    )
+
+
+def _backoff(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
+    left_s = delivery.due_s - seat.now_s
+    if left_s < -LATE_S:
+        return ""
+    return f"it is tried again in {max(0.0, left_s):.1f} s, after {_trouble(delivery)}"
+
+
+def _unacked(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
+    if not one.unacked:
+        return ""
+    grain = shown(f"{one.grain_type}/{one.grain_key}")
+    return (
+        f"{one.unacked:,} events are not acknowledged by hand: {grain} is to call `context.ack`; "
+        f"they come again {one.options.ack_timeout_s:g} s after they were handled (ack_timeout_s)"
+    )
+
+
+def _lagging(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
+    if not seat.is_lagging or not seat.reading:
+        return ""
+    return f"it is behind the cache, and its events are read anew: {seat.reading}"
+
+
+def _faulted(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
+    if one.held == "faulted":
+        trouble = f", after {_trouble(delivery)}" if delivery.trouble else ""
+        return f"it is faulted{trouble}: `resume()` lets it go on"
+    if one.held == "paused":
+        return "it is paused: `resume()` lets it go on"
+    return "all of its stream is paused: `resume_stream` lets it go on" if one.is_paused else ""
+
+
+def _closed(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
+    return ""  # whoever drives it drops it
+
+
+def _trouble(delivery: Delivery) -> str:
+    return shown(delivery.trouble.splitlines()[0], TROUBLE_CHARS_MAX) if delivery.trouble else "-"
+
+
+REASONS: dict[DeliveryState, Callable[[Subscriber, Delivery, Seat], str]] = {
+    DeliveryState.READY: _ready,
+    DeliveryState.IN_FLIGHT: _in_flight,
+    DeliveryState.GIVING_UP: _giving_up,
+    DeliveryState.BACKOFF: _backoff,
+    DeliveryState.UNACKED: _unacked,
+    DeliveryState.LAGGING: _lagging,
+    DeliveryState.FAULTED: _faulted,
+    DeliveryState.CLOSED: _closed,
+}

@@ -1,0 +1,113 @@
+"""Saying in the log what of a queue stands still, and why.
+
+Owns: `Watch`: when it is looked at, and the lines. Not: what stands still (`standstill`), and why
+(`HasWork`). Invariants: a reason is asked for at the moment in which it is told; a look that fails
+is logged, and does not end the watch; a flood of lines is some lines and a count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from millstream.runtime.extending import Clock, LineBudget, Tasks, shown
+
+from .standstill import PieceOfWork, Standstill, Standstills
+
+__all__ = ["HasWork", "Watch"]
+
+log = logging.getLogger("millstream.agent")
+
+LOOKS_PER_LIMIT = 4
+LOOKED_AT_ONCE = 1_000
+"""Pieces of work that are looked at without a pause."""
+
+
+class HasWork(Protocol):
+    """What an agent has to do."""
+
+    async def measure(self) -> None:
+        """Ask the provider how much is not read yet, if it can tell."""
+        ...
+
+    def work(self) -> Iterable[PieceOfWork]:
+        """All of it; whatever changes meanwhile may be told in either form."""
+        ...
+
+
+class Watch:
+    """Looks at the work of one agent.
+
+    Args:
+        limit_s: how long a piece of work may stay at one place (`StreamOptions.standstill_s`).
+        where: names provider and queue.
+        extra: fields of each line of the log.
+    """
+
+    def __init__(
+        self,
+        work: HasWork,
+        limit_s: float,
+        clock: Clock,
+        *,
+        where: str,
+        extra: Mapping[str, object],
+    ) -> None:
+        self._work = work
+        self._every_s = limit_s / LOOKS_PER_LIMIT
+        self._clock = clock
+        self._where = where
+        self._extra = dict(extra)
+        self._lines = LineBudget()
+        self.standstills = Standstills(limit_s)
+
+    def start(self, tasks: Tasks) -> None:
+        """Look now and then, until the tasks are told to end."""
+        tasks.start(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            try:
+                await self._look()
+            except Exception:  # of ours: the next look tries again
+                log.exception("%s: what stands still is not known", self._where, extra=self._extra)
+
+    async def _look(self) -> None:
+        await self._work.measure()
+        seen: list[PieceOfWork] = []
+        for number, one in enumerate(self._work.work(), 1):
+            seen.append(one)
+            if number % LOOKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        for told in self.standstills.look(seen, self._clock.now()):
+            self._tell(told)
+
+    def _tell(self, told: Standstill) -> None:
+        left_out = self._lines.take(self._clock.now())
+        if left_out is None:
+            return
+        name = f"{self._where}: {subject_of(told)}"
+        if told.work is None:
+            text = "%s goes on, after it had not moved for %.0f s%s"
+            log.warning(text, name, told.still_s, left_out, extra=self._extra)
+        elif reason := told.work.reason():
+            text = "%s has not moved for %.0f s: %s%s"
+            log.warning(text, name, told.still_s, reason, left_out, extra=self._extra)
+        else:
+            text = (
+                "%s has not moved for %.0f s, and waits for nothing that is known, which is a "
+                "fault of Millstream: please report it with this state: %s%s"
+            )
+            log.error(text, name, told.still_s, told.work.dump(), left_out, extra=self._extra)
+
+
+def subject_of(told: Standstill) -> str:
+    """What stands still, in words."""
+    if not told.stream:
+        return "reading"
+    if not told.subscription:
+        return f"stream {shown(told.stream)}"
+    return f"subscription {shown(told.subscription)} of {shown(told.stream)}"

@@ -1,0 +1,91 @@
+"""Which run of a reader outside uses its name: one at a time.
+
+A run claims the name and renews its claim, and each renewal raises `beat`. Whoever finds the claim
+of another run watches it: a claim whose beat has not changed for some time may be taken over. No
+clocks are compared: the claimant waits by its own. What a run does under a name that another run
+has taken over is refused, so two runs that both believe to have it do not disturb each other.
+Owns: the rows, `claimed`. Not: watching (`outside`). Source: fencing tokens, as for queues.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream.runtime import ConfigError, Conflict, Etag, StateStore, StorageError
+
+__all__ = ["Holder", "ReaderClaims", "claimed"]
+
+NO_FENCE = 0
+
+
+class Holder(msgspec.Struct, array_like=True, frozen=True):
+    """The run that has a name, and how often it has claimed it."""
+
+    run: str
+    beat: int
+
+
+def claimed(known: Holder | None, run: str, over: Holder | None) -> Holder | None:
+    """What a claim makes of a row; None: another run has the name.
+
+    Args:
+        over: the claim that is to be taken over; another one, or a later beat of it, stays.
+    """
+    if known is None:
+        return Holder(run, 1)
+    return Holder(run, known.beat + 1) if known.run == run or known == over else None
+
+
+class ReaderClaims:
+    """The claims of one provider's readers, in its state store; nothing else writes them."""
+
+    def __init__(self, store: StateStore, provider: str) -> None:
+        self._store = store
+        self._prefix = f"reader/{provider}/"
+        self._decoder = msgspec.msgpack.Decoder(Holder)
+
+    async def claim(self, reader: str, run: str, over: Holder | None) -> Holder:
+        """Claim or renew a name; who has it then. Raises StorageError."""
+        while True:
+            known, etag = await self._read(reader)
+            new = claimed(known, run, over)
+            if new is None:
+                assert known is not None
+                return known
+            try:
+                await self._store.write(
+                    self._prefix + reader, msgspec.msgpack.encode(new), etag, NO_FENCE
+                )
+            except Conflict:
+                continue
+            return new
+
+    async def release(self, reader: str, run: str | None) -> None:
+        """Give a name up, if this run has it; None: whoever has it. Raises StorageError."""
+        while True:
+            known, etag = await self._read(reader)
+            if known is None or etag is None or run not in (None, known.run):
+                return
+            try:
+                await self._store.clear(self._prefix + reader, etag, NO_FENCE)
+            except Conflict:
+                continue
+            return
+
+    async def check(self, reader: str, run: str) -> None:
+        """Raises ConfigError: another run has the name; StorageError."""
+        known, _ = await self._read(reader)
+        if known is not None and known.run != run:
+            raise ConfigError(
+                f"reader {reader!r}: this run ({run}) lost the name to another run ({known.run}). "
+                "Let one query at a time use a name, or give the other one a name of its own"
+            )
+
+    async def _read(self, reader: str) -> tuple[Holder | None, Etag | None]:
+        row = await self._store.read(self._prefix + reader)
+        if row is None:
+            return None, None
+        try:
+            return self._decoder.decode(row.data), row.etag
+        except msgspec.DecodeError as error:
+            raise StorageError(f"row {self._prefix + reader!r} is not a claim: {error}") from None

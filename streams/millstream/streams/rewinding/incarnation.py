@@ -1,0 +1,62 @@
+"""Which incarnation of a provider positions belong to: an id that is made once, with its store.
+
+A position is a number that a provider gave. A cluster that was built anew, or a provider over
+another state store, gives the same numbers to other messages, under the same names. So whoever
+keeps positions outside keeps the incarnation with them, and names it when they are used again.
+Owns: the row, and the comparison. Not: who asks (`target`, `retaining`).
+Invariant: of a state store and a provider's name there is one incarnation for ever, whichever silos
+ask first, and at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millstream.runtime import ConfigError, Conflict, StateStore
+
+__all__ = ["Incarnation", "check_incarnation"]
+
+NO_FENCE = 0
+
+
+class Incarnation:
+    """That of one provider, in one silo.
+
+    Args:
+        store: where the provider keeps its rows.
+        new_id: makes a random number of up to 63 bits.
+    """
+
+    def __init__(self, store: StateStore, provider: str, new_id: Callable[[], int]) -> None:
+        self._store = store
+        self._key = f"incarnation/{provider}"
+        self._new_id = new_id
+        self._known = ""
+
+    async def text(self) -> str:
+        """16 hex digits; made if there is none yet. Raises StorageError."""
+        while not self._known:
+            row = await self._store.read(self._key)
+            if row is not None:
+                self._known = row.data.decode()
+                break
+            made = f"{self._new_id():016x}"
+            try:
+                await self._store.write(self._key, made.encode(), None, NO_FENCE)
+            except Conflict:
+                continue  # another silo was first
+            self._known = made
+        return self._known
+
+
+def check_incarnation(provider: str, asked: str, own: str) -> None:
+    """Refuse positions of another incarnation; an empty `asked` has no positions of before.
+
+    Raises ConfigError with both.
+    """
+    if asked not in ("", own):
+        raise ConfigError(
+            f"stream provider {provider!r} has incarnation {own} here, and the positions are of "
+            f"incarnation {asked}: the cluster or its state store was built anew, so they name "
+            "other messages now. Start without them: give a Spark query a new checkpoint"
+        )

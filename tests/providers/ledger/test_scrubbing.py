@@ -1,0 +1,469 @@
+"""A bookie reads all that it has, and repairs what is damaged or missing from other bookies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Any, cast
+
+import msgspec
+import pytest
+from tests.providers.ledger.alone.machine import VirtualEnv
+from tests.providers.ledger.bookie.kit import SMALL, new_disk, on_loop, opened
+from tests.providers.ledger.replicated import SMALL_BOOKIE, Silos, with_silos
+
+from millstream.console.sim.ledger.damage import bad_copies, copies_at, flip
+from millstream.providers.ledger import (
+    LedgerOptions,
+    LedgerTopicOptions,
+    LedgerTopicSettings,
+    Quorum,
+    ScrubOptions,
+)
+from millstream.providers.ledger.alone.process import OneProcess
+from millstream.providers.ledger.bookie.bookie import Bookie
+from millstream.providers.ledger.bookie.local import LocalBookies
+from millstream.providers.ledger.bookie.offline.verifying import verify
+from millstream.providers.ledger.handle.context import HandleContext
+from millstream.providers.ledger.handle.ledgers import BookieLedgers
+from millstream.providers.ledger.handle.options import HandleOptions
+from millstream.providers.ledger.handle.writer import LedgerWriter
+from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
+from millstream.providers.ledger.metadata.metadata import Metadata
+from millstream.providers.ledger.protocol.found import Missing
+from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
+from millstream.providers.ledger.recovery.options import RecoveryOptions
+from millstream.providers.ledger.recovery.standing import Standing
+from millstream.providers.ledger.scrubbing.repairing import Repairer
+from millstream.providers.ledger.scrubbing.report import ScrubReport
+from millstream.providers.ledger.scrubbing.scrubber import Scrubber
+from millstream.runtime import MemoryStateStore
+from millstream.runtime.extending import unseal
+from millstream.runtime.testing import SimDisk, Simulation
+
+REPAIRED_S = 100.0
+"""Long enough for a pass, its repairs, and the collection of segments with damage."""
+USUAL = Quorum(3, 3, 2)
+NEVER = ScrubOptions(is_on=False)
+OFTEN = ScrubOptions(scrub_every_s=20.0)
+
+
+def silos(simulation: Simulation, quorum: Quorum, scrub: ScrubOptions) -> Silos:
+    """As many silos as copies need, with small ledgers; nothing is deleted."""
+    options = LedgerOptions(
+        settings=LedgerTopicSettings(quorum=quorum, ledger_entries_max=7),
+        topic=LedgerTopicOptions(tend_every_s=5.0, entry_bytes_max=1 << 19, retention_s=1e6),
+        bookie=replace(SMALL_BOOKIE, cache_bytes=1024),
+        scrub=scrub,
+    )
+    return Silos(simulation, quorum.ensemble, options=options)
+
+
+def disk_of(world: Silos, name: str) -> SimDisk:
+    return world.simulation.disk(name)
+
+
+def bad(world: Silos) -> list[tuple[str, int, int]]:
+    """Copies of closed ledgers that are not where they should be."""
+    disks = {
+        one.bookie: (disk_of(world, silo), f"/ledger/{silo}")
+        for silo, one in world.bookies().items()
+    }
+    closed = [one for one in world.ledgers() if one.state is LedgerState.CLOSED]
+    return bad_copies(disks, closed)
+
+
+def reports(world: Silos) -> dict[str, ScrubReport]:
+    rows = world.store.range("ledger/sim/scrubs/", "", 100)
+    datas = [unseal(key, row.data).content for key, row in rows]
+    found = [msgspec.msgpack.decode(data, type=ScrubReport) for data in datas]
+    return {one.bookie: one for one in found}
+
+
+async def publish(world: Silos, count: int) -> list[str]:
+    words = [f"word {number} " + "x" * 200 for number in range(count)]
+    for word in words:
+        await world.publish("silo-0", word)
+    return words
+
+
+@pytest.mark.parametrize("quorum", [Quorum(3, 3, 2), Quorum(2, 2, 2), Quorum(4, 3, 2)])
+def test_all_damaged_copies_of_a_bookie_are_good_again_after_a_pass(quorum: Quorum) -> None:
+    async def main(simulation: Simulation) -> None:
+        async with silos(simulation, quorum, OFTEN) as world:
+            words = await publish(world, 40)
+            await asyncio.sleep(2.0)
+            assert flip(disk_of(world, "silo-1"), "/ledger/silo-1") > 10
+            assert bad(world)
+            await asyncio.sleep(REPAIRED_S)
+            assert bad(world) == []
+            report = reports(world)[world.bookies()["silo-1"].bookie]
+            assert report.damaged == report.repaired > 10 and report.failed == 0
+            assert report.passes >= 2 and report.segments >= 1
+            assert await world.words("silo-1") == words
+
+    with_silos(main)
+
+
+def test_a_directory_that_was_repaired_is_whole_for_verify() -> None:
+    async def main(simulation: Simulation) -> None:
+        async with silos(simulation, Quorum(3, 3, 2), OFTEN) as world:
+            await publish(world, 30)
+            await asyncio.sleep(2.0)
+            flip(disk_of(world, "silo-1"), "/ledger/silo-1")
+            await asyncio.sleep(REPAIRED_S)
+            simulation.crash("silo-1")
+            await asyncio.sleep(1.0)
+            verified = verify(disk_of(world, "silo-1"), "/ledger/silo-1")
+            assert verified.faults == () and verified.entries > 20
+
+    with_silos(main)
+
+
+def test_a_damaged_frame_head_costs_no_copy_and_its_segment_goes() -> None:
+    async def main(simulation: Simulation) -> None:
+        async with silos(simulation, Quorum(3, 3, 2), OFTEN) as world:
+            words = await publish(world, 30)
+            await asyncio.sleep(2.0)
+            disk, path = disk_of(world, "silo-1"), "/ledger/silo-1"
+            files = sorted({(file, offset) for _, _, file, offset in copies_at(disk, path)})
+            file, offset = files[9]
+            disk.flip_bit(file, offset // 512 * 512 + 20)
+            await asyncio.sleep(REPAIRED_S)
+            assert bad(world) == [] and await world.words("silo-1") == words
+            simulation.crash("silo-1")
+            await asyncio.sleep(1.0)
+            assert verify(disk, path).faults == ()
+
+    with_silos(main)
+
+
+def test_a_copy_that_a_reader_finds_damaged_is_repaired_without_a_pass() -> None:
+    async def main(simulation: Simulation) -> None:
+        async with silos(simulation, Quorum(3, 3, 2), NEVER) as world:
+            words = await publish(world, 40)
+            await asyncio.sleep(2.0)
+            others = {"silo-0", "silo-1", "silo-2"} - {await world.owner()}  # which has a cache
+            for name in sorted(others):
+                assert flip(disk_of(world, name), f"/ledger/{name}", 2, 3) == 1
+                assert await world.words(name) == words
+                await asyncio.sleep(5.0)
+                assert bad(world) == []
+            await asyncio.sleep(5.0)
+            assert sum(one.repaired for one in reports(world).values()) == 2
+
+    with_silos(main)
+
+
+def test_a_copy_that_a_reader_misses_is_repaired() -> None:
+    """A bookie whose directory was put back as it was has no copies of what came later."""
+
+    async def main(simulation: Simulation) -> None:
+        async with silos(simulation, Quorum(3, 3, 2), NEVER) as world:
+            words = await publish(world, 20)
+            disk = disk_of(world, "silo-1")
+            old = disk.copy_of("/")
+            await asyncio.sleep(20.0)
+            words += [f"later {number}" for number in range(20)]
+            for word in words[20:]:
+                await world.publish("silo-0", word)
+            simulation.cut_power("silo-1")
+            disk.restore("/", old)
+            world.cluster.boot("silo-1")
+            await world.cluster.until_active()
+            await asyncio.sleep(10.0)
+            lacking = len(bad(world))
+            assert lacking > 5
+            assert await world.words("silo-1") == words
+            await asyncio.sleep(10.0)
+            assert len(bad(world)) < lacking
+
+    with_silos(main)
+
+
+def test_a_pass_finds_what_the_records_say_and_the_directory_lacks() -> None:
+    async def main(simulation: Simulation) -> None:
+        async with silos(simulation, Quorum(3, 3, 2), OFTEN) as world:
+            await publish(world, 20)
+            disk = disk_of(world, "silo-1")
+            old = disk.copy_of("/")
+            await asyncio.sleep(20.0)
+            await publish(world, 20)
+            simulation.cut_power("silo-1")
+            disk.restore("/", old)
+            world.cluster.boot("silo-1")
+            await world.cluster.until_active()
+            await asyncio.sleep(REPAIRED_S)
+            assert bad(world) == []
+            assert reports(world)[world.bookies()["silo-1"].bookie].missing > 5
+
+    with_silos(main)
+
+
+def test_an_entry_without_a_good_copy_is_said_with_its_file_and_stays(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main(simulation: Simulation) -> None:
+        async with silos(simulation, Quorum(2, 2, 2), OFTEN) as world:
+            await publish(world, 20)
+            await asyncio.sleep(2.0)
+            for name in ("silo-0", "silo-1"):
+                assert flip(disk_of(world, name), f"/ledger/{name}", 1, 4) == 1
+            await asyncio.sleep(REPAIRED_S)
+            for name in ("silo-0", "silo-1"):
+                bookie = world.bookies()[name].bookie
+                (fault,) = reports(world)[bookie].faults
+                assert (fault.ledger, fault.entry, fault.is_lost) == (1, 4, True)
+                assert fault.file.startswith(f"/ledger/{name}/") and fault.offset > 512
+                assert str(fault) in caplog.text and "--accept-loss" in fault.advice
+                assert reports(world)[bookie].failed == 1
+            assert len(bad(world)) == 2, "the damaged copies stay where they are"
+            assert caplog.text.count("entry 4 of ledger 1 cannot be repaired") == 2
+
+    caplog.set_level(logging.ERROR, "millstream.ledger")
+    with_silos(main)
+
+
+def test_a_lost_entry_is_repaired_once_the_bookie_with_its_copy_is_back() -> None:
+    async def main(simulation: Simulation) -> None:
+        async with silos(simulation, Quorum(2, 2, 2), OFTEN) as world:
+            await publish(world, 20)
+            await asyncio.sleep(2.0)
+            simulation.crash("silo-0")
+            flip(disk_of(world, "silo-1"), "/ledger/silo-1", 1)
+            await asyncio.sleep(REPAIRED_S)
+            report = reports(world)[world.bookies()["silo-1"].bookie]
+            assert report.failed == 7 and report.repaired == 0
+            world.cluster.boot("silo-0")
+            await world.cluster.until_active()
+            await asyncio.sleep(400.0)
+            assert bad(world) == []
+            report = reports(world)[world.bookies()["silo-1"].bookie]
+            assert (report.failed, report.repaired, report.damaged) == (0, 7, 7)
+
+    with_silos(main)
+
+
+class Copies:
+    """Three bookies of one process, each with its scrubber, and one closed ledger."""
+
+    def __init__(self) -> None:
+        self.env = VirtualEnv(1)
+        self.process = OneProcess(self.env)
+        self.disks = {name: new_disk(name) for name in ("a", "b", "c")}
+        self.metadata = Metadata(MemoryStateStore(), "t", self.process.clock, "p")
+        self.rows = ledger_rows(self.metadata)
+        self.bookies: dict[str, Bookie] = {}
+        self.context = HandleContext(
+            LocalBookies(self.bookies),
+            self.rows,
+            self.process.clock,
+            self.process.tasks,
+            HandleOptions(),
+        )
+
+    async def open(self, **options: Any) -> None:
+        for number, disk in enumerate(self.disks.values()):
+            bookie = await opened(disk, replace(SMALL, **options), fresh=f"{number:032x}")
+            self.bookies[bookie.name] = bookie
+
+    async def ledger(self, entries: int, quorum: Quorum = USUAL) -> LedgerWriter:
+        ledgers = BookieLedgers(self.context, LedgerIds(self.metadata), quorum)
+        writer = await ledgers.create(None, "t")
+        for number in range(entries):
+            await writer.append(b"%d" % number * 50)
+        await asyncio.sleep(0.1)
+        return writer
+
+    def scrubber(self, bookie: Bookie, options: ScrubOptions) -> Scrubber:
+        made = Scrubber(
+            *(self.context, self.metadata, self.rows),
+            lambda: bookie,
+            lambda _: Standing.HERE,
+            options,
+            RecoveryOptions(),
+        )
+        self.process.tasks.start(made.run())
+        return made
+
+    def repairer(self) -> Repairer:
+        return Repairer(self.context, RecoveryOptions(), lambda _: Standing.HERE)
+
+    async def record(self, ledger: int) -> LedgerRecord:
+        found = await self.rows.read(ledger)
+        assert found is not None
+        return found
+
+    def flip(self, bookie: Bookie, ledger: int, *entries: int) -> None:
+        disk = list(self.disks.values())[int(bookie.name, 16)]
+        for entry in entries:
+            file, offset = bookie.where(ledger, entry)
+            disk.flip_bit(file, offset + 60)
+
+    async def damaged(self, bookie: Bookie, ledger: int, entries: int) -> list[int]:
+        return [n for n in range(entries) if await bookie.is_damaged(ledger, n)]
+
+
+def test_a_repair_brings_nothing_back_of_a_ledger_that_was_deleted_meanwhile() -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open()
+        writer = await world.ledger(6)
+        await writer.close()
+        bookie = next(iter(world.bookies.values()))
+        world.flip(bookie, writer.ledger, 2)
+        old = await world.record(writer.ledger)
+        await world.rows.delete(writer.ledger)
+
+        async def is_gone(ledger: int) -> bool:
+            return True
+
+        class Stale:  # the record was read before the ledger was deleted
+            async def read(self, key: int) -> LedgerRecord:
+                await bookie.collect(is_gone)
+                return old
+
+        world.context = world.context._replace(rows=cast(Any, Stale()))
+        outcome = await world.repairer().repair(bookie, writer.ledger, [2, 3])
+        assert outcome.repaired == 0
+        found = await bookie.read(writer.ledger, 0, 10, 10_000)
+        assert found.entries == () and found.missing is Missing.UNKNOWN
+
+    on_loop(main)
+
+
+def test_a_repair_in_a_term_of_before_a_recovery_changes_nothing() -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open()
+        writer = await world.ledger(6)
+        bookie = next(iter(world.bookies.values()))
+        world.flip(bookie, writer.ledger, 2)
+        await bookie.fence(writer.ledger, 7)  # by a recovery that the repair does not know of
+        outcome = await world.repairer().repair(bookie, writer.ledger, [2])
+        assert outcome.repaired == 0 and "term 7" in outcome.failures[2].why
+        assert not outcome.failures[2].is_lost
+        assert await world.damaged(bookie, writer.ledger, 6) == [2]
+
+    on_loop(main)
+
+
+def test_an_entry_of_an_open_ledger_is_repaired_once_it_is_known_to_be_confirmed() -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open()
+        writer = await world.ledger(6)
+        bookie = next(iter(world.bookies.values()))
+        world.flip(bookie, writer.ledger, 2, 5)
+        outcome = await world.repairer().repair(bookie, writer.ledger, [2, 5, 6, 9])
+        assert outcome.damaged == {2, 5} and outcome.missing == set()
+        assert list(outcome.failures) == ([] if bookie.store.index.confirmed(1) >= 5 else [5])
+        assert 2 not in await world.damaged(bookie, writer.ledger, 6)
+        await writer.close()
+        await world.repairer().repair(bookie, writer.ledger, [5, 6, 9])
+        assert await world.damaged(bookie, writer.ledger, 10) == []
+        assert not bookie.has(writer.ledger, 6)
+
+    on_loop(main)
+
+
+def test_a_bookie_that_lost_fences_is_repaired_by_a_fence_first() -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open()
+        writer = await world.ledger(6)
+        await writer.close()
+        bookie = next(iter(world.bookies.values()))
+        world.flip(bookie, writer.ledger, 2)
+        bookie.store.state.doubt(writer.ledger + 1)
+        outcome = await world.repairer().repair(bookie, writer.ledger, [2])
+        assert outcome.repaired == 1 and await world.damaged(bookie, writer.ledger, 6) == []
+        assert bookie.store.is_fenced(writer.ledger, (await world.record(writer.ledger)).term)
+
+    on_loop(main)
+
+
+def test_one_lost_entry_of_a_run_does_not_keep_the_others_from_their_repair() -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open(cache_bytes=1)
+        writer = await world.ledger(8)
+        await writer.close()
+        bookie, *others = world.bookies.values()
+        world.flip(bookie, writer.ledger, 1, 2, 3, 4)
+        for other in others:
+            world.flip(other, writer.ledger, 2)
+        outcome = await world.repairer().repair(bookie, writer.ledger, range(8))
+        assert list(outcome.failures) == [2] and outcome.failures[2].is_lost
+        assert await world.damaged(bookie, writer.ledger, 8) == [2]
+
+    on_loop(main)
+
+
+def test_a_bookie_without_others_says_where_the_damage_is() -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open()
+        writer = await world.ledger(4, Quorum(1, 1, 1))
+        await writer.close()
+        (holder,) = (await world.record(writer.ledger)).holders(2)
+        bookie = world.bookies[holder]
+        world.flip(bookie, writer.ledger, 2)
+        scrubber = world.scrubber(bookie, ScrubOptions())
+        await asyncio.sleep(10.0)
+        report = scrubber.report()
+        (fault,) = report.faults
+        assert (fault.file, fault.offset) == bookie.where(writer.ledger, 2)
+        assert fault.is_lost and "no other bookie" in fault.why
+        assert (report.passes, report.damaged, report.failed) == (1, 1, 1)
+        again = world.scrubber(bookie, ScrubOptions())  # a start goes on with what is known
+        await asyncio.sleep(5.0)
+        assert again.report().faults == (fault,) and again.report().passes == 1
+
+    on_loop(main)
+
+
+def test_a_pass_reads_no_faster_than_its_rate_and_waits_for_callers() -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open(segment_bytes=65_536)
+        writer = await world.ledger(100)
+        await writer.close()
+        bookie = next(iter(world.bookies.values()))
+        size_bytes = sum(bookie.store.ends.values())
+        slow = ScrubOptions(scrub_bytes_per_s=size_bytes // 20)
+        scrubber = world.scrubber(bookie, slow)
+        await asyncio.sleep(11.0)
+        assert 0.4 * size_bytes < scrubber.report().pass_bytes < 0.6 * size_bytes
+        assert scrubber.report().began_s > 0
+        bookie.journal.unsynced_bytes += slow.busy_unsynced_bytes + 1
+        before = scrubber.report().pass_bytes
+        await asyncio.sleep(slow.busy_max_s - 1.0)
+        assert scrubber.report().pass_bytes - before < 0.1 * size_bytes
+        bookie.journal.unsynced_bytes -= slow.busy_unsynced_bytes + 1
+        await asyncio.sleep(20.0)
+        assert scrubber.report().passes == 1 and scrubber.report().began_s == 0
+
+    on_loop(main)
+
+
+def test_a_bookie_that_stops_ends_the_pass_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open()
+        writer = await world.ledger(100)
+        await writer.close()
+        bookie = next(iter(world.bookies.values()))
+        scrubber = world.scrubber(bookie, ScrubOptions(scrub_bytes_per_s=2_000))
+        await asyncio.sleep(5.0)
+        assert scrubber.report().began_s > 0
+        await bookie.aclose()
+        await asyncio.sleep(100.0)
+        assert scrubber.report().passes == 0
+
+        assert not caplog.records
+
+    on_loop(main)

@@ -1,0 +1,56 @@
+"""Rows that are sealed: nothing but the bytes that were written, under their key, is opened."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
+
+from millstream.runtime import Corrupt
+from millstream.runtime.extending import Sealed, seal, unseal
+from millstream.runtime.sealing import SEAL_BYTES
+
+NUMBERS = st.integers(0, 2**64 - 1)
+ROWS = st.builds(Sealed, NUMBERS, NUMBERS, st.binary(max_size=40))
+KEYS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+@given(KEYS, ROWS)
+def test_what_was_sealed_is_opened_under_its_key(key: str, row: Sealed) -> None:
+    data = seal(key, row)
+    assert unseal(key, data) == row and len(data) == SEAL_BYTES + len(row.content)
+
+
+@given(KEYS, ROWS, st.data())
+def test_any_flipped_bit_is_seen(key: str, row: Sealed, data: st.DataObject) -> None:
+    sealed = bytearray(seal(key, row))
+    bit = data.draw(st.integers(0, 8 * len(sealed) - 1))
+    sealed[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(Corrupt, match="^row "):
+        unseal(key, bytes(sealed))
+
+
+@given(KEYS, ROWS, st.data())
+def test_any_cut_is_seen_and_so_is_what_was_added(
+    key: str, row: Sealed, data: st.DataObject
+) -> None:
+    sealed = seal(key, row)
+    kept = data.draw(st.integers(0, len(sealed) - 1))
+    for other in (sealed[:kept], sealed + b"\0"):
+        with pytest.raises(Corrupt, match="^row "):
+            unseal(key, other)
+
+
+@given(KEYS, KEYS, ROWS)
+def test_a_row_of_another_key_is_refused(key: str, other: str, row: Sealed) -> None:
+    if key == other:
+        return
+    with pytest.raises(Corrupt, match="damaged, or was written under another key"):
+        unseal(other, seal(key, row))
+
+
+def test_the_form_is_as_the_module_says() -> None:
+    front, content = b"MSrw" + (3).to_bytes(8, "little") + (4).to_bytes(8, "little"), b"xyz"
+    check = xxh3_64_intdigest((1).to_bytes(4, "little") + b"k" + front + content)
+    assert seal("k", Sealed(3, 4, content)) == front + check.to_bytes(8, "little") + content
