@@ -249,6 +249,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{RUNTIME}/wire/framing.py": (
             f"{WIRE}/test_frames.py",
             f"{WIRE}/test_connection_garbage.py",
+            f"{WIRE}/test_frame_room.py",
         ),
         f"{RUNTIME}/wire/address.py": (f"{WIRE}/test_address.py", *VIEWS),
         f"{RUNTIME}/wire/batch.py": (
@@ -266,6 +267,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{RUNTIME}/turns/task_groups.py": (f"{TURNS}/test_task_groups.py",),
     },
     "calls": {
+        f"{RUNTIME}/role.py": (f"{SILO}/test_door.py", "tests/test_doors.py"),
         f"{RUNTIME}/calls/cycles.py": (
             f"{TURNS}/test_turn_rule.py",
             f"{TURNS}/test_cancellation_deadlines.py",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import tracemalloc
-from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -201,37 +200,50 @@ def test_bytes_that_come_one_by_one_cost_what_they_are() -> None:
 
 
 ACTS = st.one_of(
-    st.tuples(st.just("ask"), st.integers(0, 5), st.integers(1, 150)),
-    st.tuples(st.just("release"), st.integers(0, 5), st.just(0)),
+    st.tuples(st.just("ask"), st.integers(0, 5), st.integers(1, 12), st.integers(1, 4)),
+    st.tuples(st.just("release"), st.integers(0, 5), st.just(0), st.just(0)),
 )
 
 
 @given(st.lists(ACTS, max_size=40))
-def test_room_is_never_given_twice_and_is_given_in_order(acts: list[tuple[str, int, int]]) -> None:
-    room = FrameRoom(100, waiting_bytes_max=1_000)
-    model: dict[int, int] = {}
-    waiting: list[int] = []
-    sizes: dict[int, int] = {}
-    for verb, who, size in acts:
-        if verb == "ask" and who not in sizes:
-            sizes[who] = size
-            answer = room.ask(who, size, 1, now_s=0.0)
-            fits = not model or (not waiting and sum(model.values()) + size <= 100)
-            assert answer == ("read" if fits else "wait")
-            if fits:
-                model[who] = size
+def test_room_is_never_given_twice_and_is_given_in_order(
+    acts: list[tuple[str, int, int, int]],
+) -> None:
+    room = FrameRoom(10, waiting_bytes_max=6)
+    holding: dict[int, int] = {}
+    waiting: dict[int, tuple[int, int]] = {}
+    for verb, who, size, held in acts:
+        if verb == "ask" and who not in {*holding, *waiting}:
+            if not waiting and (not holding or sum(holding.values()) + size <= 10):
+                wanted, holding[who] = "read", size
+            elif sum(one for _, one in waiting.values()) + held <= 6:
+                wanted, waiting[who] = "wait", (size, held)
             else:
-                waiting.append(who)
+                wanted = "full"
+            assert room.ask(who, size, held, now_s=0.0) == wanted
         elif verb == "release":
-            admitted = room.release(who, now_s=0.0)
-            sizes.pop(who, None)
-            model.pop(who, None)
-            with suppress(ValueError):
-                waiting.remove(who)
-            expected = []
-            while waiting and (not model or sum(model.values()) + sizes[waiting[0]] <= 100):
-                expected.append(waiting.pop(0))
-                model[expected[-1]] = sizes[expected[-1]]
-            assert admitted == expected
-        assert len(model) <= 1 or sum(model.values()) <= 100
-        assert not waiting or model, "somebody waits though nobody has room"
+            holding.pop(who, None)
+            waiting.pop(who, None)
+            admitted = []
+            for other, (wanted_size, _) in list(waiting.items()):
+                if holding and sum(holding.values()) + wanted_size > 10:
+                    break
+                del waiting[other]
+                holding[other] = wanted_size
+                admitted.append(other)
+            assert room.release(who, now_s=0.0) == admitted
+        assert len(holding) <= 1 or sum(holding.values()) <= 10
+        assert not waiting or holding, "somebody waits though nobody has room"
+
+
+def test_frames_are_late_at_their_time_and_only_while_others_wait() -> None:
+    room = FrameRoom(10, waiting_bytes_max=6)
+    assert room.next_late_s(30.0) is None
+    assert room.ask("one", 4, 1, now_s=1.0) == room.ask("two", 6, 1, now_s=2.0) == "read"
+    assert room.late(100.0, 30.0) == [] and room.next_late_s(30.0) is None
+    assert room.ask("three", 1, 1, now_s=3.0) == "wait"
+    assert room.next_late_s(30.0) == 31.0
+    assert room.late(30.9, 30.0) == [] and room.late(31.0, 30.0) == ["one"]
+    assert room.late(32.0, 30.0) == ["one", "two"]
+    assert room.release("one", now_s=32.0) == ["three"]
+    assert room.next_late_s(30.0) is None

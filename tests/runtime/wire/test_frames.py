@@ -20,6 +20,7 @@ def test_frames_come_out_whole_however_they_are_cut(payloads: list[bytes], cuts:
 
 def test_the_parts_of_a_large_frame_are_joined_when_it_is_whole() -> None:
     reader, large = FrameReader(10_000), frame(bytes(4_000))
+    assert reader.partial_bytes == 0 and reader.held_bytes == 0
     assert reader.feed(frame(b"small") + large[:1_000]) == [b"small"]
     assert reader.feed(large[1_000:2_000]) == [] and reader.feed(large[2_000:3_000]) == []
     assert reader.partial_bytes == 4_000 and reader.held_bytes == 3_000

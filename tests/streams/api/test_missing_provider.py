@@ -53,8 +53,9 @@ async def test_a_silo_with_the_provider_starts() -> None:
 async def test_a_client_that_publishes_to_a_provider_that_is_not_there_is_told_its_name() -> None:
     async with LocalCluster(grains=[], streams={"slow": streams}) as cluster:
         match = (
-            r"stream orders/a: the cluster has no stream provider 'fast': mend "
-            r"StreamNamespace\(provider=...\), or Silo\(streams=...\); .* it has: \$ingest/slow$"
+            r"stream orders/a: the cluster has no stream provider 'fast'. Try again if its silos "
+            r"are being restarted; else mend StreamNamespace\(provider=...\), or "
+            r"Silo\(streams=...\); .* it has: \$ingest/slow$"
         )
         with pytest.raises(NotHosted, match=match):
             await cluster.stream(ORDERS, "a").publish("x")

@@ -120,8 +120,6 @@ class FrameRoom:
         self._waiting_bytes_max = waiting_bytes_max
         self._holders: dict[Hashable, Holder] = {}
         self._waiters: dict[Hashable, Waiter] = {}
-        self._used_bytes = 0
-        self._waiting_bytes = 0
 
     def ask(
         self, who: Hashable, size: int, held_bytes: int, now_s: float
@@ -130,34 +128,31 @@ class FrameRoom:
         if not self._waiters and self._fits(size):
             self._give(who, size, now_s)
             return "read"
-        if self._waiting_bytes + held_bytes > self._waiting_bytes_max:
+        if held_bytes > self._waiting_bytes_max - sum(w.held_bytes for w in self._waiters.values()):
             return "full"
         self._waiters[who] = Waiter(size, held_bytes)
-        self._waiting_bytes += held_bytes
         return "wait"
 
     def release(self, who: Hashable, now_s: float) -> list[Hashable]:
         """The frame is whole, or its connection is gone; returns those that may read now."""
-        holder, waiter = self._holders.pop(who, None), self._waiters.pop(who, None)
-        self._used_bytes -= 0 if holder is None else holder.size
-        self._waiting_bytes -= 0 if waiter is None else waiter.held_bytes
+        self._holders.pop(who, None)
+        self._waiters.pop(who, None)
         admitted: list[Hashable] = []
         while self._waiters:
-            first = next(iter(self._waiters))
-            if not self._fits(self._waiters[first].size):
+            first, waiter = next(iter(self._waiters.items()))
+            if not self._fits(waiter.size):
                 break
-            size, held_bytes = self._waiters.pop(first)
-            self._waiting_bytes -= held_bytes
-            self._give(first, size, now_s)
+            del self._waiters[first]
+            self._give(first, waiter.size, now_s)
             admitted.append(first)
         return admitted
 
     def _fits(self, size: int) -> bool:
-        return not self._holders or self._used_bytes + size <= self._limit_bytes
+        free_bytes = self._limit_bytes - sum(one.size for one in self._holders.values())
+        return not self._holders or size <= free_bytes
 
     def _give(self, who: Hashable, size: int, now_s: float) -> None:
         self._holders[who] = Holder(size, now_s)
-        self._used_bytes += size
 
     def late(self, now_s: float, within_s: float) -> list[Hashable]:
         """Those that others wait for, and that have had room for so long."""
