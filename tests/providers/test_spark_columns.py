@@ -15,7 +15,7 @@ arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 from millstream.streams import Token  # noqa: E402
 from millstream.streams.rewinding.target import ReadMessage  # noqa: E402
 from pyspark_millstream.columns import PLAIN, Columns, cut  # noqa: E402
-from pyspark_millstream.rows import Chunker, encode_items  # noqa: E402
+from pyspark_millstream.rows import Chunker, encode_message  # noqa: E402
 
 PLAIN_KINDS = [
     arrow.string(),
@@ -93,7 +93,7 @@ def test_what_the_sink_wrote_is_read_as_it_was(name: str) -> None:
     given = arrow.RecordBatch.from_pylist([{"key": "k", name: v} for v in (value, None)], schema)
     chunker = Chunker("key", [name], 10)
     (chunk,) = chunker.all(given, iter(()))
-    key, _, items = msgspec.msgpack.decode(encode_items("k", chunk["k"]))
+    key, _, items = msgspec.msgpack.decode(encode_message(chunk[0]))
     assert rows([message(key, *items)], **{name: kind}) == [{name: value}, {name: None}]
 
 
