@@ -2,7 +2,7 @@
 
 Owns: `StagedAttempt`, `StagedBatch`: calls, how long they are tried again. Not: the target
 (`target`), what a chunk has (whoever writes). Invariants: everything is asked for again until it is
-answered, which is harmless; at most `window` chunks are out.
+answered, which is harmless; at most `window` chunks of `WINDOW_BYTES_MAX` bytes are out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from millstream.runtime import NotHosted, QueueFull, StorageError, StreamError
 from millstream.runtime.extending import Backoff, Gateway, SystemTarget
-from millstream.streams.publishing.numbered import OPENING_S, PASSING
+from millstream.streams.publishing.numbered import OPENING_S, PASSING, WINDOW_BYTES_MAX
 
 from .batch import Manifest
 from .coordinator import Begun, Done, Full, Gone, Refused, Waiting
@@ -135,6 +135,7 @@ class StagedAttempt:
         self._patience = Patience(self._where, patience_s)
         self._loop = asyncio.get_running_loop()
         self._out: deque[asyncio.Task[Staged]] = deque()
+        self._sizes: deque[int] = deque()  # their bytes
         self._chunks: list[Staged] = []
         self.limits = Begun()  # of each message, once it is open
 
@@ -168,8 +169,12 @@ class StagedAttempt:
     async def stage(self, messages: bytes) -> None:
         """Send a chunk; return when another one may be sent. Raises as `begin`, and StreamError:
         the attempt was dropped meanwhile."""
+        while self._out and sum(self._sizes) + len(messages) > WINDOW_BYTES_MAX:
+            await self._settle_first()
         index = len(self._chunks) + len(self._out)
-        self._out.append(self._loop.create_task(self._stage(index, msgspec.Raw(messages))))
+        task = self._loop.create_task(self._stage(index, msgspec.Raw(messages)))
+        self._out.append(task)
+        self._sizes.append(len(messages))
         while len(self._out) >= self._window:
             await self._settle_first()
 
@@ -190,6 +195,7 @@ class StagedAttempt:
         """Give up what is out; again is harmless."""
         out = list(self._out)
         self._out.clear()
+        self._sizes.clear()
         for task in out:
             task.cancel()
         await asyncio.gather(*out, return_exceptions=True)
@@ -197,6 +203,7 @@ class StagedAttempt:
     async def _settle_first(self) -> None:
         self._chunks.append(await self._out[0])
         self._out.popleft()
+        self._sizes.popleft()
 
     async def _stage(self, index: int, messages: msgspec.Raw) -> Staged:
         name = self._name
