@@ -15,6 +15,8 @@ CONTRACTS, PUBLISHING = "tests/streams/contracts", "tests/streams/publishing"
 REWINDING, SPARK = "tests/streams/rewinding", "providers/pyspark_millstream"
 INDEX = "providers/millstream/providers/spark/index"
 STAGING = "tests/streams/staging/test_coordinator_model.py"
+REFUSED = "tests/streams/staging/test_refused.py"
+DESK = "tests/streams/staging/test_desk.py"
 OWNERSHIP, AGENT = "tests/streams/ownership", "tests/streams/agent"
 BALANCING, BALANCERS = "balancers/millstream/balancers", "tests/balancers"
 
@@ -324,7 +326,8 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "staging": {
         f"{STREAMS}/staging/batch.py": (STAGING,),
-        f"{STREAMS}/staging/coordinator.py": (STAGING,),
+        f"{STREAMS}/staging/coordinator.py": (STAGING, REFUSED),
+        f"{STREAMS}/staging/desk.py": (REFUSED, DESK),
     },
     "consumer": {
         f"{STREAMS}/consumer/fresh.py": ("tests/streams/consumer/test_fresh.py",),

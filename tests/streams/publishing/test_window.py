@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
 import pytest
+from tests.conditions import spin
 
 from millstream.streams.publishing import numbered
 from millstream.streams.publishing.numbered import NumberedPublisher
@@ -33,8 +33,7 @@ class Gateway:
         size = len(bytes(args[-1]))
         self.out.append(size)
         self.most.append((len(self.out), sum(self.out)))
-        for _ in range(50):
-            await asyncio.sleep(0)
+        await spin(50)
         self.out.remove(size)
         return Staged(["q"], [1]) if target.startswith("$staging") else 1
 
