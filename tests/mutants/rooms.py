@@ -31,6 +31,7 @@ ACTIVATION = (
     f"{TURNS}/test_turn_rule_model.py",
     f"{TURNS}/test_turn_rule.py",
     f"{TURNS}/test_life_cycle.py",
+    f"{CALLS}/test_waiting_bytes.py",
 )
 CACHE = (f"{AGENT}/test_cache_rules.py", f"{AGENT}/test_cache.py")
 READER = (f"{AGENT}/test_reader_core.py", f"{AGENT}/test_reader_random.py")

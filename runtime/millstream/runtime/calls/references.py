@@ -19,6 +19,7 @@ from millstream.runtime.definition.reference import OptionedReference
 from millstream.runtime.errors import ConfigError
 from millstream.runtime.text import check_text, shown
 from millstream.runtime.turns.kind import GrainKind
+from millstream.runtime.turns.mailbox import WaitingBytes
 
 __all__ = ["Gateway", "References", "modules_of"]
 
@@ -58,6 +59,7 @@ class References:
         grains: the classes that it hosts. Raises ConfigError for what is none, and for two of
             one name.
         waiting_calls_max: requests that may wait for one activation.
+        waiting_bytes: counts the bytes of those that wait in this process.
         check_running: raises NotInCluster unless this process makes calls.
         part: gives the silo's part of a name. Raises ConfigError.
 
@@ -74,6 +76,7 @@ class References:
         grains: Sequence[type[Contract]],
         known_errors: KnownErrors,
         waiting_calls_max: int,
+        waiting_bytes: WaitingBytes,
         check_running: Callable[[], None],
         part: Callable[[str], Any],
     ) -> None:
@@ -83,6 +86,7 @@ class References:
         self.gateway: Gateway | None = None
         self._known_errors = known_errors
         self._waiting_calls_max = waiting_calls_max
+        self._waiting_bytes = waiting_bytes
         self._kinds: dict[str, GrainKind] = {}
         self._classes: dict[type[Any], type[Any]] = {}
         self._views: dict[tuple[str, type[Any]], type[Any]] = {}
@@ -122,7 +126,9 @@ class References:
         self._add(grain_type.name, grain_type)
 
     def _add(self, name: str, hosted: GrainType | None) -> GrainKind:
-        kind = GrainKind(name, hosted, self, self.address, self._waiting_calls_max)
+        kind = GrainKind(
+            name, hosted, self, self.address, self._waiting_calls_max, self._waiting_bytes
+        )
         self._kinds[name] = kind
         return kind
 

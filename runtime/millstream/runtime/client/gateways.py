@@ -97,10 +97,10 @@ class Gateways:
         return None
 
     def wait(
-        self, kind: GrainKind, key: str, pause_s: float = 0.0, /
+        self, kind: GrainKind, key: str, pause_s: float = 0.0, size_bytes: int = 0, /
     ) -> asyncio.Future[Destination]:
         """Wait for a gateway (see `Searches.wait`)."""
-        return self._searches.wait(kind, key, pause_s)
+        return self._searches.wait(kind, key, pause_s, size_bytes)
 
     async def _locate(self, kind: GrainKind, key: str) -> Destination:
         return await self.ready(kind.name, key)

@@ -15,6 +15,8 @@ from millstream.runtime.definition.markers import Flag
 from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.errors import NotHosted
 
+from .mailbox import WaitingBytes
+
 __all__ = ["GrainKind", "Owner"]
 
 
@@ -43,6 +45,7 @@ class GrainKind:
         runtime: what gives references to values that arrive.
         silo: address of this process.
         waiting_calls_max: requests that may wait for one activation.
+        waiting_bytes: counts the bytes of those of the whole process.
     """
 
     __slots__ = (
@@ -57,6 +60,7 @@ class GrainKind:
         "runtime",
         "silo",
         "stopping_hook",
+        "waiting_bytes",
         "waiting_calls_max",
         "writes_each_turn",
     )
@@ -68,6 +72,7 @@ class GrainKind:
         runtime: Runtime,
         silo: str,
         waiting_calls_max: int,
+        waiting_bytes: WaitingBytes,
     ) -> None:
         self.name = name
         self.owner: Owner | None = None  # one for all activations of it, so that they need no field
@@ -75,6 +80,7 @@ class GrainKind:
         self.runtime = runtime
         self.silo = silo
         self.waiting_calls_max = waiting_calls_max
+        self.waiting_bytes = waiting_bytes
         options = None if hosted is None else hosted.options
         self.is_reentrant = options is not None and options.reentrant
         self.is_direct = options is None or options.direct
