@@ -50,7 +50,8 @@ class MemoryQueues:
     """Queues in the memory of the cluster: `PersistentStreams(MemoryQueues(), ...)`.
 
     Each queue is a grain beside its first reader. Content survives moves of the reader and the
-    graceful stop of its silo; it is lost with a silo that crashes.
+    graceful stop of its silo; it is lost with a silo that crashes, and so is the knowledge of which
+    repeats it has seen (`DEDUP`).
     """
 
     grains: ClassVar[tuple[type[Grain], ...]] = (MemoryQueue,)
