@@ -10,7 +10,7 @@ from tests.providers.ledger.virtual import virtually
 from millstream.runtime import Etag, MemoryStateStore
 
 TOPICS = 300
-WRITE_S = 0.2
+WRITE_S = 0.05
 
 
 class FarStore(MemoryStateStore):
@@ -29,8 +29,8 @@ async def test_many_topics_open_together_and_the_first_message_of_each_is_taken(
     async with machine.topics() as topics:
         begin_s = loop.time()
         made = await asyncio.gather(*(topics.topic(f"t-{one}") for one in range(TOPICS)))
-        assert loop.time() - begin_s < 10 * WRITE_S
+        assert loop.time() - begin_s < 25 * WRITE_S
         begin_s = loop.time()
         places = await asyncio.gather(*(one.produce("k", b"first") for one in made))
-        assert loop.time() - begin_s < 10 * WRITE_S
+        assert loop.time() - begin_s < 25 * WRITE_S
         assert all(place is not None and place.number == 1 for place in places)
