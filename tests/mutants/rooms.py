@@ -286,6 +286,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{RUNTIME}/cluster/ring.py": (*VIEWS, *RANGE),
         f"{RUNTIME}/cluster/placement.py": VIEWS,
         f"{RUNTIME}/cluster/changes.py": VIEWS,
+        f"{RUNTIME}/cluster/limited_table.py": (f"{CLUSTER}/test_own_table.py",),
         f"{RUNTIME}/cluster/agreement.py": (f"{SILO}/test_one_configuration.py",),
         f"{RUNTIME}/cluster/directory/partition.py": VIEWS,
         f"{RUNTIME}/cluster/directory/range.py": RANGE,

@@ -22,6 +22,7 @@ from millstream.runtime.wire.greeting import (
     Greeting,
     GreetingError,
     Identity,
+    OtherTable,
     SiloReplaced,
     hello_of,
 )
@@ -30,8 +31,10 @@ from millstream.runtime.wire.message import Goodbye, Hello, Proof
 OPTIONS = RuntimeOptions()
 
 
-def hello(name: str = "a:1@1", is_silo: bool = True, cluster: str = "dev") -> Hello:
-    return hello_of(Identity(cluster, name, is_silo), OPTIONS, Env())
+def hello(
+    name: str = "a:1@1", is_silo: bool = True, cluster: str = "dev", table_id: str = ""
+) -> Hello:
+    return hello_of(Identity(cluster, name, is_silo, table_id), OPTIONS, Env())
 
 
 def both(first: bytes = SECRET, second: bytes = SECRET) -> tuple[Greeting, Greeting]:
@@ -106,6 +109,33 @@ def test_another_silo_than_the_one_that_is_looked_for_is_refused() -> None:
     assert anyone.is_done
 
 
+@pytest.mark.parametrize("cluster", ["dev", "prod"])
+@pytest.mark.parametrize("table_id", ["", "one", "two"])
+def test_a_later_silo_of_any_cluster_and_table_says_nothing_about_the_former_one(
+    cluster: str, table_id: str
+) -> None:
+    opener = Greeting(hello(table_id="one"), SECRET, is_opener=True, expected="b:2@2")
+    with pytest.raises(SiloReplaced):
+        opener.take([hello("b:2@3", cluster=cluster, table_id=table_id)])
+    assert opener.refusal is None
+
+
+def test_silos_of_two_membership_tables_refuse_each_other_by_name() -> None:
+    opener = Greeting(hello(table_id="one"), SECRET, is_opener=True, expected="b:2@2")
+    accepter = Greeting(hello("b:2@2", table_id="two"), SECRET, is_opener=False)
+    with pytest.raises(OtherTable, match="b:2@2 follows membership table two, not one"):
+        opener.take([accepter.own])
+    with pytest.raises(OtherTable, match="a:1@1 follows membership table one, not two"):
+        accepter.take([opener.own])
+    assert isinstance(opener.refusal, OtherTable) and not opener.is_done and not accepter.is_done
+
+
+def test_a_client_may_talk_to_silos_of_any_membership_table() -> None:
+    client = Greeting(hello("client-1", is_silo=False), b"", is_opener=True)
+    silo = Greeting(hello("b:2@2", table_id="two"), SECRET, is_opener=False)
+    assert client.take([silo.own]) == [] and silo.take([client.own]) == []
+
+
 @pytest.mark.parametrize("changed", ["frame_bytes_max", "batch_messages_max"])
 def test_a_greeting_that_was_changed_on_its_way_is_refused(changed: str) -> None:
     opener, accepter = both()
@@ -137,6 +167,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a name of two lines": (hello("a:1@1\nforged", is_silo=False), "forged.* is not a name"),
     "a silo without generation": (hello("a:1"), "is not a silo's name"),
     "a silo without a nonce": (msgspec.structs.replace(hello(), nonce=b"x"), "random bytes, not 1"),
+    "another table": (hello(table_id="else"), "a:1@1 follows membership table else, not "),
     "no frames": (msgspec.structs.replace(hello(), frame_bytes_max=0), "takes no frames"),
     "no messages": (msgspec.structs.replace(hello(), batch_messages_max=0), "takes no frames"),
 }
@@ -209,7 +240,7 @@ async def test_one_that_is_refused_is_told_why_before_the_connection_closes() ->
     peer.received(raw(hello(cluster="prod")))
     (goodbye,) = link.of(Goodbye)
     assert "in cluster 'prod', not 'dev'" in goodbye.reason
-    assert link.ended == "closed" and peer.refusal == "it is in cluster 'prod', not 'dev'"
+    assert link.ended == "closed" and str(peer.refusal) == "it is in cluster 'prod', not 'dev'"
 
 
 async def test_a_silo_that_was_restarted_at_its_address_is_no_warning(

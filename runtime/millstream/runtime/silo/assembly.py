@@ -90,7 +90,7 @@ class SiloAssembly:
         self.loop, self.turns, self.peers = engine.loop, engine.turns, engine.peers
         self.references = engine.references
         unresponsive_s = membership_options.unresponsive_after_s
-        self.heart = LoopHeart(self.loop, self.address, unresponsive_s)
+        self.heart = LoopHeart(self.loop, self.address, unresponsive_s, identity.table_id)
         self.targets = Targets(self.address, self.peers, engine.remote)
         self.membership = self._make_member(row, table)
         self.catalog = Catalog(
@@ -153,6 +153,7 @@ class SiloAssembly:
             tasks=self.engine.new_tasks(),
             lag_s=lambda: self.heart.lag_s,
             refusals=self.peers.refusals,
+            table_id=self.identity.table_id,
             evicted=self.evicted,
         )
 

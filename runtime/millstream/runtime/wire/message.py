@@ -34,13 +34,14 @@ __all__ = [
     "encode_messages",
 ]
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 
 
 class Hello(msgspec.Struct, tag=0, array_like=True, frozen=True):
     """Who speaks, in which cluster, and the largest frames that it takes.
 
     `nonce`: random bytes of a silo, over which both silos prove that they know the secret.
+    `table_id`: names the membership table that a silo follows; a client follows none.
     """
 
     version: int
@@ -50,6 +51,7 @@ class Hello(msgspec.Struct, tag=0, array_like=True, frozen=True):
     frame_bytes_max: int
     batch_messages_max: int = 64
     nonce: bytes = b""
+    table_id: str = ""
 
 
 class Call(msgspec.Struct, tag=1, array_like=True, gc=False):
