@@ -28,7 +28,7 @@ from millstream.runtime import (
 from millstream.runtime.cluster.limited_table import LimitedTable, SharedReads, why_not_after
 from millstream.runtime.cluster.member import Member, MemberTarget
 from millstream.runtime.tasks import Tasks
-from millstream.runtime.testing import SiloDeclaredDead, SimCluster, Simulation, run
+from millstream.runtime.testing import FailingTable, SiloDeclaredDead, SimCluster, Simulation, run
 from millstream.runtime.testing.services import SimMembershipTable, SimService
 from millstream.runtime.wire.address import Address
 from millstream.runtime.wire.transport import Link, TcpTransport
@@ -81,6 +81,26 @@ async def test_a_read_that_misses_a_change_of_this_silo_raises() -> None:
     assert not await limited.write(A, 4)
     table._view = TableView(6, (A,))
     assert (await limited.read()).version == 6
+
+
+async def test_a_table_that_goes_back_or_contradicts_itself_cannot_be_read_until_mended() -> None:
+    table = FailingTable()
+    limited = LimitedTable(table)
+    views = [TableView(5, (A,)), TableView(7, (A, B))]
+    for view in (*views, views[0], TableView(7, (A,)), TableView(7, (B, A))):
+        table._view = view
+        if view in (views[0], TableView(7, (A,))) and limited._last.version == 7:
+            with pytest.raises(StorageUnavailable, match="FailingTable (has version 5|says two)"):
+                await limited.read()
+        else:
+            assert await limited.read() == view
+    await limited.heartbeat(B.silo, 9.5)
+    row = table.view().row(B.silo)
+    assert row is not None and row.alive_s == 9.5
+    assert await limited.forget(A.silo, 7)
+    table._view = TableView(7, (B, A))
+    with pytest.raises(StorageUnavailable, match="has version 7 after 8"):
+        await limited.read()
 
 
 async def test_reads_that_end_in_another_order_than_they_began_are_no_step_back() -> None:

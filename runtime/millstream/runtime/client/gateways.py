@@ -186,7 +186,8 @@ class Gateways:
     async def refresh(self) -> None:
         """Ask for the current list, one gateway after the other until one answers.
 
-        What the answer does not name is forgotten. Raises SiloUnavailable.
+        What the answer does not name is used as a last resort only, by its address. Raises
+        SiloUnavailable.
         """
         failures: list[str] = []
         for gateway in self._list.order(""):

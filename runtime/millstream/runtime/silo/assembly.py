@@ -103,7 +103,7 @@ class SiloAssembly:
             engine.new_tasks(),
             lambda: self.catalog.count,
         )
-        self.targets.add(GatewayTarget(self.membership, self.loads))
+        self.targets.add(GatewayTarget(self.address, self.membership, self.loads))
         self.directory = self.catalog.registrar = Directory(
             self.address,
             members=self.membership,
