@@ -1,7 +1,8 @@
 """`python -m benchmarks SUITE [--rounds N] [--json] [--against REV,PEER]`, where SUITE is calls,
 streams, activation, buffer, path, detection, handover, ledger or priority (these two also with
 `--full`); `python -m benchmarks slow_consumer [--size S]`, `python -m benchmarks bounds [WORD ...]
-[--size S] [--json]` and `python -m benchmarks ledger --chaos [--records N] [--json]`.
+[--size S] [--json]`, `python -m benchmarks ledger --chaos [--records N] [--json]` and
+`python -m benchmarks ledger --topics N`.
 
 Each subject of each round runs in a fresh process; rounds are interleaved; ratios are computed
 inside a round. Prints medians with [min..max]. A revision of git as a subject runs this tree's
@@ -25,6 +26,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks import ledger_topics
 from benchmarks.bounds import table as bounds
 from benchmarks.bounds.programs import frozen_client
 from benchmarks.chaos import run as chaos
@@ -136,6 +138,9 @@ def main() -> None:
     parser.add_argument(
         "--chaos", action="store_true", help="ledger: kill silo processes, and count records"
     )
+    parser.add_argument(
+        "--topics", type=int, help="ledger: open so many topics, and send a first message to each"
+    )
     parser.add_argument("--records", type=int, default=1_000_000, help="of --chaos, at least")
     parser.add_argument(
         "--against", default=",".join(PEERS), help="peers, revisions of git, or 'none'"
@@ -159,6 +164,10 @@ def main() -> None:
         if arguments.suite != "ledger":
             raise SystemExit(f"--chaos is of the suite ledger, not of {arguments.suite}")
         raise SystemExit(run(chaos.report(arguments.records, arguments.json)))
+    elif arguments.topics is not None:
+        if arguments.suite != "ledger" or arguments.topics < 1:
+            raise SystemExit("--topics is of the suite ledger, and a number of 1 at least")
+        raise SystemExit(run(ledger_topics.report(arguments.topics)))
     elif arguments.suite == "bounds":
         bounds.report(arguments.size, arguments.words, arguments.json)
     else:

@@ -46,6 +46,7 @@ OPTION_CLASSES = {
     "BroadcastOptions": "millstream.streams",
     "CacheLimits": "millstream.streams",
     "DeliveryOptions": "millstream.streams",
+    "MessageLimits": "millstream.streams",
     "FlowOptions": "millstream.streams",
     "GeneratorOptions": "millstream.providers.generator",
     "HttpOptions": "millstream.providers.priority.http",

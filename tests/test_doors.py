@@ -47,6 +47,7 @@ OPEN = {
         "$dead_letters": {"delete", "get", "page", "redrive"},
         "$holding": {"hold"},
         "$ledgers": {"give_up", "left", "recover"},
+        "$staging": {"abandon", "refused", "status", "writers"},
         "$streams": {"cluster_stats", "resize", "silo_stats"},
         "$why": {"why"},
         "QueueOwner": {"clock"},

@@ -19,9 +19,13 @@ __all__ = ["WriteOptions", "check_names", "count", "gateways", "parse", "require
 
 GATEWAYS_MAX = 64
 CHUNK_ROWS_MAX = 100_000
+MESSAGE_BYTES_MAX = 16 << 20
 WINDOW_MAX = 256
 PATIENCE_S_MAX = 3600.0
 DELIVERIES = ("staged", "direct")
+MAY_BE_EMPTY = ("consumer", "writer_id", "gateways", "namespace", "key_column")
+"""Options whose default is an empty text, and those of which `required` says that they are missing.
+"""
 NOT_OURS = ("path", "checkpointlocation", "queryname", "mergeschema")
 
 
@@ -34,10 +38,12 @@ class WriteOptions:
     streams. `key_column`: string or integer column with the stream key. `value_columns`: columns
     of an item, separated by commas; default all. `writer_id`: identity for deduplication; default
     the query id for a streaming query, a fresh id for a batch write. `chunk_rows`: rows of which
-    those of one key become one message; with delivery "direct" it must not change while a failed
-    batch waits to be run again. `window`: calls without an answer. `delivery`: "staged": a batch is
-    seen whole or not at all; "direct": rows are visible as they arrive. `patience_s`: how long a
-    task tries again what the cluster cannot do at the moment, while nothing is accepted.
+    those of one key travel together. `message_bytes`: rows of one key that have more become several
+    messages; a single row may be larger, as far as its queue accepts it. With delivery "direct"
+    neither may change while a failed batch waits to be run again. `window`: calls without an
+    answer. `delivery`: "staged": a batch is seen whole or not at all; "direct": rows are visible as
+    they arrive. `patience_s`: how long a task tries again what the cluster cannot do at the moment,
+    while nothing is accepted.
     """
 
     gateways: tuple[str, ...]
@@ -47,7 +53,8 @@ class WriteOptions:
     cluster: str = "dev"
     provider: str = "default"
     writer_id: str = ""
-    chunk_rows: int = 500
+    chunk_rows: int = 10_000
+    message_bytes: int = 256 * 1024
     window: int = 8
     delivery: str = "staged"
     patience_s: float = 60.0
@@ -65,7 +72,8 @@ def parse(given: Mapping[str, str], columns: Sequence[str]) -> WriteOptions:
         cluster=texts.get("cluster") or "dev",
         provider=texts.get("provider") or "default",
         writer_id=texts.get("writer_id", ""),
-        chunk_rows=count(texts, "chunk_rows", 500, CHUNK_ROWS_MAX),
+        chunk_rows=count(texts, "chunk_rows", 10_000, CHUNK_ROWS_MAX),
+        message_bytes=count(texts, "message_bytes", 256 * 1024, MESSAGE_BYTES_MAX),
         window=count(texts, "window", 8, WINDOW_MAX),
         delivery=_delivery(texts.get("delivery") or "staged"),
         patience_s=seconds(texts, "patience_s"),
@@ -73,14 +81,27 @@ def parse(given: Mapping[str, str], columns: Sequence[str]) -> WriteOptions:
 
 
 def check_names(texts: Mapping[str, str], options: type[Any]) -> None:
-    """Refuse what is none of ours, and none of Spark's."""
+    """Refuse options that are none of ours, and none of Spark's, and texts that say nothing.
+
+    Raises ValueError.
+    """
     known = [field.name for field in fields(options)]
-    for name in texts:
-        if name in known or name in NOT_OURS:
+    for name, text in texts.items():
+        if name in NOT_OURS:
+            continue
+        if name in known:
+            _check_text(name, text)
             continue
         near = get_close_matches(name, known, n=1, cutoff=0.8)
         meant = f"write option({near[0]!r}, ...)" if near else f"there are {', '.join(known)}"
         raise ValueError(f"unknown option {name!r}: {meant}")
+
+
+def _check_text(name: str, text: str) -> None:
+    if not text and name not in MAY_BE_EMPTY:
+        raise ValueError(f"option {name!r} is empty: write a value, or leave the option out")
+    if not text.isprintable():
+        raise ValueError(f"option {name!r} is {text!r}: write it without control characters")
 
 
 def required(texts: Mapping[str, str], name: str, example: str) -> str:
@@ -122,7 +143,11 @@ def _column(option: str, name: str, columns: Sequence[str]) -> str:
 
 
 def _value_columns(text: str, columns: Sequence[str]) -> tuple[str, ...]:
-    names = _listed(text) or list(columns)
+    names = _listed(text) if text else list(columns)
+    if not names:
+        raise ValueError(
+            f"option 'value_columns' is {text!r}: write names of columns, separated by commas"
+        )
     return tuple(dict.fromkeys(_column("value_columns", name, columns) for name in names))
 
 
@@ -141,7 +166,7 @@ def seconds(texts: Mapping[str, str], name: str) -> float:
     if not text:
         return 60.0
     try:
-        number = float(text)
+        number = float(text) if text.isascii() else math.nan
     except ValueError:
         number = math.nan
     if not 0 < number <= largest:

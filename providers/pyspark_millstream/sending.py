@@ -54,7 +54,10 @@ class Sending:
         except MillstreamError:
             raise
         except ValueError as error:  # a frame is too large
-            error.add_note("a chunk is too large for one call: write a smaller option 'chunk_rows'")
+            error.add_note(
+                "a call is too large: write a smaller option 'chunk_rows' or 'message_bytes'; a "
+                "single row that is too large needs smaller columns, or a higher limit in the silos"
+            )
             raise
 
     def close(self) -> None:

@@ -18,11 +18,12 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from millstream.runtime import Env
 from millstream.streams.staging.batch import Manifest
+from millstream.streams.staging.coordinator import Begun
 from millstream.streams.staging.stager import StagedAttempt, StagedBatch, StagedWriterName
 
 from .background import Background, background
 from .options import WriteOptions
-from .rows import CallCutter, Chunker, encode_items
+from .rows import CallCutter, Chunker, MessageSize, encode_message
 from .tokens import Origin
 
 if TYPE_CHECKING:
@@ -68,6 +69,11 @@ class Link:
     def begin(self) -> bool:
         """Open it; False: the batch is decided. Raises as `StagedAttempt.begin`."""
         return self._background.run(self._begin())
+
+    @property
+    def limits(self) -> Begun:
+        """What each message may have, once it is open."""
+        return self._attempt.limits
 
     def stage(self, messages: bytes) -> None:
         """Send a chunk; wait while the window is full. Raises as `StagedAttempt.stage`."""
@@ -139,18 +145,24 @@ def staged(
     first: RecordBatch,
     rest: Iterator[RecordBatch],
 ) -> StagedPart:
-    chunker = Chunker(options.key_column, options.value_columns, options.chunk_rows)
+    size = message_size(options, link.limits)
+    chunker = Chunker(options.key_column, options.value_columns, options.chunk_rows, size)
     calls = CallCutter()
     for chunk in chunker.all(first, rest):
-        for key, items in chunk.items():
-            full = calls.add(encode_items(key, items))
-            if full:
-                link.stage(full)
-    if last := calls.rest():
-        link.stage(last)
+        for rows in chunk:
+            if call := calls.add(encode_message(rows)):
+                link.stage(call.body)
+    if call := calls.rest():
+        link.stage(call.body)
     manifest = link.finish()
     assert manifest.messages == calls.messages, (manifest.messages, calls.messages)
     return StagedPart(chunker.rows, calls.messages, calls.calls, name, origin.batch, manifest)
+
+
+def message_size(options: WriteOptions, limits: Begun) -> MessageSize:
+    """When a message is full: as the options say, and as queues accept it."""
+    most = limits.bytes_max
+    return MessageSize(min(options.message_bytes, most), limits.items_max, most)
 
 
 def staged_name(options: WriteOptions, writer: str, *, once: bool) -> StagedWriterName:

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 from millstream.runtime import Env
 
 from .options import WriteOptions, parse
-from .rows import Chunk, Chunker, encode_chunk
+from .rows import CallCutter, Chunk, Chunker, MessageSize, encode_message
 from .tokens import Numbering, Origin
 
 if TYPE_CHECKING:
@@ -80,11 +80,16 @@ def send_rows(options: WriteOptions, origin: Origin, batches: Iterator[RecordBat
     """
     from .sending import sending  # 0.25 s of imports, which the driver's processes do not need
 
-    chunker = Chunker(options.key_column, options.value_columns, options.chunk_rows)
-    numbering = Numbering(origin)
+    size = MessageSize(options.message_bytes)
+    chunker = Chunker(options.key_column, options.value_columns, options.chunk_rows, size)
+    numbering, calls = Numbering(origin), CallCutter()
     with sending(options, origin) as link:
         for chunk in _chunks(chunker, batches):
-            link.send(encode_chunk(chunk, numbering), len(chunk))
+            for rows in chunk:
+                if call := calls.add(encode_message(rows, numbering.take())):
+                    link.send(*call)
+            if call := calls.rest():
+                link.send(*call)
         link.drain()
     assert link.accepted == numbering.used, (link.accepted, numbering.used)
     return Written(chunker.rows, numbering.used, link.calls)

@@ -22,6 +22,7 @@ from millstream.runtime import (
 from millstream.streams import (
     AdapterHost,
     Capability,
+    MessageLimits,
     OutMessage,
     Page,
     QueueId,
@@ -103,6 +104,8 @@ class Broker:
 class ReferenceAdapter:
     """One opened provider."""
 
+    message_limits = largest = MessageLimits(bytes_max=4_096, items_max=70)
+
     def __init__(self, queues: ReferenceQueues, host: AdapterHost) -> None:
         self.queues = queues
         self.broker = queues.broker
@@ -130,7 +133,9 @@ class ReferenceAdapter:
         return tokens
 
     def accept(self, shelf: Shelf, message: OutMessage, mapper_epoch: int) -> Token | None:
-        """Store a message, unless it is known."""
+        """Store a message, unless it is known, or too large."""
+        if why := self.largest.refusal(message):
+            raise StreamError(why)
         mark = message.mark if self.has(C.DEDUP) else None
         if mark is not None and mark.seq <= shelf.known.get(mark.producer, -1):
             return None

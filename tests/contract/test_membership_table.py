@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -131,6 +132,13 @@ async def test_forget_and_write_exclude_each_other_when_both_see_one_version(
     assert sorted(won) == [False, True]
 
 
+async def test_a_read_sees_each_change_that_was_made_before_it(table: MembershipTable) -> None:
+    version = (await table.read()).version
+    for number in range(20):
+        assert await table.write(MemberRow(f"h:{number}@1", Status.JOINING), version + number)
+        assert (await table.read()).version == version + number + 1
+
+
 async def test_read_gives_a_consistent_snapshot_while_others_write(table: MembershipTable) -> None:
     """Each change adds one row, so in a snapshot the version counts the rows."""
     first = (await table.read()).version
@@ -185,3 +193,99 @@ async def test_sqlite_tables_of_one_directory_see_each_others_changes(tmp_path: 
     await one.aclose()
     assert (await two.read()).version == version + 1
     await two.aclose()
+
+
+# --- the identity --------------------------------------------------------------------------------
+
+
+async def check_identity(opened: Callable[[Path], MembershipTable], place: Path) -> None:
+    """Raise AssertionError unless identities tell tables apart, and nothing else."""
+    original, copy, link = place / "original", place / "copy", place / "link"
+    first = opened(original)
+    await fill(first, A)
+    said = await first.identity()
+    await fill(first, B)
+    assert said and await first.identity() == said, "it changes while the table is in use"
+    shutil.copytree(original, copy)
+    link.symlink_to(original)
+    for path, is_same in ((original, True), (link, True), (copy, False)):
+        other = opened(path)
+        found = await other.read(), await other.identity()
+        await other.aclose()
+        assert found[0] == await first.read(), "it is no copy"
+        assert (found[1] == said) is is_same, f"{path.name}: {found[1]}"
+    await first.aclose()
+
+
+async def test_a_copy_of_a_sqlite_table_has_another_identity_and_a_link_to_it_has_not(
+    tmp_path: Path,
+) -> None:
+    await check_identity(SqliteMembershipTable, tmp_path)
+
+
+async def test_files_that_are_hard_links_in_another_directory_are_another_table(
+    tmp_path: Path,
+) -> None:
+    first = SqliteMembershipTable(tmp_path / "original")
+    await fill(first, A)
+    said = await first.identity()
+    await first.aclose()  # to write one file by two names at once would destroy it
+    (tmp_path / "copy").mkdir()
+    for found in (tmp_path / "original").iterdir():
+        (tmp_path / "copy" / found.name).hardlink_to(found)
+    second = SqliteMembershipTable(tmp_path / "copy")
+    assert await second.identity() != said
+    await second.aclose()
+
+
+async def test_each_table_in_memory_has_an_identity_of_its_own() -> None:
+    one, two = MemoryMembershipTable(1), MemoryMembershipTable(1)
+    assert await one.identity() == await one.identity() != await two.identity()
+
+
+class KnownByWhatIsStored(SqliteMembershipTable):
+    """A copy has the same id."""
+
+    async def identity(self) -> str:
+        return self._folder.id
+
+
+class KnownByItsPath(SqliteMembershipTable):
+    """A link leads to another table."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._given = directory
+
+    async def identity(self) -> str:
+        return f"{self._given}"
+
+
+class KnownByItsContent(SqliteMembershipTable):
+    """Each change makes another table of it."""
+
+    async def identity(self) -> str:
+        return f"{await super().identity()} {(await self.read()).version}"
+
+
+class KnownByTheObject(SqliteMembershipTable):
+    """No two silos share it."""
+
+    async def identity(self) -> str:
+        return f"{id(self)}"
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (KnownByWhatIsStored, "copy: "),
+        (KnownByItsPath, "link: "),
+        (KnownByItsContent, "it changes"),
+        (KnownByTheObject, "original: "),
+    ],
+)
+async def test_a_table_with_a_wrong_identity_is_refused(
+    broken: Callable[[Path], MembershipTable], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(AssertionError, match=said):
+        await check_identity(broken, tmp_path)

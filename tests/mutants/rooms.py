@@ -15,6 +15,8 @@ CONTRACTS, PUBLISHING = "tests/streams/contracts", "tests/streams/publishing"
 REWINDING, SPARK = "tests/streams/rewinding", "providers/pyspark_millstream"
 INDEX = "providers/millstream/providers/spark/index"
 STAGING = "tests/streams/staging/test_coordinator_model.py"
+REFUSED = "tests/streams/staging/test_refused.py"
+DESK = "tests/streams/staging/test_desk.py"
 OWNERSHIP, AGENT = "tests/streams/ownership", "tests/streams/agent"
 BALANCING, BALANCERS = "balancers/millstream/balancers", "tests/balancers"
 
@@ -29,6 +31,7 @@ ACTIVATION = (
     f"{TURNS}/test_turn_rule_model.py",
     f"{TURNS}/test_turn_rule.py",
     f"{TURNS}/test_life_cycle.py",
+    f"{CALLS}/test_waiting_bytes.py",
 )
 CACHE = (f"{AGENT}/test_cache_rules.py", f"{AGENT}/test_cache.py")
 READER = (f"{AGENT}/test_reader_core.py", f"{AGENT}/test_reader_random.py")
@@ -285,6 +288,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{RUNTIME}/cluster/ring.py": (*VIEWS, *RANGE),
         f"{RUNTIME}/cluster/placement.py": VIEWS,
         f"{RUNTIME}/cluster/changes.py": VIEWS,
+        f"{RUNTIME}/cluster/limited_table.py": (f"{CLUSTER}/test_own_table.py",),
         f"{RUNTIME}/cluster/agreement.py": (f"{SILO}/test_one_configuration.py",),
         f"{RUNTIME}/cluster/directory/partition.py": VIEWS,
         f"{RUNTIME}/cluster/directory/range.py": RANGE,
@@ -326,7 +330,8 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "staging": {
         f"{STREAMS}/staging/batch.py": (STAGING,),
-        f"{STREAMS}/staging/coordinator.py": (STAGING,),
+        f"{STREAMS}/staging/coordinator.py": (STAGING, REFUSED),
+        f"{STREAMS}/staging/desk.py": (REFUSED, DESK),
     },
     "consumer": {
         f"{STREAMS}/consumer/fresh.py": ("tests/streams/consumer/test_fresh.py",),

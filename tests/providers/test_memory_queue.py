@@ -21,6 +21,7 @@ from millstream.runtime import (
     QueueFull,
     Silo,
     StorageUnavailable,
+    StreamError,
 )
 from millstream.streams import OutMessage, PersistentStreams, StreamId
 
@@ -239,7 +240,7 @@ async def test_a_sequence_that_was_refused_is_accepted_when_it_comes_again(
     for _ in range(2):
         with pytest.raises(QueueFull):
             await queue.append([message("a", "p", 1)])
-    with pytest.raises(QueueFull, match="one batch has 11 events"):
+    with pytest.raises(StreamError, match="one batch has 11 events"):
         await queue.append([message("b", "p", 1, items=11)])
     await queue.read(1, 1, 0, 10, 1000, 0.0)
     await queue.acknowledge(1, 1, 1, [])

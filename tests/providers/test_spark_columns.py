@@ -14,8 +14,9 @@ arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 
 from millstream.streams import Token  # noqa: E402
 from millstream.streams.rewinding.target import ReadMessage  # noqa: E402
+from pyspark_millstream import rows as rows_module  # noqa: E402
 from pyspark_millstream.columns import PLAIN, Columns, cut  # noqa: E402
-from pyspark_millstream.rows import Chunker, encode_items  # noqa: E402
+from pyspark_millstream.rows import Chunker, encode_message  # noqa: E402
 
 PLAIN_KINDS = [
     arrow.string(),
@@ -93,8 +94,26 @@ def test_what_the_sink_wrote_is_read_as_it_was(name: str) -> None:
     given = arrow.RecordBatch.from_pylist([{"key": "k", name: v} for v in (value, None)], schema)
     chunker = Chunker("key", [name], 10)
     (chunk,) = chunker.all(given, iter(()))
-    key, _, items = msgspec.msgpack.decode(encode_items("k", chunk["k"]))
+    key, _, items = msgspec.msgpack.decode(encode_message(chunk[0]))
     assert rows([message(key, *items)], **{name: kind}) == [{name: value}, {name: None}]
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_batch_that_is_decoded_in_slices_gives_the_same_items(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value, kind = VALUES[name]
+    schema = arrow.schema([("key", arrow.string()), (name, kind)])
+    values = [value, None, value, value, None, value]
+    given = arrow.RecordBatch.from_pylist([{"key": "k", name: v} for v in values], schema)
+
+    def items() -> list[bytes]:
+        (chunk,) = Chunker("key", [name], 10).all(given, iter(()))
+        return chunk[0].items
+
+    whole = items()
+    monkeypatch.setattr(rows_module, "DECODED_BYTES", 1)
+    assert items() == whole and len(whole) == len(values)
 
 
 @pytest.mark.parametrize("text", ["2026-01-31T12:00:00.25", "2026-01-31T12:00:00.25Z"])

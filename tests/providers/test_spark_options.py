@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
 
 from pyspark_millstream.options import WriteOptions, parse
+from pyspark_millstream.read_options import ReadOptions, parse_read
 
 COLUMNS = ["id", "carrier", "delay"]
 LEAST = {"gateways": "127.0.0.1:7700", "namespace": "arrivals", "key_column": "id"}
@@ -29,7 +30,8 @@ def test_options_have_the_documented_defaults() -> None:
         "cluster": "dev",
         "provider": "default",
         "writer_id": "",
-        "chunk_rows": 500,
+        "chunk_rows": 10_000,
+        "message_bytes": 262_144,
         "window": 8,
         "delivery": "staged",
         "patience_s": 60.0,
@@ -73,14 +75,53 @@ def test_a_column_name_that_two_columns_have_is_refused() -> None:
         parse(LEAST, [*COLUMNS, "delay"])
 
 
-@pytest.mark.parametrize("name", ["chunk_rows", "window"])
+@pytest.mark.parametrize("name", ["chunk_rows", "message_bytes", "window"])
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "many", "1000000000"])
 def test_a_count_out_of_range_is_refused_with_the_range(name: str, text: str) -> None:
     with pytest.raises(ValueError, match=rf"'{name}' is '{text}': write a whole number from 1 to"):
         parsed(**{name: text})
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon", "3601"])
+OWN = [field.name for field in fields(WriteOptions)]
+READ = [field.name for field in fields(ReadOptions)]
+
+
+@pytest.mark.parametrize("text", ["", "  ", "a\nb", "\ud800", "x\x00"])
+@pytest.mark.parametrize("name", OWN)
+def test_a_text_that_says_nothing_is_refused_with_the_name_of_the_option(
+    name: str, text: str
+) -> None:
+    if name == "writer_id" and not text.strip():
+        assert parsed(writer_id=text).writer_id == ""
+        return
+    with pytest.raises(ValueError, match=f"option '{name}' is "):
+        parsed(**{name: text})
+
+
+@pytest.mark.parametrize("text", ["", "  ", "a\nb", "\ud800", "x\x00"])
+@pytest.mark.parametrize("name", READ)
+def test_so_is_one_of_a_read(name: str, text: str) -> None:
+    given = {"gateways": "a:1", "namespace": "n", name: text}
+    if name == "consumer" and not text.strip():
+        assert parse_read(given, is_stream=True).consumer == ""
+        return
+    with pytest.raises(ValueError, match=f"option '{name}' is "):
+        parse_read(given, is_stream=True)
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "1.5", "1e3", "٣", "+5", "many", "9" * 30])
+@pytest.mark.parametrize("name", ["max_messages_per_batch", "split_messages"])
+def test_a_count_of_a_read_out_of_range_is_refused_with_the_range(name: str, text: str) -> None:
+    with pytest.raises(ValueError, match=rf"'{name}' is .*: write a whole number from 1 to"):
+        parse_read({"gateways": "a:1", "namespace": "n", name: text}, is_stream=True)
+
+
+def test_a_list_of_no_columns_is_refused() -> None:
+    with pytest.raises(ValueError, match="option 'value_columns' is ', ,'"):
+        parsed(value_columns=", ,")
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon", "3601", "٣"])
 def test_a_timeout_out_of_range_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="'patience_s' is"):
         parsed(patience_s=text)

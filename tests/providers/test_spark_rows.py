@@ -15,9 +15,16 @@ from hypothesis import strategies as st
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
 arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 
+from millstream.streams.contracts.message import VALUE_HEAD_BYTES  # noqa: E402
 from millstream.streams.publishing.ingest import IngestMessage  # noqa: E402
-from pyspark_millstream.rows import Chunk, Chunker, encode_chunk  # noqa: E402
-from pyspark_millstream.tokens import Numbering, Origin  # noqa: E402
+from pyspark_millstream import rows as rows_module  # noqa: E402
+from pyspark_millstream.rows import (  # noqa: E402
+    Chunk,
+    Chunker,
+    MessageSize,
+    Rows,
+    encode_message,
+)
 from pyspark_millstream.values import values_of  # noqa: E402
 
 NAN = float("nan")
@@ -25,9 +32,15 @@ MOMENT = datetime(2013, 1, 1, 10, 0, 0, 250000, tzinfo=UTC)
 BEFORE_1970 = datetime(1, 1, 1, tzinfo=UTC)
 
 
-def chunks_of(rows: list[tuple[str, int]], cuts: list[int], chunk_rows: int) -> list[Chunk]:
+def chunks_of(
+    rows: list[tuple[str, int]],
+    cuts: list[int],
+    chunk_rows: int,
+    size: MessageSize | None = None,
+    pad: str = "",
+) -> list[Chunk]:
     """The chunks of rows that come in batches which end at these places."""
-    chunker = Chunker("key", ["n"], chunk_rows)
+    chunker = Chunker("key", ["n", "pad"] if pad else ["n"], chunk_rows, size)
     chunks: list[Chunk] = []
     edges = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
     for start, end in pairwise(edges):
@@ -35,6 +48,7 @@ def chunks_of(rows: list[tuple[str, int]], cuts: list[int], chunk_rows: int) -> 
         columns = {
             "n": arrow.array([n for _, n in part], arrow.int64()),
             "key": arrow.array([key for key, _ in part], arrow.string()),
+            "pad": arrow.array([pad * (1 + n % 3) for _, n in part], arrow.string()),
         }
         chunks += chunker.feed(arrow.record_batch(columns))
         chunker.check()
@@ -46,26 +60,92 @@ ROWS = st.lists(st.sampled_from("abc"), max_size=60).map(
 )
 
 
-@given(ROWS, st.lists(st.integers(0, 60), max_size=6), st.integers(1, 20))
+def numbers_of(message: Rows) -> list[int]:
+    return [msgspec.msgpack.decode(item)["n"] for item in message.items]
+
+
+@given(
+    ROWS,
+    st.lists(st.integers(0, 60), max_size=6),
+    st.integers(1, 20),
+    st.integers(20, 300),
+    st.integers(1, 9),
+)
 def test_chunks_do_not_depend_on_how_spark_cut_the_batches(
-    rows: list[tuple[str, int]], cuts: list[int], chunk_rows: int
+    rows: list[tuple[str, int]],
+    cuts: list[int],
+    chunk_rows: int,
+    message_bytes: int,
+    items: int,
 ) -> None:
-    chunks = chunks_of(rows, cuts, chunk_rows)
-    assert chunks == chunks_of(rows, [], chunk_rows)
-    sizes = [sum(map(len, chunk.values())) for chunk in chunks]
-    assert sum(sizes) == len(rows)
-    assert all(size == chunk_rows for size in sizes[:-1])
+    size = MessageSize(message_bytes, items)
+    chunks = chunks_of(rows, cuts, chunk_rows, size, "x" * 30)
+    assert chunks == chunks_of(rows, [], chunk_rows, size, "x" * 30)
+    counts = [sum(len(message.items) for message in chunk) for chunk in chunks]
+    assert sum(counts) == len(rows)
+    assert all(count == chunk_rows for count in counts[:-1])
 
 
-@given(ROWS, st.integers(1, 20))
+@given(ROWS, st.integers(1, 20), st.integers(20, 300), st.integers(1, 9))
 def test_grouping_keeps_the_order_per_key_and_of_first_appearance(
-    rows: list[tuple[str, int]], chunk_rows: int
+    rows: list[tuple[str, int]], chunk_rows: int, message_bytes: int, items: int
 ) -> None:
-    for number, chunk in enumerate(chunks_of(rows, [], chunk_rows)):
+    size = MessageSize(message_bytes, items)
+    for number, chunk in enumerate(chunks_of(rows, [], chunk_rows, size, "x" * 9)):
         part = rows[number * chunk_rows : (number + 1) * chunk_rows]
-        assert list(chunk) == list(dict.fromkeys(key for key, _ in part))
-        for key, items in chunk.items():
-            assert items == [{"n": n} for other, n in part if other == key]
+        firsts = [numbers_of(message)[0] for message in chunk]
+        assert firsts == sorted(firsts)
+        for key in {key for key, _ in part}:
+            mine = [message for message in chunk if message.key == key]
+            assert [n for one in mine for n in numbers_of(one)] == [n for k, n in part if k == key]
+            for one, next_one in pairwise([*mine, None]):
+                assert one is not None and 1 <= len(one.items) <= items
+                assert bytes_of(one) <= message_bytes or len(one.items) == 1
+                if next_one is not None:  # it was full
+                    with_next = bytes_of(one) + 5 + len(next_one.items[0])
+                    assert len(one.items) == items or with_next > message_bytes
+
+
+def test_a_row_counts_as_much_as_queues_count() -> None:
+    assert rows_module.ROW_HEAD_BYTES == VALUE_HEAD_BYTES
+
+
+def bytes_of(message: Rows) -> int:
+    return len(message.key) + sum(len(item) + 5 for item in message.items)
+
+
+def test_a_chunk_is_bounded_by_bytes_too_and_so_is_what_is_decoded_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rows_module, "CHUNK_BYTES", 1_000)
+    monkeypatch.setattr(rows_module, "DECODED_BYTES", 500)
+    decoded: list[int] = []
+    items_of = rows_module._items_of
+
+    def noted(batch: Any, names: tuple[str, ...]) -> Any:
+        decoded.append(batch.num_rows)
+        return items_of(batch, names)
+
+    monkeypatch.setattr(rows_module, "_items_of", noted)
+    chunks = chunks_of([("abc"[n % 3], n) for n in range(90)], [], 1_000, None, "x" * 50)
+    sizes = [sum(len(item) for one in chunk for item in one.items) for chunk in chunks]
+    assert len(chunks) > 5 and all(800 < size <= 1_000 for size in sizes[:-1])
+    assert sum(decoded) == 90 and max(decoded) <= 5
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_a_row_that_no_queue_accepts_is_refused_with_its_place(extra: int) -> None:
+    rows = arrow.record_batch({"key": ["k", "k"], "pad": ["x", "x" * 100]})
+    body = msgspec.msgpack.encode({"pad": "x" * 100})
+    largest = len(body) + 5 + 1
+    chunker = Chunker("key", ["pad"], 10, MessageSize(50, 10, largest - extra))
+    if not extra:
+        assert not list(chunker.feed(rows))
+        assert [len(one.items) for one in next(chunker.rest())] == [1, 1]
+        return
+    want = f"row 1 of the partition, of key 'k', has {largest} bytes as a message; .*{largest - 1}"
+    with pytest.raises(ValueError, match=want):
+        list(chunker.feed(rows))
 
 
 @pytest.mark.parametrize(
@@ -105,26 +185,21 @@ def test_a_timestamp_crosses_the_wire_as_the_same_instant() -> None:
     assert decoded == [MOMENT]
 
 
-def test_a_chunk_is_an_array_of_messages_with_embedded_items() -> None:
-    numbering = Numbering(Origin("w", 2, 1))
-    chunk: Chunk = {"BOS": [{"n": 1}, {"n": None}], "JFK": [{"n": 3}]}
-    body = encode_chunk(chunk, numbering)
-    first = 2 << 31
-    assert msgspec.msgpack.decode(body) == [
-        ["BOS", first, [{"n": 1}, {"n": None}]],
-        ["JFK", first + 1, [{"n": 3}]],
-    ]
-    sent = msgspec.msgpack.decode(body, type=list[IngestMessage])
-    assert [(one.key, one.seq, len(one.items)) for one in sent] == [
-        ("BOS", first, 2),
-        ("JFK", first + 1, 1),
-    ]
+def test_a_message_has_embedded_items() -> None:
+    items = [msgspec.msgpack.encode({"n": n}) for n in (1, None)]
+    body = encode_message(Rows("BÖS", items), 2 << 31)
+    assert msgspec.msgpack.decode(body) == ["BÖS", 2 << 31, [{"n": 1}, {"n": None}]]
+    sent = msgspec.msgpack.decode(body, type=IngestMessage)
+    assert (sent.key, sent.seq, len(sent.items)) == ("BÖS", 2 << 31, 2)
+    many = encode_message(Rows("k", [b"\x07"] * 70_000))
+    assert msgspec.msgpack.decode(many) == ["k", 0, [7] * 70_000]
 
 
 def test_integer_keys_become_text() -> None:
     chunker = Chunker("id", ["id"], 10)
     assert not list(chunker.feed(arrow.record_batch({"id": arrow.array([7, -1, 7])})))
-    assert list(chunker.rest()) == [{"7": [{"id": 7}, {"id": 7}], "-1": [{"id": -1}]}]
+    (chunk,) = chunker.rest()
+    assert [(one.key, len(one.items)) for one in chunk] == [("7", 2), ("-1", 1)]
     assert not list(chunker.rest())
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import pickle
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,6 +21,7 @@ arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 from tests.conditions import until  # noqa: E402
 
 from millstream.balancers import DeploymentBalancer  # noqa: E402
+from millstream.providers.ledger import LedgerQueues  # noqa: E402
 from millstream.providers.memory import MemoryQueues  # noqa: E402
 from millstream.runtime import (  # noqa: E402
     Env,
@@ -37,7 +40,12 @@ from millstream.streams import (  # noqa: E402
 )
 from pyspark_millstream.background import end_background  # noqa: E402
 from pyspark_millstream.options import WriteOptions  # noqa: E402
-from pyspark_millstream.rows import CALL_BYTES, CallCutter, encode_items  # noqa: E402
+from pyspark_millstream.rows import (  # noqa: E402
+    CALL_BYTES,
+    CallCutter,
+    Rows,
+    encode_message,
+)
 from pyspark_millstream.staging import (  # noqa: E402
     StagedPart,
     abort_batch,
@@ -212,17 +220,76 @@ async def test_a_null_key_fails_the_task_and_nothing_is_seen() -> None:
         assert driver.chunks() == 0
 
 
+LARGE = StreamNamespace("large_rows", dict[str, Any])
+
+
+class LargeTable(Grain):
+    @subscribe(LARGE)
+    async def on_row(self, event: Event[dict[str, Any]]) -> None:
+        SEEN[self.key].append(event.item["n"])
+
+
+@asynccontextmanager
+async def over_ledger(directory: Path) -> AsyncIterator[WriteOptions]:
+    """Options to write into ledgers."""
+    SEEN.clear()
+
+    def make() -> PersistentStreams:
+        queues = LedgerQueues(directory / "ledger")
+        mapper = HashRingMapper(queues=2)
+        return PersistentStreams(queues, mapper=mapper, balancer=DeploymentBalancer())
+
+    async with LocalCluster(silos=1, grains=[LargeTable], streams={"default": make}) as cluster:
+        gateways = (cluster.silos[0].gateway,)
+        yield WriteOptions(gateways, LARGE.name, "key", ("n", "pad"), patience_s=10.0)
+        await asyncio.to_thread(end_background)
+
+
+def large_rows(first: int, count: int, size: int) -> Iterator[Any]:
+    """Rows of one key, in Arrow batches of 100."""
+    for start in range(first, first + count, 100):
+        numbers = list(range(start, min(start + 100, first + count)))
+        rows = {"key": ["k"] * len(numbers), "n": numbers, "pad": ["x" * size] * len(numbers)}
+        yield arrow.record_batch(rows)
+
+
+async def write_batch(options: WriteOptions, batch: int, rows: Iterator[Any]) -> None:
+    message = await asyncio.to_thread(stage_rows, options, Origin("w", batch, 0), rows)
+    await asyncio.to_thread(commit_batch, options, [message])
+
+
+async def test_many_large_rows_of_one_key_are_several_messages(tmp_path: Path) -> None:
+    """Together they are larger than an entry of a ledger."""
+    async with over_ledger(tmp_path) as options:
+        await write_batch(options, 0, large_rows(0, 400, 20_000))
+        await until(lambda: len(SEEN["k"]) == 400)
+        assert SEEN["k"] == list(range(400))
+
+
+async def test_a_row_that_no_queue_accepts_fails_its_batch_alone(tmp_path: Path) -> None:
+    async with over_ledger(tmp_path) as options:
+        with pytest.raises(ValueError, match="row 3 of the partition, .* has 80000.."):
+            rows = itertools.chain(large_rows(0, 3, 10), large_rows(3, 1, 8_000_000))
+            await write_batch(options, 0, rows)
+        largest = 7 * 2**20 - 1_000
+        await write_batch(options, 0, large_rows(0, 2, largest))
+        await write_batch(options, 1, large_rows(2, 2, 10))
+        await until(lambda: len(SEEN["k"]) == 4)
+        assert SEEN["k"] == [0, 1, 2, 3]
+
+
 def test_calls_are_cut_by_bytes_and_keep_the_order() -> None:
     calls, found = CallCutter(), []
-    sent = [encode_items(f"k{n}", [{"n": "x" * (n * 40_000)}]) for n in range(20)]
-    for message in sent:
-        found += [call for call in [calls.add(message)] if call]
-    found.append(calls.rest())
-    assert calls.rest() == b"" and (calls.calls, calls.messages) == (len(found), 20)
-    decoded = [msgspec.msgpack.decode(call) for call in found]
+    items = [msgspec.msgpack.encode({"n": "x" * (n * 40_000)}) for n in range(20)]
+    for n, item in enumerate(items):
+        found += [call for call in [calls.add(encode_message(Rows(f"k{n}", [item])))] if call]
+    found += [call for call in [calls.rest()] if call]
+    assert calls.rest() is None and (calls.calls, calls.messages) == (len(found), 20)
+    decoded = [msgspec.msgpack.decode(call.body) for call in found]
+    assert [call.messages for call in found] == list(map(len, decoded))
     assert [key for call in decoded for key, _, _ in call] == [f"k{n}" for n in range(20)]
     for call, messages in zip(found, decoded, strict=True):
-        assert len(call) <= CALL_BYTES + 5 or len(messages) == 1
+        assert len(call.body) <= CALL_BYTES + 5 or len(messages) == 1
 
 
 def test_a_long_name_of_a_writer_is_cut_and_told_from_others() -> None:

@@ -30,6 +30,8 @@ from tests.real.spark_rows import (
     write_files,
 )
 
+from millstream.providers.ledger import LedgerQueues
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -125,6 +127,42 @@ def test_a_staged_micro_batch_that_is_run_again_writes_and_adds_nothing(
         run_stream(spark, tmp_path, staged(silos))
         assert silos.chunks() == chunks
         assert_seen_once(silos)
+
+
+def large_rows(spark: SparkSession, count: int, size: int) -> DataFrame:
+    """Rows of one key, in one partition."""
+    text = f"repeat('x', {size}) pad"
+    return spark.range(0, count, 1, 1).selectExpr("id", "'C0' carrier", text)
+
+
+def test_large_rows_of_one_key_are_written_over_ledgers_whose_entries_are_smaller(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """400 rows of 20 KB are 8 MB; an entry of a ledger has 7 MiB."""
+    with SiloThread(lambda: LedgerQueues(tmp_path / "ledger")) as silos:
+        large_rows(spark, 400, 20_000).write.format("millstream").mode("append").options(
+            **staged(silos), key_column="carrier"
+        ).save()
+        seen = silos.seen(400)["C0"]
+        assert [item["id"] for item in seen] == list(range(400))
+        assert {len(item["pad"]) for item in seen} == {20_000}
+
+
+def test_a_row_that_no_queue_accepts_fails_the_write_and_the_next_one_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with SiloThread(lambda: LedgerQueues(tmp_path / "ledger")) as silos:
+        options = {**staged(silos), "key_column": "carrier", "writer_id": "job"}
+
+        def save(size: int) -> None:
+            writer = large_rows(spark, 2, size).write.format("millstream").mode("append")
+            writer.options(**options).save()
+
+        with pytest.raises(Exception, match="row 0 of the partition, of key 'C0', has 80000"):
+            save(8_000_000)
+        assert silos.seen(0) == {}
+        save(7_000_000)
+        assert [item["id"] for item in silos.seen(2)["C0"]] == [0, 1]
 
 
 def test_batch_write_publishes_every_row_although_a_task_fails(spark: SparkSession) -> None:

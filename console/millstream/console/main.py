@@ -19,6 +19,7 @@ from .index.commands import add_index
 from .ledger.commands import add_ledger
 from .pausing import add_queues, add_streams
 from .pq.commands import add_pq
+from .staged import add_staged
 from .why import add_why
 
 __all__ = ["main"]
@@ -46,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     add_ledger(commands.add_parser("ledger", help="look into ledgers, and mend them"))
     add_pq(commands.add_parser("pq", help="priority queues: look, work with messages, serve HTTP"))
     add_index(commands.add_parser("index", help="the index of priority queues: ask it, check it"))
+    add_staged(commands.add_parser("staged", help="batches that Spark and other writers stage"))
     add_why(commands.add_parser("why", help="what holds a stream up"))
     return top
 

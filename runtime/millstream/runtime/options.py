@@ -100,6 +100,10 @@ class RuntimeOptions:
     """Turns that wait for each other in one chain of calls."""
     waiting_calls_max: int = 10_000
     """Requests waiting for one activation."""
+    waiting_bytes_max: int = 64 * 2**20
+    """Bytes of encoded calls that wait for one activation, or for the location of one grain."""
+    silo_waiting_bytes_max: int = 256 * 2**20
+    """The same for all that wait in one silo or client."""
     frame_bytes_max: int = field(default=64 * 2**20, metadata={"max": FRAME_BYTES_MOST})
     """Largest frame that is sent or taken."""
     partial_bytes_max: int = 128 * 2**20

@@ -40,11 +40,12 @@ from .contracts.capability import Capability
 from .contracts.host import AdapterHost
 from .contracts.identity import QueueId, StreamId
 from .contracts.mapping import QueueBalancer, QueueMapper, QueueOwner, SiloSet
-from .contracts.message import OutMessage, Page, ProducerMark, QueueMessage
+from .contracts.message import MessageLimits, OutMessage, Page, ProducerMark, QueueMessage
 from .contracts.push import PushReceiver, PushSource
 from .contracts.queue import (
     BringsMapper,
     EnqueuesAtOnce,
+    LimitsMessages,
     Measurable,
     QueueAdapter,
     QueueAdapterFactory,
@@ -108,7 +109,9 @@ __all__ = [
     "HashRingMapper",
     "HolderReport",
     "KeepDeadLetters",
+    "LimitsMessages",
     "Measurable",
+    "MessageLimits",
     "OutMessage",
     "OwnershipOptions",
     "Page",

@@ -35,7 +35,7 @@ from .contracts.host import AdapterHost
 from .contracts.identity import QueueId, StreamId
 from .contracts.item import Item
 from .contracts.message import OutMessage
-from .contracts.queue import QueueAdapter, QueueAdapterFactory, QueueReceiver
+from .contracts.queue import LimitsMessages, QueueAdapter, QueueAdapterFactory, QueueReceiver
 from .contracts.token import Token
 from .failures.handler import DeliveryFailure
 from .provider.provider import PersistentStreams
@@ -43,6 +43,8 @@ from .provider.provider import PersistentStreams
 __all__ = ["recorded"]
 
 HEADER = "recorded"
+NOTE_BYTES_MAX = 2048
+"""Of the header that names a message, with the name of its producer."""
 MAY_HAVE = ("mapper", "reader", "seal")  # of an adapter; `enqueue_at_once` is recorded
 
 
@@ -239,6 +241,9 @@ class RecordedAdapter:
         for name in MAY_HAVE:
             if hasattr(adapter, name):
                 setattr(self, name, getattr(adapter, name))
+        if isinstance(adapter, LimitsMessages):  # what is noted is a header, which needs room, too
+            most = adapter.message_limits
+            self.message_limits = replace(most, bytes_max=max(1, most.bytes_max - NOTE_BYTES_MAX))
         if hasattr(adapter, "enqueue_at_once"):
             self.enqueue_at_once = self._enqueue_at_once
 

@@ -27,6 +27,15 @@ class OneTokenForAll(ReferenceReceiver):
         return replace(super().give(one), token=Token(1, 1))
 
 
+@refused_by("tokens_rise_from_read_to_read", "log")
+class NumbersEachReadAnew(ReferenceReceiver):
+    """Within a read its tokens rise."""
+
+    async def read(self, max_events: int, max_bytes: int, wait_s: float, /) -> Messages:
+        found = await super().read(max_events, max_bytes, wait_s)
+        return [replace(one, token=Token(1, number)) for number, one in enumerate(found, 1)]
+
+
 @refused_by("tokens_rise_over_epochs")
 class CountsFromItsStart(ReferenceReceiver):
     count = 0

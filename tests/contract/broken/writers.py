@@ -11,7 +11,7 @@ from tests.contract.broken.fault import refused_by
 from tests.contract.reference import PromptAdapter, ReferenceAdapter, Shelf
 
 from millstream.runtime import EnqueueFailed, PublishUnknown, QueueFull, StreamError
-from millstream.streams import OutMessage, ProducerMark, StreamId, Token
+from millstream.streams import MessageLimits, OutMessage, ProducerMark, StreamId, Token
 
 Messages = Sequence[OutMessage]
 Tokens = Sequence[Token | None]
@@ -55,6 +55,16 @@ class StoresTheFirst(ReferenceAdapter):
 class StoresBackwards(ReferenceAdapter):
     async def enqueue(self, queue: str, messages: Messages, mapper_epoch: int, /) -> Tokens:
         return await super().enqueue(queue, messages[::-1], mapper_epoch)
+
+
+@refused_by("the_largest_message_is_stored")
+class SaysMoreBytesThanItTakes(ReferenceAdapter):
+    largest = MessageLimits(bytes_max=4_095, items_max=70)
+
+
+@refused_by("the_largest_message_is_stored", "leases")
+class SaysMoreItemsThanItTakes(ReferenceAdapter):
+    largest = MessageLimits(bytes_max=4_096, items_max=69)
 
 
 @refused_by("a_list_is_stored_whole", "leases")

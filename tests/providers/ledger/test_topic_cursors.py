@@ -23,12 +23,13 @@ from millstream.providers.ledger.topic.cursors.retention import (
 )
 from millstream.providers.ledger.topic.form import TopicMessage
 from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
-from millstream.providers.ledger.topic.record import Span
+from millstream.providers.ledger.topic.record import Span, topic_rows
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.runtime import (
     ConfigError,
     Corrupt,
     CursorTooOld,
+    PublishUnknown,
     QueueFenced,
     QueueFull,
     QueueUnavailable,
@@ -101,6 +102,61 @@ def test_one_write_is_under_way_and_it_has_the_newest() -> None:
             await asyncio.sleep(0.1)
         await cursor.flush()
         assert 3 <= writes <= 6 and cursor.is_stored
+
+    in_a_world(main)
+
+
+@pytest.mark.parametrize("is_sought", [False, True])
+def test_what_is_acknowledged_while_a_cursor_is_written_is_stored_by_the_next_write(
+    is_sought: bool,
+) -> None:
+    async def main(world: World) -> None:
+        topic = await filled(world)
+        cursor = await topic.cursor("c")
+        write = world.store.write
+        began, go_on = asyncio.Event(), asyncio.Event()
+
+        async def held_up(key: str, data: bytes, expect: str | None, fence: int, /) -> str:
+            if key == "ledger/c/cursors/t/c" and not began.is_set():
+                began.set()
+                await go_on.wait()
+            return await write(key, data, expect, fence)
+
+        world.store.write = held_up  # type: ignore[method-assign]
+        cursor.acknowledge(4)
+        first = asyncio.ensure_future(cursor.flush())
+        await began.wait()
+        if is_sought:
+            cursor.seek(8)
+        else:
+            cursor.acknowledge(7)
+        go_on.set()
+        await first
+        assert cursor.stored_mark == 4 and not cursor.is_stored
+        await cursor.flush()
+        assert cursor.stored_mark == 7 and cursor.is_stored
+        await topic.let_go()
+        topic = await world.open(2)
+        assert (await topic.cursor("c")).mark == 7
+
+    in_a_world(main)
+
+
+def test_what_is_acknowledged_while_a_cursor_is_written_is_stored_without_a_flush() -> None:
+    async def main(world: World) -> None:
+        topic = await filled(world)
+        cursor = await topic.cursor("c")
+        write = world.store.write
+
+        async def late(key: str, data: bytes, expect: str | None, fence: int, /) -> str:
+            if key == "ledger/c/cursors/t/c" and cursor.mark == 4:
+                cursor.acknowledge(7)
+            return await write(key, data, expect, fence)
+
+        world.store.write = late  # type: ignore[method-assign]
+        cursor.acknowledge(4)
+        await asyncio.sleep(3)
+        assert cursor.stored_mark == 7 and cursor.is_stored
 
     in_a_world(main)
 
@@ -352,6 +408,36 @@ def test_a_ledger_whose_maker_was_overtaken_before_it_was_listed_is_an_orphan() 
             await topic.append(plain("b"))
         assert await later.append(plain("c")) == [1]
         assert texts(await world.all()) == ["c"]
+
+    in_a_world(main)
+
+
+def test_what_an_earlier_owner_wrote_and_the_list_has_is_no_orphan() -> None:
+    async def main(world: World) -> None:
+        topic = await filled(world)
+        await topic.aclose()
+        topic = await world.open(2)
+        await asyncio.sleep(4000)
+        assert await world.process().topics.sweep() == 0
+        assert texts(await world.all()) == [f"m{n}" for n in range(1, 21)]
+
+    in_a_world(main)
+
+
+def test_the_ledger_of_a_topic_that_was_deleted_takes_nothing_more_from_an_owner_that_lives() -> (
+    None
+):
+    """The deletion crashed between the row of the topic and its ledgers."""
+
+    async def main(world: World) -> None:
+        topic = await world.open(1, LedgerTopicOptions(enqueue_wait_s=1.0))
+        await topic.append(plain("a"))
+        rows = topic_rows(Metadata(world.store, "c", LoopClock(9)))
+        await rows.delete("t")
+        await asyncio.sleep(4000)
+        assert await world.process().topics.sweep() == 1
+        with pytest.raises((QueueFenced, QueueUnavailable, PublishUnknown)):
+            await topic.append(plain("b"))
 
     in_a_world(main)
 

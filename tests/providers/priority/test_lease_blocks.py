@@ -18,6 +18,9 @@ from millstream.providers.priority import (
     State,
     priority_queue,
 )
+from millstream.providers.priority.core.commands import Release
+from millstream.providers.priority.core.results import Done
+from millstream.providers.priority.surface.lease import Ending, Lessor
 from millstream.runtime import LocalCluster
 
 
@@ -105,6 +108,40 @@ def test_a_lease_whose_time_has_passed_begins_no_block() -> None:
         assert lease.is_lost
         with pytest.raises(LeaseLost, match="its time has passed"):
             await lease.__aenter__()
+
+    in_cluster(main)
+
+
+class SlowAnswers:
+    """What a lease asks, with answers that are on their way for so many seconds."""
+
+    def __init__(self, lessor: Lessor, late_s: float) -> None:
+        self._lessor, self._late_s = lessor, late_s
+        self.queue = lessor.queue
+
+    async def end(self, ending: Ending) -> Done:
+        done = await self._lessor.end(ending)
+        await asyncio.sleep(self._late_s)
+        return done
+
+    def give_back(self, command: Release) -> asyncio.Task[None]:
+        return self._lessor.give_back(command)
+
+
+def test_a_lease_is_extended_from_when_it_was_asked_for_and_not_from_the_answer() -> None:
+    """By the queue's clock it began at the call at the latest; until the answer came it ran."""
+
+    async def work(rig: Rig) -> None:
+        lease = await begin(rig, lease_s=6.0)
+        lease._lessor = SlowAnswers(lease._lessor, 4.0)
+        for asked_s in (10.0, 10.0):
+            await lease.extend(asked_s)
+            assert 5.5 < lease.left_s <= 6.0
+        await asyncio.sleep(lease.left_s)
+        assert lease.is_lost
+
+    async def main(rig: Rig) -> None:
+        await rig.on(rig.host, work(rig))
 
     in_cluster(main)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.conditions import until
 
-from millstream.runtime import Grain, LocalCluster, Silo, SiloUnavailable
+from millstream.runtime import Grain, LocalCluster, RuntimeOptions, Silo, SiloUnavailable
 from millstream.runtime.calls.search import Searches
 from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.wire.connection import Peer
@@ -52,9 +52,9 @@ class Waiters:
         self.found.append(Connection(self._silo, len(self.found)))
         return self.found[-1]
 
-    async def call(self, name: str, pause_s: float = 0.0) -> Any:
+    async def call(self, name: str, pause_s: float = 0.0, size_bytes: int = 0) -> Any:
         """Wait once; note who got which destination."""
-        peer: Any = await self.searches.wait(self._kind, "a", pause_s)
+        peer: Any = await self.searches.wait(self._kind, "a", pause_s, size_bytes)
         self.got.append((name, peer.number))
         return peer
 
@@ -139,3 +139,17 @@ async def test_a_silo_that_said_goodbye_gets_no_calls_before_the_table_is_read()
         with pytest.raises(SiloUnavailable, match="stopping"):
             staying.assembly.peers.get(leaving.address)
         staying.assembly.peers.get(leaving.address, is_system=True)
+
+
+async def test_whoever_went_on_holds_no_bytes_of_a_search_that_goes_on(silo: Silo) -> None:
+    """A call that waits again at once meets the search that it has waited for."""
+    waiters, most = Waiters(silo), RuntimeOptions().waiting_bytes_max
+    await waiters.call("first", size_bytes=most - 1)
+    assert waiters.searches.has_waiting("Desk", "a")
+    await waiters.call("second", size_bytes=most - 1)
+    gives_up = asyncio.ensure_future(waiters.call("third", size_bytes=most - 1))
+    await asyncio.sleep(0)
+    gives_up.cancel()
+    await asyncio.sleep(0)
+    await waiters.call("fourth", size_bytes=most - 1)
+    assert silo.assembly.turns.waiting_bytes.used == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from millstream.runtime import (
 )
 from millstream.runtime.client.client import Client
 from millstream.runtime.client.eviction_watch import LOOK_EVERY_S, EvictionWatch, SlowCalls
-from millstream.runtime.client.gateway_list import EVICTED_KEPT_MAX, GatewayList
+from millstream.runtime.client.gateway_list import ADDRESSES_KEPT_MAX, EVICTED_KEPT_MAX, GatewayList
 from millstream.runtime.client.gateways import GATEWAYS_EVERY_S
 from millstream.runtime.testing import SimCluster, Simulation, run
 from millstream.runtime.wire.address import Address, endpoint_of
@@ -440,6 +441,79 @@ def test_calls_through_a_gateway_that_does_not_know_its_eviction_end_within_a_se
         assert run(driver, seed=seed).result <= 1.0
 
 
+@pytest.mark.parametrize("is_silent", [False, True])
+@pytest.mark.parametrize("back", [0, 1, 2])
+def test_a_client_that_lost_all_its_gateways_finds_the_one_that_comes_back(
+    back: int, is_silent: bool
+) -> None:
+    """It was told of that one; while that one joins, it tells of those that crashed only."""
+
+    async def driver(simulation: Simulation) -> None:
+        cluster = SimCluster(simulation, silos=3, grains=[Desk])
+        await cluster.start()
+        host = simulation.host("client")
+
+        async def program() -> None:
+            async with Client(
+                [cluster.silos()[0].gateway],
+                cluster="sim",
+                env=simulation.env(host),
+                transport=simulation.transport(host),
+            ) as client:
+                assert len(client.gateways.known) == 3
+                names = cluster.names
+                for name in names:
+                    simulation.crash(name, is_silent=is_silent)
+                cluster.names = (names[back],)
+                cluster.boot(names[back])
+                for _ in range(100):  # also while the silo joins
+                    with suppress(MillstreamError, TimeoutError):
+                        async with asyncio.timeout(1.0):
+                            await client.grain(Desk, "a").where()
+                    await asyncio.sleep(0.3)
+                await cluster.until_active()
+                (silo,) = cluster.silos()
+                async with asyncio.timeout(GATEWAYS_EVERY_S):
+                    assert await client.grain(Desk, "a").where() == silo.address
+                await asyncio.sleep(GATEWAYS_EVERY_S + 1)
+                assert client.gateways.known == [silo.address]
+
+        await simulation.call(host, program())
+        await cluster.close()
+
+    run(driver, seed=7, max_virtual_s=600.0)
+
+
+def test_a_silo_that_joins_says_that_it_is_no_gateway_yet() -> None:
+    async def driver(simulation: Simulation) -> None:
+        cluster = SimCluster(simulation, silos=2, grains=[Desk])
+        await cluster.start()
+        simulation.crash("silo-0", is_silent=True)
+        simulation.crash("silo-1", is_silent=True)
+        cluster.names = ("silo-1",)
+        cluster.boot("silo-1")
+        await asyncio.sleep(2.0)  # it waits until silo-0 is evicted
+        host = simulation.host("client")
+        client = Client(
+            ["silo-1:7000"],
+            cluster="sim",
+            env=simulation.env(host),
+            transport=simulation.transport(host),
+        )
+
+        async def program() -> None:
+            with pytest.raises(SiloUnavailable, match="silo-1:7000@.* is joining its cluster"):
+                await client.__aenter__()
+            await cluster.until_active()
+            async with client:
+                assert client.gateways.known == [cluster.silos()[0].address]
+
+        await simulation.call(host, program())
+        await cluster.close()
+
+    run(driver, seed=7)
+
+
 # --- the list by itself ---------------------------------------------------------------------------
 
 
@@ -557,6 +631,31 @@ def test_others_are_asked_in_turn() -> None:
     assert sorted(asked) == ["a", "b", "c", "d"]
 
 
+def test_an_address_that_was_told_once_is_a_last_resort_the_latest_first() -> None:
+    names = GatewayList(["a:1"])
+    names.learn(["b:1@1", "c:1@1"])
+    names.learn(["d:1@1"])
+    names.learn(["c:1@2", "a:1@2"])
+    assert set(names.order("x")[:2]) == {"c:1@2", "a:1@2"}
+    assert names.order("x")[2:] == ["a:1", "c:1", "d:1", "b:1"]
+
+
+def test_addresses_are_kept_of_gateways_that_are_evicted_or_leave() -> None:
+    names = GatewayList(["a:1"])
+    names.evict("b:1@1")
+    names.learn(["b:1@1", "c:1@1"])
+    names.leave("c:1@1")
+    assert names.known == [] and names.order("x") == ["a:1", "b:1", "c:1"]
+
+
+def test_only_so_many_addresses_are_kept_and_the_oldest_goes_first() -> None:
+    names = GatewayList(["a:1"])
+    for number in range(ADDRESSES_KEPT_MAX + 5):
+        names.learn([f"b:{number}@1"])
+    kept = [f"b:{number}" for number in reversed(range(5, ADDRESSES_KEPT_MAX + 5))]
+    assert names.order("x")[1:] == ["a:1", *kept]
+
+
 def test_an_empty_list_is_no_news() -> None:
     names = GatewayList(["a:1"])
     names.learn(["b:1@1"])
@@ -585,4 +684,4 @@ def test_whatever_is_learnt_the_given_addresses_stay_and_nothing_piles_up(
         names.check()
         assert not left & set(names.known)
         assert names.order("x")[len(names.known) :][:2] == ["a:1", "z:1"]
-        assert len(names.order("x")) <= 2 * len(names.known) + 2 or not names.known
+        assert len(names.order("x")) <= len(names.known) + 2 + len("abc") - len("a")

@@ -31,6 +31,7 @@ from millstream.runtime.testing import SiloDeclaredDead, SimCluster, Simulation,
 
 DEFAULT = MembershipOptions()
 SILOS = 5
+TABLE = "00112233aabbccdd"
 
 
 class Idle(Grain):
@@ -223,13 +224,14 @@ class Ward:
             env=env,
             tasks=self.tasks,
             lag_s=lambda: self.lag_s,
+            table_id=TABLE,
         )
         self.prober.saw(self.view)
 
     async def _probe(self, address: Any, timeout_s: float) -> bytes:
         silo = self._silos[address.port]
         self.probes[silo] += 1
-        answer = self.answers.get(silo, f"0.1 {silo.split('@')[1]}".encode())
+        answer = self.answers.get(silo, f"0.1 {silo.split('@')[1]} {TABLE}".encode())
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -324,10 +326,20 @@ async def test_a_probe_that_this_silo_was_too_late_to_read_says_nothing() -> Non
 async def test_a_wedged_loop_is_voted_against_and_a_busy_one_is_not() -> None:
     ward = Ward(B, C)
     limit_s = OPTIONS.unresponsive_after_s
-    ward.answers[B] = f"{limit_s + 1} 2".encode()
-    ward.answers[C] = f"{limit_s - 1} 3".encode()
+    ward.answers[B] = f"{limit_s + 1} 2 {TABLE}".encode()
+    ward.answers[C] = f"{limit_s - 1} 3 {TABLE}".encode()
     await ward.run(lambda: bool(ward.votes))
     assert {vote[0] for vote in ward.votes} == {B}
+
+
+async def test_a_silo_that_answers_and_follows_another_table_is_not_accused() -> None:
+    ward = Ward(B, C)
+    ward.answers[B] = b"0.1 2 ffff"
+    ward.answers[C] = ConnectionRefusedError()
+    await ward.run(lambda: ward.probes[B] > 10 and bool(ward.votes))
+    assert {vote[0] for vote in ward.votes} == {C} and not ward.prober._has_missed(B)
+    assert set(ward.prober.strangers) == {B}
+    assert str(ward.prober.strangers[B]) == f"{B} follows membership table ffff, not {TABLE}"
 
 
 async def test_a_silo_that_reaches_fewer_than_half_accuses_none_that_stamps() -> None:
@@ -410,7 +422,7 @@ async def test_a_silo_that_lags_gives_others_more_time() -> None:
 
     async def probe(address: Any, timeout_s: float) -> bytes:
         waits.append(timeout_s)
-        return b"0.1 2"
+        return f"0.1 2 {TABLE}".encode()
 
     ward.prober._transport.probe = probe  # type: ignore[method-assign]
     for lag_s in (0.0, LAG_SPARED_S, 2.0):
@@ -425,16 +437,16 @@ async def test_a_silo_that_lags_gives_others_more_time() -> None:
 async def test_the_age_of_the_beat_is_what_a_probe_is_told() -> None:
     now = 100.0
     loop: Any = SimpleNamespace(time=lambda: now, call_later=lambda *_: SimpleNamespace())
-    heart = LoopHeart(loop, "a:1@7", 30.0)
+    heart = LoopHeart(loop, "a:1@7", 30.0, TABLE)
     heart.start()
     now = 100.5
-    assert heart.answer() == b"0.500 7"
+    assert heart.answer() == f"0.500 7 {TABLE}".encode()
 
 
 async def test_the_lag_is_how_late_a_beat_was_and_fades() -> None:
     now = 100.0
     loop: Any = SimpleNamespace(time=lambda: now, call_later=lambda *_: SimpleNamespace())
-    heart = LoopHeart(loop, "a:1@7", 30.0)
+    heart = LoopHeart(loop, "a:1@7", 30.0, TABLE)
     heart.start()
     now = 102.25
     heart._beat()

@@ -74,7 +74,7 @@ class Held:
             call_later=lambda *_: SimpleNamespace(cancel=lambda: None),
         )
         self.told: list[tuple[float, bool]] = []
-        self.heart = LoopHeart(loop, "a:1@7", limit_s)
+        self.heart = LoopHeart(loop, "a:1@7", limit_s, "00112233aabbccdd")
         self.heart._tell = lambda age_s, *, is_final: self.told.append((age_s, is_final))  # type: ignore[method-assign]
         self.heart.start()
 

@@ -205,6 +205,7 @@ class Seen:
             tasks=Tasks(loop, env.new_context),
             lag_s=lambda: 0.0,
             refusals={},
+            table_id="00112233aabbccdd",
             evicted=self.evictions.append,
         )
         self.member.watch(lambda seen: self.views.append(seen.version))

@@ -34,7 +34,6 @@ from millstream.runtime import (
 from millstream.runtime.cluster.directory.directory import DirectoryTarget
 from millstream.runtime.cluster.gateways import GatewayTarget
 from millstream.runtime.cluster.member import MemberTarget
-from millstream.runtime.cluster.table import TableView
 from millstream.runtime.extending import SystemTarget, ask_gateway
 from millstream.runtime.silo.visitors import NEWCOMERS_MAX
 from millstream.runtime.testing import SimCluster, Simulation, run
@@ -115,8 +114,8 @@ async def test_silos_find_the_secret_in_the_directory_of_their_table(tmp_path: P
 @pytest.mark.parametrize(
     ("target", "method", "arguments"),
     [
-        (MemberTarget, MemberTarget.gossip, (TableView(1 << 60),)),
-        (MemberTarget, MemberTarget.greet, (TableView(1 << 60),)),
+        (MemberTarget, MemberTarget.gossip, (1 << 60,)),
+        (MemberTarget, MemberTarget.greet, ("x:1@1", 1 << 60)),
         (DirectoryTarget, DirectoryTarget.lookup, ("Desk", "a", 1)),
         (GatewayTarget, GatewayTarget.load, ("x:1@1", 5)),
     ],

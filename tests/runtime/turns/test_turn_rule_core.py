@@ -34,6 +34,7 @@ class Entry:
     def __init__(self, kind: str = "plain", takes: bool = True) -> None:
         self.request = a_request(kind)
         self.is_withdrawn = False
+        self.size_bytes = 0
         self.takes = takes
         self.told: list[object] = []
 
@@ -68,7 +69,9 @@ class Ended:
 
 
 def an_activation(state: State = State.VALID, limit: int = 9) -> Activation:
-    kind: Any = SimpleNamespace(name="K", waiting_calls_max=limit, silo="me:1@1")
+    kind: Any = SimpleNamespace(
+        name="K", waiting_calls_max=limit, waiting_bytes=None, silo="me:1@1"
+    )
     owner: Any = Ended()
     kind.owner = owner
     activation = Activation(kind, "k", 1)

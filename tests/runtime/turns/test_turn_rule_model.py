@@ -23,6 +23,7 @@ from tests.examples import examples
 from millstream.runtime.definition.grain import DeactivationReason
 from millstream.runtime.errors import Overloaded
 from millstream.runtime.turns.activation import Activation, ActivationState
+from millstream.runtime.turns.mailbox import WaitingBytes
 from millstream.runtime.turns.request import Request
 
 
@@ -35,6 +36,7 @@ class Entry:
         self.request.is_read = kind == "read"
         self.request.is_interleaving = kind == "interleave"
         self.is_withdrawn = False
+        self.size_bytes = self.held_bytes = name % 3
         self.machine, self.name, self.kind = machine, name, kind
         self.takes = True
 
@@ -60,7 +62,10 @@ class RuleBesideModel(RuleBasedStateMachine):
     def begin(self) -> None:
         self.ended: list[DeactivationReason] = []
         owner: Any = SimpleNamespace(end=self._end)
-        self.kind: Any = SimpleNamespace(name="K", waiting_calls_max=self.LIMIT)
+        self.account = WaitingBytes(1000, 1000)
+        self.kind: Any = SimpleNamespace(
+            name="K", waiting_calls_max=self.LIMIT, waiting_bytes=self.account
+        )
         kind: Any = self.kind
         kind.owner = owner
         self.activation = Activation(kind, "k", 1)
@@ -161,6 +166,7 @@ class RuleBesideModel(RuleBasedStateMachine):
             return
         activation = self.activation
         activation.check()
+        assert self.account.used == sum(entry.held_bytes for entry in self.model_waiting)
         box = activation.mailbox
         live = [] if box is None else [e for e in box.waiting if not e.is_withdrawn]
         assert [e.name for e in live] == [e.name for e in self.model_waiting]  # type: ignore[attr-defined]
@@ -198,7 +204,7 @@ TestExtendedBesideModel.settings = settings(TestRuleBesideModel.settings, max_ex
 def test_letting_one_in_does_not_look_at_all_ten_thousand_that_wait() -> None:
     machine = RuleBesideModel()
     machine.begin()
-    machine.kind.waiting_calls_max = 10_000
+    machine.kind.waiting_calls_max, machine.kind.waiting_bytes = 10_000, None
     machine.becomes_valid()
     entries = [Entry(machine, i, "plain") for i in range(10_000)]
     for entry in entries:
@@ -217,7 +223,7 @@ def test_letting_one_in_does_not_look_at_all_ten_thousand_that_wait() -> None:
 
 def test_the_gate_is_closed_while_callers_wait_for_the_location() -> None:
     owner: Any = SimpleNamespace()
-    kind: Any = SimpleNamespace(name="K", waiting_calls_max=6)
+    kind: Any = SimpleNamespace(name="K", waiting_calls_max=6, waiting_bytes=None)
     kind.owner = owner
     activation = Activation(kind, "k", 1)
     activation.become(ActivationState.VALID)
@@ -231,7 +237,7 @@ def test_the_gate_is_closed_while_callers_wait_for_the_location() -> None:
 
 def an_activation() -> Activation:
     owner: Any = SimpleNamespace()
-    kind: Any = SimpleNamespace(name="K", waiting_calls_max=6)
+    kind: Any = SimpleNamespace(name="K", waiting_calls_max=6, waiting_bytes=None)
     kind.owner = owner
     return Activation(kind, "k", 1)
 

@@ -23,6 +23,7 @@ from millstream.runtime.wire.greeting import (
     Greeting,
     GreetingError,
     Identity,
+    OtherTable,
     SiloReplaced,
     hello_of,
     role_in,
@@ -33,8 +34,10 @@ from millstream.runtime.wire.secret import NO_SECRETS, Secrets
 OPTIONS = RuntimeOptions()
 
 
-def hello(name: str = "a:1@1", is_silo: bool = True, cluster: str = "dev") -> Hello:
-    return hello_of(Identity(cluster, name, is_silo), OPTIONS, Env())
+def hello(
+    name: str = "a:1@1", is_silo: bool = True, cluster: str = "dev", table_id: str = ""
+) -> Hello:
+    return hello_of(Identity(cluster, name, is_silo, table_id), OPTIONS, Env())
 
 
 def both(first: Secrets = SECRET, second: Secrets = SECRET) -> tuple[Greeting, Greeting]:
@@ -114,12 +117,12 @@ def operator(secrets: Secrets = SECRET) -> Greeting:
     return Greeting(own, Secrets(operator=secrets.operator), is_opener=True)
 
 
-def silo(secrets: Secrets = SECRET) -> Greeting:
+def accepting(secrets: Secrets = SECRET) -> Greeting:
     return Greeting(hello("b:2@2"), secrets, is_opener=False)
 
 
 def test_an_operator_and_a_silo_prove_the_operators_secret_to_each_other() -> None:
-    client, accepter = operator(), silo()
+    client, accepter = operator(), accepting()
     (proof,) = client.take([accepter.own])
     assert accepter.take([client.own]) == [] and not accepter.is_done
     client.take(accepter.take([proof]))
@@ -128,7 +131,7 @@ def test_an_operator_and_a_silo_prove_the_operators_secret_to_each_other() -> No
 
 
 def test_a_client_that_guesses_the_operators_secret_is_shown_nothing() -> None:
-    client, accepter = operator(Secrets(operator=b"guess")), silo()
+    client, accepter = operator(Secrets(operator=b"guess")), accepting()
     (proof,) = client.take([accepter.own])
     accepter.take([client.own])
     with pytest.raises(GreetingError, match="client-1 does not know the operator's secret"):
@@ -137,7 +140,7 @@ def test_a_client_that_guesses_the_operators_secret_is_shown_nothing() -> None:
 
 
 def test_the_secret_of_the_silos_is_no_operators_secret_and_an_operators_none_of_silos() -> None:
-    client, accepter = operator(Secrets(operator=SECRET.cluster)), silo()
+    client, accepter = operator(Secrets(operator=SECRET.cluster)), accepting()
     proofs = client.take([accepter.own])
     accepter.take([client.own])
     with pytest.raises(GreetingError, match="does not know the operator's secret"):
@@ -148,7 +151,7 @@ def test_the_secret_of_the_silos_is_no_operators_secret_and_an_operators_none_of
 
 
 def test_an_operator_does_not_believe_a_silo_that_does_not_know_its_secret() -> None:
-    client, accepter = operator(), silo()
+    client, accepter = operator(), accepting()
     client.take([accepter.own])
     with pytest.raises(GreetingError, match="b:2@2 does not know the operator's secret"):
         client.take([Proof(bytes(32))])
@@ -156,7 +159,7 @@ def test_an_operator_does_not_believe_a_silo_that_does_not_know_its_secret() -> 
 
 
 def test_nobody_is_an_operator_where_no_secret_is_known() -> None:
-    client, accepter = operator(Secrets(operator=b"\0")), silo(Secrets(SECRET.cluster))
+    client, accepter = operator(Secrets(operator=b"\0")), accepting(Secrets(SECRET.cluster))
     client.take([accepter.own])
     accepter.take([client.own])
     with pytest.raises(GreetingError, match="knows no secret"):
@@ -166,7 +169,34 @@ def test_nobody_is_an_operator_where_no_secret_is_known() -> None:
 def test_an_operator_that_says_no_nonce_is_refused() -> None:
     own = msgspec.structs.replace(operator().own, nonce=b"")
     with pytest.raises(GreetingError, match="says 32 random bytes, not 0"):
-        silo().take([own])
+        accepting().take([own])
+
+
+@pytest.mark.parametrize("cluster", ["dev", "prod"])
+@pytest.mark.parametrize("table_id", ["", "one", "two"])
+def test_a_later_silo_of_any_cluster_and_table_says_nothing_about_the_former_one(
+    cluster: str, table_id: str
+) -> None:
+    opener = Greeting(hello(table_id="one"), SECRET, is_opener=True, expected="b:2@2")
+    with pytest.raises(SiloReplaced):
+        opener.take([hello("b:2@3", cluster=cluster, table_id=table_id)])
+    assert opener.refusal is None
+
+
+def test_silos_of_two_membership_tables_refuse_each_other_by_name() -> None:
+    opener = Greeting(hello(table_id="one"), SECRET, is_opener=True, expected="b:2@2")
+    accepter = Greeting(hello("b:2@2", table_id="two"), SECRET, is_opener=False)
+    with pytest.raises(OtherTable, match="b:2@2 follows membership table two, not one"):
+        opener.take([accepter.own])
+    with pytest.raises(OtherTable, match="a:1@1 follows membership table one, not two"):
+        accepter.take([opener.own])
+    assert isinstance(opener.refusal, OtherTable) and not opener.is_done and not accepter.is_done
+
+
+def test_a_client_may_talk_to_silos_of_any_membership_table() -> None:
+    client = Greeting(hello("client-1", is_silo=False), NO_SECRETS, is_opener=True)
+    silo = Greeting(hello("b:2@2", table_id="two"), SECRET, is_opener=False)
+    assert client.take([silo.own]) == [] and silo.take([client.own]) == []
 
 
 @pytest.mark.parametrize("changed", ["frame_bytes_max", "batch_messages_max"])
@@ -200,6 +230,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a name of two lines": (hello("a:1@1\nforged", is_silo=False), "forged.* is not a name"),
     "a silo without generation": (hello("a:1"), "is not a silo's name"),
     "a silo without a nonce": (msgspec.structs.replace(hello(), nonce=b"x"), "random bytes, not 1"),
+    "another table": (hello(table_id="else"), "a:1@1 follows membership table else, not "),
     "no frames": (msgspec.structs.replace(hello(), frame_bytes_max=0), "takes no frames"),
     "no messages": (msgspec.structs.replace(hello(), batch_messages_max=0), "takes no frames"),
 }
@@ -272,7 +303,7 @@ async def test_one_that_is_refused_is_told_why_before_the_connection_closes() ->
     peer.received(raw(hello(cluster="prod")))
     (goodbye,) = link.of(Goodbye)
     assert "in cluster 'prod', not 'dev'" in goodbye.reason
-    assert link.ended == "closed" and peer.refusal == "it is in cluster 'prod', not 'dev'"
+    assert link.ended == "closed" and str(peer.refusal) == "it is in cluster 'prod', not 'dev'"
 
 
 async def test_a_silo_that_was_restarted_at_its_address_is_no_warning(

@@ -138,7 +138,10 @@ def connected(silo: Silo, *, is_silo: bool = True) -> tuple[Peer, FakeLink]:
     link, peer = FakeLink(), Peer(silo.assembly.engine.end, "", lambda peer: None)
     peer.attach(link)
     name = "x:1@1" if is_silo else "client-x"
-    hello = Hello(WIRE_VERSION, "dev", name, is_silo, 1_000_000, nonce=bytes(NONCE_BYTES))
+    table_id = silo.assembly.identity.table_id
+    hello = Hello(
+        WIRE_VERSION, "dev", name, is_silo, 1_000_000, nonce=bytes(NONCE_BYTES), table_id=table_id
+    )
     peer.received(frame(encode_messages([hello])))
     if is_silo:  # as one that knows the secret
         stranger = Greeting(hello, silo.assembly.engine.end.secrets, is_opener=True)

@@ -289,7 +289,7 @@ class World:
             else:
                 self.dead.add(self.asked)
             self.step(GivenUp(outcome))
-            if delivery.state is DeliveryState.FAULTED:
+            if outcome == "pause":
                 self.fall_behind()
 
     def pass_time(self) -> None:

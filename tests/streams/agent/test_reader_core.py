@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import pytest
+
 from millstream.streams import Capability, FlowOptions, QueueMessage, StreamId, StreamOptions, Token
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
@@ -125,12 +127,24 @@ def test_an_acknowledgement_timer_that_fires_early_is_asked_for_again() -> None:
     assert desk.core.acked_upto == Token(1, 1)
 
 
-def test_a_message_that_is_known_is_dropped_where_tokens_tell() -> None:
+def test_a_message_that_is_known_is_dropped_where_a_receiver_begins_with_it() -> None:
+    desk = Desk(after=Token(1, 2))
+    desk.opened()
+    desk.got(message(1), message(2), message(3))
+    assert desk.offered == [3]
+
+
+@pytest.mark.parametrize("again", [(2,), (1, 3), (2, 3)])
+def test_a_receiver_whose_tokens_fall_is_refused_and_what_it_gives_is_read_again(
+    again: tuple[int, ...],
+) -> None:
     desk = Desk()
     desk.opened()
     desk.got(message(1), message(2))
-    desk.got(message(1), message(2), message(3))
-    assert desk.offered == [1, 2, 3]
+    say, discard = desk.got(*map(message, again))
+    assert isinstance(say, Say) and isinstance(discard, Discard)
+    assert f"returned {Token(1, again[0])} behind {Token(1, 2)}: the tokens" in say.text
+    assert desk.offered == [1, 2] and desk.core.position == Token(1, 2)
 
 
 def test_nothing_is_dropped_as_known_where_tokens_are_not_stable() -> None:
@@ -301,10 +315,9 @@ def test_a_provider_that_says_it_wakes_the_reader_and_does_not_wait_is_polled() 
     def reads(actions: Sequence[Action]) -> list[Read]:
         return [action for action in actions if isinstance(action, Read)]
 
-    desk = Desk()
+    desk = Desk(after=Token(1, 1))
     desk.opened()
-    assert len(reads(desk.got(message(1)))) == 1
-    for again in ((), (message(1),), ()):
+    for again in ((message(1),), (), ()):
         assert reads(desk.got(*again)) == []
         (read,) = reads(desk.wait(0.5))
     desk.now_s += read.wait_s

@@ -297,13 +297,18 @@ def test_that_nothing_was_found_is_known_since_the_read_began() -> None:
     desk.now_s += 1.0
     desk.got(message(1))
     assert desk.core.found_nothing_s == -math.inf
-    desk.got(message(1))  # what is known is something, too
-    assert desk.core.found_nothing_s == -math.inf
     desk.now_s += 5.0
     desk.step(Tick())
     desk.now_s += 5.0
     desk.got()
-    assert desk.core.found_nothing_s == 110.0
+    assert desk.core.found_nothing_s == 105.0
+
+
+def test_what_is_known_is_something_too() -> None:
+    desk = opened()
+    desk.core.position = Token(1, 1)
+    desk.got(message(1))
+    assert desk.core.found_nothing_s == -math.inf and desk.core.read_count == 0
 
 
 @pytest.mark.parametrize(("waited_s", "is_read_at_once"), [(2.5, True), (2.4, False)])

@@ -127,8 +127,16 @@ def test_messages_out_of_order_are_a_fault_only_where_order_is_promised(
     tokens: tuple[Token, ...], text: str
 ) -> None:
     answer = [message_at(token) for token in tokens]
-    assert refused(lambda: checked_messages(answer, None, True, "q")) == text
+    assert refused(lambda: checked_messages(answer, None, True, "q")).startswith(text)
     assert checked_messages(answer, None, False, "q") == answer
+
+
+def test_messages_behind_what_was_given_before_are_a_fault_where_order_is_promised() -> None:
+    answer = [message_at(TWO), message_at(THREE)]
+    text = f"q returned {TWO} behind {TWO}: the tokens of a queue with ORDERED rise"
+    assert refused(lambda: checked_messages(answer, TWO, True, "q", given=TWO)).startswith(text)
+    assert checked_messages(answer, TWO, True, "q", given=ONE) == answer[1:]
+    assert checked_messages(answer, TWO, False, "q", given=THREE) == answer
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from tests.conditions import spin
 from millstream.runtime import Conflict, MemoryStateStore
 from millstream.streams import DeadLetter, DeadLetters, DeliveryFailure, StreamId, Token
 from millstream.streams.agent.delivery.giving_up import ERROR_CHARS_MAX, error_text
-from millstream.streams.failures import letters as stored_letters
 from millstream.streams.failures.letters import LetterRows, letter_id
 from millstream.streams.failures.target import DeadLettersTarget
 from millstream.streams.provider.outlet import SiloOutlet
@@ -178,16 +177,13 @@ def test_an_error_that_is_stored_has_a_limit_and_keeps_both_ends() -> None:
     assert "characters]" in text
 
 
-async def test_a_page_holds_what_fits_to_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_holds_what_fits_to_the_byte() -> None:
     store = MemoryStateStore()
-    rows = LetterRows(store, "p")
     for seq in (1, 2, 3):
-        await rows.put(letter(seq))
+        await LetterRows(store, "p").put(letter(seq))
     sizes = [len(row.data) for _, row in await store.scan("", "", 9)]
-    monkeypatch.setattr(stored_letters, "LIST_BYTES_MAX", sum(sizes[:2]))
-    assert len(await letters_over(rows).list()) == 2
-    monkeypatch.setattr(stored_letters, "LIST_BYTES_MAX", sum(sizes[:2]) - 1)
-    assert len(await letters_over(rows).list()) == 1
+    for frame_bytes, count in ((2 * sum(sizes[:2]), 2), (2 * sum(sizes[:2]) - 1, 1), (1, 1)):
+        assert len(await letters_over(LetterRows(store, "p", frame_bytes)).list()) == count
 
 
 class Overtaken(MemoryStateStore):

@@ -18,6 +18,7 @@ from millstream.runtime import (
     LocalCluster,
     NotHosted,
     NotInCluster,
+    RuntimeOptions,
     Silo,
     StreamError,
     state,
@@ -229,3 +230,32 @@ async def test_letters_of_a_provider_that_is_not_there_are_refused_by_name() -> 
                 await dead_letters(client, "other").list()
     with pytest.raises(NotInCluster):
         dead_letters(Silo(grains=[Reader], streams={"default": provider()}))
+
+
+async def test_letters_of_the_largest_events_are_listed_shown_and_redriven_over_small_frames() -> (
+    None
+):
+    """The error that goes with each of them has its place in a frame, and so has a list of them."""
+    frame = 256 * 1024
+    words = [chr(ord("a") + n) * (frame // 2 - 5) for n in range(8)]
+    BAD.update(words)
+    cluster = LocalCluster(
+        silos=2,
+        grains=[Reader],
+        streams={"default": provider},
+        options=RuntimeOptions(frame_bytes_max=frame),
+    )
+    async with cluster:
+        for word in words:
+            await cluster.stream(LISTS, "k").publish(word)
+        with pytest.raises(ValueError, match="message_bytes_max"):
+            await cluster.stream(LISTS, "k").publish(words[0] + "x")
+        kept = await until_letters(cluster, len(words))
+        BAD.clear()
+        async with operator_of(cluster.silos[0]) as client:
+            letters = dead_letters(client)
+            assert [one async for one in letters.all()] == kept
+            for letter in kept:
+                assert await letters.get(letter.id) == letter
+                await letters.redrive(letter.id)
+    assert texts("list") == words

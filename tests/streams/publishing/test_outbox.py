@@ -6,32 +6,39 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from tests.conditions import spin, until
 from tests.runtime.definition.state_owner import StateOwner
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryOptions, MemoryQueues
+from millstream.providers.memory.adapter import MemoryAdapter
 from millstream.runtime import (
     ConfigError,
+    EnqueueFailed,
     Grain,
     LocalCluster,
     MemoryStateStore,
     Overloaded,
     QueueFull,
     State,
+    StorageUnavailable,
+    StreamError,
     connect,
     state,
 )
 from millstream.streams import (
+    AdapterHost,
     Backoff,
     DeliveryOptions,
     Event,
     HashRingMapper,
     OutMessage,
     PersistentStreams,
+    QueueId,
     StreamId,
     StreamNamespace,
     StreamOptions,
@@ -63,19 +70,46 @@ class Queues:
         self.producers: set[str] = set()
         self.refuses: Callable[[OutMessage], bool] = lambda message: False
         self.calls = 0
+        self.too_large: set[str] = set()
+        self.never: set[str] = set()
+        self.buried: list[tuple[int, str]] = []
+        self.letters_away = 0
+        self.is_one_queue = False
 
     def admit(self, message: OutMessage, /) -> str:
+        assert message.mark is not None  # its name is part of its size
         return "origin"
+
+    def check(self, message: OutMessage, /) -> None:
+        if message.stream.key in self.too_large:
+            raise ValueError("too large")
+
+    async def bury(self, message: OutMessage, why: str, /) -> None:
+        assert message.mark is not None
+        if self.letters_away:
+            self.letters_away -= 1
+            raise StorageUnavailable("away")
+        self.buried.append((message.mark.seq, why))
 
     async def store(self, messages: Sequence[OutMessage], /) -> list[Token | Exception | None]:
         self.calls += 1
         await asyncio.sleep(0)
-        return [self._accept(message) for message in messages]
+        for message in messages:
+            self.check(message)
+        found: list[Token | Exception | None] = []
+        for message in messages:  # behind one that fails nothing is sent
+            failed = isinstance(found[-1], Exception) if found else False
+            found.append(found[-1] if failed and self.is_one_queue else self._accept(message))
+        return found
 
     def _accept(self, message: OutMessage) -> Exception | None:
         if self.refuses(message):
             return QueueFull("full")
+        if message.stream.key in self.never:
+            return StreamError("no, never")
         assert message.mark is not None
+        if self.is_one_queue:
+            assert message.mark.seq > max(self.marks, default=0), "it would be taken for known"
         self.stored += [(message.stream.key, bytes(item)) for item in message.items]
         self.marks.append(message.mark.seq)
         self.producers.add(message.mark.producer)
@@ -125,6 +159,42 @@ async def test_what_was_stored_and_not_sent_is_sent_by_the_next_activation() -> 
     resume_outbox(again, lambda name: queues)
     await outbox_of(again, lambda name: queues).sent()
     assert queues.marks[:2] == [1, 2]
+
+
+@pytest.mark.parametrize("letters_away", [0, 2])
+@pytest.mark.parametrize("fault", ["never", "too_large"])
+async def test_what_a_queue_refuses_for_good_is_a_dead_letter_and_holds_nothing_up(
+    fault: str, letters_away: int
+) -> None:
+    queues, store = Queues(), MemoryStateStore()
+    queues.is_one_queue, queues.letters_away = True, letters_away
+    one = made(store)
+    add(one, queues, "a", "bad", "b", "worse", "worst", "c")
+    getattr(queues, fault).update(["bad", "worse", "worst"])  # a limit was lowered meanwhile
+    await one.write()
+    await outbox_of(one, lambda name: queues).sent()
+    await until(lambda: one.parcels.is_trimmed)
+    assert [key for key, _ in queues.stored] == ["a", "b", "c"]
+    assert [number for number, _ in queues.buried] == [2, 4, 5]
+    why = "StreamError: no, never" if fault == "never" else "StreamError: too large"
+    assert {text for _, text in queues.buried} == {why}
+
+
+async def test_nothing_is_sent_behind_an_event_that_is_refused_and_then_waits() -> None:
+    """Its number would be taken for known."""
+    queues, store = Queues(), MemoryStateStore()
+    queues.is_one_queue = True
+    queues.never.update(["bad"])
+    fulls = iter([True, True])
+    one = made(store)
+    add(one, queues, "bad", "then full", "c")
+    queues.refuses = lambda message: (
+        message.stream.key == "then full" and bool(queues.buried) and next(fulls, False)
+    )
+    await one.write()
+    await outbox_of(one, lambda name: queues).sent()
+    assert [key for key, _ in queues.stored] == ["then full", "c"]
+    assert [number for number, _ in queues.buried] == [1] and next(fulls, None) is None
 
 
 async def test_a_queue_that_is_full_delays_no_other_and_its_events_keep_their_order() -> None:
@@ -295,3 +365,76 @@ async def test_what_cannot_be_published_is_refused_where_it_is_said() -> None:
         async with connect(cluster.silos[0].address.partition("@")[0]) as client:
             with pytest.raises(ConfigError, match="a client has no state"):
                 client.stream(OUTPUTS, "k").publish_with(made(MemoryStateStore()), "x")
+
+
+class RefusingQueues(MemoryQueues):
+    async def open(self, provider: str, host: AdapterHost, /) -> MemoryAdapter:
+        return RefusingAdapter(host, self._options)
+
+
+REFUSED: set[str] = set()
+
+
+class RefusingAdapter(MemoryAdapter):
+    """Refuses some events for good."""
+
+    def enqueue_at_once(self, *_: Any) -> None:
+        return None
+
+    async def enqueue(
+        self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
+    ) -> Sequence[Token | None]:
+        words = [msgspec.msgpack.decode(message.items[0]) for message in messages]
+        fit = next((at for at, word in enumerate(words) if word in REFUSED), len(words))
+        stored = await super().enqueue(queue, messages[:fit], mapper_epoch) if fit else []
+        if fit < len(words):
+            raise EnqueueFailed(stored, StreamError(f"{words[fit]} is not allowed"))
+        return stored
+
+
+async def test_a_refused_event_of_an_outbox_is_listed_and_can_be_redriven() -> None:
+    REFUSED.add("two")
+
+    def refusing() -> PersistentStreams:
+        mapper = HashRingMapper(queues=2)
+        return PersistentStreams(RefusingQueues(), mapper=mapper, balancer=DeploymentBalancer())
+
+    streams = {"default": refusing}
+    async with LocalCluster(silos=1, grains=[Stage, Sink], streams=streams) as cluster:
+        stage = cluster.grain(Stage, "k")
+        for word in ("one", "two", "three"):
+            await stage.say(word)
+        await until(lambda: SEEN["k"] == ["one", "three"])
+        (letter,) = await dead_letters(cluster).list("outbox")
+        assert letter.failure.stream == StreamId("outputs", "k")
+        assert "two is not allowed" in letter.failure.error
+        with pytest.raises(StreamError, match="two is not allowed"):
+            await dead_letters(cluster).redrive(letter.id)
+        REFUSED.clear()
+        await dead_letters(cluster).redrive(letter.id)
+        await until(lambda: SEEN["k"] == ["one", "three", "two"])
+        assert not await dead_letters(cluster).list()
+
+
+async def test_the_name_of_an_outbox_counts_in_the_size_of_its_events() -> None:
+    """What is admitted is accepted: there is no size at which it becomes a dead letter."""
+    limit = 1_000
+
+    def small() -> PersistentStreams:
+        queues = MemoryQueues(MemoryOptions(capacity_bytes=limit))
+        mapper = HashRingMapper(queues=2)
+        return PersistentStreams(queues, mapper=mapper, balancer=DeploymentBalancer())
+
+    refused = said = 0
+    async with LocalCluster(silos=1, grains=[Stage, Sink], streams={"default": small}) as cluster:
+        stage = cluster.grain(Stage, "k" * 50)
+        for size in range(limit - 400, limit, 7):
+            try:
+                await stage.say("x" * size)
+                said += 1
+            except ValueError as error:
+                assert "its queue accepts 1000" in str(error)
+                refused += 1
+        await until(lambda: len(SEEN["k" * 50]) == said)
+        assert refused and said
+        assert not await dead_letters(cluster).list()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.runtime import ConfigError
-from millstream.streams import StreamId
+from millstream.streams import MessageLimits, OutMessage, ProducerMark, StreamId
+from millstream.streams.contracts.message import content_bytes
 from millstream.streams.publishing.split import (
     PublishLimits,
     SendLimits,
@@ -71,19 +73,63 @@ def test_a_list_within_the_limits_is_not_copied() -> None:
 
 def test_a_message_is_as_large_as_its_items_and_headers_may_be() -> None:
     limits = PublishLimits(message_bytes_max=10)
-    check_size(A, [b"12345", b"678"], {"a": "b"}, limits)
-    check_size(A, [b"1234567890"], None, limits)
-    for items, headers in (([b"12345", b"6789"], {"a": "b"}), ([b"12345678901"], None)):
+    check_size(OutMessage(A, [b"12345", b"678"], {"a": "b"}), limits)
+    check_size(OutMessage(A, [b"1234567890"]), limits)
+    for items, headers in (([b"12345", b"6789"], {"a": "b"}), ([b"12345678901"], {})):
         with pytest.raises(ValueError, match=r"n/a: a message of 11 bytes .* is 10"):
-            check_size(A, items, headers, limits)
+            check_size(OutMessage(A, items, headers), limits)
+
+
+TEXTS = st.text(max_size=20)
+
+
+@given(
+    st.builds(StreamId, TEXTS, TEXTS),
+    st.lists(st.binary(max_size=9), max_size=9),
+    st.dictionaries(TEXTS, TEXTS, max_size=3),
+    st.none() | st.builds(ProducerMark, TEXTS, st.just(1)),
+    st.integers(1, 5_000),
+    st.integers(1, 9),
+)
+def test_what_surely_fits_is_never_refused(
+    stream: StreamId,
+    items: list[bytes],
+    headers: dict[str, str],
+    mark: ProducerMark | None,
+    bytes_max: int,
+    items_max: int,
+) -> None:
+    limits = PublishLimits(queue=MessageLimits(bytes_max, items_max))
+    message = OutMessage(stream, items, headers, mark)
+    if limits.surely_fits(message, content_bytes(items, headers)):
+        check_size(message, limits)
+
+
+@given(
+    st.lists(st.binary(min_size=1, max_size=60), max_size=30),
+    st.dictionaries(TEXTS, TEXTS, max_size=2),
+    st.integers(150, 600),
+    st.integers(1, 9),
+)
+def test_each_part_of_a_list_is_accepted_unless_it_is_one_item_that_is_too_large(
+    bodies: list[bytes], headers: dict[str, str], bytes_max: int, items_max: int
+) -> None:
+    limits = PublishLimits(bytes_max=200, queue=MessageLimits(bytes_max, items_max))
+    head = OutMessage(A, (), headers)
+    parts = split_items(bodies, limits, head)
+    assert [body for part in parts for body in part] == bodies
+    for part in parts:
+        assert len(part) == 1 or not limits.queue.refusal(replace(head, items=part))
 
 
 def test_half_of_a_frame_is_for_what_is_sent() -> None:
     limits = PublishLimits(items_max=7, bytes_max=100, message_bytes_max=1_000)
-    assert limits.within(2_001) == limits
-    assert limits.within(1_999) == PublishLimits(7, 100, 999)
-    assert limits.within(198) == PublishLimits(7, 99, 99)
-    assert limits.within(3) == limits.within(0) == PublishLimits(7, 1, 1)
+    assert limits.within(2_001) == PublishLimits(7, 100, 1_000, MessageLimits(1_500))
+    assert limits.within(1_999) == PublishLimits(7, 100, 999, MessageLimits(1_499))
+    assert limits.within(198) == PublishLimits(7, 99, 99, MessageLimits(148))
+    assert limits.within(1) == limits.within(0) == PublishLimits(7, 1, 1, MessageLimits(1))
+    queue = MessageLimits(80, 3)
+    assert replace(limits, queue=queue).within(198) == PublishLimits(7, 99, 99, queue)
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def in_cluster(
     async def driver(simulation: Simulation) -> T:
         world = StagedWorld(simulation, silos, options or StreamOptions(), can_rewind)
         await world.cluster.start()
-        world.client = world.cluster.client(world.host)
+        world.client = world.cluster.client(world.host, is_operator=True)
         await world.on_host(world.client.__aenter__())
         found = await main(world)
         if not is_client_lost:

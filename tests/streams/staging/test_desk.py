@@ -99,6 +99,9 @@ class Desk:
     async def scan(self, *args: Any) -> Any:
         return await self.step(lambda: self.world.store.scan(*args))
 
+    def check(self, message: OutMessage, /) -> None:
+        """It accepts whatever there is."""
+
     async def store(self, messages: Sequence[OutMessage], /) -> list[Token | StreamError | None]:
         return await self.step(lambda: self.enqueue(messages), QueueFull("full"))
 

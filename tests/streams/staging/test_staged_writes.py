@@ -27,7 +27,7 @@ from millstream.streams.staging.coordinator import SWEEP_AFTER_S, Gone
 from millstream.streams.staging.finder import FIND_EVERY_S
 from millstream.streams.staging.rows import StagedRows
 from millstream.streams.staging.stager import StagedWriterName
-from millstream.streams.staging.target import StagingTarget
+from millstream.streams.staging.target import FORM, StagingTarget
 from millstream.streams.staging.writer import LOOK_S
 
 LEFT_S = 2 * (SWEEP_AFTER_S + LOOK_S + FIND_EVERY_S)  # a silo that dies begins the count anew
@@ -332,15 +332,18 @@ def test_bad_input_is_one_clear_error() -> None:
                 await world.on_host(call("x", target, *args))  # type: ignore[arg-type]
 
         await refused(
-            ConfigError, "form 9, this cluster in form 1", begin, 9, "r", "w", 0, 0, "u", False
+            ConfigError, "form 9, this cluster in form 2", begin, 9, "r", "w", 0, 0, "u", False
         )
-        await refused(ValueError, "writer .* has 0 bytes", begin, 1, "r", "", 0, 0, "u", False)
-        await refused(ValueError, "batch -1: write", begin, 1, "r", "w", -1, 0, "u", False)
+        await refused(ValueError, "writer .* has 0 bytes", begin, FORM, "r", "", 0, 0, "u", False)
+        await refused(ValueError, "batch -1: write", begin, FORM, "r", "w", -1, 0, "u", False)
         await refused(
-            ValueError, "letters, digits and hyph", begin, 1, "r", "w", 0, 0, "../u", False
+            ValueError, "letters, digits and hyph", begin, FORM, "r", "w", 0, 0, "../u", False
         )
         stage = StagingTarget.stage
         await refused(ValueError, "CHUNKS_MAX is 10000", stage, "r", "w", "u", 10_000, [])
+        await refused(ValueError, "limit is 0", StagingTarget.writers, "", 0)
+        await refused(LookupError, "no writer w in r", StagingTarget.status, "r", "w")
+        await refused(LookupError, "does not wait", StagingTarget.abandon, "r", "w", 0, 1.0)
         odd = [Manifest("u", 0, ["q0"], [[1, 2]])]
         committing = call("x", target, StagingTarget.commit, "r", "w", 0, odd, 1.0)
         assert await world.on_host(committing) == Gone(["u"])

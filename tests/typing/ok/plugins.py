@@ -322,6 +322,9 @@ class ListTable:
     async def forget(self, silo: str, version: int) -> bool:
         return self._view.row(silo) is not None
 
+    async def identity(self) -> str:
+        return "the list"
+
     async def aclose(self) -> None: ...
 
 

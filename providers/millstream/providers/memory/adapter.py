@@ -26,6 +26,7 @@ from millstream.runtime.extending import check_kind
 from millstream.streams import (
     AdapterHost,
     Capability,
+    MessageLimits,
     OutMessage,
     Page,
     QueueId,
@@ -36,7 +37,7 @@ from millstream.streams import (
 
 from .local_logs import LocalLogs
 from .queue_grain import MemoryQueue
-from .queue_log import MemoryOptions
+from .queue_log import MemoryOptions, size_of
 from .wire_form import messages_of, queued
 
 __all__ = ["MemoryAdapter", "MemoryQueues", "MemoryReceiver"]
@@ -49,7 +50,8 @@ class MemoryQueues:
     """Queues in the memory of the cluster: `PersistentStreams(MemoryQueues(), ...)`.
 
     Each queue is a grain beside its first reader. Content survives moves of the reader and the
-    graceful stop of its silo; it is lost with a silo that crashes.
+    graceful stop of its silo; it is lost with a silo that crashes, and so is the knowledge of which
+    repeats it has seen (`DEDUP`).
     """
 
     grains: ClassVar[tuple[type[Grain], ...]] = (MemoryQueue,)
@@ -83,6 +85,7 @@ class MemoryAdapter:
     def __init__(self, host: AdapterHost, options: MemoryOptions) -> None:
         self.host = host
         self.options = options
+        self.message_limits = MessageLimits(options.capacity_bytes, options.capacity_events)
         self._queues: dict[QueueId, MemoryQueue] = {}
         self.logs = LocalLogs()
 
@@ -100,9 +103,13 @@ class MemoryAdapter:
         log = self.logs.find(queue)
         if log is None or mapper_epoch < log.eras.mapper_epoch:
             return None
-        if len(messages) > 1 and events_of(messages) > self.options.capacity_events:
+        if len(messages) > 1 and not self._fit_together(messages):
             return None
         return log.append_now(messages, self.host.clock.wall_s())
+
+    def _fit_together(self, messages: Sequence[OutMessage]) -> bool:
+        events, size_bytes = events_of(messages), sum(map(size_of, messages))
+        return events <= self.options.capacity_events and size_bytes <= self.options.capacity_bytes
 
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
@@ -110,7 +117,7 @@ class MemoryAdapter:
         """Store messages; waits for room up to `enqueue_wait_s`."""
         enqueued_s = self.host.clock.wall_s()
         tokens: list[Token | None] = []
-        for part in parts_within(messages, self.options.capacity_events):
+        for part in parts_within(messages, self.message_limits):
             try:
                 log = self.logs.find(queue)
                 if log is not None:
@@ -153,14 +160,17 @@ def events_of(messages: Sequence[OutMessage]) -> int:
     return sum(len(message.items) for message in messages)
 
 
-def parts_within(messages: Sequence[OutMessage], events_max: int) -> Iterator[Sequence[OutMessage]]:
-    """Parts of at most `events_max` events, in order; one message may have more."""
-    start = events = 0
+def parts_within(
+    messages: Sequence[OutMessage], limits: MessageLimits
+) -> Iterator[Sequence[OutMessage]]:
+    """Parts that there is room for in an empty queue, in order; one message may be larger."""
+    start = events = size_bytes = 0
     for at, message in enumerate(messages if len(messages) > 1 else ()):
         events += len(message.items)
-        if at > start and events > events_max:
+        size_bytes += size_of(message)
+        if at > start and (events > limits.items_max or size_bytes > limits.bytes_max):
             yield messages[start:at]
-            start, events = at, len(message.items)
+            start, events, size_bytes = at, len(message.items), size_of(message)
     yield messages[start:]
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from millstream.runtime import QueueFenced, QueueFull, StaleMapper
+from millstream.runtime import QueueFenced, QueueFull, StaleMapper, StreamError
 from millstream.runtime.extending import check_fields, text_bytes
 from millstream.streams import OutMessage, QueueMessage, Token
 from millstream.streams.contracts.message import content_bytes
@@ -26,7 +26,7 @@ from .eras import Eras
 from .partition import Partition, PartitionOptions
 from .room import Room
 
-__all__ = ["Held", "MemoryOptions", "QueueLog"]
+__all__ = ["Held", "MemoryOptions", "QueueLog", "size_of"]
 
 READER = "agents"
 PRODUCERS_MAX = 10_000
@@ -178,7 +178,7 @@ class QueueLog:
     ) -> list[Token | None] | None:
         """Accept messages in order; returns the token of each, None for a repeated one.
 
-        None instead of a list: there is no room now. Raises QueueFull: there never will be.
+        None instead of a list: there is no room now. Raises StreamError: there never will be.
         """
         if len(messages) == 1 and messages[0].mark is None:  # nearly always: no list of its own
             events, size_bytes = len(messages[0].items), size_of(messages[0])
@@ -192,7 +192,8 @@ class QueueLog:
     async def append(
         self, messages: Sequence[OutMessage], enqueued_s: float, mapper_epoch: int = 1
     ) -> list[Token | None]:
-        """The same, and waits for room, first come first served. Raises QueueFull, StaleMapper."""
+        """The same, and waits for room, first come first served. Raises QueueFull, StaleMapper,
+        StreamError."""
         if mapper_epoch < self.eras.mapper_epoch:
             return self.append_stale(messages)
         tokens = self.append_now(messages, enqueued_s)
@@ -227,7 +228,8 @@ class QueueLog:
         return tokens
 
     def _refuse_too_large(self, events: int, size_bytes: int) -> None:
-        """Raise QueueFull for what would never have room, or stand too far behind what waits."""
+        """Raise StreamError for messages that would never have room, and QueueFull for those that
+        would stand too far behind the oldest event."""
         options = self._options
         if self.end - self.done >= SPAN_MAX:
             raise QueueFull(
@@ -235,7 +237,7 @@ class QueueLog:
                 "(SPAN_MAX): see which subscription is paused or does not get on"
             )
         if events > options.capacity_events or size_bytes > options.capacity_bytes:
-            raise QueueFull(
+            raise StreamError(
                 f"{self.key}: one batch has {events} events of {size_bytes} bytes; "
                 f"capacity_events is {options.capacity_events}, capacity_bytes is "
                 f"{options.capacity_bytes}"

@@ -14,7 +14,15 @@ from pathlib import Path
 import msgspec
 
 from millstream.runtime import Env, MemberRow, StorageUnavailable, TableView
-from millstream.runtime.database import Directory, Reader, Writer, WriterOptions, open_writer
+from millstream.runtime.database import (
+    Connect,
+    Directory,
+    Reader,
+    Writer,
+    WriterOptions,
+    device_and_inode,
+    open_writer,
+)
 from millstream.runtime.extending import SiloAddress, secret_in_file
 
 from .schema import MEMBERSHIP, OPERATOR, OURS, SECRET
@@ -78,8 +86,9 @@ class SqliteMembershipTable:
         options: WriterOptions | None = None,
     ) -> None:
         self._env = env or Env()
-        folder = Directory(directory, self._env, OURS)
+        self._folder = folder = Directory(directory, self._env, OURS)
         self._path = folder.path / "membership.db"
+        self.place = str(folder.path)
         folder.check([self._path.name])
         self._options = options or WriterOptions()
         self._files: tuple[Reader, Writer] | None = None
@@ -112,6 +121,18 @@ class SqliteMembershipTable:
         """Delete the row of a dead silo and raise the version by one; False if it differs."""
         _, writer = self._open()
         return await writer.submit(partial(_delete, silo, expect_version))
+
+    async def identity(self) -> str:
+        """The directory and the file in it, by id, device and inode: a copy has other inodes.
+
+        A hard link to the file has its inode, and is in another directory.
+        """
+        reader, _ = self._open()
+        return await reader.submit(self._identify)
+
+    def _identify(self, connect: Connect) -> str:
+        connect(self._path)  # it exists from now on, and is open, so its inode is not given away
+        return f"{self._folder.identity}, file {device_and_inode(self._path)}"
 
     async def aclose(self) -> None:
         """Finish what was submitted, then close the file. A second call does nothing."""

@@ -69,7 +69,8 @@ class SqliteStateStore:
         folder = Directory(directory, self._env, OURS)
         self._paths = [folder.path / f"state-{index}.db" for index in range(FILES)]
         folder.check(path.name for path in self._paths)
-        self.place = str(folder.path)  # silos of one cluster must agree on it
+        self.place = str(folder.path)
+        self.identity = folder.identity  # silos of one cluster must agree on it, not on a path
         self._options = options or WriterOptions()
         self._writers: dict[int, Writer] = {}
         self._reader: Reader | None = None

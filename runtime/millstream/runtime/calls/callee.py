@@ -35,10 +35,11 @@ from .cycles import check_cycle, name_blockers
 from .locator import Locator
 from .remote import EARLIER_PART, EARLIER_S, LONG_S
 
-__all__ = ["Callee", "InboundCall"]
+__all__ = ["NOTHING", "Callee", "InboundCall", "size_of"]
 
 log = logging.getLogger("millstream.callee")
 
+NOTHING = msgspec.Raw(b"")
 PARKED_MAX = 256
 """Runner tasks that are kept for the next calls."""
 
@@ -54,6 +55,7 @@ class InboundCall:
         "kind",
         "origin",
         "request",
+        "size_bytes",
         "target",
         "waits_in",
     )
@@ -66,6 +68,7 @@ class InboundCall:
         self.origin = origin
         self.call = call
         self.is_withdrawn = False
+        self.size_bytes = 0
         self.kind: GrainKind | None = None
         self.waits_in: Activation | None = None
         self.target: Any = None  # a system target, which has no mailbox
@@ -113,8 +116,7 @@ class InboundCall:
             if activation.try_enter(self.request):
                 self._callee.push(self)
                 return
-            activation.queue(self)
-            self.waits_in = activation
+            self.wait_in(activation)
             if self.request.chain:
                 check_cycle(activation, self.request)
         except Overloaded as error:
@@ -122,6 +124,14 @@ class InboundCall:
         except CallCycle as error:
             activation.withdraw(self)
             self.fail(error)
+
+    def wait_in(self, activation: Activation) -> None:
+        """Wait until the activation is free. Raises Overloaded."""
+        call = self.call
+        call.body = call.body.copy()  # else it keeps the whole frame that it came in
+        self.size_bytes = size_of(call)
+        activation.queue(self)
+        self.waits_in = activation
 
     def grant(self) -> bool:
         self._callee.push(self)
@@ -155,6 +165,7 @@ class InboundCall:
             if activation is not None:
                 activation.withdraw(self)
             self.is_withdrawn = True
+            self.call.body = NOTHING  # the mailbox may keep the entry for a while
             self.give_up(activation)
 
     def _stop(self, request: Request) -> None:
@@ -304,11 +315,10 @@ class Callee(RunnerTasks[InboundCall]):
             self.push(inbound)
             return
         try:
-            activation.queue(inbound)
+            inbound.wait_in(activation)
         except Overloaded:
             inbound.close()
             raise
-        inbound.waits_in = activation
 
     def send_on(self, kind: GrainKind, call: Call) -> None:
         """Send a one-way call on, after the activation that had it ended."""
@@ -321,7 +331,7 @@ class Callee(RunnerTasks[InboundCall]):
             log.error("one-way %s gave up after %d hops (redirects_max)", name, call.hops)
             return
         try:
-            destination = await self._locator.wait(kind, call.key)
+            destination = await self._locator.wait(kind, call.key, 0.0, size_of(call))
             if isinstance(destination, Activation):
                 self.take_one_way(destination, call, self.admit(kind, call))
             else:
@@ -413,3 +423,11 @@ class Callee(RunnerTasks[InboundCall]):
         """Cancel what still runs, and wait for it."""
         self._is_closed = True
         await self._tasks.aclose()
+
+
+def size_of(call: Call) -> int:
+    """The bytes that a call holds while it waits, but for what is the same for each."""
+    size = len(memoryview(call.body)) + len(call.key) + sum(map(len, call.chain))
+    if call.headers:
+        size += sum(len(name) + len(text) for name, text in call.headers.items())
+    return size

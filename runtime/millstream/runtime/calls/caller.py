@@ -177,14 +177,17 @@ class Caller:
             self._turns.unwatch(request)
         return spec.isolate_result(await self._turns.begin(activation, request, args), kind.runtime)
 
-    async def wait_turn(self, activation: Activation, request: Request) -> bool:
-        """Wait until the activation is ours (True) or has ended (False).
+    async def wait_turn(
+        self, activation: Activation, request: Request, size_bytes: int = 0
+    ) -> bool:
+        """Wait until the activation is ours (True) or has ended (False); the caller holds so many
+        encoded bytes meanwhile.
 
         Raises CallCycle where that could never be, Overloaded, and what kept the grain from
         starting.
         """
         future: asyncio.Future[str | None] = self._turns.loop.create_future()
-        entry = LocalWait(future, request, self._turns.known_errors)
+        entry = LocalWait(future, request, self._turns.known_errors, size_bytes)
         activation.queue(entry)
         try:
             if request.same_task or request.chain:
@@ -277,10 +280,12 @@ class Caller:
             while attempt < options.redirects_max:
                 if destination is None:
                     pause_s = options.retry_first_s * 2 ** (attempt - 2) if attempt > 1 else 0.0
-                    destination = await self._locator.wait(kind, key, pause_s)
+                    destination = await self._locator.wait(kind, key, pause_s, len(body))
                 if isinstance(destination, Activation):
                     args = spec.arguments.decode(body, kind.runtime)
-                    if destination.try_enter(request) or await self.wait_turn(destination, request):
+                    if destination.try_enter(request) or await self.wait_turn(
+                        destination, request, len(body)
+                    ):
                         return await self._run_here(destination, kind, args, request)
                     destination = None
                     continue  # it ended in order: the next one is here, and this is no redirect
@@ -338,7 +343,7 @@ class Caller:
         if not isinstance(destination, Activation) and (
             destination is None or not destination.is_ready
         ):
-            destination = await self._locator.wait(kind, key)
+            destination = await self._locator.wait(kind, key, 0.0, len(body))
         ttl_s = spec.timeout_s or self._turns.options.call_timeout_s
         message = Call(
             0, kind.name, key, spec.wire_name, msgspec.Raw(body), ttl_s, "", [], 0, headers, 0

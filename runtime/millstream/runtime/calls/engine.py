@@ -79,6 +79,7 @@ class CallEngine:
             grains,
             known_errors,
             options.waiting_calls_max,
+            self.turns.waiting_bytes,
             self.turns.check_running,
             part,
             brought,

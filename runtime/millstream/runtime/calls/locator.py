@@ -33,7 +33,7 @@ class Locator(Protocol):
         """
 
     def wait(
-        self, kind: GrainKind, key: str, pause_s: float = 0.0, /
+        self, kind: GrainKind, key: str, pause_s: float = 0.0, size_bytes: int = 0, /
     ) -> asyncio.Future[Destination]:
         """Wait with others for the grain's location (see `Searches.wait`)."""
         ...

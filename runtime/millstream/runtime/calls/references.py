@@ -20,6 +20,7 @@ from millstream.runtime.errors import ConfigError
 from millstream.runtime.role import Role
 from millstream.runtime.text import check_text, shown
 from millstream.runtime.turns.kind import GrainKind
+from millstream.runtime.turns.mailbox import WaitingBytes
 
 __all__ = ["Gateway", "References", "modules_of"]
 
@@ -59,6 +60,7 @@ class References:
         grains: the classes that it hosts. Raises ConfigError for what is none, and for two of
             one name.
         waiting_calls_max: requests that may wait for one activation.
+        waiting_bytes: counts the bytes of those that wait in this process.
         check_running: raises NotInCluster unless this process makes calls.
         part: gives the silo's part of a name. Raises ConfigError.
         brought: those of the classes that parts of the silo bring; only silos may call them, but
@@ -77,6 +79,7 @@ class References:
         grains: Sequence[type[Contract]],
         known_errors: KnownErrors,
         waiting_calls_max: int,
+        waiting_bytes: WaitingBytes,
         check_running: Callable[[], None],
         part: Callable[[str], Any],
         brought: Collection[type[Contract]] = (),
@@ -88,6 +91,7 @@ class References:
         self.gateway: Gateway | None = None
         self._known_errors = known_errors
         self._waiting_calls_max = waiting_calls_max
+        self._waiting_bytes = waiting_bytes
         self._kinds: dict[str, GrainKind] = {}
         self._classes: dict[type[Any], type[Any]] = {}
         self._views: dict[tuple[str, type[Any]], type[Any]] = {}
@@ -128,8 +132,15 @@ class References:
 
     def _add(self, name: str, hosted: GrainType | None) -> GrainKind:
         is_closed = hosted is not None and hosted.cls in self._brought
-        open_to = Role.SILO if is_closed else Role.CLIENT
-        kind = GrainKind(name, hosted, self, self.address, self._waiting_calls_max, open_to)
+        kind = GrainKind(
+            name,
+            hosted,
+            self,
+            self.address,
+            self._waiting_calls_max,
+            self._waiting_bytes,
+            Role.SILO if is_closed else Role.CLIENT,
+        )
         self._kinds[name] = kind
         return kind
 

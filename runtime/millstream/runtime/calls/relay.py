@@ -18,7 +18,7 @@ from millstream.runtime.turns.run import Turns
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.message import Call, Failure, Redirect, Reply
 
-from .callee import Callee, InboundCall
+from .callee import NOTHING, Callee, InboundCall, size_of
 from .locator import Destination, Locator
 
 __all__ = ["Relay"]
@@ -33,6 +33,7 @@ class Relay:
         "_client",
         "_client_id",
         "_deadline",
+        "_held_bytes",
         "_inbound",
         "_is_cancelled",
         "_kind",
@@ -61,6 +62,7 @@ class Relay:
         self._deadline = turns.loop.time() + call.ttl_s
         self._peer: Peer | None = None
         self._sent_id = 0
+        self._held_bytes = 0  # while it is on its way to a silo: it may have to be sent again
         self._inbound: InboundCall | None = None
         self._is_cancelled = False
 
@@ -75,7 +77,9 @@ class Relay:
             self._hand_to(found)
             return
         try:
-            self._locator.wait(self._kind, self._call.key).add_done_callback(self._found)
+            size_bytes = size_of(self._call)
+            found_later = self._locator.wait(self._kind, self._call.key, 0.0, size_bytes)
+            found_later.add_done_callback(self._found)
         except MillstreamError as error:
             self._fail(error)
 
@@ -100,6 +104,7 @@ class Relay:
                 raise CallTimeout(f"{self._call.kind}/{self._call.key}: no time was left")
             sent = msgspec.structs.replace(self._call, ttl_s=max(ttl_s, 0.0))
             if self._client_id:
+                self._hold()
                 self._peer, self._sent_id = found, found.send_call(sent, self)
             else:
                 found.send_one_way(sent)
@@ -108,6 +113,16 @@ class Relay:
         except (MillstreamError, ValueError) as error:
             self._fail(error)
 
+    def _hold(self) -> None:
+        """Count what is kept of the call until it is answered. Raises Overloaded."""
+        size_bytes = size_of(self._call)
+        self._turns.waiting_bytes.take(f"{self._call.kind}/{self._call.key}", size_bytes, 0)
+        self._held_bytes = size_bytes
+
+    def _let_go(self) -> None:
+        self._turns.waiting_bytes.give_back(self._held_bytes)
+        self._held_bytes = 0
+
     def _serve_here(self, activation: Activation) -> None:
         spec = self._callee.admit(self._kind, self._call)
         self._inbound = self._callee.relayed(self._client, self._call, spec)
@@ -115,9 +130,11 @@ class Relay:
 
     def _refuse(self) -> None:
         """The call surely did not run: let the client try again."""
+        self._let_go()
         self._client.answer(self._client_id, Redirect(self._client_id, ""))
 
     def _fail(self, error: Exception) -> None:
+        self._let_go()
         name = f"{self._call.kind}/{self._call.key}"
         body = msgspec.Raw(describe(error, name))
         self._client.answer(self._client_id, Failure(self._client_id, body))
@@ -125,13 +142,16 @@ class Relay:
     # -- AnswerReceiver
 
     def reply(self, body: msgspec.Raw, /) -> None:
+        self._let_go()
         self._client.answer(self._client_id, Reply(self._client_id, body))
 
     def failure(self, body: msgspec.Raw, /) -> None:
+        self._let_go()
         self._client.answer(self._client_id, Failure(self._client_id, body))
 
     def redirect(self, silo: str, /) -> None:
         assert self._peer is not None
+        self._let_go()
         self._locator.moved(self._kind, self._call.key, self._peer, silo)
         self._call.hops += 1
         if self._call.hops < self._turns.options.redirects_max and silo:
@@ -145,7 +165,10 @@ class Relay:
     def cancel(self) -> None:
         """The client gave up, or is gone."""
         self._is_cancelled = True
+        self._let_go()
         if self._inbound is not None:
             self._inbound.cancel()
         elif self._peer is not None:
             self._peer.cancel_call(self._sent_id)
+        else:
+            self._call.body = NOTHING  # it waits for a location, and is then dropped

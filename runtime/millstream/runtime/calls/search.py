@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from millstream.runtime.codec.failures import isolate_error
 from millstream.runtime.errors import MillstreamError, Overloaded, SiloUnavailable
@@ -34,13 +35,14 @@ Waiter = asyncio.Future[Destination]
 class Search:
     """The calls that wait for one grain's location, and what was found."""
 
-    __slots__ = ("found", "kind", "pause_s", "waiters")
+    __slots__ = ("found", "held_bytes", "kind", "pause_s", "waiters")
 
     def __init__(self, kind: GrainKind) -> None:
         self.kind = kind
         self.waiters: list[Waiter] = []
         self.found: Destination | Exception | None = None
         self.pause_s = 0.0
+        self.held_bytes = 0
 
     def wait(self, waiter: Waiter, pause_s: float) -> None:
         """Wait; if it is looked for again, then after the longest pause."""
@@ -88,8 +90,9 @@ class Searches:
         """Do calls wait for this grain's location? Later ones must not overtake them."""
         return bool(self._searches) and (kind, key) in self._searches
 
-    def wait(self, kind: GrainKind, key: str, pause_s: float = 0.0) -> Waiter:
-        """Wait from now on; the future gives a destination that takes calls at once.
+    def wait(self, kind: GrainKind, key: str, pause_s: float = 0.0, size_bytes: int = 0) -> Waiter:
+        """Wait from now on; the future gives a destination that takes calls at once. Whoever waits
+        holds so many encoded bytes meanwhile.
 
         A search that begins with this call begins after `pause_s`: callers that each slept would
         wake in any order.
@@ -98,15 +101,25 @@ class Searches:
         future NotHosted, or SiloUnavailable when every try failed.
         """
         search = self._searches.get((kind.name, key))
+        waiting, held_bytes = (0, 0) if search is None else (len(search.waiters), search.held_bytes)
+        what, limit = f"{kind.name}/{key} is not found yet", self._turns.options.waiting_calls_max
+        if waiting >= limit:
+            raise Overloaded(what, "waiting_calls_max", limit)
+        self._turns.waiting_bytes.take(what, size_bytes, held_bytes)
         if search is None:
             search = self._searches[kind.name, key] = Search(kind)
             self._tasks.start(self._run(search, key, pause_s))
-        limit = self._turns.options.waiting_calls_max
-        if len(search.waiters) >= limit:
-            raise Overloaded(f"{kind.name}/{key} is not found yet", "waiting_calls_max", limit)
         waiter: Waiter = self._turns.loop.create_future()
+        if size_bytes:
+            search.held_bytes += size_bytes
+            waiter.add_done_callback(partial(self._give_back, search, size_bytes))
         search.wait(waiter, pause_s)
         return waiter
+
+    def _give_back(self, search: Search, size_bytes: int, _: Waiter) -> None:
+        """The waiter goes on, or gave up."""
+        search.held_bytes -= size_bytes
+        self._turns.waiting_bytes.give_back(size_bytes)
 
     async def _run(self, search: Search, key: str, pause_s: float) -> None:
         try:

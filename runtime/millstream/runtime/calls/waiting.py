@@ -19,13 +19,21 @@ __all__ = ["LocalWait", "Moved", "RemoteFailure", "RemoteWait"]
 
 
 class LocalWait:
-    """A local caller that waits for an activation; it is handed the turn in its own task."""
+    """A local caller that waits for an activation; it is handed the turn in its own task.
 
-    __slots__ = ("_known_errors", "future", "is_withdrawn", "request")
+    `size_bytes`: of the encoded arguments that it holds meanwhile.
+    """
+
+    __slots__ = ("_known_errors", "future", "is_withdrawn", "request", "size_bytes")
 
     def __init__(
-        self, future: asyncio.Future[str | None], request: Request, known_errors: KnownErrors
+        self,
+        future: asyncio.Future[str | None],
+        request: Request,
+        known_errors: KnownErrors,
+        size_bytes: int = 0,
     ) -> None:
+        self.size_bytes = size_bytes
         self.request = request
         self.future = future
         self.is_withdrawn = False

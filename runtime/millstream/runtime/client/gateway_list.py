@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from millstream.runtime.cluster.ring import hash_of
 from millstream.runtime.wire.address import endpoint_of
 
-__all__ = ["EVICTED_KEPT_MAX", "GatewayList"]
+__all__ = ["ADDRESSES_KEPT_MAX", "EVICTED_KEPT_MAX", "GatewayList"]
 
+ADDRESSES_KEPT_MAX = 100
+"""Addresses that a client was told and remembers, beside those that it was given."""
 EVICTED_KEPT_MAX = 1000
 """Names of evicted gateways that a client remembers."""
 
@@ -27,7 +29,7 @@ class GatewayList:
     `only`, the one of `known` if there are no others, else empty.
     """
 
-    __slots__ = ("_evicted", "_last", "_leaving", "given", "known", "only")
+    __slots__ = ("_evicted", "_last", "_leaving", "_told", "given", "known", "only")
 
     def __init__(self, given: Sequence[str]) -> None:
         self.given = list(dict.fromkeys(given))
@@ -35,6 +37,7 @@ class GatewayList:
         self.only = ""
         self._leaving: set[str] = set()
         self._evicted: dict[str, None] = {}  # by age
+        self._told: list[str] = []  # addresses, the latest first
         self._last = self.given  # where somebody may be, or be again
 
     def order(self, name: str) -> list[str]:
@@ -51,6 +54,7 @@ class GatewayList:
     def learn(self, found: Sequence[str]) -> None:
         """The cluster's gateways, as one of them sees it; it may not know yet who leaves."""
         if found:
+            self._keep(found)
             self._leaving.intersection_update(found)
             unusable = self._leaving | self._evicted.keys()
             self._know([name for name in found if name not in unusable])
@@ -71,9 +75,14 @@ class GatewayList:
         """Is the gateway known to be dead?"""
         return name in self._evicted
 
+    def _keep(self, found: Sequence[str]) -> None:
+        """Remember where these are: a gateway that is gone may come back at its address."""
+        told = dict.fromkeys([*map(endpoint_of, found), *self._told])
+        self._told = [address for address in told if address not in self.given]
+        del self._told[ADDRESSES_KEPT_MAX:]
+        self._last = [*self.given, *self._told]
+
     def _know(self, names: list[str]) -> None:
-        if names:
-            self._last = list(dict.fromkeys([*self.given, *map(endpoint_of, names)]))
         self.known = names
         (self.only,) = names if len(names) == 1 else ("",)
 
@@ -82,5 +91,6 @@ class GatewayList:
         assert not self._leaving.intersection(self.known)
         assert not self._evicted.keys() & set(self.known)
         assert [self.only] == self.known or not self.only
-        assert self._last[: len(self.given)] == self.given
+        assert self._last == [*self.given, *self._told]
+        assert len(self._told) <= ADDRESSES_KEPT_MAX
         assert len(set(self.known)) == len(self.known)

@@ -101,10 +101,10 @@ class Gateways:
         return None
 
     def wait(
-        self, kind: GrainKind, key: str, pause_s: float = 0.0, /
+        self, kind: GrainKind, key: str, pause_s: float = 0.0, size_bytes: int = 0, /
     ) -> asyncio.Future[Destination]:
         """Wait for a gateway (see `Searches.wait`)."""
-        return self._searches.wait(kind, key, pause_s)
+        return self._searches.wait(kind, key, pause_s, size_bytes)
 
     async def _locate(self, kind: GrainKind, key: str) -> Destination:
         return await self.ready(kind.name, key)
@@ -190,7 +190,8 @@ class Gateways:
     async def refresh(self) -> None:
         """Ask for the current list, one gateway after the other until one answers.
 
-        What the answer does not name is forgotten. Raises SiloUnavailable.
+        What the answer does not name is used as a last resort only, by its address. Raises
+        SiloUnavailable.
         """
         failures: list[str] = []
         for gateway in self._list.order(""):

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from millstream.runtime.calls.system_target import SystemTarget, Targets
 from millstream.runtime.definition.markers import open_to
-from millstream.runtime.errors import MillstreamError
+from millstream.runtime.errors import MillstreamError, SiloUnavailable
 from millstream.runtime.role import Role
 from millstream.runtime.tasks import Tasks
 
@@ -38,13 +38,22 @@ class GatewayTarget(SystemTarget):
 
     target_name = "$gateway"
 
-    def __init__(self, members: Watched, loads: Loads) -> None:
+    def __init__(self, me: str, members: Watched, loads: Loads) -> None:
+        self._me = me
         self._members = members
         self._loads = loads
 
     @open_to(Role.CLIENT)
     async def gateways(self) -> list[str]:
-        """The active silos that take clients, as `host:port@generation`."""
+        """The active silos that take clients, as `host:port@generation`.
+
+        Raises SiloUnavailable: this silo is no member yet. It may know nobody but silos that have
+        crashed, and a client that believed it would look for the cluster there.
+        """
+        own = self._members.view.row(self._me)
+        if own is None or own.status is Status.JOINING:
+            text = f"{self._me} is joining its cluster, and is no gateway yet: try again"
+            raise SiloUnavailable(text, may_have_run=False)
         rows = self._members.view.rows
         return sorted(row.silo for row in rows if row.is_gateway and row.status is Status.ACTIVE)
 

@@ -31,11 +31,16 @@ class LoopHeart:
     """Beats on the loop; `answer` is called from the probe thread, a few times a second."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, silo: str, unresponsive_after_s: float
+        self,
+        loop: asyncio.AbstractEventLoop,
+        silo: str,
+        unresponsive_after_s: float,
+        table_id: str,
     ) -> None:
         self._loop = loop
         self._silo = silo
         self._generation = generation_of(silo)
+        self._table_id = table_id
         self._unresponsive_after_s = unresponsive_after_s
         self._beat_at = loop.time()
         self._thread = 0
@@ -73,10 +78,13 @@ class LoopHeart:
         return max(0.0, self._loop.time() - self._beat_at)
 
     def answer(self) -> bytes:
-        """Age of the last beat in seconds, and the generation; tells who holds the loop."""
+        """The age of the last beat in seconds, the generation, the id of the membership table.
+
+        Tells who holds the loop.
+        """
         if self._timer is not None:
             self._watch()
-        return f"{self.age_s:.3f} {self._generation}".encode()
+        return f"{self.age_s:.3f} {self._generation} {self._table_id}".encode()
 
     def _watch(self) -> None:
         beat_at, age_s = self._beat_at, self.age_s

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from millstream.runtime.errors import ClusterError, ConfigError, MillstreamError
+from millstream.runtime.wire.greeting import OtherTable
 
 __all__ = ["Joiner", "Reach"]
 
@@ -27,23 +28,21 @@ class Joiner(Protocol):
 
     @property
     def address(self) -> str: ...
+    @property
+    def table_text(self) -> str: ...
     def active(self) -> Sequence[str]: ...
     def is_dead(self, silo: str, /) -> bool: ...
+    def refusal_of(self, silo: str, /) -> Exception | None: ...
     def wait_for(self, silos: Iterable[str], /) -> None: ...
     async def greet(self, silo: str, /) -> None: ...
     async def refresh(self) -> None: ...
 
 
 class Reach:
-    """Exchange a message with every active silo, or see it evicted.
+    """Exchange a message with every active silo, or see it evicted."""
 
-    Args:
-        refusals: why a silo and this one will never talk, by silo.
-    """
-
-    def __init__(self, joiner: Joiner, *, refusals: Mapping[str, str], limit_s: float) -> None:
+    def __init__(self, joiner: Joiner, limit_s: float) -> None:
         self._joiner = joiner
-        self._refusals = refusals
         self._limit_s = limit_s
         self._now = asyncio.get_running_loop().time
         self._started = self._now()
@@ -80,10 +79,22 @@ class Reach:
         if self._joiner.is_dead(self._joiner.address):
             raise ClusterError(f"{self._joiner.address} was evicted while it joined")
         for silo in failures:
-            why = self._refusals.get(silo)
+            why = self._joiner.refusal_of(silo)
+            if isinstance(why, OtherTable):
+                raise ConfigError(self._why_copied(silo, why))
             if why is not None:
                 me = self._joiner.address
                 raise ConfigError(f"{me} cannot join {silo}, of the same membership table: {why}")
+
+    def _why_copied(self, silo: str, why: OtherTable) -> str:
+        """Only a copy of the table of a silo that runs names this very silo."""
+        me, table = self._joiner.address, self._joiner.table_text
+        return (
+            f"{me} cannot join: its membership table ({table}) is a copy of the one that {silo} "
+            f"uses, which runs ({why}). To go on from the copy, stop every silo of that cluster "
+            "first; to run beside it, give this silo a membership table of its own, in a fresh "
+            "directory"
+        )
 
     async def _greet_all(self, silos: Sequence[str]) -> dict[str, str]:
         """Why which of the silos did not answer."""

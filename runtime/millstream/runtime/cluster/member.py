@@ -2,10 +2,11 @@
 
 Owns: the own row, the view, gossip and its listeners. Not: the table (`table`), probing
 (`prober`), what a vote does (`votes`), reaching the others while joining (`joining`). Invariants: a
-lower version never replaces a higher one; a silo that reads itself dead, or missing after it had
-joined, stops at once and writes nothing more; while stopping it ignores that; a table that cannot
-be read evicts nobody; a silo becomes active only when each active one has read its row and answered
-it, or was evicted; when `join` returns the others have been told that it is active.
+view comes from this silo's own table only, and what others tell is a reason to read it, never a
+view; a lower version never replaces a higher one; a silo that reads itself dead, or missing after
+it had joined, stops at once and writes nothing more; while stopping it ignores that; a table that
+cannot be read evicts nobody; a silo becomes active only when each active one has read its row and
+answered it, or was evicted; when `join` returns the others have been told that it is active.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 
 from millstream.runtime.calls.system_target import SystemTarget, Targets
 from millstream.runtime.env import Env
-from millstream.runtime.errors import ClusterError, MillstreamError
+from millstream.runtime.errors import ClusterError, MillstreamError, StorageUnavailable
 from millstream.runtime.options import MembershipOptions
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.wire.transport import Transport
@@ -26,9 +27,9 @@ from millstream.runtime.wire.transport import Transport
 from .agreement import check_agreement
 from .changes import tell_changes
 from .joining import Reach
-from .limited_table import LimitedTable
+from .limited_table import LimitedTable, SharedReads
 from .prober import Prober, Sign
-from .table import MemberRow, MembershipTable, Status, TableView
+from .table import MemberRow, MembershipTable, Status, TableView, table_text
 from .votes import superseded, suspect
 
 __all__ = ["Member", "MemberTarget"]
@@ -50,14 +51,22 @@ class MemberTarget(SystemTarget):
     def __init__(self, member: Member) -> None:
         self._member = member
 
-    async def gossip(self, view: TableView) -> None:
-        """A view that may be newer."""
-        self._member.take(view)
+    async def gossip(self, version: int) -> None:
+        """The membership table has this version: a reason to read it. Raises StorageUnavailable."""
+        await self._member.hear(version)
 
-    async def greet(self, view: TableView) -> str:
-        """A silo joins: the answer says that this one knows it, and that its loop runs."""
-        self._member.take(view)
-        return self._member.address
+    async def greet(self, silo: str, version: int) -> str:
+        """A silo joins: the answer says that this one has read its row, and that its loop runs.
+
+        Raises StorageUnavailable; ClusterError: the table of this silo has no such row.
+        """
+        member = self._member
+        await member.hear(version)
+        if member.is_dead(silo):
+            raise ClusterError(
+                f"{member.address} finds no row of {silo} that is alive in its membership table"
+            )
+        return member.address
 
     async def probe_for(self, silo: str) -> bool | None:
         """Probe a silo on behalf of another; False: no answer, None: that says nothing."""
@@ -72,10 +81,12 @@ class Member:
         row: of this silo; its status is written as it goes on.
         lag_s: by how much this silo's loop is late.
         refusals: why a silo and this one will never talk, by silo.
+        table_id: names the table, as silos tell each other.
         evicted: called when this silo reads that it is dead, with the reason.
 
     Attributes: `awaited`, the active silos that did not answer a joining one yet; `is_joining`:
-    in the table, and the others have not been told yet that it is active.
+    in the table, and the others have not been told yet that it is active; `table_text`, the table
+    as messages show it.
     """
 
     def __init__(
@@ -89,16 +100,19 @@ class Member:
         env: Env,
         tasks: Tasks,
         lag_s: Callable[[], float],
-        refusals: Mapping[str, str],
+        refusals: Mapping[str, Exception],
+        table_id: str,
         evicted: Callable[[str], None],
     ) -> None:
         self._row = row
         self._table = LimitedTable(table)
+        self.table_text = table_text(table)
         self._options = options
         self._targets = targets
         self._env = env
         self._tasks = tasks
         self._refusals = refusals
+        self._reads = SharedReads(self.refresh, tasks)
         self._evicted = evicted
         self.address = row.silo
         self.view = TableView(0)
@@ -110,9 +124,9 @@ class Member:
             env=env,
             tasks=tasks,
             lag_s=lag_s,
+            table_id=table_id,
         )
         self._listeners: list[Callable[[TableView], None]] = []
-        self._refreshing: asyncio.Task[None] | None = None
         self._joined = False
         self.is_joining = False
         self.awaited: frozenset[str] = frozenset()
@@ -167,6 +181,18 @@ class Member:
         """Read the table. Raises StorageUnavailable."""
         self.take(await self._table.read())
 
+    async def hear(self, version: int) -> None:
+        """Another silo names a version: read the table, unless this silo knows that it is so far.
+
+        The table decides: a version that it does not have is not believed. Raises
+        StorageUnavailable.
+        """
+        if version > self.view.version:
+            await self._reads.fresh()
+        if version > self.view.version:
+            text = "%s: a silo named version %d of the membership table, which has %d"
+            log.warning(text, self.address, version, self.view.version)
+
     async def refresh_to(self, version: int) -> None:
         """Wait for a view of at least this version; raises ClusterError if none comes.
 
@@ -176,7 +202,7 @@ class Member:
         for attempt in range(REFRESH_TRIES_MAX):
             if self.view.version >= version:
                 return
-            why = await self._refresh_together()
+            why = await self._why_stale()
             if self.view.version < version:
                 await asyncio.sleep(RETRY_S * min(attempt + 1, 10))
         raise ClusterError(
@@ -184,14 +210,13 @@ class Member:
             f"{self.view.version}{why and ', and the last try to read it failed: '}{why}"
         )
 
-    async def _refresh_together(self) -> str:
-        """Read the table, or wait for who reads it already; why it failed."""
-        reading = self._refreshing
-        if reading is None or reading.done():
-            reading = self._refreshing = self._tasks.start(self.refresh())
-        await asyncio.wait([reading])
-        error = None if reading.cancelled() else reading.exception()
-        return "" if error is None else str(error)
+    async def _why_stale(self) -> str:
+        """Read the table, together with others who want that; why it failed."""
+        try:
+            await self._reads.fresh()
+        except StorageUnavailable as error:
+            return str(error)
+        return ""
 
     async def _write(
         self, change: Callable[[TableView], MemberRow | None]
@@ -222,7 +247,7 @@ class Member:
     async def _tell(self, silo: str) -> None:
         name = MemberTarget.target_name
         try:
-            await self._targets.call(silo, name, MemberTarget.gossip, self.view)
+            await self._targets.call(silo, name, MemberTarget.gossip, self.view.version)
         except MillstreamError as error:
             log.debug("gossip to %s: %s", silo, error)
 
@@ -241,8 +266,7 @@ class Member:
         self._tasks.start(self._refreshes())
         self.prober.start()
         limit_s = self._options.join_timeout_s
-        reach = Reach(self, refusals=self._refusals, limit_s=limit_s)
-        await reach.everyone()
+        await Reach(self, limit_s).everyone()
         check_agreement(self._row, self.view)
         await prepare()  # from the next step on others call this silo
         told = await self._write(self._activated)
@@ -254,7 +278,11 @@ class Member:
     async def greet(self, silo: str) -> None:
         """Tell a silo that this one joins. Raises what the call raises."""
         name = MemberTarget.target_name
-        await self._targets.call(silo, name, MemberTarget.greet, self.view)
+        await self._targets.call(silo, name, MemberTarget.greet, self.address, self.view.version)
+
+    def refusal_of(self, silo: str) -> Exception | None:
+        """Why a silo and this one will never talk, if that has shown."""
+        return self.prober.strangers.get(silo) or self._refusals.get(silo)
 
     def wait_for(self, silos: Iterable[str]) -> None:
         """These did not answer this joining silo yet: probe them."""

@@ -5,6 +5,8 @@ Owns: one loop per watched silo, and which silos are silent both ways. Not: this
 Invariants:
 - a probe is answered by a thread of the target that touches nothing but the age of its loop's last
   heartbeat, so a busy silo is spared and a wedged one is not;
+- a silo that answers and follows another membership table is not accused: it runs, and it is this
+  silo's table that is a copy;
 - a probe that this silo could not make or follow (its loop lagged, it had no descriptors) says
   nothing about the other; a silo whose own loop lags accuses nobody;
 - a silo that reaches fewer than half of the members that it knows, itself included, accuses only
@@ -28,7 +30,9 @@ from millstream.runtime.env import Env
 from millstream.runtime.errors import MillstreamError
 from millstream.runtime.options import MembershipOptions
 from millstream.runtime.tasks import Tasks
+from millstream.runtime.text import shown
 from millstream.runtime.wire.address import Address, endpoint_of, generation_of
+from millstream.runtime.wire.greeting import OtherTable
 from millstream.runtime.wire.transport import Transport
 
 from .ring import Ring
@@ -49,7 +53,7 @@ class Sign(Enum):
     ALIVE = "alive"
     REFUSED = "refused"  # its machine answers, the silo does not
     SILENT = "silent"
-    UNKNOWN = "unknown"  # this silo is in trouble itself
+    UNKNOWN = "unknown"  # this silo is in trouble itself, or its table is
 
 
 class Voter(Protocol):
@@ -94,6 +98,10 @@ class Prober:
 
     Args:
         lag_s: by how much the own loop is late.
+        table_id: names the membership table that this silo follows.
+
+    Attributes: `strangers`, the silos that answered and follow another membership table, by
+    address, with what there is to say.
     """
 
     def __init__(
@@ -106,8 +114,11 @@ class Prober:
         env: Env,
         tasks: Tasks,
         lag_s: Callable[[], float],
+        table_id: str,
     ) -> None:
         self._me = me
+        self._table_id = table_id
+        self.strangers: dict[str, OtherTable] = {}
         self._voter = voter
         self._options = options
         self._transport = transport
@@ -243,14 +254,18 @@ class Prober:
         return sign
 
     def _read(self, silo: str, answer: bytes) -> tuple[Sign, str]:
-        age_s, _, generation = answer.partition(b" ")
         try:
+            age_s, generation, table_id = answer.decode().split(" ")
             # a port of a process that is gone may have been given to another silo
             is_itself, late_s = int(generation) == generation_of(silo), float(age_s)
         except ValueError:
             return Sign.REFUSED, f"an answer that is none of a silo: {answer!r}"
         if not is_itself:
             return Sign.REFUSED, f"its port is generation {int(generation)}'s now"
+        if table_id != self._table_id:
+            text = f"{silo} follows membership table {shown(table_id)}, not {self._table_id}"
+            self.strangers[silo] = OtherTable(text)
+            return Sign.UNKNOWN, text
         if late_s > self._options.unresponsive_after_s:
             return Sign.REFUSED, f"its loop has not beaten for {late_s:.1f} s"
         return Sign.ALIVE, ""

@@ -85,10 +85,10 @@ class SiloRouter:
         return self._directory.locations.get(kind, key) or ""
 
     def wait(
-        self, kind: GrainKind, key: str, pause_s: float = 0.0, /
+        self, kind: GrainKind, key: str, pause_s: float = 0.0, size_bytes: int = 0, /
     ) -> asyncio.Future[Destination]:
         """Wait for the grain's location (see `Searches.wait`)."""
-        return self._searches.wait(kind, key, pause_s)
+        return self._searches.wait(kind, key, pause_s, size_bytes)
 
     async def _locate(self, kind: GrainKind, key: str) -> Destination:
         activation = self._catalog.find(kind.name, key)

@@ -9,6 +9,7 @@ final for an address and generation. Heartbeats do not count as changes.
 
 from __future__ import annotations
 
+import hashlib
 from enum import Enum
 from typing import Protocol
 
@@ -26,6 +27,8 @@ __all__ = [
     "Status",
     "TableView",
     "members_of",
+    "table_id_of",
+    "table_text",
 ]
 
 
@@ -117,7 +120,8 @@ class MembershipTable(Protocol):
     """The sole arbiter of who is a member.
 
     A table that is read for the first time exists afterwards, with its version at Unix
-    milliseconds, so versions never run backwards against rows stored by an earlier cluster.
+    milliseconds, so versions never run backwards against rows stored by an earlier cluster. A read
+    sees every change that was made before it began.
 
     A table may also have `secret(fresh: bytes) -> bytes`, which keeps the secret by which its silos
     know each other: `fresh`, if there is none yet. Without, they need `MILLSTREAM_SECRET`.
@@ -136,7 +140,28 @@ class MembershipTable(Protocol):
         """Delete the row of a dead silo and raise the version by one; False if it differs."""
         ...
 
+    async def identity(self) -> str:
+        """Text that names this very table, as long as silos use it.
+
+        The same for all silos that share the table, whatever path or address leads them there;
+        another for every other table, also for a copy of all of its bytes. So it comes from where
+        the table is (a file's inode, a server's own id and a database in it), and not only from
+        what is stored in the table. Silos whose tables have different identities refuse each other.
+        """
+        ...
+
     async def aclose(self) -> None: ...
+
+
+def table_id_of(identity: str) -> str:
+    """The short form of a table's identity that silos tell each other: 16 hexadecimal digits."""
+    return hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+
+def table_text(table: MembershipTable) -> str:
+    """A table as messages show it: its class, and its `place` if it has one."""
+    place: str = getattr(table, "place", "")
+    return f"{type(table).__qualname__} {place}".rstrip()
 
 
 class MemoryMembershipTable:
@@ -155,6 +180,7 @@ class MemoryMembershipTable:
             first_version = int((env or Env()).wall_s() * 1000)
         self._view = TableView(first_version)
         self._secret = b""
+        self._identity = f"memory of one process, {Env().new_id():016x}"
 
     def secret(self, fresh: bytes, /) -> bytes:
         """The secret of the silos that share this table: the first that was given."""
@@ -201,6 +227,9 @@ class MemoryMembershipTable:
 
     async def forget(self, silo: SiloAddress, expect_version: int, /) -> bool:
         return self.drop(silo, expect_version)
+
+    async def identity(self) -> str:
+        return self._identity
 
     async def aclose(self) -> None:
         return None

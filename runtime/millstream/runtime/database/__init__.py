@@ -6,7 +6,7 @@ processes. Not: any table (`providers`). A seam of its own, since it loads SQLit
 """
 
 from .database import Database, open_database
-from .directory import Directory
+from .directory import Directory, device_and_inode
 from .reader import Connect, Reader
 from .schema import Schema
 from .writer import Writer, WriterOptions, open_writer
@@ -19,6 +19,7 @@ __all__ = [
     "Schema",
     "Writer",
     "WriterOptions",
+    "device_and_inode",
     "open_database",
     "open_writer",
 ]

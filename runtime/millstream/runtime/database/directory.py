@@ -20,7 +20,14 @@ from millstream.runtime.errors import ConfigError, StorageUnavailable
 
 from .mounts import refuse_network_mount
 
-__all__ = ["MANIFEST", "REMEDY", "Directory", "keep_private", "sync_directory"]
+__all__ = [
+    "MANIFEST",
+    "REMEDY",
+    "Directory",
+    "device_and_inode",
+    "keep_private",
+    "sync_directory",
+]
 
 MANIFEST = "millstream.manifest"
 REMEDY = (
@@ -53,6 +60,14 @@ class Directory:
             self.id = self._read()[0] or self._begin(env)
         except OSError as error:
             raise ConfigError(why_unusable(self.path, error)) from error
+
+    @property
+    def identity(self) -> str:
+        """Names this very directory: the same by every path to it, another for a copy of it.
+
+        Device and inode, as this machine numbers them, tell a copy; a mount keeps them.
+        """
+        return f"directory {self.id}, {device_and_inode(self.path)}"
 
     def _make(self) -> None:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -115,6 +130,12 @@ class Directory:
         """List a file that was made."""
         # It may follow on half a line.
         write_line(self._manifest, f"\n{name}\n", os.O_APPEND)
+
+
+def device_and_inode(path: Path) -> str:
+    """What tells a file or directory from every other one that exists on this machine."""
+    found = path.stat()
+    return f"device {found.st_dev:x} inode {found.st_ino}"
 
 
 def write_line(path: Path, line: str, how: int) -> None:

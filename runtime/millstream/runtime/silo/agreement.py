@@ -64,8 +64,9 @@ def options_text(options: MembershipOptions) -> str:
 
 
 def store_text(store: StateStore) -> str:
-    """The class of a store, and where it keeps things, as far as it tells (`place`)."""
-    place: str = getattr(store, "place", "")
+    """The class of a store, and where it keeps things, as far as it tells: `identity`, where one
+    place has several names (paths), else `place`."""
+    place: str = getattr(store, "identity", "") or getattr(store, "place", "")
     return f"{type(store).__qualname__} {place}".rstrip()
 
 

@@ -30,7 +30,7 @@ __all__ = [
 
 DISK_METHODS = ("open", "create", "rename", "lock", "start_thread")
 STORE_METHODS = ("read", "write", "clear", "scan")
-TABLE_METHODS = ("read", "write", "heartbeat", "forget", "aclose")
+TABLE_METHODS = ("read", "write", "heartbeat", "forget", "identity", "aclose")
 TRANSPORT_METHODS = ("connect", "listen", "listen_probe", "probe")
 
 

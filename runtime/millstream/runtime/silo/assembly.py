@@ -94,7 +94,7 @@ class SiloAssembly:
         self.loop, self.turns, self.peers = engine.loop, engine.turns, engine.peers
         self.references = engine.references
         unresponsive_s = membership_options.unresponsive_after_s
-        self.heart = LoopHeart(self.loop, self.address, unresponsive_s)
+        self.heart = LoopHeart(self.loop, self.address, unresponsive_s, identity.table_id)
         self.targets = Targets(self.address, self.peers, engine.remote)
         self.membership = self._make_member(row, table)
         self.catalog = Catalog(
@@ -107,7 +107,7 @@ class SiloAssembly:
             engine.new_tasks(),
             lambda: self.catalog.count,
         )
-        self.targets.add(GatewayTarget(self.membership, self.loads))
+        self.targets.add(GatewayTarget(self.address, self.membership, self.loads))
         self.directory = self.catalog.registrar = Directory(
             self.address,
             members=self.membership,
@@ -158,6 +158,7 @@ class SiloAssembly:
             tasks=self.engine.new_tasks(),
             lag_s=lambda: self.heart.lag_s,
             refusals=self.peers.refusals,
+            table_id=self.identity.table_id,
             evicted=self.evicted,
         )
 

@@ -19,6 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
+from millstream.runtime.cluster.limited_table import LimitedTable
 from millstream.runtime.cluster.placement import placements_of
 from millstream.runtime.cluster.table import (
     MemberInfo,
@@ -27,6 +28,7 @@ from millstream.runtime.cluster.table import (
     MemoryMembershipTable,
     Status,
     members_of,
+    table_id_of,
 )
 from millstream.runtime.definition.grain import Contract, DeactivationReason, Grain, Openable
 from millstream.runtime.definition.storage import StateStore
@@ -286,10 +288,11 @@ class Silo:
 
     async def _join(self) -> None:
         self._secrets = find_secrets(os.environ, self._table, self._env.random_bytes)
+        table_id = table_id_of(await LimitedTable(self._table).identity())
         listener = await self._transport.listen(self._listen_at, self._accept)
         self._listeners.append(listener)
         generation = int(self._env.wall_s() * 1000)
-        silo = self._assembly = self._build(f"{self._announced(listener)}@{generation}")
+        silo = self._assembly = self._build(f"{self._announced(listener)}@{generation}", table_id)
         silo.heart.start()
         silo.turns.ended = ""
         await silo.membership.join(self._open_parts)
@@ -323,7 +326,7 @@ class Silo:
             part.abort()
             raise
 
-    def _build(self, address: str) -> SiloAssembly:
+    def _build(self, address: str, table_id: str) -> SiloAssembly:
         probe_at = Address(self._listen_at.host, 0)
         brought = brought_by(self._bringing)
         holder: list[SiloAssembly] = []
@@ -344,7 +347,7 @@ class Silo:
             agreement=self._agreement,
         )
         silo = SiloAssembly(
-            identity=Identity(self._cluster, address, True),
+            identity=Identity(self._cluster, address, True, table_id),
             grains=self._all_grains(),
             options=self._options,
             membership_options=self._membership_options,

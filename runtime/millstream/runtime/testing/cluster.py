@@ -288,8 +288,8 @@ class NotedSilo(Silo):
         self._simulation = simulation
         self._on = host
 
-    def _build(self, address: str) -> SiloAssembly:
-        inside = super()._build(address)
+    def _build(self, address: str, table_id: str) -> SiloAssembly:
+        inside = super()._build(address, table_id)
         record, on = self._simulation.history.record, self._on.name
 
         def started(activation: Activation) -> None:

@@ -129,6 +129,9 @@ class SimMembershipTable:
     async def forget(self, silo: str, expect_version: int, /) -> bool:
         return await self._service.ask(self._host, lambda: self._table.drop(silo, expect_version))
 
+    async def identity(self) -> str:
+        return await self._table.identity()
+
     async def aclose(self) -> None:
         return None
 

@@ -59,11 +59,11 @@ class Activation(TurnRule):
     # -- driving the rule
 
     def queue(self, entry: WaitingEntry) -> None:
-        """Let a request that cannot start now wait. Raises Overloaded at the limit."""
+        """Let a request that cannot start now wait. Raises Overloaded at a limit."""
         if self.state is GONE:
             self.ensure_mailbox().turn_away(entry)  # it ended after the caller had found it
         else:
-            self.wait(entry, self.kind.waiting_calls_max)
+            self.wait(entry, self.kind.waiting_calls_max, self.kind.waiting_bytes)
 
     def leave(self, request: Request) -> None:
         """The request's turn ended: hand the activation on."""

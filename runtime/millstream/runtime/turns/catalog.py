@@ -29,7 +29,7 @@ from millstream.runtime.errors import GrainError, NotHosted, Rejected, SiloUnava
 from millstream.runtime.tasks import Tasks
 
 from .activation import Activation, ActivationState
-from .hook import HookSpec
+from .hook import HookSpec, LateStep
 from .kind import GrainKind
 from .request import RUNTIME_TASK, Request, cancel_turn
 from .run import Turns
@@ -230,12 +230,8 @@ class Catalog:
         turns.deadlines.add(request, spec.timeout_s)
         activation.enter(request)
         leaving = partial(self._leave_behind, task, request, go_on)
-        late = partial(self._tasks.call_later, HOOK_END_S, leaving)
-        timer = self._tasks.call_later(spec.timeout_s, late)
-        try:
-            await turns.run(request, work(request), turns.failed)
-        finally:
-            timer.cancel()
+        request.future = LateStep(request, partial(self._tasks.call_later, HOOK_END_S, leaving))
+        await turns.run(request, work(request), turns.failed)
 
     def _leave_behind(
         self,

@@ -16,6 +16,8 @@ from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.errors import NotHosted
 from millstream.runtime.role import Role
 
+from .mailbox import WaitingBytes
+
 __all__ = ["GrainKind", "Owner"]
 
 
@@ -44,6 +46,7 @@ class GrainKind:
         runtime: what gives references to values that arrive.
         silo: address of this process.
         waiting_calls_max: requests that may wait for one activation.
+        waiting_bytes: counts the bytes of those of the whole process.
         open_to: who may call the methods that are not marked by `@open_to`.
     """
 
@@ -60,6 +63,7 @@ class GrainKind:
         "runtime",
         "silo",
         "stopping_hook",
+        "waiting_bytes",
         "waiting_calls_max",
         "writes_each_turn",
     )
@@ -71,6 +75,7 @@ class GrainKind:
         runtime: Runtime,
         silo: str,
         waiting_calls_max: int,
+        waiting_bytes: WaitingBytes,
         open_to: Role = Role.CLIENT,
     ) -> None:
         self.name = name
@@ -80,6 +85,7 @@ class GrainKind:
         self.runtime = runtime
         self.silo = silo
         self.waiting_calls_max = waiting_calls_max
+        self.waiting_bytes = waiting_bytes
         options = None if hosted is None else hosted.options
         self.is_reentrant = options is not None and options.reentrant
         self.is_direct = options is None or options.direct

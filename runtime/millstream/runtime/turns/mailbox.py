@@ -1,8 +1,10 @@
 """What an activation has besides one plain turn: waiting requests, readers, tasks, its end.
 
-Owns: `Mailbox`, made only while it is needed, so that an idle activation stays small. Not: the
-turn rule itself (`turn_rule`). Invariants: entries are admitted in arrival order,
-except that one which may start overtakes those that may not; a withdrawn entry is never granted.
+Owns: `Mailbox`, made only while it is needed, so that an idle activation stays small, and
+`WaitingBytes`, the bytes of encoded calls that wait in one process. Not: the turn rule itself
+(`turn_rule`). Invariants: entries are admitted in arrival order, except that one which may start
+overtakes those that may not; a withdrawn entry is never granted; bytes that were taken are given
+back once, whatever becomes of the call.
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from millstream.runtime.errors import Overloaded
+
 if TYPE_CHECKING:
     from millstream.runtime.definition.grain import DeactivationReason
 
     from .request import Request
-
-__all__ = ["Mailbox", "WaitingEntry"]
+__all__ = ["Mailbox", "WaitingBytes", "WaitingEntry"]
 
 
 class WaitingEntry(Protocol):
@@ -25,6 +28,7 @@ class WaitingEntry(Protocol):
 
     request: Request
     is_withdrawn: bool
+    size_bytes: int  # of the encoded call that it holds meanwhile; 0: none
 
     def grant(self) -> bool:
         """The activation is yours; False if nobody is there any more to take it."""
@@ -39,10 +43,53 @@ class WaitingEntry(Protocol):
         ...
 
 
+class WaitingBytes:
+    """Counts the bytes of encoded calls that wait in one silo or client.
+
+    A call that is larger than a limit may wait alone.
+
+    Args:
+        each_max: bytes that may wait for one activation, or for the location of one grain.
+        all_max: bytes that may wait in this process.
+
+    Attributes: `used`, the bytes that wait now.
+    """
+
+    __slots__ = ("_all_max", "_each_max", "used")
+
+    def __init__(self, each_max: int, all_max: int) -> None:
+        self._each_max = each_max
+        self._all_max = all_max
+        self.used = 0
+
+    def take(self, what: object, size_bytes: int, beside_bytes: int) -> None:
+        """Let a call wait.
+
+        Args:
+            what: where it is going to wait, for the error.
+            size_bytes: of the call.
+            beside_bytes: what waits there already.
+
+        Raises Overloaded.
+        """
+        if size_bytes and beside_bytes and beside_bytes + size_bytes > self._each_max:
+            fact = f"{what}: {beside_bytes} bytes of calls wait, and {size_bytes} more would"
+            raise Overloaded(fact, "waiting_bytes_max", self._each_max)
+        if size_bytes and self.used and self.used + size_bytes > self._all_max:
+            fact = f"{what}: {self.used} bytes of calls wait in this process, and {size_bytes} more"
+            raise Overloaded(f"{fact} would", "silo_waiting_bytes_max", self._all_max)
+        self.used += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """The call waits no longer."""
+        self.used -= size_bytes
+
+
 class Mailbox:
     """Side object of one activation."""
 
     __slots__ = (
+        "account",
         "extensions",
         "first_turn_due",
         "gone",
@@ -54,12 +101,15 @@ class Mailbox:
         "stop",
         "tasks",
         "waiting",
+        "waiting_bytes",
         "withdrawn",
     )
 
     def __init__(self) -> None:
         self.waiting: deque[WaitingEntry] = deque()
         self.withdrawn = 0
+        self.waiting_bytes = 0  # of those that wait and are not withdrawn
+        self.account: WaitingBytes | None = None  # which counts them; None: none ever waited
         self.gone: str | Exception = ""  # once it is: where the grain is now, or why it has failed
         self.readers: list[Request] = []
         self.interleaving: dict[Request, None] = {}  # such turns that run
@@ -85,8 +135,19 @@ class Mailbox:
             or self.extensions
         )
 
-    def put(self, entry: WaitingEntry) -> None:
-        """Queue an entry."""
+    def put(
+        self, entry: WaitingEntry, where: object = "", account: WaitingBytes | None = None
+    ) -> None:
+        """Queue an entry. Raises Overloaded if the bytes that it holds are too many.
+
+        Args:
+            where: shown in the error.
+            account: counts the bytes.
+        """
+        if entry.size_bytes and account is not None:
+            account.take(where, entry.size_bytes, self.waiting_bytes)
+            self.account = account
+            self.waiting_bytes += entry.size_bytes
         self.waiting.append(entry)
         self.interleaving_waiting += entry.request.is_interleaving
 
@@ -103,6 +164,13 @@ class Mailbox:
         if tasks:
             await asyncio.wait(tasks, timeout=within_s)
         return sum(not task.done() for task in tasks)
+
+    def release(self, entry: WaitingEntry) -> None:
+        """The entry waits no longer, so its bytes count no longer; repeatable."""
+        size, entry.size_bytes = entry.size_bytes, 0
+        if self.account is not None:
+            self.waiting_bytes -= size
+            self.account.give_back(size)
 
     def turn_away(self, entry: WaitingEntry) -> None:
         """The activation is gone: send the entry on, or fail it as those that waited."""
@@ -131,6 +199,7 @@ class Mailbox:
             return
         entry.is_withdrawn = True
         self.withdrawn += 1
+        self.release(entry)
         self.interleaving_waiting -= entry.request.is_interleaving
         if self.withdrawn * 2 > len(self.waiting):
             self.waiting = deque(e for e in self.waiting if not e.is_withdrawn)
@@ -140,4 +209,7 @@ class Mailbox:
         """Empty the mailbox, in order."""
         waiting, self.waiting, self.withdrawn = self.waiting, deque(), 0
         self.interleaving_waiting = 0
-        return (entry for entry in waiting if not entry.is_withdrawn)
+        entries = [entry for entry in waiting if not entry.is_withdrawn]
+        for entry in entries:
+            self.release(entry)
+        return iter(entries)

@@ -34,6 +34,7 @@ from millstream.runtime.options import RuntimeOptions
 from .activation import Activation
 from .budget import Budget
 from .deadlines import Deadlines
+from .mailbox import WaitingBytes
 from .request import (
     RUNTIME_TASK,
     Request,
@@ -67,6 +68,7 @@ class Turns:
         self.new_id = new_id
         self.deadlines = Deadlines(loop, options.sweep_s)
         self.budget = Budget(loop, options.slice_s)
+        self.waiting_bytes = WaitingBytes(options.waiting_bytes_max, options.silo_waiting_bytes_max)
         self.find_task: Callable[[], Any] = find_task(loop)
         self.extensions: dict[str, Callable[[Activation], Any]] = {}
         self.ended = "it was not started"  # why nothing runs here; empty while it does

@@ -17,7 +17,7 @@ from enum import Enum
 from millstream.runtime.definition.grain import DeactivationReason
 from millstream.runtime.errors import Overloaded
 
-from .mailbox import Mailbox, WaitingEntry
+from .mailbox import Mailbox, WaitingBytes, WaitingEntry
 from .request import Request
 
 __all__ = ["ActivationState", "TurnRule"]
@@ -127,13 +127,14 @@ class TurnRule:
             self.running = request
         self.is_gated = True
 
-    def wait(self, entry: WaitingEntry, limit: int) -> None:
-        """A request that cannot start now waits. Raises Overloaded at the limit."""
+    def wait(self, entry: WaitingEntry, limit: int, account: WaitingBytes | None = None) -> None:
+        """A request that cannot start now waits. Raises Overloaded at the limit, or by `account`,
+        which counts the bytes of those that wait."""
         assert self.state is not GONE
         box = self.ensure_mailbox()
         if len(box.waiting) - box.withdrawn >= limit:
             raise Overloaded(f"{self}: too many waiting requests", "waiting_calls_max", limit)
-        box.put(entry)
+        box.put(entry, self, account)
 
     def withdraw(self, entry: WaitingEntry) -> None:
         """Who waited gave up."""
@@ -161,6 +162,8 @@ class TurnRule:
         if entry.is_withdrawn or entry.request.is_read:
             return None
         box.waiting.popleft()
+        if entry.size_bytes:
+            box.release(entry)
         entry.request.activation = self
         self.running = entry.request
         return entry
@@ -228,6 +231,7 @@ class TurnRule:
                 kept.append(entry)
                 continue
             self.enter(entry.request)
+            box.release(entry)
             is_taken = yield entry
             if not is_taken:
                 entry.request.activation = None

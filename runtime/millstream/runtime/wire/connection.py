@@ -276,7 +276,7 @@ class Peer(Serving):
         self._become_ready()
 
     @property
-    def refusal(self) -> str:
+    def refusal(self) -> GreetingError | None:
         """Why this end and the other will never talk, if the greeting has shown that."""
         return self._greeting.refusal
 

@@ -5,7 +5,9 @@ secret's place (`secret`), the time that greeting may take (`connection`). Invar
 the messages of a greeting is taken before it is done; a silo is taken for one only after it has
 proved that it knows the cluster's secret, over nonces of both sides and all that both said, and a
 client for an operator only after the same with the operator's secret; the side that was called says
-nothing of the secret to one that does not know it.
+nothing of the secret to one that does not know it; two silos talk only if they follow one
+membership table. The address is checked first: another silo at the address of a former one says
+nothing about the former one.
 
 The order: both say `Hello`. Between silos, and between an operator and a silo, the one that opened
 the connection then sends its `Proof`, and the other, when that is right, its own.
@@ -35,6 +37,7 @@ __all__ = [
     "Greeting",
     "GreetingError",
     "Identity",
+    "OtherTable",
     "SiloReplaced",
     "hello_of",
     "role_in",
@@ -50,11 +53,15 @@ OPENER, ACCEPTER = b"opener", b"accepter"
 
 
 class Identity(NamedTuple):
-    """What a process says of itself: the silo's address, or a client's id."""
+    """What a process says of itself: the silo's address, or a client's id.
+
+    `table_id` names the membership table that a silo follows; empty for a client.
+    """
 
     cluster: str
     address: str
     is_silo: bool
+    table_id: str = ""
     is_operator: bool = False
 
 
@@ -69,6 +76,7 @@ def hello_of(identity: Identity, options: RuntimeOptions, env: Env) -> Hello:
         frame_bytes_max=options.frame_bytes_max,
         batch_messages_max=options.batch_messages_max,
         nonce=env.random_bytes(NONCE_BYTES) if proves else b"",
+        table_id=identity.table_id,
         is_operator=identity.is_operator,
     )
 
@@ -82,6 +90,10 @@ def role_in(hello: Hello) -> Role:
 
 class GreetingError(FrameError):
     """The other end is not one that we talk to."""
+
+
+class OtherTable(GreetingError):
+    """The other end is a silo that follows another membership table."""
 
 
 class SiloReplaced(GreetingError):
@@ -98,7 +110,8 @@ class Greeting:
         expected: whom we look for; `host:port` takes whoever is there.
 
     Attributes: `other`, the other end's `Hello`, once it has come and is right; `is_done`;
-    `refusal`, why these two will never talk, if that is so: another cluster, or another secret.
+    `refusal`, why these two will never talk, if that is so: another cluster, membership table or
+    secret.
     """
 
     __slots__ = (
@@ -120,7 +133,7 @@ class Greeting:
         self._expected = expected
         self.other: Hello | None = None
         self.is_done = False
-        self.refusal = ""
+        self.refusal: GreetingError | None = None
 
     def take(self, messages: list[Message]) -> list[Message]:
         """A frame of the other end; returns what to answer.
@@ -139,10 +152,10 @@ class Greeting:
 
     def _refused(self, reason: str) -> GreetingError:
         """It says why; from the one that we looked for that is its last word."""
-        text = f"it refused: {shown(reason, REASON_CHARS_MAX)}"
+        error = GreetingError(f"it refused: {shown(reason, REASON_CHARS_MAX)}")
         if self.other is not None:
-            self.refusal = text
-        return GreetingError(text)
+            self.refusal = error
+        return error
 
     def _take_hello(self, message: Message) -> list[Message]:
         self.other = self._checked(message)
@@ -199,21 +212,32 @@ class Greeting:
             raise GreetingError(f"first message is {type(hello).__name__}, not Hello")
         if hello.version != own.version:
             raise GreetingError(f"peer speaks wire version {hello.version}, this is {WIRE_VERSION}")
-        if hello.cluster != own.cluster:
-            advice = "" if own.is_silo else ": name that cluster, or another gateway"
-            self.refusal = f"it is in cluster {shown(hello.cluster)!r}, not {own.cluster!r}{advice}"
-            raise GreetingError(self.refusal)
         if self._is_opener and not hello.is_silo:
             raise GreetingError(f"expected a silo, found the client {shown(hello.sender)}")
         check_form(hello)
         if "@" in self._expected and self._expected != hello.sender:
             raise another(self._expected, hello.sender)
+        self.refusal = why_apart(own, hello)
+        if self.refusal is not None:
+            raise self.refusal
         proves = min(role_in(hello), role_in(own)) > Role.CLIENT
         if proves and len(hello.nonce) != NONCE_BYTES:
             raise GreetingError(
                 f"whoever proves a secret says {NONCE_BYTES} random bytes, not {len(hello.nonce)}"
             )
         return hello
+
+
+def why_apart(own: Hello, other: Hello) -> GreetingError | None:
+    """Why two processes will never talk: another cluster, or another membership table."""
+    if other.cluster != own.cluster:
+        advice = "" if own.is_silo else ": name that cluster, or another gateway"
+        text = f"it is in cluster {shown(other.cluster)!r}, not {own.cluster!r}{advice}"
+        return GreetingError(text)
+    if own.is_silo and other.is_silo and other.table_id != own.table_id:
+        text = "{} follows membership table {}, not {}"
+        return OtherTable(text.format(shown(other.sender), shown(other.table_id), own.table_id))
+    return None
 
 
 def another(expected: str, found: str) -> GreetingError:

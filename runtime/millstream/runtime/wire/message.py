@@ -44,6 +44,7 @@ class Hello(msgspec.Struct, tag=0, array_like=True, frozen=True):
 
     `nonce`: random bytes of a silo or an operator, over which both sides prove that they know the
     secret. `is_operator`: a client that proves the operator's secret.
+    `table_id`: names the membership table that a silo follows; a client follows none.
     """
 
     version: int
@@ -53,6 +54,7 @@ class Hello(msgspec.Struct, tag=0, array_like=True, frozen=True):
     frame_bytes_max: int
     batch_messages_max: int = 64
     nonce: bytes = b""
+    table_id: str = ""
     is_operator: bool = False
 
 

@@ -15,6 +15,7 @@ from millstream.runtime.tasks import Tasks
 
 from .address import Address, endpoint_of
 from .connection import LocalEnd, Peer
+from .greeting import GreetingError
 from .transport import Transport
 
 __all__ = ["Peers", "SiloLeaving"]
@@ -52,7 +53,7 @@ class Peers:
         self._lost = lost
         self._peers: dict[str, Peer] = {}
         self._refused_at: dict[str, float] = {}
-        self.refusals: dict[str, str] = {}
+        self.refusals: dict[str, GreetingError] = {}
         self._is_closed = False
 
     def get(self, silo: str, *, is_system: bool = False) -> Peer:
@@ -106,7 +107,7 @@ class Peers:
     def _closed(self, peer: Peer) -> None:
         for name in [name for name, found in self._peers.items() if found is peer]:
             del self._peers[name]
-            if peer.refusal:
+            if peer.refusal is not None:
                 self.refusals[name] = peer.refusal
             self._lost(name)
 

@@ -413,6 +413,7 @@ class PullingAgent(SeenAgent):
 
     def progressed(self) -> None:
         """A delivery moved: there may be room, and something to acknowledge."""
+        self._standing.look()
         if self._wary.is_on:
             self._be_wary()
         if not self._core.rests(self._clock.now()):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from millstream.runtime import ConfigError
 from millstream.runtime.extending import check_fields
 from millstream.streams.contracts.capability import Capability
+from millstream.streams.contracts.message import MessageLimits
 from millstream.streams.ownership.options import OwnershipOptions
 from millstream.streams.publishing.split import PublishLimits, SendLimits
 
@@ -90,11 +91,14 @@ class StreamOptions:
                 f"{self.read_retry_s}"
             )
 
-    def publish_limits(self, capabilities: Collection[Capability]) -> PublishLimits:
+    def publish_limits(
+        self, capabilities: Collection[Capability], queue: MessageLimits, frame_bytes_max: int
+    ) -> PublishLimits:
         """What one published message may have; without order one item, which is done, or given
-        back, by itself."""
+        back, by itself. `queue`: what the adapter's queues accept."""
         items_max = self.publish_items_max if Capability.ORDERED in capabilities else 1
-        return PublishLimits(items_max, self.publish_bytes_max, self.message_bytes_max)
+        limits = PublishLimits(items_max, self.publish_bytes_max, self.message_bytes_max, queue)
+        return limits.within(frame_bytes_max)
 
     def within(self, frame_bytes_max: int) -> StreamOptions:
         """The same where frames are smaller: half of one for what is sent, half for what goes

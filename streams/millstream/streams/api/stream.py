@@ -52,7 +52,9 @@ BatchHandler = Callable[[list[Event[T]]], Coroutine[Any, Any, None]]
 class Publisher(Protocol):
     """What takes the events of a stream: a provider, or a client's gateway."""
 
-    def split(self, bodies: Sequence[bytes]) -> list[Sequence[bytes]]: ...
+    def split(
+        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
+    ) -> list[Sequence[bytes]]: ...
     async def publish(
         self,
         stream: StreamId,
@@ -177,7 +179,8 @@ class Stream(Generic[T]):
         if headers is not None:
             check_headers(headers)
         bodies = self._encode_many(list(items))
-        return await publisher.publish(self.id, publisher.split(bodies), headers)
+        parts = publisher.split(self.id, bodies, headers)
+        return await publisher.publish(self.id, parts, headers)
 
     async def subscribe(
         self,

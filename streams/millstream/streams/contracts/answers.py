@@ -90,21 +90,33 @@ def checked_lost(answer: Any, where: str) -> list[Token]:
 
 
 def checked_messages(
-    answer: Any, last: Token | None, is_ordered: bool, where: str
+    answer: Any,
+    last: Token | None,
+    is_ordered: bool,
+    where: str,
+    *,
+    given: Token | None = None,
 ) -> list[QueueMessage]:
     """What `read` answered, without what is at or below `last` where tokens are in order.
+
+    Args:
+        given: the last token that the same receiver has returned before; None: it has returned
+            nothing, so that it may begin with what is known.
 
     Raises AdapterFault: not messages, or not in the order of their tokens.
     """
     if type(answer) is not list:
         _check_list(answer, "messages", f"{where} returned")
     found: list[QueueMessage] = []
-    newest: Token | None = None
+    newest = given
     for message in answer:
         if type(message) is not QueueMessage or not _is_plain(message):
             _check_message(message, where)
         if is_ordered and newest is not None and message.token <= newest:
-            raise AdapterFault(f"{where} returned {message.token} behind {newest}")
+            raise AdapterFault(
+                f"{where} returned {message.token} behind {newest}: the tokens of a queue with "
+                "ORDERED rise, from read to read too; raise the era where numbering begins anew"
+            )
         newest = message.token
         if not is_ordered or last is None or message.token > last:
             found.append(message)

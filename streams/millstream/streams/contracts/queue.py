@@ -16,12 +16,13 @@ from .capability import Capability
 from .host import AdapterHost
 from .identity import QueueId, StreamId
 from .mapping import QueueMapper
-from .message import OutMessage, Page, QueueMessage
+from .message import MessageLimits, OutMessage, Page, QueueMessage
 from .token import Token
 
 __all__ = [
     "BringsMapper",
     "EnqueuesAtOnce",
+    "LimitsMessages",
     "Measurable",
     "QueueAdapter",
     "QueueAdapterFactory",
@@ -164,6 +165,20 @@ class EnqueuesAtOnce(Protocol):
         runtime calls `enqueue`. It is asked only while no call of `enqueue` is under way, and
         perhaps in no task.
         """
+        ...
+
+
+@runtime_checkable
+class LimitsMessages(Protocol):
+    """An adapter whose queues refuse larger messages for good.
+
+    The runtime refuses them before it calls `enqueue`, and cuts lists of events accordingly. To an
+    adapter without this property it gives whatever a frame can carry.
+    """
+
+    @property
+    def message_limits(self) -> MessageLimits:
+        """The largest message; the same as long as the adapter is open."""
         ...
 
 

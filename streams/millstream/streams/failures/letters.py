@@ -14,15 +14,19 @@ import msgspec
 
 from millstream.runtime import Conflict, StateStore
 from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.message import OutMessage
+from millstream.streams.contracts.token import Token
 
 from .handler import DeliveryFailure
 
-__all__ = ["LETTERS_MAX", "DeadLetter", "LetterRows", "letter_id"]
+__all__ = ["LETTERS_MAX", "OUTBOX", "DeadLetter", "LetterRows", "letter_id", "unsent_letter"]
 
 LETTERS_MAX = 1_000  # that one `list` may ask for
-LIST_BYTES_MAX = 1 << 20  # of bodies and errors in one list; one letter may be larger
+LIST_BYTES_MAX = 1 << 20  # of letters in one list, and half of a frame; one may be larger
 ROWS_PER_SCAN = 16  # a row may be as large as a message
 SAFE = " :@#"
+OUTBOX = "outbox"
+"""In place of a subscription: the event was never published."""
 NO_FENCE = 0
 
 
@@ -44,11 +48,39 @@ def letter_id(failure: DeliveryFailure, unique: str = "") -> str:
     return "/".join([*(quote(part, safe=SAFE) for part in parts), *filter(None, (unique,))])
 
 
-class LetterRows:
-    """The dead letters of one provider, in its state store."""
+def unsent_letter(provider: str, message: OutMessage, why: str, wall_s: float) -> DeadLetter:
+    """A message of an outbox, of one item, that its queue refuses for good.
 
-    def __init__(self, store: StateStore, provider: str) -> None:
+    Its subscription is `OUTBOX`, its number in the outbox the token's; a redrive publishes it.
+    """
+    assert message.mark is not None, "an outbox numbers its messages"
+    failure = DeliveryFailure(
+        provider=provider,
+        subscription=OUTBOX,
+        stream=message.stream,
+        token=Token(0, message.mark.seq),
+        body=bytes(message.items[0]),
+        headers=dict(message.headers),
+        attempts=1,
+        error=why,
+        grain_key=message.mark.producer,
+        decision="dead_letter",
+    )
+    return DeadLetter(failure, wall_s, letter_id(failure, quote(message.mark.producer, safe=SAFE)))
+
+
+class LetterRows:
+    """The dead letters of one provider, in its state store.
+
+    Args:
+        frame_bytes_max: of the silo; a list has half of a frame at most, or one letter.
+    """
+
+    def __init__(
+        self, store: StateStore, provider: str, frame_bytes_max: int = 2 * LIST_BYTES_MAX
+    ) -> None:
         self._store = store
+        self._list_bytes_max = min(LIST_BYTES_MAX, frame_bytes_max // 2)
         self._prefix = f"dead/{provider}/"
 
     async def put(self, letter: DeadLetter) -> None:
@@ -73,7 +105,7 @@ class LetterRows:
             rows = await self._store.scan(prefix, last, count)
             for key, row in rows:
                 size_bytes += len(row.data)
-                if found and size_bytes > LIST_BYTES_MAX:
+                if found and size_bytes > self._list_bytes_max:
                     return found
                 found.append(self._decode(key, row.data))
                 last = key

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from millstream.runtime import ConfigError, Grain, StreamError
-from millstream.runtime.extending import SiloServices
+from millstream.runtime.extending import SiloServices, check_kind
 from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.api.rendezvous import rendezvous_of
@@ -25,10 +25,11 @@ from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.factories import OpenAdapter
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.mapping import QueueBalancer, QueueMapper
-from millstream.streams.contracts.message import OutMessage
+from millstream.streams.contracts.message import MessageLimits, OutMessage
 from millstream.streams.contracts.queue import (
     BringsMapper,
     EnqueuesAtOnce,
+    LimitsMessages,
     QueueAdapter,
     QueueAdapterFactory,
     Retains,
@@ -49,6 +50,7 @@ from millstream.streams.ownership.record import OwnershipStore
 from millstream.streams.publishing.ingest import IngestTarget
 from millstream.streams.publishing.outbox import resume_outbox
 from millstream.streams.publishing.silo_publisher import SiloPublisher
+from millstream.streams.publishing.split import PublishLimits
 from millstream.streams.rewinding.asking import AdapterCalls, refusal_of
 from millstream.streams.rewinding.claims import ReaderClaims
 from millstream.streams.rewinding.incarnation import Incarnation
@@ -169,7 +171,7 @@ class PersistentStreams:
             self._brought = BroughtMapper(name, self.adapter, self._layout)
         elif may_be_brought:
             self._layout.adopt(await host.agree())
-        for more in (EnqueuesAtOnce, Retains):
+        for more in (EnqueuesAtOnce, LimitsMessages, Retains):
             if isinstance(self.adapter, more):
                 require_shape(self.adapter, more, where)
         self.capabilities = capabilities_of(factory, f"stream provider {name!r}")
@@ -178,12 +180,15 @@ class PersistentStreams:
 
     def _wire(self, services: SiloServices, name: str) -> None:
         """Make the parts, and let others call them."""
-        options = self.settings.options.within(services.options.frame_bytes_max)
+        frame_bytes_max = services.options.frame_bytes_max
+        options = self.settings.options.within(frame_bytes_max)
+        queue = limits_of(self.adapter)
+        limits = options.publish_limits(self.capabilities, queue, frame_bytes_max)
         publisher = self._publisher = SiloPublisher(
             name,
             self.adapter,
             self.mapper,
-            options.publish_limits(self.capabilities),
+            limits,
             options.send,
             options.enqueue_wait_s,
             services.clock,
@@ -226,11 +231,12 @@ class PersistentStreams:
         services.targets.add(AcksTarget(self.manager), name)
         self.ack_calls = AckCalls(services, name, self.agents.owner)
         services.targets.add(IngestTarget(publisher), name)
-        self._wire_staging(services, name, options, publisher)
+        self._wire_staging(services, name, options, publisher, limits)
         self._wire_reading(services, name, options)
         self.reports = StreamReports(name, services, self.mapper, records, self.manager, store)
         services.targets.add(WhyTarget(self.reports), name)
-        redriving = Redriving(name, services, self._reading.following, options.delivery)
+        following = self._reading.following
+        redriving = Redriving(name, services, following, options.delivery, publisher)
         letters = DeadLettersTarget(self._reading.letters, redriving)
         services.targets.add(letters, name)
         self.dead_letters = DeadLetters(letters)
@@ -256,7 +262,12 @@ class PersistentStreams:
         services.targets.add(RetainTarget(calls, ReaderClaims(store, name)), name)
 
     def _wire_staging(
-        self, services: SiloServices, name: str, options: StreamOptions, publisher: SiloPublisher
+        self,
+        services: SiloServices,
+        name: str,
+        options: StreamOptions,
+        publisher: SiloPublisher,
+        limits: PublishLimits,
     ) -> None:
         refusal = ""
         if Capability.DEDUP not in self.capabilities:
@@ -270,7 +281,7 @@ class PersistentStreams:
             services.store(options.store),
             publisher,
             self.mapper.queue_for,
-            options.publish_limits(self.capabilities),
+            limits,
             options.staged_bytes_max,
             refusal,
         )
@@ -385,9 +396,11 @@ class PersistentStreams:
         assert self._publisher is not None, f"stream provider {self.name!r} is not open"
         return self._publisher
 
-    def split(self, bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
+    def split(
+        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
+    ) -> list[Sequence[bytes]]:
         """Cut a list of items into messages."""
-        return self._publishing().split(bodies)
+        return self._publishing().split(stream, bodies, headers)
 
     def publish(
         self,
@@ -415,8 +428,25 @@ class PersistentStreams:
             )
         return self._publishing().admit(message)
 
+    def check(self, message: OutMessage, /) -> None:
+        """Raise ValueError (too large), or StreamError (no queue carries its stream), for a message
+        that no queue will ever accept."""
+        self._publishing().check(message)
+
+    async def bury(self, message: OutMessage, why: str, /) -> None:
+        """Keep an event of an outbox as a dead letter. Again is harmless. Raises StorageError."""
+        await self._in_silo().bury(message, why)
+
     def store(
         self, messages: Sequence[OutMessage], /
     ) -> Coroutine[Any, Any, list[Token | StreamError | None]]:
         """Store messages in the queues that carry their streams; the outcome of each."""
         return self._publishing().store(messages)
+
+
+def limits_of(adapter: QueueAdapter) -> MessageLimits:
+    """The largest message that an adapter's queues accept. Raises ConfigError."""
+    if not isinstance(adapter, LimitsMessages):
+        return MessageLimits()
+    check_kind(f"{type(adapter).__name__}.message_limits", adapter.message_limits, MessageLimits)
+    return adapter.message_limits

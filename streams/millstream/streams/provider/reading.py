@@ -19,8 +19,9 @@ from millstream.streams.agent.parts import AgentParts
 from millstream.streams.api.filtering.hosted import HostedFilters
 from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.identity import QueueId
+from millstream.streams.contracts.message import OutMessage
 from millstream.streams.contracts.queue import QueueAdapter
-from millstream.streams.failures.letters import LetterRows
+from millstream.streams.failures.letters import LetterRows, unsent_letter
 from millstream.streams.ownership.layout import Layout
 from millstream.streams.ownership.manager import QueueManager
 from millstream.streams.ownership.record import OwnershipStore, Progress
@@ -67,7 +68,7 @@ class QueueReading:
         self._services: SiloServices | None = None
         self._balanced: Sequence[QueueId] = ()
         self.is_balanced = False  # the balancer was started, and is not closed
-        self.letters = LetterRows(store, provider)
+        self.letters = LetterRows(store, provider, services.options.frame_bytes_max)
         outlet = SiloOutlet(provider, services, self.letters, has_positions(capabilities))
         self._parts = AgentParts(
             adapter=adapter,
@@ -93,6 +94,11 @@ class QueueReading:
             self._silo,
             self._begin,
         )
+
+    async def bury(self, message: OutMessage, why: str) -> None:
+        """Keep an event of an outbox as a dead letter. Raises StorageError."""
+        letter = unsent_letter(self._provider, message, why, self._clock.wall_s())
+        await self.letters.put(letter)
 
     def _begin(
         self, queue: QueueId, epoch: int, progress: Progress, *, may_repeat: bool

@@ -14,7 +14,8 @@ from millstream.streams.consumer.batch import WireBatch
 from millstream.streams.consumer.extension import Consumer
 from millstream.streams.contracts.item import Item
 from millstream.streams.failures.handler import DeliveryFailure
-from millstream.streams.failures.letters import DeadLetter
+from millstream.streams.failures.letters import OUTBOX, DeadLetter
+from millstream.streams.publishing.silo_publisher import SiloPublisher
 
 from .following import Following
 
@@ -27,16 +28,25 @@ class Redriving:
     """The subscriptions of one provider, for single events (`Redriver`)."""
 
     def __init__(
-        self, provider: str, services: SiloServices, following: Following, options: DeliveryOptions
+        self,
+        provider: str,
+        services: SiloServices,
+        following: Following,
+        options: DeliveryOptions,
+        publisher: SiloPublisher,
     ) -> None:
         self._provider = provider
         self._services = services
         self._following = following
+        self._publisher = publisher
         self._timeout_s = options.handler_timeout_s
 
     async def redrive(self, letter: DeadLetter, /) -> None:
         """Returns when it is done. Raises what the handler raises, and what calls raise."""
         failure = letter.failure
+        if failure.subscription == OUTBOX:
+            await self._publisher.publish(failure.stream, [[failure.body]], failure.headers)
+            return
         if not await self._exists(failure):
             raise StreamError(
                 f"dead letter {shown(letter.id)}: subscription {shown(failure.subscription)} of "

@@ -15,6 +15,7 @@ import msgspec
 from millstream.runtime import NotHosted, StreamError
 from millstream.runtime.extending import Gateway
 from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.message import OutMessage
 from millstream.streams.contracts.token import Token
 
 from .ingest import IngestMessage, IngestTarget
@@ -38,9 +39,11 @@ class GatewayPublisher:
         self._limits = limits_of_clients(gateway.frame_bytes_max)
         self._target = f"{IngestTarget.target_name}/{provider}"
 
-    def split(self, bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
-        """Cut a list of items into messages."""
-        return split_items(bodies, self._limits)
+    def split(
+        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
+    ) -> list[Sequence[bytes]]:
+        """Cut a list of items into messages; the gateway cuts them again as its queues need."""
+        return split_items(bodies, self._limits, OutMessage(stream, (), headers or {}))
 
     async def publish(
         self,
@@ -52,7 +55,7 @@ class GatewayPublisher:
         provider)."""
         sent_headers = dict(headers) if headers else None
         for bodies in parts:
-            check_size(stream, bodies, sent_headers, self._limits)
+            check_size(OutMessage(stream, bodies, sent_headers or {}), self._limits)
         sent = 0
         for bodies in parts:
             try:

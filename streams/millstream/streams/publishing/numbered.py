@@ -3,8 +3,8 @@
 Owns: `NumberedPublisher`: what is out, beginning again, and how long. Not: the numbers (whoever
 publishes), sessions at the gateway (`ingest`). Invariants: messages are sent in order, in sessions;
 what was not accepted is sent again, from the first such call on, in a session of its own; at most
-`window` calls are out. With a provider that drops repeats each message is stored once; with another
-at least once.
+`window` calls of `WINDOW_BYTES_MAX` bytes are out. With a provider that drops repeats each message
+is stored once; with another at least once.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from millstream.runtime.extending import Backoff, Gateway, SystemTarget
 
 from .ingest import IngestMessage, IngestTarget
 
-__all__ = ["PASSING", "NumberedPublisher", "encode_messages"]
+__all__ = ["PASSING", "WINDOW_BYTES_MAX", "NumberedPublisher", "encode_messages"]
 
 log = logging.getLogger("millstream.streams")
 
 PASSING = (CallTimeout, NotHosted, Overloaded, Rejected, SiloUnavailable, StreamError)
 """Errors after which the same call may be accepted a little later."""
+WINDOW_BYTES_MAX = 16 << 20
+"""Bytes of calls without an answer; a single call may be larger, and is waited for."""
 OPENING_S = 5.0
 """How long a silo is given that has no such provider: it may start, and open it."""
 RETRY = Backoff(0.05, 2.0, 2.0)
@@ -60,10 +62,11 @@ class EncodedIngest(SystemTarget):
 class Sent:
     """One call: its messages, and the task that waits for its answer."""
 
-    __slots__ = ("answer", "count", "messages")
+    __slots__ = ("answer", "count", "messages", "size_bytes")
 
     def __init__(self, messages: bytes, count: int) -> None:
         self.messages = msgspec.Raw(messages)
+        self.size_bytes = len(messages)
         self.count = count
         self.answer: asyncio.Task[int]
 
@@ -112,10 +115,16 @@ class NumberedPublisher:
         the provider) sooner; at once what cannot pass, such as ValueError (too large for a frame).
         """
         sent = Sent(messages, count)
+        while self._out and self._bytes_out + sent.size_bytes > WINDOW_BYTES_MAX:
+            await self._settle_first()
         self._out.append(sent)
         self._send(sent)
         while len(self._out) >= self._window:
             await self._settle_first()
+
+    @property
+    def _bytes_out(self) -> int:
+        return sum(sent.size_bytes for sent in self._out)
 
     async def drain(self) -> None:
         """Return when all is accepted. Raises as `publish`."""
@@ -183,4 +192,5 @@ class NumberedPublisher:
     def check(self) -> None:
         """Assert the bounds."""
         assert len(self._out) <= self._window
+        assert len(self._out) <= 1 or self._bytes_out <= WINDOW_BYTES_MAX
         assert self._place >= len(self._out)

@@ -2,8 +2,9 @@
 
 Owns: `Outbox`: what is in a parcel, sending, trying again, and taking what is sent out of the row.
 Not: the parcels and their numbers (`Parcels` of the state). Invariants: nothing is sent that is not
-stored; what is stored is sent in order, until it is; each event has the state as its producer and a
-number of it, so that a queue that drops repeats has it once.
+stored; what is stored is sent in order, until it is, or is a dead letter, as its queue refuses it
+for good; each event has the state as its producer and a number of it, so that a queue that drops
+repeats has it once.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import OutMessage, ProducerMark
 from millstream.streams.contracts.token import Token
 
+from .send_queue import is_final, refusal_of
+
 __all__ = ["Outbox", "outbox_of", "resume_outbox"]
 
 log = logging.getLogger("millstream.outbox")
@@ -30,17 +33,27 @@ OUTBOX_BYTES_MAX = 4 << 20  # of these; a single one may be larger
 SEND_MAX = 100  # events that are sent at a time
 SENT_WAIT_S = 5.0  # for what is stored to be sent, before a delivery is answered
 TRIM_AFTER_S = 1.0  # without another write, the row is written without what is sent
+ORIGIN_CHARS_MAX = 40  # of what names an outbox among all, in its events' producer
 RETRY = Backoff(0.05, 2.0, 5.0)
+REFUSED = "outbox of %s: an event for %s is a dead letter, as its queue refuses it for good: %s"
 
 
 class OutboxProvider(Protocol):
     """The stream provider of an event, in this silo."""
 
     def admit(self, message: OutMessage, /) -> str:
-        """Check a message; returns a name that no other call returns."""
+        """Check a message; returns a name of `ORIGIN_CHARS_MAX` at most that no other call
+        returns."""
+        ...
+
+    def check(self, message: OutMessage, /) -> None:
+        """Raise ValueError or StreamError for a message that no queue will ever accept."""
         ...
 
     async def store(self, messages: Sequence[OutMessage], /) -> list[Token | Exception | None]: ...
+    async def bury(self, message: OutMessage, why: str, /) -> None:
+        """Keep a message that its queue refuses for good as a dead letter; again is harmless."""
+        ...
 
 
 class Letter(msgspec.Struct, array_like=True, frozen=True):
@@ -93,7 +106,9 @@ class Outbox:
         Raises ConfigError, QueueFull, ValueError, StreamError: no queue carries the stream.
         """
         letter = Letter(provider, *stream, body, dict(headers) if headers else None)
-        origin = self._part(provider).admit(letter.message(None))
+        longest = self._parcels.origin or "x" * ORIGIN_CHARS_MAX
+        mark = ProducerMark(self._producer(longest), 0)
+        origin = self._part(provider).admit(letter.message(mark))
         parcel = _encode(letter)
         count, size_bytes = self._parcels.count + 1, self._parcels.size_bytes + len(parcel)
         if count > OUTBOX_EVENTS_MAX or (count > 1 and size_bytes > OUTBOX_BYTES_MAX):
@@ -104,6 +119,9 @@ class Outbox:
             )
         self._parcels.origin = self._parcels.origin or origin
         self._parcels.add(parcel)
+
+    def _producer(self, origin: str) -> str:
+        return f"outbox/{self._state.key}/{origin}"
 
     def stored(self) -> None:
         """More may be sent now."""
@@ -166,7 +184,7 @@ class Outbox:
         waiting = self._parcels.unsent(SEND_MAX)
         failed: Exception | None = None
         by_provider: dict[str, list[tuple[int, OutMessage]]] = {}
-        producer = f"outbox/{self._state.key}/{self._parcels.origin}"
+        producer = self._producer(self._parcels.origin)
         for number, parcel in waiting:
             if number not in self._accepted:
                 letter = _decode(parcel)
@@ -185,16 +203,62 @@ class Outbox:
         self, provider: str, numbered: Sequence[tuple[int, OutMessage]]
     ) -> Exception | None:
         try:
-            outcomes = await self._part(provider).store([message for _, message in numbered])
+            part = self._part(provider)
+            try:
+                outcomes = await part.store([message for _, message in numbered])
+            except ValueError:  # one is too large, since a limit was lowered, and none was sent
+                return await self._give_up_large(part, numbered)
+            return await self._settle(part, numbered, outcomes)
         except Exception as error:
             return error
+
+    async def _give_up_large(
+        self, part: OutboxProvider, numbered: Sequence[tuple[int, OutMessage]]
+    ) -> Exception | None:
+        """Keep those that are too large as dead letters; why the others were not sent."""
         failed: Exception | None = None
-        for (number, _), outcome in zip(numbered, outcomes, strict=True):
-            if isinstance(outcome, Exception):
-                failed = failed or outcome
+        for number, message in numbered:
+            refusal = refusal_of(part, message)
+            if is_final(refusal):
+                await self._give_up(part, number, message, refusal)
             else:
-                self._accepted.add(number)
+                failed = failed or refusal
         return failed
+
+    async def _settle(
+        self,
+        part: OutboxProvider,
+        numbered: Sequence[tuple[int, OutMessage]],
+        outcomes: Sequence[Token | Exception | None],
+    ) -> Exception | None:
+        """Note what was accepted, and find which messages a queue refuses for good.
+
+        All of a list behind such a message failed with it. They are sent one by one, in order, and
+        none behind one that failed otherwise: its number would be taken for known.
+        """
+        failed: Exception | None = None
+        is_blocked = False
+        for (number, message), outcome in zip(numbered, outcomes, strict=True):
+            found: object = outcome
+            if isinstance(outcome, Exception) and is_final(outcome) and not is_blocked:
+                (found,) = await part.store([message])
+                is_blocked = isinstance(found, Exception) and not is_final(found)
+            if not isinstance(found, Exception):
+                self._accepted.add(number)
+            elif is_final(found) and not is_blocked:
+                await self._give_up(part, number, message, found)
+            else:
+                failed = failed or found
+        return failed
+
+    async def _give_up(
+        self, part: OutboxProvider, number: int, message: OutMessage, error: Exception
+    ) -> None:
+        """Keep a message elsewhere, so that those behind it are sent."""
+        why = f"{type(error).__name__}: {error}"
+        await part.bury(message, why)
+        self._accepted.add(number)
+        log.error(REFUSED, shown(self._state.key), shown(str(message.stream)), shown(why))
 
     def _say(self, error: Exception, failures: int) -> None:
         """The first time, and ever more rarely."""

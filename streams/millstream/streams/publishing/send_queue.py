@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from millstream.runtime import (
     PublishUnknown,
@@ -28,12 +29,36 @@ from millstream.streams.contracts.token import Token
 
 from .split import SendLimits
 
-__all__ = ["Publish", "SendQueue", "is_passing"]
+__all__ = ["Publish", "SendQueue", "is_final", "is_passing", "refusal_of"]
 
 
 def is_passing(cause: StreamError) -> bool:
     """May the same messages be accepted a little later?"""
     return isinstance(cause, QueueFull | QueueUnavailable | StaleMapper)
+
+
+def is_final(cause: Exception) -> bool:
+    """Will the same message never be accepted?"""
+    if isinstance(cause, PublishUnknown) or not isinstance(cause, StreamError):
+        return False
+    return not is_passing(cause)
+
+
+class Checks(Protocol):
+    """What says whether queues may ever accept a message."""
+
+    def check(self, message: OutMessage, /) -> None:
+        """Raise ValueError or StreamError for a message that no queue will ever accept."""
+        ...
+
+
+def refusal_of(into: Checks, message: OutMessage) -> StreamError:
+    """Why a message was not stored, of a list of which one was too large and none was sent."""
+    try:
+        into.check(message)
+    except (ValueError, StreamError) as error:
+        return StreamError(str(error))
+    return QueueUnavailable("not sent: another message of its list is refused")
 
 
 class Publish:

@@ -15,7 +15,7 @@ from millstream.runtime import NotInCluster, QueueUnavailable, StreamError
 from millstream.runtime.extending import Budget, Clock, Tasks
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.mapping import QueueMapper
-from millstream.streams.contracts.message import OutMessage
+from millstream.streams.contracts.message import OutMessage, content_bytes
 from millstream.streams.contracts.queue import QueueAdapter
 from millstream.streams.contracts.token import Token
 
@@ -54,9 +54,11 @@ class SiloPublisher:
         self._closed = ""
         self._held: list[tuple[Publish, Awaited]] | None = None  # while streams move
 
-    def split(self, bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
+    def split(
+        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
+    ) -> list[Sequence[bytes]]:
         """Cut a list of items into messages."""
-        return split_items(bodies, self._limits)
+        return split_items(bodies, self._limits, OutMessage(stream, (), headers or {}))
 
     async def publish(
         self,
@@ -84,10 +86,15 @@ class SiloPublisher:
 
         Raises ValueError, and StreamError: the mapper has no queue for it.
         """
-        check_size(message.stream, message.items, message.headers, self._limits)
-        self._mapper.queue_for(message.stream)
+        self.check(message)
         wall_us, chance = int(self._clock.wall_s() * 1e6), self._clock.uniform(0.0, 1.0)
         return f"{wall_us:x}-{int(chance * 2**52):013x}"
+
+    def check(self, message: OutMessage) -> None:
+        """Raise ValueError (too large), or StreamError (the mapper has no queue for it), for a
+        message that no queue will ever accept."""
+        check_size(message, self._limits)
+        self._mapper.queue_for(message.stream)
 
     async def store(self, messages: Sequence[OutMessage]) -> list[Token | StreamError | None]:
         """Store messages of any streams; the outcome of each, in order.
@@ -97,7 +104,7 @@ class SiloPublisher:
         would make this one look known. Raises ValueError (too large), before anything is sent.
         """
         if self._are_too_long(messages):
-            return await self._store_single_items(messages)
+            return await self._store_cut(messages)
         homes: list[QueueId] = []
         try:
             for message in messages:  # a comprehension would be a frame more for each event
@@ -124,16 +131,29 @@ class SiloPublisher:
         return outcomes
 
     def _are_too_long(self, messages: Sequence[OutMessage]) -> bool:
-        """Have they items together that are to be stored one by one?"""
-        return self._limits.items_max == 1 and any(len(one.items) > 1 for one in messages)
+        """Have they items together that no queue accepts together?"""
+        return any(len(one.items) > 1 and len(self._cut(one)) > 1 for one in messages)
 
-    async def _store_single_items(
-        self, messages: Sequence[OutMessage]
-    ) -> list[Token | StreamError | None]:
-        """Store messages as clients cut them, who know nothing of providers without order."""
-        single = [replace(one, items=[item]) for one in messages for item in one.items]
-        outcomes = iter(await self.store(single))
-        return [last_of([next(outcomes) for _ in one.items]) for one in messages]
+    def _cut(self, message: OutMessage) -> list[OutMessage]:
+        """A message as clients cut it, who do not know the provider's limits, cut to these.
+
+        One with a sequence stays whole where order matters: its sequence names all of it.
+        """
+        if self._limits.items_max > 1 and (message.mark is not None or self._fits(message)):
+            return [message]
+        limits = replace(self._limits, bytes_max=self._limits.message_bytes_max)
+        parts = split_items(message.items, limits, replace(message, items=()))
+        return [replace(message, items=part) for part in parts]
+
+    def _fits(self, message: OutMessage) -> bool:
+        size = content_bytes(message.items, message.headers)
+        return size <= self._limits.message_bytes_max and not self._limits.queue.refusal(message)
+
+    async def _store_cut(self, messages: Sequence[OutMessage]) -> list[Token | StreamError | None]:
+        """Store messages, each in as many parts as the queues need."""
+        cut = [self._cut(one) for one in messages]
+        outcomes = iter(await self.store([part for parts in cut for part in parts]))
+        return [last_of([next(outcomes) for _ in parts]) for parts in cut]
 
     def store_at_once(
         self, messages: Sequence[OutMessage]
@@ -225,9 +245,9 @@ class SiloPublisher:
 
     def _publish_of(self, messages: Sequence[OutMessage]) -> Publish:
         publish = Publish(messages, self._clock.now(), self._enqueue_wait_s)
-        if publish.size_bytes > self._limits.message_bytes_max:  # together; then one may be
-            for message in messages:
-                check_size(message.stream, message.items, message.headers, self._limits)
+        for message, content in zip(messages, publish.sizes_bytes, strict=True):
+            if not self._limits.surely_fits(message, content):
+                check_size(message, self._limits)
         return publish
 
     def _sender(self, queue: QueueId) -> QueueSender:

@@ -61,6 +61,7 @@ class Batch(msgspec.Struct, array_like=True, frozen=True):
 class Placed(msgspec.Struct, frozen=True):
     """A chunk, and the sequence of its first message in each lane."""
 
+    part: int
     attempt: str
     index: int
     first: dict[str, int]
@@ -77,7 +78,8 @@ def placed(batch: Batch) -> Iterator[Placed]:
     at = dict(batch.first)
     for manifest in batch.manifests:
         for index, counts in enumerate(manifest.chunks):
-            yield Placed(manifest.attempt, index, {lane: at[lane] for lane in manifest.lanes})
+            first = {lane: at[lane] for lane in manifest.lanes}
+            yield Placed(manifest.part, manifest.attempt, index, first)
             advance(at, manifest.lanes, counts)
 
 

@@ -20,6 +20,7 @@ Invariants:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -28,6 +29,7 @@ import msgspec
 from .batch import Batch, Manifest, decided
 
 __all__ = [
+    "Abandoned",
     "Beginning",
     "Begun",
     "Coordinator",
@@ -37,6 +39,7 @@ __all__ = [
     "Gone",
     "Leased",
     "Open",
+    "Refused",
     "Waiting",
     "WriterState",
 ]
@@ -59,13 +62,27 @@ class Open(msgspec.Struct, array_like=True):
     bytes: int = 0
 
 
+class Abandoned(msgspec.Struct, array_like=True, frozen=True):
+    """A batch of which an operator has given up what queues refuse for good.
+
+    Attributes: `published`, how many of its messages are in the queues; `refused`, how many are
+    not, and never will be.
+    """
+
+    batch: int
+    published: int
+    refused: int
+
+
 class WriterState(msgspec.Struct, array_like=True):
     """What is stored of a writer.
 
     Attributes: `last`, the highest batch that is decided; `messages`, how many it has; `next`, the
     next sequence of each lane; `open`, attempts by name; `delivering`, the decided batch until all
-    of it is enqueued; `dropped`, attempts whose chunks are to be deleted, with their bytes; `once`:
-    nobody writes under this name again, so its row is removed in the end.
+    of it is enqueued; `is_abandoned`: an operator has given up what queues refuse of that batch;
+    `abandoned`, the last batch of which this is done; `dropped`, attempts whose chunks are to be
+    deleted, with their bytes; `once`: nobody writes under this name again, so its row is removed in
+    the end.
     """
 
     last: int = -1
@@ -75,6 +92,8 @@ class WriterState(msgspec.Struct, array_like=True):
     delivering: Batch | None = None
     dropped: dict[str, int] = msgspec.field(default_factory=dict)
     once: bool = False
+    is_abandoned: bool = False
+    abandoned: Abandoned | None = None
 
     @property
     def has_staged(self) -> bool:
@@ -83,7 +102,14 @@ class WriterState(msgspec.Struct, array_like=True):
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """The attempt is open."""
+    """The attempt is open.
+
+    Attributes: `items_max`, `bytes_max`: of one message: its items, and their bytes with
+    `VALUE_HEAD_BYTES` more for each, with headers and the key of its stream.
+    """
+
+    items_max: int = sys.maxsize
+    bytes_max: int = sys.maxsize
 
 
 class Leased(msgspec.Struct, frozen=True):
@@ -120,6 +146,17 @@ class Waiting(msgspec.Struct, frozen=True):
     """
 
     steps: int
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A batch is decided, and a queue refuses a message of it for good: `why`.
+
+    It stays decided, and is tried again; it is published once the queue accepts the message, or
+    an operator abandons what is refused.
+    """
+
+    batch: int
+    why: str
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -217,15 +254,31 @@ class Coordinator:
         return found is not None and (found.batch, found.part) == (batch, manifest.part)
 
     def _done(self, batch: int) -> Done:
-        """A batch at or below the last one that is decided."""
+        """A batch at or below the last one that is decided; what was given up is counted, too."""
         return Done(self.state.messages if batch == self.state.last else -1)
 
-    def delivered(self, batch: int, now_s: float) -> None:
-        """All messages of the batch are accepted. Again is harmless."""
-        found = self.state.delivering
+    def abandon(self, batch: int) -> Deliver | Abandoned | None:
+        """Give up what queues refuse of a decided batch; the rest of it is delivered.
+
+        None: the batch does not wait, and was not abandoned last.
+        """
+        state = self.state
+        if state.delivering is not None and state.delivering.number == batch:
+            self.is_changed = not state.is_abandoned
+            state.is_abandoned = True
+            return Deliver(state.delivering)
+        return state.abandoned if state.abandoned and state.abandoned.batch == batch else None
+
+    def delivered(self, batch: int, now_s: float, refused: int = 0) -> None:
+        """All messages of the batch are accepted, but for those that were given up, since queues
+        refuse them. Again is harmless."""
+        found, state = self.state.delivering, self.state
         if found is None or found.number != batch:
             return
-        self.state.delivering = None
+        assert state.is_abandoned or not refused, "nobody has given them up"
+        if state.is_abandoned:
+            state.abandoned = Abandoned(batch, found.messages - refused, refused)
+        state.delivering, state.is_abandoned = None, False
         self.is_changed = True
         chosen = [manifest.attempt for manifest in found.manifests]
         self._drop(chosen, now_s)
@@ -298,6 +351,7 @@ class Coordinator:
         assert not state.open.keys() & state.dropped.keys()
         assert self._heard_s.keys() == state.open.keys()
         assert self._dropped_s.keys() == state.dropped.keys()
+        assert state.delivering is not None or not state.is_abandoned
         if state.delivering is not None:
             assert state.delivering.number == state.last
             assert {one.attempt for one in state.delivering.manifests} <= state.open.keys()

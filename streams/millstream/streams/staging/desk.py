@@ -11,17 +11,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from millstream.runtime import Etag, StorageError, StorageUnavailable, StreamError
+from millstream.runtime import (
+    Etag,
+    StorageError,
+    StorageUnavailable,
+    StreamError,
+)
 from millstream.runtime.extending import Backoff
 from millstream.streams.contracts.message import OutMessage
 from millstream.streams.contracts.token import Token
+from millstream.streams.publishing.send_queue import is_final, refusal_of
 
 from .batch import Batch, Manifest, Placed, placed
 from .coordinator import (
     STAGED_BYTES_MAX,
+    Abandoned,
     Beginning,
     Coordinator,
     Deliver,
@@ -29,26 +37,42 @@ from .coordinator import (
     Full,
     Gone,
     Leased,
+    Refused,
     Waiting,
+    WriterState,
 )
-from .rows import StagedRows, out_messages
+from .rows import REASON_CHARS_MAX, REASONS_MAX, RefusedMessage, StagedRows, out_messages
 
 __all__ = ["Enqueues", "WriterDesk"]
 
 log = logging.getLogger("millstream.staging")
 
 RETRY = Backoff(0.05, 2.0, 5.0)
+STATUS_WAIT_S = 1.0
 WAITS = "%s: batch %d is decided, and waits to be delivered: %s"
+REFUSED = "%s: batch %d is decided, and a queue refuses a message of it for good: %s"
 STUCK = "%s: batch %d is decided, and cannot be delivered; it is tried again"
+A = TypeVar("A")
 T = TypeVar("T")
 
 
 class Enqueues(Protocol):
     """What keeps the messages: a stream provider."""
 
-    async def store(self, messages: Sequence[OutMessage], /) -> list[Token | StreamError | None]:
-        """The outcome of each message; per queue, a prefix of them is stored."""
+    def check(self, message: OutMessage, /) -> None:
+        """Raise ValueError or StreamError for a message that no queue will ever accept."""
         ...
+
+    async def store(self, messages: Sequence[OutMessage], /) -> list[Token | StreamError | None]:
+        """The outcome of each message; per queue, a prefix of them is stored.
+
+        Raises ValueError: one is too large; nothing is stored.
+        """
+        ...
+
+
+class RefusedForGood(Exception):
+    """A queue refuses a message of a decided batch, and always will."""
 
 
 class WriterDesk:
@@ -77,7 +101,11 @@ class WriterDesk:
         self._core: Coordinator | None = None
         self._etag: Etag | None = None
         self._delivery: asyncio.Task[None] | None = None
-        self._steps = 0  # chunks that were accepted
+        self._steps = 0  # chunks that were accepted, or messages of one that is settled
+        self._refusal = ""  # why a queue refuses a message of the decided batch for good
+        self._told = ""  # the refusal that the log has
+        self._is_refused = asyncio.Event()
+        self._is_asked = asyncio.Event()  # somebody waits: try again at once
 
     # -- what writers ask
 
@@ -95,22 +123,71 @@ class WriterDesk:
 
     async def commit(
         self, batch: int, manifests: Sequence[Manifest], wait_s: float
-    ) -> Done | Gone | Waiting:
+    ) -> Done | Gone | Waiting | Refused:
         """Decide a batch and deliver it. Waiting: it is decided, or waits for another one.
 
         Raises ValueError (manifests that do not fit), StorageError.
         """
+
+        def question(core: Coordinator) -> Deliver | Done | Gone:
+            return core.commit(batch, manifests, self._loop.time())
+
+        return await self._delivered(lambda: self._ask_surely(question), wait_s)
+
+    async def abandon(self, batch: int, wait_s: float) -> Abandoned | Waiting | Refused | None:
+        """Give up what queues refuse of a decided batch, and deliver the rest of it.
+
+        None: the batch does not wait to be delivered, and was not abandoned last. Raises
+        StorageError.
+        """
+        return await self._delivered(lambda: self._ask(lambda core: core.abandon(batch)), wait_s)
+
+    async def state(self) -> tuple[WriterState, str]:
+        """What is stored of the writer, and why a queue refuses a message of it for good.
+
+        A batch that waits is tried, for `STATUS_WAIT_S` at most. Raises StorageError.
+        """
+        core = await self._ask(lambda core: core)
+        if core.state.delivering is not None:
+            delivery = self._deliver(core.state.delivering)
+            await self._settled(delivery, self._loop.time() + STATUS_WAIT_S)
+            core = await self._ask(lambda core: core)
+        return core.state, self._refusal
+
+    async def refused_of(self, batch: int, part: int, chunk: int) -> list[RefusedMessage]:
+        """See `StagedRows.next_refused`."""
+        return await self._rows.next_refused(self._identity, batch, part, chunk)
+
+    async def _delivered(
+        self, ask: Callable[[], Awaitable[A | Deliver]], wait_s: float
+    ) -> A | Waiting | Refused:
+        """The answer once nothing is to be delivered before it, or as far as that has come."""
         end_s = self._loop.time() + wait_s
         while True:
-            answer = await self._ask_surely(
-                lambda core: core.commit(batch, manifests, self._loop.time())
-            )
+            answer = await ask()
             if not isinstance(answer, Deliver):
                 return answer
+            self._refusal = ""
+            self._is_refused.clear()
+            self._is_asked.set()
             delivery = self._deliver(answer.batch)
-            await asyncio.wait([delivery], timeout=max(0.0, end_s - self._loop.time()))
+            await self._settled(delivery, end_s)
+            if self._refusal:
+                return Refused(answer.batch.number, self._refusal)
             if not delivery.done() or self._loop.time() >= end_s:
                 return Waiting(self._steps)
+
+    async def _settled(self, delivery: asyncio.Task[None], end_s: float) -> None:
+        """Wait until a delivery ends, or a queue refuses a message."""
+        refused = self._loop.create_task(self._is_refused.wait())
+        try:
+            await asyncio.wait(
+                [delivery, refused],
+                timeout=max(0.0, end_s - self._loop.time()),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            refused.cancel()
 
     async def abort(self, batch: int) -> None:
         """See `Coordinator.abort`. Raises StorageError."""
@@ -143,6 +220,7 @@ class WriterDesk:
             if core is None or etag is None or not core.is_over(self._loop.time()):
                 return
             self._core = None
+            await self._rows.forget_refused(self._identity)
             await self._rows.remove(self._identity, etag)
 
     # -- the row
@@ -185,38 +263,103 @@ class WriterDesk:
 
     async def _deliver_all(self, batch: Batch) -> None:
         """Enqueue a decided batch, and note that it is; ends where another desk has done so."""
+        self._told = ""
         for place in placed(batch):
             if not await self._keep_trying(batch, partial(self._deliver_one, batch, place)):
                 return
+        self._refusal = ""
         await self._keep_trying(batch, partial(self._note_delivered, batch.number))
+        await self._keep_trying(batch, self._forget_older)
 
     async def _keep_trying(self, batch: Batch, step: Callable[[], Awaitable[T]]) -> T:
         """Its result, however long that takes."""
         failures = 0
         while True:
+            self._is_asked.clear()
             try:
                 return await step()
+            except RefusedForGood as error:
+                self._note_refusal(batch, str(error))
             except (StorageError, StreamError) as error:
                 log.info(WAITS, self._identity, batch.number, error)
             except Exception:  # what cannot be, or is another's fault: it is decided all the same
                 log.exception(STUCK, self._identity, batch.number)
             failures += 1
-            await asyncio.sleep(RETRY.whole_s(failures))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RETRY.whole_s(failures)):
+                    await self._is_asked.wait()
+
+    def _note_refusal(self, batch: Batch, why: str) -> None:
+        """Tell who waits; the log hears of it once for each cause."""
+        if why != self._told:
+            log.error(REFUSED, self._identity, batch.number, why)
+        self._refusal = self._told = why
+        self._is_refused.set()
 
     async def _deliver_one(self, batch: Batch, place: Placed) -> bool:
-        """Enqueue a chunk; False: the batch is delivered, by another desk."""
+        """Enqueue a chunk; False: the batch is delivered, by another desk.
+
+        Raises RefusedForGood, and what passes.
+        """
         chunk = await self._rows.get(place.attempt, place.index)
         if chunk is None:
             await self._check_delivered(batch, place)
             return False
-        for outcome in await self._into.store(out_messages(chunk, self._identity, place.first)):
-            if isinstance(outcome, StreamError):
-                raise outcome
+        messages = out_messages(chunk, self._identity, place.first)
+        if await self._ask(lambda core: core.state.is_abandoned):
+            await self._settle(batch, place, messages)
+            return True
+        failures = [one for one in await self._offered(messages) if one is not None]
+        for failure in (*(one for one in failures if isinstance(one, RefusedForGood)), *failures):
+            raise failure
         self._steps += 1
         return True
 
+    async def _offered(self, messages: Sequence[OutMessage]) -> list[Exception | None]:
+        """Enqueue messages; of each why it is not stored, RefusedForGood if it never will be."""
+        try:
+            outcomes = await self._into.store(messages)
+        except ValueError:  # one is too large, since a limit was lowered, and none was sent
+            outcomes = [refusal_of(self._into, message) for message in messages]
+        return [failure_of(outcome) for outcome in outcomes]
+
+    async def _settle(self, batch: Batch, place: Placed, messages: Sequence[OutMessage]) -> None:
+        """Enqueue a chunk of which refused messages are given up.
+
+        They are noted before anything behind them is sent: from then on the queue would take their
+        sequences for known. Raises what passes.
+        """
+        rows, row = self._rows, (self._identity, batch.number)
+        given_up, etag = await rows.refused(*row, place.part, place.index)
+        places = {one.place for one in given_up}
+        if not given_up and not any(await self._offered(messages)):
+            self._steps += 1
+            return
+        for at, message in enumerate(messages):
+            if at in places:
+                continue
+            (failure,) = await self._offered([message])
+            self._steps += 1
+            if isinstance(failure, RefusedForGood):
+                why = str(failure)[:REASON_CHARS_MAX] if len(given_up) < REASONS_MAX else ""
+                given_up.append(refused_message(place, at, message, why))
+                etag = await rows.put_refused(*row, given_up, etag)
+            elif failure is not None:
+                raise failure
+
     async def _note_delivered(self, batch: int) -> None:
-        await self._ask(lambda core: core.delivered(batch, self._loop.time()))
+        """What was given up is counted by its rows: another desk may have noted some of it."""
+        refused, part, chunk = 0, 0, -1
+        while page := await self._rows.next_refused(self._identity, batch, part, chunk):
+            refused += len(page)
+            part, chunk = page[-1].part, page[-1].chunk
+        await self._ask(lambda core: core.delivered(batch, self._loop.time(), refused))
+
+    async def _forget_older(self) -> None:
+        """Keep what was given up of the batch that was abandoned last."""
+        last = await self._ask(lambda core: core.state.abandoned)
+        if last is not None:
+            await self._rows.forget_refused(self._identity, last.batch)
 
     async def _check_delivered(self, batch: Batch, place: Placed) -> None:
         """A chunk is not there: read what another desk has stored. Raises StorageUnavailable."""
@@ -224,3 +367,19 @@ class WriterDesk:
         found = await self._ask(lambda core: core.state.delivering)
         if found is not None and found.number == batch.number:
             raise StorageUnavailable(f"chunk {place.index} of attempt {place.attempt} is not there")
+
+
+def failure_of(outcome: Token | StreamError | None) -> Exception | None:
+    """Why a message is not stored; None: it is."""
+    if not isinstance(outcome, StreamError):
+        return None
+    if not is_final(outcome):
+        return outcome
+    return RefusedForGood(f"{type(outcome).__name__}: {outcome}")
+
+
+def refused_message(place: Placed, at: int, message: OutMessage, why: str) -> RefusedMessage:
+    """What is kept of a message that was given up."""
+    size, count = sum(map(len, message.items)), len(message.items)
+    key = message.stream.key
+    return RefusedMessage(place.part, place.index, at, key, count, size, why)

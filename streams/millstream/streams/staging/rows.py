@@ -1,4 +1,5 @@
-"""What is stored of staged writes: a row for each writer, and one for each chunk.
+"""What is stored of staged writes: a row for each writer, one for each chunk, and one for each
+chunk of which messages were given up.
 
 Owns: keys and forms of these rows. Not: when they are written (`desk`). Invariants: a chunk that is
 stored never changes, so storing it again is harmless; a writer's row is written by compare-and-set.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from urllib.parse import quote
 
 import msgspec
 
@@ -20,7 +22,10 @@ from .coordinator import WriterState
 __all__ = [
     "CHUNK_BYTES_MAX",
     "NAME",
+    "REASONS_MAX",
+    "REASON_CHARS_MAX",
     "Chunk",
+    "RefusedMessage",
     "StagedMessage",
     "StagedRows",
     "StoredChunk",
@@ -28,6 +33,9 @@ __all__ = [
 ]
 
 CHUNK_BYTES_MAX = 1 << 20
+REASONS_MAX = 100
+"""Refusals of one chunk that are kept with their reasons."""
+REASON_CHARS_MAX = 500
 SWEPT_AT_ONCE = 16
 """Chunks that are read in one page, to delete them."""
 NO_FENCE = 0
@@ -41,6 +49,23 @@ class StagedMessage(msgspec.Struct, array_like=True, frozen=True):
     key: str
     items: list[bytes]
     headers: dict[str, str] | None = None
+
+
+class RefusedMessage(msgspec.Struct, array_like=True, frozen=True):
+    """A message of a decided batch that queues refuse for good, and that was given up.
+
+    Attributes: `part`, `chunk`, `place`: where in its batch, from 0; `key` of its stream; `items`,
+    `size_bytes`: how many, and their bytes; `why`: the queue's answer, empty where many of its
+    chunk were refused before (`REASONS_MAX`).
+    """
+
+    part: int
+    chunk: int
+    place: int
+    key: str
+    items: int
+    size_bytes: int
+    why: str = ""
 
 
 class Chunk(msgspec.Struct, array_like=True, frozen=True):
@@ -60,6 +85,7 @@ class Chunk(msgspec.Struct, array_like=True, frozen=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_chunk = msgspec.msgpack.Decoder(Chunk).decode
+_decode_refused = msgspec.msgpack.Decoder(list[RefusedMessage]).decode
 _decode_state = msgspec.msgpack.Decoder(WriterState).decode
 
 
@@ -102,6 +128,7 @@ class StagedRows:
         self._store = store
         self._writers = f"staged/{provider}/writer/"
         self._chunks = f"staged/{provider}/chunk/"
+        self._refused = f"staged/{provider}/refused/"
 
     async def read(self, writer: str) -> tuple[WriterState, Etag | None]:
         """A writer's state, fresh if there is none. Raises StorageError."""
@@ -156,6 +183,53 @@ class StagedRows:
         while rows := await self._store.scan(prefix, "", SWEPT_AT_ONCE):
             for key, row in rows:
                 await self._clear(key, row.etag)
+
+    # -- what was given up
+
+    def _refused_of(self, writer: str, batch: int | None = None) -> str:
+        """A prefix of keys; names of writers may have a `/`."""
+        prefix = f"{self._refused}{quote(writer, safe='')}/"
+        return prefix if batch is None else f"{prefix}{batch:020}/"
+
+    async def refused(
+        self, writer: str, batch: int, part: int, chunk: int
+    ) -> tuple[list[RefusedMessage], Etag | None]:
+        """What was given up of a chunk of a batch. Raises StorageError."""
+        row = await self._store.read(f"{self._refused_of(writer, batch)}{part:020}/{chunk:05}")
+        return ([], None) if row is None else (_decode_refused(row.data), row.etag)
+
+    async def put_refused(
+        self, writer: str, batch: int, messages: Sequence[RefusedMessage], expect: Etag | None
+    ) -> Etag:
+        """Store what was given up of a chunk, one message at least. Raises Conflict,
+        StorageError."""
+        key = f"{messages[0].part:020}/{messages[0].chunk:05}"
+        data = _encode(messages)
+        return await self._store.write(
+            f"{self._refused_of(writer, batch)}{key}", data, expect, NO_FENCE
+        )
+
+    async def next_refused(
+        self, writer: str, batch: int, part: int, chunk: int
+    ) -> list[RefusedMessage]:
+        """What was given up in the next chunk behind this one that has any; [] at the end.
+
+        Raises StorageError.
+        """
+        prefix = self._refused_of(writer, batch)
+        after = f"{prefix}{part:020}/{chunk:05}" if chunk >= 0 else ""
+        rows = await self._store.scan(prefix, after, 1)
+        return _decode_refused(rows[0][1].data) if rows else []
+
+    async def forget_refused(self, writer: str, but: int | None = None) -> None:
+        """Delete what was given up of a writer's batches, but of one. Raises StorageError."""
+        prefix, after = self._refused_of(writer), ""
+        kept = "" if but is None else self._refused_of(writer, but)
+        while rows := await self._store.scan(prefix, after, SWEPT_AT_ONCE):
+            for key, row in rows:
+                after = key
+                if not (kept and key.startswith(kept)):
+                    await self._clear(key, row.etag)
 
     async def _clear(self, key: str, etag: Etag) -> None:
         try:

@@ -2,7 +2,7 @@
 
 Owns: `StagedAttempt`, `StagedBatch`: calls, how long they are tried again. Not: the target
 (`target`), what a chunk has (whoever writes). Invariants: everything is asked for again until it is
-answered, which is harmless; at most `window` chunks are out.
+answered, which is harmless; at most `window` chunks of `WINDOW_BYTES_MAX` bytes are out.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import msgspec
 
 from millstream.runtime import NotHosted, QueueFull, StorageError, StreamError
 from millstream.runtime.extending import Backoff, Gateway, SystemTarget
-from millstream.streams.publishing.numbered import OPENING_S, PASSING
+from millstream.streams.publishing.numbered import OPENING_S, PASSING, WINDOW_BYTES_MAX
 
 from .batch import Manifest
-from .coordinator import Done, Full, Gone, Waiting
+from .coordinator import Begun, Done, Full, Gone, Refused, Waiting
 from .target import COMMIT_WAIT_S_MAX, FORM, Staged, StagingTarget
 
 __all__ = ["StagedAttempt", "StagedBatch", "StagedWriterName"]
@@ -135,7 +135,9 @@ class StagedAttempt:
         self._patience = Patience(self._where, patience_s)
         self._loop = asyncio.get_running_loop()
         self._out: deque[asyncio.Task[Staged]] = deque()
+        self._sizes: deque[int] = deque()  # their bytes
         self._chunks: list[Staged] = []
+        self.limits = Begun()  # of each message, once it is open
 
     async def begin(self) -> bool:
         """Open it; False: the batch is decided, there is nothing to write.
@@ -160,13 +162,19 @@ class StagedAttempt:
         )
         if isinstance(answer, Gone):
             raise self._dropped()
-        return not isinstance(answer, Done)
+        if isinstance(answer, Begun):
+            self.limits = answer
+        return isinstance(answer, Begun)
 
     async def stage(self, messages: bytes) -> None:
         """Send a chunk; return when another one may be sent. Raises as `begin`, and StreamError:
         the attempt was dropped meanwhile."""
+        while self._out and sum(self._sizes) + len(messages) > WINDOW_BYTES_MAX:
+            await self._settle_first()
         index = len(self._chunks) + len(self._out)
-        self._out.append(self._loop.create_task(self._stage(index, msgspec.Raw(messages))))
+        task = self._loop.create_task(self._stage(index, msgspec.Raw(messages)))
+        self._out.append(task)
+        self._sizes.append(len(messages))
         while len(self._out) >= self._window:
             await self._settle_first()
 
@@ -187,6 +195,7 @@ class StagedAttempt:
         """Give up what is out; again is harmless."""
         out = list(self._out)
         self._out.clear()
+        self._sizes.clear()
         for task in out:
             task.cancel()
         await asyncio.gather(*out, return_exceptions=True)
@@ -194,6 +203,7 @@ class StagedAttempt:
     async def _settle_first(self) -> None:
         self._chunks.append(await self._out[0])
         self._out.popleft()
+        self._sizes.popleft()
 
     async def _stage(self, index: int, messages: msgspec.Raw) -> Staged:
         name = self._name
@@ -236,14 +246,15 @@ class StagedBatch:
     async def commit(self, manifests: Sequence[Manifest]) -> int:
         """Decide it; return when all of it is accepted: how many messages, -1 if not known.
 
-        Raises StreamError (nothing is decided: attempts were dropped), QueueFull (it is decided,
+        Raises StreamError (nothing is decided: attempts were dropped; or a queue refuses a message
+        of a decided batch for good, which an operator has to see to), QueueFull (it is decided,
         and nothing more of it was accepted for `patience_s`; it arrives later), the last error when
         nothing was answered for so long (what was decided is not known: commit again), ValueError.
         """
         name, asking = self._name, Patience(self._where, self._patience_s)
         waiting, steps = Patience(self._where, self._patience_s), -1
         while True:
-            answer: Done | Gone | Waiting = await asking.ask(
+            answer: Done | Gone | Waiting | Refused = await asking.ask(
                 lambda: self._gateway.call(
                     name.writer,
                     name.target,
@@ -257,6 +268,8 @@ class StagedBatch:
             )
             if isinstance(answer, Done):
                 return answer.messages
+            if isinstance(answer, Refused):
+                raise StreamError(self._refused(answer))
             if isinstance(answer, Gone):
                 raise StreamError(
                     f"{self._where} is not committed: attempts were dropped, since nothing was "
@@ -272,6 +285,16 @@ class StagedBatch:
                     "later; do not write it under another name"
                 )
             )
+
+    def _refused(self, answer: Refused) -> str:
+        name = self._name
+        command = f"millstream staged abandon {name.namespace} {name.writer} {answer.batch}"
+        return (
+            f"{self._where} is not published wholly: batch {answer.batch} is decided, and a queue "
+            f"refuses a message of it for good: {answer.why}. Let the queue accept it (a higher "
+            "limit), and write again, or give up what is refused, and publish the rest: "
+            f"`{command}`"
+        )
 
     async def abort(self) -> None:
         """Drop what is open of it; what is decided stays so. Raises as calls do."""

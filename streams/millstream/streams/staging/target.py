@@ -17,18 +17,24 @@ import msgspec
 from millstream.runtime import ConfigError, NotInCluster, SiloUnavailable, StorageUnavailable
 from millstream.runtime.extending import Role, SystemTarget, open_to, shown
 from millstream.streams.contracts.identity import QueueId, StreamId
+from millstream.streams.contracts.message import OutMessage, ProducerMark, message_bytes
 from millstream.streams.publishing.ingest import IngestMessage, producer_of
 from millstream.streams.publishing.split import PublishLimits, check_size
 
 from .batch import CHUNKS_MAX, Manifest
-from .coordinator import Begun, Done, Full, Gone, Leased, Waiting
-from .rows import NAME, Chunk, StagedMessage, StagedRows, StoredChunk
+from .coordinator import Abandoned, Begun, Done, Full, Gone, Leased, Refused, Waiting
+from .rows import NAME, Chunk, RefusedMessage, StagedMessage, StagedRows, StoredChunk
+from .status import WriterStatus, status_of
 
 __all__ = ["FORM", "Staged", "StagingTarget"]
 
-FORM = 1
+FORM = 2
 """Of these calls: a writer of another form is refused."""
 WRITER_BYTES_MAX = 512
+WRITERS_MAX = 100
+"""Writers in one list."""
+LANE_BYTES_MAX = 256
+"""Of the name of a queue, as far as writers leave room for it in each message."""
 COMMIT_WAIT_S_MAX = 5.0
 """How long a commit is kept waiting; then it is answered, and asked again."""
 NUMBER_MAX = 1 << 62
@@ -53,7 +59,14 @@ class Writer(Protocol):
     def lease(self, attempt: str, size_bytes: int) -> Coroutine[Any, Any, Leased | Full | Gone]: ...
     def commit(
         self, batch: int, manifests: list[Manifest], wait_s: float
-    ) -> Coroutine[Any, Any, Done | Gone | Waiting]: ...
+    ) -> Coroutine[Any, Any, Done | Gone | Waiting | Refused]: ...
+    def abandon(
+        self, batch: int, wait_s: float
+    ) -> Coroutine[Any, Any, Abandoned | Waiting | Refused | None]: ...
+    def status(self) -> Coroutine[Any, Any, WriterStatus]: ...
+    def refused(
+        self, batch: int, part: int, chunk: int
+    ) -> Coroutine[Any, Any, list[RefusedMessage]]: ...
     def abort(self, batch: int) -> Coroutine[Any, Any, None]: ...
 
 
@@ -108,7 +121,16 @@ class StagingTarget(SystemTarget):
         check_number("batch", batch)
         check_number("part", part)
         check_attempt(attempt)
-        return await answered(self._of(namespace, writer).begin(attempt, batch, part, once))
+        answer = await answered(self._of(namespace, writer).begin(attempt, batch, part, once))
+        return self._with_limits(namespace, writer) if isinstance(answer, Begun) else answer
+
+    def _with_limits(self, namespace: str, writer: str) -> Begun:
+        """What each message of an attempt may have, beside the names that are added here."""
+        mark = ProducerMark(f"{producer_of(namespace, writer)}/{'q' * LANE_BYTES_MAX}", 0)
+        head = message_bytes(OutMessage(StreamId(namespace, ""), (), {}, mark))
+        queue, content = self._limits.queue, self._limits.message_bytes_max
+        bytes_max = max(1, min(queue.bytes_max - head, content))
+        return Begun(queue.items_max, bytes_max)
 
     @open_to(Role.CLIENT)
     async def stage(
@@ -131,8 +153,10 @@ class StagingTarget(SystemTarget):
             raise ValueError(
                 f"chunk {index} of an attempt; CHUNKS_MAX is {CHUNKS_MAX}: write less in one batch"
             )
-        chunk = StoredChunk(self._chunk(namespace, messages))
-        answer = await answered(self._of(namespace, writer).lease(attempt, len(chunk.data)))
+        of = self._of(namespace, writer)
+        identity = producer_of(namespace, writer)
+        chunk = StoredChunk(self._chunk(namespace, identity, messages))
+        answer = await answered(of.lease(attempt, len(chunk.data)))
         if not isinstance(answer, Leased):
             return answer
         try:
@@ -143,21 +167,23 @@ class StagingTarget(SystemTarget):
             raise StorageUnavailable(text) from None
         return Staged(found.lanes, found.counts())
 
-    def _chunk(self, namespace: str, messages: list[IngestMessage]) -> Chunk:
+    def _chunk(self, namespace: str, identity: str, messages: list[IngestMessage]) -> Chunk:
         lanes: dict[str, int] = {}
         staged = []
         for one in messages:
             stream, items = StreamId(namespace, one.key), [bytes(item) for item in one.items]
-            check_size(stream, items, one.headers, self._limits)
-            lane = lanes.setdefault(self._queue_of(stream), len(lanes))
+            queue = self._queue_of(stream)
+            mark = ProducerMark(f"{identity}/{queue}", 0)
+            check_size(OutMessage(stream, items, one.headers or {}, mark), self._limits)
+            lane = lanes.setdefault(queue, len(lanes))
             staged.append(StagedMessage(lane, one.key, items, one.headers))
         return Chunk(namespace, list(lanes), staged)
 
     @open_to(Role.CLIENT)
     async def commit(
         self, namespace: str, writer: str, batch: int, manifests: list[Manifest], wait_s: float
-    ) -> Done | Gone | Waiting:
-        """Decide a batch, and wait until it is delivered.
+    ) -> Done | Gone | Waiting | Refused:
+        """Decide a batch, and wait until it is delivered. Refused: a queue never accepts it all.
 
         Args:
             manifests: of the attempts that are to be seen, one for each part.
@@ -168,6 +194,67 @@ class StagingTarget(SystemTarget):
         check_number("batch", batch)
         wait_s = min(wait_s, COMMIT_WAIT_S_MAX)
         return await answered(self._of(namespace, writer).commit(batch, manifests, wait_s))
+
+    @open_to(Role.OPERATOR)
+    async def abandon(
+        self, namespace: str, writer: str, batch: int, wait_s: float
+    ) -> Abandoned | Waiting | Refused:
+        """Give up what queues refuse for good of a decided batch; what they accept is published.
+
+        Raises LookupError: the batch does not wait to be published. StorageError.
+        """
+        check_number("batch", batch)
+        wait_s = min(wait_s, COMMIT_WAIT_S_MAX)
+        answer = await answered(self._of(namespace, writer).abandon(batch, wait_s))
+        if answer is None:
+            raise LookupError(
+                f"batch {batch} of writer {shown(writer)} in {shown(namespace)} does not wait to "
+                "be published: `millstream staged list` says which batches do"
+            )
+        return answer
+
+    @open_to(Role.OPERATOR)
+    async def writers(self, after: str, limit: int) -> list[WriterStatus]:
+        """Writers behind an identity, in order; of those whose batch waits also why.
+
+        Raises ValueError (the limit), StorageError.
+        """
+        if not 1 <= limit <= WRITERS_MAX:
+            raise ValueError(f"limit is {limit}; it must be 1 to {WRITERS_MAX}")
+        found = []
+        for writer, state in await self._rows.writers(after, limit):
+            if state.delivering is None:
+                found.append(status_of(writer, state))
+            else:
+                found.append(await answered(self._writer(writer).status()))
+        return found
+
+    @open_to(Role.OPERATOR)
+    async def status(self, namespace: str, writer: str) -> WriterStatus:
+        """What is staged and decided of a writer. Raises LookupError: nothing ever was.
+        StorageError."""
+        identity = producer_of(namespace, writer)
+        if (await self._rows.read(identity))[1] is None:
+            raise LookupError(
+                f"there is no writer {shown(writer)} in {shown(namespace)}: `millstream staged "
+                "list` says which there are"
+            )
+        return await answered(self._of(namespace, writer).status())
+
+    @open_to(Role.OPERATOR)
+    async def refused(
+        self, namespace: str, writer: str, batch: int, part: int, chunk: int
+    ) -> list[RefusedMessage]:
+        """Messages of a batch that were given up, in the next chunk behind this one that has any.
+
+        Args:
+            part, chunk: 0 and -1 at first, then those of the last message of the answer.
+
+        Returns [] at the end. Raises StorageError.
+        """
+        check_number("batch", batch)
+        check_number("part", part)
+        return await answered(self._of(namespace, writer).refused(batch, part, chunk))
 
     @open_to(Role.CLIENT)
     async def abort(self, namespace: str, writer: str, batch: int) -> None:

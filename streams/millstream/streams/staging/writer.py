@@ -19,8 +19,19 @@ from millstream.runtime import Grain, NotInCluster, StorageError, grain
 from millstream.runtime.extending import Backoff, isolated, services_of
 
 from .batch import Manifest
-from .coordinator import Begun, Done, Full, Gone, Leased, Waiting
+from .coordinator import (
+    Abandoned,
+    Begun,
+    Done,
+    Full,
+    Gone,
+    Leased,
+    Refused,
+    Waiting,
+)
 from .desk import WriterDesk
+from .rows import RefusedMessage
+from .status import WriterStatus, status_of
 
 __all__ = ["StagedWriter", "writer_grain_of", "writer_name"]
 
@@ -75,7 +86,7 @@ class StagedWriter(Grain):
     @isolated
     async def commit(
         self, batch: int, manifests: list[Manifest], wait_s: float
-    ) -> Done | Gone | Waiting:
+    ) -> Done | Gone | Waiting | Refused:
         """Decide a batch, and wait so long until it is delivered. Raises ValueError,
         StorageError."""
         try:
@@ -85,6 +96,30 @@ class StagedWriter(Grain):
         finally:
             self._look_after()
             self._news.set()  # perhaps there is room to be made
+
+    @isolated
+    async def abandon(self, batch: int, wait_s: float) -> Abandoned | Waiting | Refused | None:
+        """Give up what queues refuse of a decided batch; None: it does not wait. Raises
+        StorageError."""
+        try:
+            return await self._desk.abandon(batch, wait_s)
+        except NotInCluster:  # this activation ends, and starts no delivery
+            return Waiting(-1)
+        finally:
+            self._look_after()
+
+    @isolated
+    async def status(self) -> WriterStatus:
+        """What is staged and decided of the writer. Raises StorageError."""
+        try:
+            return status_of(self.key, *await self._desk.state())
+        finally:
+            self._look_after()  # what waits is tried, so that the next answer knows why
+
+    @isolated
+    async def refused(self, batch: int, part: int, chunk: int) -> list[RefusedMessage]:
+        """What was given up in the next chunk behind this one. Raises StorageError."""
+        return await self._desk.refused_of(batch, part, chunk)
 
     @isolated
     async def abort(self, batch: int) -> None:

@@ -25,7 +25,9 @@ from millstream.runtime import (
     QueueFenced,
     QueueFull,
     QueueUnavailable,
+    StorageUnavailable,
 )
+from millstream.runtime.testing import FailingStore
 
 
 async def filled(topic: LedgerTopic, count: int, first: int = 1) -> None:
@@ -158,6 +160,44 @@ async def test_what_was_acknowledged_and_stored_does_not_come_again_after_a_cras
     async with machine.topics() as topics:
         billing = await (await topics.topic("orders")).subscribe("billing")
         assert values(await billing.batch()) == ["m3", "m4", "m5"]
+
+
+@pytest.mark.parametrize("fails", [None, 0, 1, 2])
+@virtually
+async def test_a_flush_stores_every_partition_also_if_that_of_one_fails(fails: int | None) -> None:
+    machine = Machine()
+    machine.store = store = FailingStore()
+    topics = await machine.topics().__aenter__()
+    orders = await topics.topic("orders", partitions=3)
+    for _ in range(4 * 3):
+        await orders.produce(None, b"m")  # partitions take turns
+    billing = await orders.subscribe("billing")
+    for partition in range(3):
+        billing.acknowledge_upto(Position(partition, 2))
+    if fails is None:
+        await billing.flush()
+    else:
+        prefix = f"ledger/topics/cursors/orders%2F{fails}/"
+        assert store.range(prefix, "", 9)
+        store.fail("write", prefix, times=100)
+        with pytest.raises(StorageUnavailable):
+            await billing.flush()
+    machine.die()
+    machine.store = copied(store)
+    async with machine.topics() as topics:
+        billing = await (await topics.topic("orders")).subscribe("billing")
+        came = [one.position for _ in range(9) for one in await billing.batch()]
+        wanted = {p: [3, 4] if p != fails else [1, 2, 3, 4] for p in range(3)}
+        for partition, numbers in wanted.items():
+            assert [one.number for one in came if one.partition == partition] == numbers
+
+
+def copied(store: FailingStore) -> FailingStore:
+    """The same rows, in a store that does not fail."""
+    made = FailingStore()
+    for key, row in store.range("", "", 10_000):
+        made.put(key, row.data, None, 0)
+    return made
 
 
 @virtually

@@ -132,6 +132,26 @@ def test_a_fence_counts_from_when_it_was_asked_for() -> None:
     on_loop(main)
 
 
+def test_a_fence_again_waits_for_what_its_own_recovery_has_added() -> None:
+    """The second attempt in a term reads what the first one wrote back, and must find all of it
+    after a power failure, too."""
+
+    async def main() -> None:
+        disk = new_disk()
+        bookie = await opened(disk)
+        await bookie.fence(1, 2)
+        disk.stall(5.0)
+        added = asyncio.ensure_future(bookie.add(2, [entry(1, 0)]))
+        await asyncio.sleep(0)
+        again = asyncio.ensure_future(bookie.fence(1, 2))
+        await asyncio.sleep(4)
+        assert not added.done() and not again.done()
+        await again
+        assert added.done()
+
+    on_loop(main)
+
+
 def test_a_second_fence_of_the_same_term_waits_for_the_first() -> None:
     async def main() -> None:
         disk = new_disk()

@@ -383,3 +383,25 @@ def test_on_a_full_disk_empty_segments_go_first_and_others_are_compacted_if_ther
             assert (await bookie.read(1, number, 1, 10_000)).entries
 
     on_loop(main)
+
+
+def test_a_ledger_is_deleted_from_when_its_tombstone_was_asked_for() -> None:
+    """Until it is durable nothing is added to the ledger, and nothing of it is denied."""
+
+    async def main() -> None:
+        disk = new_disk()
+        bookie = await filled(disk, ledgers=2, entries=2)
+        disk.stall(5.0)
+        collecting = asyncio.ensure_future(bookie.collect(gone(1)))
+        await asyncio.sleep(1.0)
+        assert not collecting.done()
+        with pytest.raises(LedgerFenced, match="ledger 1 was deleted"):
+            await bookie.add(0, [entry(1, 2, 900)])
+        with pytest.raises(LedgerFenced, match="ledger 1 was deleted"):
+            await bookie.add(9, [entry(1, 2, 900)])
+        assert (await bookie.read(1, 2, 9, 9)).missing is Missing.UNKNOWN
+        assert (await bookie.read(2, 2, 9, 9)).missing is Missing.ABSENT
+        await collecting
+        assert bookie.store.ledgers() == [2]
+
+    on_loop(main)

@@ -26,6 +26,7 @@ from millstream.providers.ledger.protocol.errors import DirectoryRefused
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
 from millstream.providers.ledger.recovery.needs import spans_of
 from millstream.runtime import MemoryStateStore
+from millstream.runtime.extending import unseal
 from millstream.runtime.testing import Random, SimCluster, SimDisk
 
 __all__ = ["Damage", "bad_copies", "copies_at", "flip"]
@@ -155,4 +156,5 @@ class Damage:
     def _rows(self, folder: str, kind: type[T]) -> list[T]:
         """What is stored, also while the store fails."""
         rows = MemoryStateStore.range(self._store, f"ledger/sim/{folder}", "", RANGE_MAX)
-        return [msgspec.msgpack.decode(row.data, type=kind) for _, row in rows]
+        datas = [unseal(key, row.data).content for key, row in rows]
+        return [msgspec.msgpack.decode(data, type=kind) for data in datas]

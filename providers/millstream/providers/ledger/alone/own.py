@@ -173,7 +173,8 @@ class OwnLedgers:
         first = refused or errors[0]
         cls = StorageUnavailable if refused is None else ConfigError
         if usual is None or len(failed) == len(self._places):
-            raise cls(text) from first
+            is_told = len(failed) == 1 and refused is not None  # a refusal names the file
+            raise cls(str(first) if is_told else text) from first
         here = self._bookies.here()
         ledgers = [record async for record in self._ledger_rows.scan()]
         topics = [record async for record in self._topic_rows.scan()]

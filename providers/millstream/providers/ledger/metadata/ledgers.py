@@ -18,10 +18,12 @@ from millstream.providers.ledger.protocol.record import LedgerRecord
 from .metadata import Metadata
 from .rows import Rows
 
-__all__ = ["LEDGER_ID_BLOCK", "LedgerIds", "ledger_rows"]
+__all__ = ["LEDGER_ID_BLOCK", "LEDGER_ID_BLOCK_MAX", "LedgerIds", "ledger_rows"]
 
 LEDGER_ID_BLOCK = 16
-"""Numbers that a process takes at once; those that it did not use are lost when it ends."""
+"""Numbers that a process takes at once, at least; those that it does not use are lost."""
+LEDGER_ID_BLOCK_MAX = 4_096
+"""Numbers that a process takes at once, at most: as many as callers wait for."""
 FIRST_LEDGER = 1
 PROVED_MAX = 256
 """Numbers of which one collection proves that no ledger has them."""
@@ -43,26 +45,42 @@ class Counter(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LedgerIds:
-    """Numbers for new ledgers, taken from one row in blocks; they rise within a process."""
+    """Numbers for new ledgers, taken from one row in blocks; they rise within a process.
 
-    __slots__ = ("_block", "_counter", "_end", "_next", "_rows", "_taking")
+    A block has a number for each caller that waits for one, so many ledgers that are made at once
+    cost one write together.
+    """
+
+    __slots__ = ("_block", "_counter", "_end", "_next", "_rows", "_taking", "_waiting")
 
     def __init__(self, metadata: Metadata, block: int = LEDGER_ID_BLOCK) -> None:
         self._counter: Rows[str, Counter] = Rows(metadata, "", Counter, str, is_witnessed=True)
         self._rows = ledger_rows(metadata)
         self._block = block
-        self._next = self._end = 0
+        self._next = self._end = self._waiting = 0
         self._taking = asyncio.Lock()
 
     async def next(self) -> int:
         """A number that no ledger has or had. Raises StorageError."""
-        async with self._taking:
-            if self._next == self._end:
-                # in doubt a block is taken twice, and one is lost
-                taken = await self._counter.update("counter", self._advanced)
-                self._next, self._end = taken.free - self._block, taken.free
-            self._next += 1
-            return self._next - 1
+        self._waiting += 1
+        try:
+            async with self._taking:
+                if self._next == self._end:
+                    await self._take(min(max(self._block, self._waiting), LEDGER_ID_BLOCK_MAX))
+                self._next += 1
+                return self._next - 1
+        finally:
+            self._waiting -= 1
+
+    async def _take(self, count: int) -> None:
+        """Take the next numbers. In doubt a block is taken twice, and one is lost."""
+
+        def advanced(found: Counter | None) -> Counter:
+            known = found or Counter(FIRST_LEDGER)
+            return msgspec.structs.replace(known, free=known.free + count)
+
+        taken = await self._counter.update("counter", advanced)
+        self._next, self._end = taken.free - count, taken.free
 
     async def is_late(self, number: int) -> bool:
         """May others take a ledger for gone that was just stored under this number? Then it must
@@ -104,7 +122,3 @@ class LedgerIds:
 
     async def _read(self) -> Counter:
         return await self._counter.read("counter") or Counter(FIRST_LEDGER)
-
-    def _advanced(self, found: Counter | None) -> Counter:
-        known = found or Counter(FIRST_LEDGER)
-        return msgspec.structs.replace(known, free=known.free + self._block)

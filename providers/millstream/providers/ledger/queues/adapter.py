@@ -84,6 +84,7 @@ class LedgerAdapter:
     def __init__(
         self, host: AdapterHost, node: LedgerNode, options: LedgerOptions, era: int
     ) -> None:
+        self.message_limits = options.message_limits
         self._node = node
         self._era = era
         self._target = self._shared(host, node)

@@ -11,9 +11,11 @@ from millstream.providers.ledger.bookie.options import BookieOptions
 from millstream.providers.ledger.protocol.entry import HEAD_BYTES
 from millstream.providers.ledger.recovery.options import RecoveryOptions
 from millstream.providers.ledger.scrubbing.options import ScrubOptions
+from millstream.providers.ledger.topic.form import FRAME_BYTES
 from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.runtime import ConfigError
 from millstream.runtime.extending import check_fields
+from millstream.streams import MessageLimits
 
 __all__ = ["LedgerOptions"]
 
@@ -44,6 +46,11 @@ class LedgerOptions:
     bookie: BookieOptions = field(default_factory=BookieOptions)
     recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
     scrub: ScrubOptions = field(default_factory=ScrubOptions)
+
+    @property
+    def message_limits(self) -> MessageLimits:
+        """The largest message of a stream: it is in one entry."""
+        return MessageLimits(bytes_max=max(1, self.topic.entry_bytes_max - FRAME_BYTES))
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -12,6 +12,7 @@ from millstream.providers.priority.core.errors import (
     OwnerLost,
     PriorityQueueError,
     PriorityQueueFull,
+    RequestInvalid,
 )
 from millstream.providers.priority.surface.given import NewMessage
 from millstream.providers.priority.surface.queue import PriorityQueue
@@ -46,10 +47,11 @@ async def enqueued(
         some = ready[stored : stored + at_once]
         try:
             await queue.enqueue_many(some, all_or_nothing=True)
-        except PriorityQueueFull as error:
+        except (PriorityQueueFull, RequestInvalid) as error:
             if len(some) == 1:
-                raise EnqueueFailed([None] * stored, QueueFull(str(error))) from None
-            at_once = (len(some) + 1) // 2  # perhaps there is room for the first ones
+                kind = QueueFull if isinstance(error, PriorityQueueFull) else StreamError
+                raise EnqueueFailed([None] * stored, kind(str(error))) from None
+            at_once = (len(some) + 1) // 2  # perhaps the first ones are accepted
         except MillstreamError as error:
             raise EnqueueFailed([None] * stored, cause_of(queue.name, error)) from None
         else:

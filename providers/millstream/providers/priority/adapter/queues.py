@@ -16,7 +16,7 @@ from millstream.providers.priority.owner.target import QueuesTarget
 from millstream.providers.priority.surface.queue import PriorityQueue
 from millstream.runtime import EnqueueFailed, MillstreamError, QueueUnavailable
 from millstream.runtime.extending import check_kind, check_text
-from millstream.streams import AdapterHost, Capability, OutMessage, QueueId, Token
+from millstream.streams import AdapterHost, Capability, MessageLimits, OutMessage, QueueId, Token
 
 from .opener import HostOpener
 from .options import STREAM_KEY, DeadlineOptions
@@ -78,6 +78,7 @@ class DeadlineAdapter:
         self._part = part
         self._is_durable = is_durable
         self._options = options
+        self.message_limits = MessageLimits(bytes_max=options.payload_bytes_max)
         self._opener = HostOpener(host)
         self._queues: dict[QueueId, PriorityQueue] = {}
         self._made: set[QueueId] = set()  # with these settings, as far as is known here

@@ -302,6 +302,7 @@ class Dispatch:
             del self._lagging[key]  # one by one: a step that fails takes no other's place
             if subscriber.delivery is not None:
                 self._step(subscriber, subscriber.delivery, Fetched())
+        self._source.progressed()
         self.pump()
 
     # -- what it looks like

@@ -8,7 +8,7 @@ not later than the agent ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from msgspec import structs
@@ -126,9 +126,16 @@ class Standing:
         self._behind.stored(progress)
         for one in self._notes:
             one.stored(progress)
-        known = {(entry.stream, entry.subscription) for entry in progress.behind}
+        self._answer({(entry.stream, entry.subscription) for entry in progress.behind})
+
+    def look(self) -> None:
+        """Who is awaited may be behind no more: then the record will never say so, and need not."""
+        if self._waiters:
+            self._answer(())
+
+    def _answer(self, stored: Collection[SubscriptionKey]) -> None:
         for key in list(self._waiters):
-            if key in known or self._behind.get(key) is None:
+            if key in stored or self._behind.get(key) is None:
                 self._waiters.pop(key).set_result(True)
 
     def handoff(self, *, is_known: bool) -> Progress | None:
@@ -166,7 +173,8 @@ class Standing:
         return frozenset() if is_acked or (was_done and not self._behind.matters) else None
 
     def until_stored(self, key: SubscriptionKey) -> asyncio.Future[bool]:
-        """True once the record says that a subscription is behind, False if it never will."""
+        """True once the record says that a subscription is behind, or it is so no more; False if
+        neither will be."""
         waiter = self._waiters.get(key)
         if waiter is None:
             waiter = self._waiters[key] = asyncio.get_running_loop().create_future()

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from millstream.runtime.extending import Backoff
 from millstream.streams.agent.cache.queue_cache import QueueCache
@@ -89,6 +90,7 @@ class ReaderCore:
         "_empty_reads",
         "_failures",
         "_gap_first",
+        "_given",
         "_has_wakeup",
         "_is_log",
         "_is_paused",
@@ -146,6 +148,7 @@ class ReaderCore:
             cache, behind, options, capabilities, self._retries, now_s
         )
         self._acks = settling.acks
+        self._given: Token | None = None  # the last that the present receiver has returned
         self._out: list[Action] = []
         self._waiting: list[QueueMessage] = []  # read, and not in the cache
         self.done_before = done_before or DoneBefore()
@@ -255,7 +258,7 @@ class ReaderCore:
     def _opened(self, event: Opened | Gone) -> None:
         if event.serial != self._serial or self._stage is not Stage.OPENING:
             return
-        self._stage, self._start_until_s = Stage.OPEN, math.inf
+        self._stage, self._start_until_s, self._given = Stage.OPEN, math.inf, None
         if isinstance(event, Gone) and (event.first is None or event.first != self._gap_first):
             self._gap_first = event.first
             self._out.append(Gap(self.position, event.first))
@@ -269,11 +272,16 @@ class ReaderCore:
             return  # it was let go of: the next one reads this again
         self._read_until_s = math.inf
         try:
-            messages = checked_messages(event.answer, self.position, self._is_log, event.where)
+            messages = checked_messages(
+                event.answer, self.position, self._is_log, event.where, given=self._given
+            )
         except AdapterFault as fault:
             self._replace(str(fault), now_s)
             return
         self._failures = 0
+        answer: Any = event.answer
+        if answer:
+            self._given = answer[-1].token
         if messages or not event.answer:  # what is known all of it says nothing of the backlog
             self._mark_repeats(messages)
         if self.done_before:

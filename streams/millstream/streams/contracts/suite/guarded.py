@@ -97,6 +97,7 @@ class GuardedReceiver:
     def __init__(self, raw: QueueReceiver, is_ordered: bool) -> None:
         self.raw = raw
         self._is_ordered = is_ordered
+        self._given: Token | None = None
 
     async def start(self, after: Token | None = None) -> None:
         await within(self.raw.start(after), START_LIMIT_S, "start")
@@ -105,11 +106,14 @@ class GuardedReceiver:
         call = self.raw.read(max_events, max_bytes, wait_s)
         answer = await within(call, wait_s + CALL_LIMIT_S, f"read(wait_s={wait_s:g})")
         try:
-            return checked_messages(answer, None, self._is_ordered, "read")
+            found = checked_messages(answer, None, self._is_ordered, "read", given=self._given)
         except AdapterFault as fault:
             raise ContractBroken(
                 "read returns messages in the order of tokens", str(fault)
             ) from None
+        if found:
+            self._given = found[-1].token
+        return found
 
     async def ack(self, upto: Token | None, also: Sequence[Token] = ()) -> None:
         await within(self.raw.ack(upto, also), CALL_LIMIT_S, "ack")

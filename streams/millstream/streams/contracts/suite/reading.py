@@ -42,6 +42,19 @@ async def messages_are_read_in_order_with_rising_tokens(bench: AdapterBench) -> 
         expect(a < b, f"a token above {a}", b)
 
 
+@reading.check(Capability.ORDERED)
+async def tokens_rise_from_read_to_read(bench: AdapterBench) -> None:
+    """What is stored later and read later has a higher token, however many reads came before."""
+    receiver, last = await bench.begin(), None
+    for number in range(5):
+        wanted = await bench.publish(f"a{number}", f"b{number}")
+        found = await bench.collect(receiver, 2)
+        bench.same(found, wanted)
+        if last is not None:
+            expect(last < found[0].token, f"a token above {last}", found[0].token)
+        last = found[-1].token
+
+
 @reading.check()
 async def a_message_is_read_once(bench: AdapterBench) -> None:
     """One receiver gives a message once, unless it was released or its lease ran out."""

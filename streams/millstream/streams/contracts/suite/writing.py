@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 from millstream.runtime import EnqueueFailed, StreamError
 from millstream.streams.contracts.capability import Capability
-from millstream.streams.contracts.message import OutMessage, ProducerMark
+from millstream.streams.contracts.message import OutMessage, ProducerMark, message_bytes
+from millstream.streams.contracts.queue import LimitsMessages
 from millstream.streams.contracts.token import Token
 
 from .bench import AdapterBench, cancel_call, texts
@@ -20,6 +22,7 @@ __all__ = ["writing"]
 
 writing = Checks()
 FILL_LISTS, FILL_SIZE = 40, 7
+LARGEST_BYTES, LARGEST_ITEMS = 16 << 20, 10_000
 CANCEL_TURNS = 10
 DEDUP = Capability.DEDUP
 
@@ -44,6 +47,31 @@ async def a_list_is_stored_whole(bench: AdapterBench) -> None:
     messages = [bench.message(text, bench.stream(n % 3)) for n, text in enumerate(wanted)]
     await bench.adapter.enqueue(bench.queue, messages)
     bench.same(await bench.everything(await bench.begin(), 50), wanted)
+
+
+@writing.check()
+async def the_largest_message_is_stored(bench: AdapterBench) -> None:
+    """What an adapter says of its largest message (`LimitsMessages`) is true: a message of so many
+    bytes is stored, and one of so many items.
+
+    A limit above 16 MiB, or 10,000 items, is not tried.
+    """
+    adapter = bench.adapter.raw
+    if not isinstance(adapter, LimitsMessages):
+        return
+    most, wanted = adapter.message_limits, list[OutMessage]()
+    head = OutMessage(bench.stream(), [b""], {"x": "ü"}, ProducerMark("p", 1))
+    if most.bytes_max <= LARGEST_BYTES:
+        wanted.append(replace(head, items=[b"x" * (most.bytes_max - message_bytes(head))]))
+    if most.items_max <= LARGEST_ITEMS:
+        items = [b"x"] * most.items_max
+        wanted.append(replace(head, items=items, mark=ProducerMark("p", 2)))
+    for message in wanted:
+        await bench.adapter.enqueue(bench.queue, [message])
+    found = await bench.everything(await bench.begin(), len(wanted))
+    sizes = [(len(one.items), sum(map(len, one.items))) for one in wanted]
+    came = [(len(one.items), sum(map(len, one.items))) for one in found]
+    expect(sorted(came) == sorted(sizes), f"messages of {sizes} items and bytes", came)
 
 
 @writing.check()

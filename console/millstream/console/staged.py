@@ -1,0 +1,98 @@
+"""`millstream staged`: lists and shows what writers such as Spark stage, and gives up messages
+that queues refuse.
+
+Owns: the arguments, and what is printed. Not: staged writes (`millstream.streams.staging`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from millstream.runtime import MillstreamError
+from millstream.streams.staging.outside import StagedWrites
+from millstream.streams.staging.rows import RefusedMessage
+from millstream.streams.staging.status import WriterStatus
+
+from .arguments import part_name, utf8
+from .dead_letters import add_cluster, plain
+from .gateway import connected
+
+__all__ = ["add_staged"]
+
+
+def add_staged(command: argparse.ArgumentParser) -> None:
+    """Commands and options of `millstream staged`."""
+    actions = command.add_subparsers(dest="action", required=True)
+    every = actions.add_parser("list", help="writers, a line each")
+    show = actions.add_parser("show", help="one writer, and the messages of it that were given up")
+    abandon = actions.add_parser(
+        "abandon",
+        help="give up the messages of a decided batch that queues refuse for good, publish the "
+        "others, and let the writer go on",
+    )
+    for one in (show, abandon):
+        one.add_argument("namespace", type=part_name, help="of the streams")
+        one.add_argument("writer", type=utf8, help="as `list` prints it")
+    abandon.add_argument("batch", type=int, help="the batch that waits, as `list` prints it")
+    for one in (every, show, abandon):
+        add_cluster(one)
+    command.set_defaults(run=run_staged)
+
+
+def run_staged(arguments: argparse.Namespace) -> int:
+    """Do it; returns the exit code."""
+    try:
+        return asyncio.run(_act(arguments))
+    except (MillstreamError, LookupError, ValueError) as error:
+        text = plain(str(error.args[0] if error.args else error))
+        print(f"millstream staged: {type(error).__name__}: {text}", file=sys.stderr)
+        return 1
+
+
+async def _act(arguments: argparse.Namespace) -> int:
+    async with connected(arguments) as client:
+        writes = StagedWrites(client.gateway, arguments.provider)
+        if arguments.action == "list":
+            async for status in writes.writers():
+                print(line(status))
+            return 0
+        where = arguments.namespace, arguments.writer
+        if arguments.action == "abandon":
+            await writes.abandon(*where, arguments.batch)
+        return await _show(writes, await writes.status(*where))
+
+
+async def _show(writes: StagedWrites, status: WriterStatus) -> int:
+    print(line(status))
+    abandoned = status.abandoned
+    if abandoned is not None:
+        print(
+            f"batch {abandoned.batch} was abandoned: {abandoned.published} messages are published, "
+            f"{abandoned.refused} are not:"
+        )
+        async for message in writes.refused(*status.name, abandoned.batch):
+            print(refused_line(message))
+    return 0
+
+
+def line(status: WriterStatus) -> str:
+    """A writer in a line: where, the last batch, what waits, and why."""
+    namespace, writer = status.name
+    found = [f"{namespace}  {writer}", f"last batch {status.last}"]
+    if status.waiting is not None:
+        found.append(f"batch {status.waiting} waits ({status.messages} messages)")
+    if status.is_abandoned:
+        found.append("what queues refuse of it is being given up")
+    if status.refusal:
+        found.append(f"REFUSED: {status.refusal}")
+    found.append(f"{status.attempts} attempts open, {status.staged_bytes} bytes staged")
+    return plain("  ".join(found))
+
+
+def refused_line(message: RefusedMessage) -> str:
+    """A message that was given up, in a line: where it was, its stream and size, and why."""
+    where = f"part {message.part}, chunk {message.chunk}, message {message.place}"
+    size = f"{message.items} items of {message.size_bytes} bytes"
+    return plain(f"  {where}: key {message.key!r}, {size}: {message.why or 'as those before'}")

@@ -1,0 +1,74 @@
+"""A client whose gateways were all killed, and one of which is started again."""
+
+from __future__ import annotations
+
+import asyncio
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.runtime import Grain, MillstreamError, connect, grain
+from millstream.runtime.run import SiloProcess, SiloProcesses
+
+pytestmark = pytest.mark.real
+
+MODULE = """
+from millstream.runtime import Grain, MembershipOptions, Silo, grain
+
+@grain(name="LostEcho")
+class Echo(Grain):
+    async def where(self) -> str:
+        return self.context.silo
+
+def make(directory, address="127.0.0.1:0"):
+    text = f"sqlite:{directory}"
+    return Silo(
+        grains=[Echo], address=address, membership=text,
+        membership_options=MembershipOptions(
+            probe_every_s=0.2, probe_timeout_s=1.0, heartbeat_s=1.0, refresh_s=1.0
+        ),
+    )
+"""
+FOUND_S = 30.0  # the silo joins once the others are evicted, and the client asks every 10 s
+
+
+@grain(name="LostEcho")
+class Echo(Grain):
+    async def where(self) -> str:
+        raise NotImplementedError
+
+
+async def test_a_client_goes_on_with_the_one_gateway_that_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lost_app.py").write_text(textwrap.dedent(MODULE))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def silo(name: str, **arguments: Any) -> SiloProcess:
+        arguments["directory"] = str(tmp_path / "data")
+        return SiloProcess("lost_app:make", arguments, tmp_path / f"{name}.log")
+
+    async with SiloProcesses([silo(f"old-{number}") for number in range(3)]) as old:
+        first, second, _ = old
+        async with connect(first.gateway) as client:
+            echo = client.grain(Echo, "a")
+            await echo.where()
+            await old.kill()
+            new = silo("new", address=second.gateway)
+            starting = asyncio.create_task(new.start())
+            try:
+                async with asyncio.timeout(FOUND_S):
+                    while True:  # also while the silo joins
+                        try:
+                            async with asyncio.timeout(1.0):
+                                found = await echo.where()
+                            break
+                        except (MillstreamError, TimeoutError):
+                            await asyncio.sleep(0.1)
+                await starting
+                assert found == new.address
+            finally:
+                await starting
+                await new.stop()

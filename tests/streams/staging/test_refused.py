@@ -1,0 +1,281 @@
+"""A decided batch of which a queue refuses messages for good: who writes it is told why, nothing
+is skipped silently, and once an operator gives up what is refused, the rest is published once, in
+order, and the writer goes on; under a crash, a failure or a second desk between any two steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.examples import examples
+from tests.streams.staging.test_desk import (
+    FAULTS,
+    LANES,
+    PARTS,
+    WAIT_S,
+    Desk,
+    Spark,
+    World,
+    expected,
+    simulated,
+)
+
+from millstream.runtime import QueueFull, StreamError
+from millstream.streams import OutMessage
+from millstream.streams.staging.coordinator import (
+    SILENT_S,
+    SWEEP_AFTER_S,
+    Abandoned,
+    Done,
+    Refused,
+    Waiting,
+)
+from millstream.streams.staging.rows import RefusedMessage
+from millstream.streams.staging.status import WriterStatus, status_of
+
+POISON = [b"0.0.0.0", b"0.0.1.2", b"0.1.0.1", b"0.1.1.0", b"0.1.1.1"]
+
+
+class Fussy(World):
+    """Its queues refuse some items for good; `too_large`: the provider does, before they are sent.
+
+    A queue takes a sequence for known once a higher one is stored, as real ones do.
+    """
+
+    def __init__(self, faults: Mapping[int, str], poison: set[bytes], too_large: bool) -> None:
+        self.poison = poison
+        self.too_large = too_large
+        self.last = dict.fromkeys(LANES, -1)
+        super().__init__(faults)
+
+    def new_desk(self) -> Desk:
+        self.desks += 1
+        self.desk = FussyDesk(self)
+        return self.desk
+
+
+class FussyDesk(Desk):
+    world: Fussy
+
+    def check(self, message: OutMessage, /) -> None:
+        if self.world.too_large and message.items[0] in self.world.poison:
+            raise ValueError("too large")
+
+    async def enqueue(self, messages: Sequence[OutMessage]) -> Any:
+        for message in messages:
+            self.check(message)
+        world, outcomes = self.world, []
+        failed: dict[str, StreamError] = {}
+        for message in messages:
+            assert message.mark is not None
+            lane, seq = message.mark.producer.removeprefix("w/"), message.mark.seq
+            if lane not in failed and seq > world.last[lane]:
+                if message.items[0] in world.poison:
+                    failed[lane] = StreamError("no, never")
+                else:
+                    world.queues[lane].append(message.items[0])
+                    world.last[lane] = seq
+            outcomes.append(failed.get(lane))
+        return outcomes
+
+
+class Operator(Spark):
+    """Writes batch 0, which is refused, gives it up, and writes batch 1."""
+
+    world: Fussy
+
+    def __init__(self, world: Fussy) -> None:
+        super().__init__(world)
+        self.world = world
+        self.refusals = 0
+
+    async def commit(self, batch: int, manifests: Any) -> bool:
+        for _ in range(2):
+            desk = self.world.desk
+            answer = await self.ask(desk, desk.desk.commit(batch, manifests, WAIT_S / 2))
+            if isinstance(answer, Refused):
+                assert answer.batch == 0
+                self.refusals += 1
+                await self.abandon()
+            if isinstance(answer, Done):
+                return True
+        return False
+
+    async def abandon(self) -> None:
+        for _ in range(200):
+            desk = self.world.desk
+            answer = await self.ask(desk, desk.desk.abandon(0, WAIT_S / 2))
+            if isinstance(answer, Abandoned):
+                return
+            assert answer is None or isinstance(answer, Waiting | Refused)
+        raise AssertionError("it is not over")
+
+    async def report(self) -> tuple[Abandoned | None, list[RefusedMessage]]:
+        desk = self.world.desk
+        found: list[RefusedMessage] = []
+        part, chunk = 0, -1
+        while page := await desk.desk.refused_of(0, part, chunk):
+            found += page
+            part, chunk = page[-1].part, page[-1].chunk
+        return (await desk.desk.state())[0].abandoned, found
+
+
+async def written_under(
+    faults: Mapping[int, str], poison: set[bytes], too_large: bool
+) -> tuple[Fussy, Operator, Abandoned | None, list[RefusedMessage]]:
+    world = Fussy(faults, poison, too_large)
+    operator = Operator(world)
+    async with asyncio.timeout(10_000):
+        await operator.write()
+    world._faults.clear()
+    found = await operator.report()
+    for wait_s in (0.0, SILENT_S, SWEEP_AFTER_S) * (len(faults) + 2):
+        await asyncio.sleep(wait_s)
+        await world.desk.desk.keep_house()
+    await world.desk.tasks.aclose()
+    return world, operator, *found
+
+
+def judge(
+    world: Fussy, operator: Operator, abandoned: Abandoned | None, refused: list[RefusedMessage]
+) -> None:
+    """Everything but the poison is there, once, in order; the poison is named, and nothing else."""
+    left = {
+        lane: [item for item in items if item not in world.poison]
+        for lane, items in expected().items()
+    }
+    assert world.queues == left
+    assert operator.refusals >= bool(world.poison)
+    named = {f"0.{one.part}.{one.chunk}.{one.place}".encode() for one in refused}
+    assert named == world.poison and len(refused) == len(named)
+    if world.poison:
+        total = sum(items.startswith(b"0.") for lane in expected().values() for items in lane)
+        assert abandoned == Abandoned(0, total - len(refused), len(refused))
+        assert all(one.key == "k" and one.items == 1 and one.size_bytes == 7 for one in refused)
+    else:
+        assert abandoned is None
+    assert world.store.range("staged/default/chunk/", "", 10) == []
+
+
+@pytest.mark.parametrize("too_large", [False, True])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_at_any_step_of_giving_up_loses_and_doubles_nothing(
+    fault: str, too_large: bool
+) -> None:
+    poison = set(POISON)
+    steps = simulated(lambda: written_under({}, poison, too_large))[0].steps
+    for at in range(1, steps + 1):
+        judge(*simulated(lambda at=at: written_under({at: fault}, poison, too_large)))  # type: ignore[misc]
+
+
+ITEMS = [item for items in expected().values() for item in items if item.startswith(b"0.")]
+
+
+@given(
+    faults=st.dictionaries(st.integers(1, 150), st.sampled_from(FAULTS), max_size=8),
+    poison=st.sets(st.sampled_from(ITEMS)),
+    too_large=st.booleans(),
+)
+@settings(deadline=None, max_examples=examples(60))
+def test_whatever_is_refused_is_named_and_all_the_rest_is_published(
+    faults: dict[int, str], poison: set[bytes], too_large: bool
+) -> None:
+    judge(*simulated(lambda: written_under(faults, poison, too_large)))
+
+
+def test_without_an_operator_the_batch_waits_with_its_cause_and_goes_on_when_the_queue_does() -> (
+    None
+):
+    async def go() -> tuple[object, object, WriterStatus, object, Fussy]:
+        world = Fussy({}, {POISON[0]}, too_large=False)
+        spark = Spark(world)
+        manifests = [await spark.write_part(0, part) for part in range(PARTS)]
+        found = [one for one in manifests if one is not None]
+        first = await world.desk.desk.commit(0, found, WAIT_S)
+        again = await world.desk.desk.commit(0, found, WAIT_S)
+        state, refusal = await world.desk.desk.state()
+        status = status_of("w", state, refusal)
+        world.poison.clear()  # the operator has raised the limit
+        done = await world.desk.desk.commit(0, found, WAIT_S)
+        await world.desk.tasks.aclose()
+        return first, again, status, done, world
+
+    first, again, status, done, world = simulated(go)
+    assert first == again == Refused(0, "StreamError: no, never")
+    assert (status.waiting, status.messages) == (0, 12)
+    assert status.refusal == "StreamError: no, never"
+    assert done == Done(12)
+    assert world.queues == {
+        lane: [item for item in items if item.startswith(b"0.")]
+        for lane, items in expected().items()
+    }
+
+
+def test_only_a_batch_that_waits_can_be_given_up() -> None:
+    async def go() -> list[object]:
+        world = Fussy({}, set(), too_large=False)
+        await Spark(world).try_batch(0)
+        desk = world.desk.desk
+        found: list[object] = [await desk.abandon(batch, WAIT_S) for batch in (0, 1, 7)]
+        await world.desk.tasks.aclose()
+        return found
+
+    assert simulated(go) == [None, None, None]
+
+
+def test_a_queue_that_is_full_is_waited_for_and_not_given_up() -> None:
+    async def go() -> tuple[object, object, Fussy]:
+        world = Fussy({}, set(), too_large=False)
+        spark = Spark(world)
+        manifests = [await spark.write_part(0, part) for part in range(PARTS)]
+        found = [one for one in manifests if one is not None]
+        desk, is_full = world.desk, True
+        enqueue = desk.enqueue
+
+        async def maybe(messages: Sequence[OutMessage]) -> Any:
+            if is_full:
+                raise QueueFull("full")
+            return await enqueue(messages)
+
+        desk.enqueue = maybe  # type: ignore[method-assign]
+        first = await desk.desk.commit(0, found, WAIT_S)
+        given_up = await desk.desk.abandon(0, WAIT_S)
+        is_full = False
+        while isinstance(given_up, Waiting):
+            given_up = await desk.desk.abandon(0, WAIT_S)
+        await desk.tasks.aclose()
+        return first, given_up, world
+
+    first, given_up, world = simulated(go)
+    assert isinstance(first, Waiting)
+    assert given_up == Abandoned(0, 12, 0)
+    assert sum(map(len, world.queues.values())) == 12
+
+
+def test_what_was_given_up_before_is_forgotten_when_a_later_batch_is() -> None:
+    async def go() -> list[str]:
+        world = Fussy({}, {*POISON, b"1.0.0.0"}, too_large=False)
+        desk, spark = world.desk.desk, Spark(world)
+        for batch in (0, 1):
+            manifests = [await spark.write_part(batch, part) for part in range(PARTS)]
+            found = [one for one in manifests if one is not None]
+            assert isinstance(await desk.commit(batch, found, WAIT_S), Refused)
+            assert isinstance(await desk.abandon(batch, WAIT_S), Abandoned)
+        await asyncio.sleep(1.0)
+        await world.desk.tasks.aclose()
+        rows = world.store.range("staged/default/refused/", "", 100)
+        return [key.removeprefix("staged/default/refused/") for key, _ in rows]
+
+    (key,) = simulated(go)
+    assert key.startswith(f"w/{1:020}/")
+
+
+def test_storage_that_is_away_while_something_is_given_up_is_tried_again() -> None:
+    world, operator, abandoned, refused = simulated(
+        lambda: written_under({at: "before fail" for at in range(20, 60)}, set(POISON), False)
+    )
+    judge(world, operator, abandoned, refused)
