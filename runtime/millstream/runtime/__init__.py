@@ -63,6 +63,7 @@ from .errors import (
     StreamError,
     SubscriptionFaulted,
 )
+from .log_lines import guard_lines
 from .options import FAST_DETECTION, MembershipOptions, RuntimeOptions
 from .role import Role
 from .run.local_cluster import LocalCluster
@@ -72,6 +73,8 @@ from .version import version
 from .wire.address import Address
 from .wire.secret import operator_secret
 from .wire.transport import Link, Listener, TcpTransport, Transport
+
+guard_lines()
 
 if TYPE_CHECKING:
     __version__: str

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["SHOWN_CHARS_MAX", "check_text", "is_text", "shown", "shown_value", "text_bytes"]
+__all__ = [
+    "SHOWN_CHARS_MAX",
+    "check_text",
+    "escaped",
+    "is_text",
+    "shown",
+    "shown_value",
+    "text_bytes",
+]
 
 SHOWN_CHARS_MAX = 200
 """Characters of a name or key in a message or log line; of a longer one the end is cut."""
@@ -51,10 +59,16 @@ def shown(text: str, chars_max: int = SHOWN_CHARS_MAX) -> str:
     """The text in one line: control characters escaped, and cut after `chars_max` characters."""
     if len(text) > chars_max:
         text = f"{text[:chars_max]}... ({len(text)} characters)"
+    return escaped(text)
+
+
+def escaped(text: str, keep: str = "") -> str:
+    """The text with its control characters escaped, but for those to keep."""
     if text.isprintable():
         return text
     return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
+        for char in text
     )
 
 

@@ -436,7 +436,9 @@ async def test_a_silo_that_lags_gives_others_more_time() -> None:
 
 async def test_the_age_of_the_beat_is_what_a_probe_is_told() -> None:
     now = 100.0
-    loop: Any = SimpleNamespace(time=lambda: now, call_later=lambda *_: SimpleNamespace())
+    loop: Any = SimpleNamespace(
+        time=lambda: now, call_later=lambda *_: SimpleNamespace(), call_soon_threadsafe=print
+    )
     heart = LoopHeart(loop, "a:1@7", 30.0, TABLE)
     heart.start()
     now = 100.5
@@ -445,7 +447,9 @@ async def test_the_age_of_the_beat_is_what_a_probe_is_told() -> None:
 
 async def test_the_lag_is_how_late_a_beat_was_and_fades() -> None:
     now = 100.0
-    loop: Any = SimpleNamespace(time=lambda: now, call_later=lambda *_: SimpleNamespace())
+    loop: Any = SimpleNamespace(
+        time=lambda: now, call_later=lambda *_: SimpleNamespace(), call_soon_threadsafe=print
+    )
     heart = LoopHeart(loop, "a:1@7", 30.0, TABLE)
     heart.start()
     now = 102.25

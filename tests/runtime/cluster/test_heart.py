@@ -10,6 +10,7 @@ import os
 import resource
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 
 from millstream.runtime import Address, Grain, Silo, TcpTransport
 from millstream.runtime.cluster.heart import LoopHeart, culprit_of
+from millstream.runtime.testing import grain_of
 from millstream.runtime.wire.transport import ProbeListener
 
 SEEN = threading.Event()
@@ -72,11 +74,15 @@ class Held:
         loop: Any = SimpleNamespace(
             time=lambda: self.now,
             call_later=lambda *_: SimpleNamespace(cancel=lambda: None),
+            call_soon_threadsafe=lambda *_: None,
         )
         self.told: list[tuple[float, bool]] = []
         self.heart = LoopHeart(loop, "a:1@7", limit_s, "00112233aabbccdd")
-        self.heart._tell = lambda age_s, *, is_final: self.told.append((age_s, is_final))  # type: ignore[method-assign]
+        self.heart._tell = self._note  # type: ignore[method-assign]
         self.heart.start()
+
+    def _note(self, age_s: float, held: object, stack: str, *, is_final: bool) -> None:
+        self.told.append((age_s, is_final))
 
     def after(self, seconds: float) -> None:
         self.now = 100.0 + seconds
@@ -123,7 +129,132 @@ def test_the_eviction_is_told_with_its_reason(caplog: pytest.LogCaptureFixture) 
 
 
 def test_code_outside_of_grains_has_no_culprit() -> None:
-    assert culprit_of(None) is None
+    assert culprit_of(()) is None
+
+
+# --- who is blamed -------------------------------------------------------------------------------
+
+
+class Stage:
+    """A loop of two rounds whose looks are made while code of the test runs."""
+
+    def __init__(self) -> None:
+        self.now, self.due = 100.0, list[Callable[[], object]]()
+        loop: Any = SimpleNamespace(
+            time=lambda: self.now,
+            call_later=lambda *_: SimpleNamespace(cancel=lambda: None),
+            call_soon_threadsafe=lambda go_round: self.due.append(go_round),
+        )
+        self.told: list[tuple[tuple[str, str, str] | None, bool]] = []
+        self.heart = LoopHeart(loop, "a:1@7", 30.0, "00112233aabbccdd")
+        self.heart._tell = self._note  # type: ignore[method-assign]
+        self.heart.start()
+
+    def _note(self, age_s: float, held: Any, stack: str, *, is_final: bool) -> None:
+        self.told.append((culprit_of(held), bool(held)))
+
+    def look(self, seconds: float) -> None:
+        self.now += seconds
+        self.heart.answer()
+
+    def go_round(self) -> None:
+        for due in self.due:
+            due()
+
+
+class Actor(Grain):
+    """Calls of it are plain ones here: what counts is which of them both looks saw."""
+
+    def _holds(self, stage: Stage) -> None:
+        stage.look(0.5)
+        stage.look(0.6)
+
+    def _is_short(self, stage: Stage, seconds: float) -> None:
+        stage.look(seconds)
+
+    def _calls(self, stage: Stage, other: Actor) -> None:
+        other._is_short(stage, 0.5)
+        other._is_short(stage, 0.6)
+
+    def _lets_go(self, stage: Stage) -> None:
+        stage.look(0.5)
+        stage.go_round()
+        stage.look(0.6)
+
+
+def actor() -> Actor:
+    return grain_of(Actor, "a1")
+
+
+def shown_by(act: Callable[[Stage], object]) -> list[tuple[tuple[str, str, str] | None, bool]]:
+    """What is told, with `act` as what the loop runs."""
+    stage = Stage()
+    run_once: dict[str, Any] = {"__name__": "asyncio.base_events"}
+    exec("def run_once(act, stage):\n    act(stage)", run_once)
+    run_once["run_once"](act, stage)
+    return stage.told
+
+
+def test_a_call_that_two_looks_saw_is_blamed() -> None:
+    assert shown_by(lambda stage: actor()._holds(stage)) == [(("Actor", "a1", "_holds"), True)]
+
+
+def test_of_calls_within_each_other_the_innermost_that_two_looks_saw_is_blamed() -> None:
+    told = shown_by(lambda stage: actor()._calls(stage, actor()))
+    assert told == [(("Actor", "a1", "_calls"), True)]
+
+
+def test_short_calls_one_after_the_other_are_not_blamed() -> None:
+    """Both are of the same method, as where the turns of sleeping grains go on."""
+    stage = Stage()
+    run_once: dict[str, Any] = {"__name__": "asyncio.base_events"}
+    exec("def run_once(first, second):\n    first()\n    second()", run_once)
+    run_once["run_once"](
+        lambda: actor()._is_short(stage, 0.5), lambda: actor()._is_short(stage, 0.6)
+    )
+    assert stage.told == [(None, False)]
+
+
+def test_a_call_that_one_late_look_saw_is_not_blamed() -> None:
+    """As after code that gave no other thread the interpreter, or in a process that was stopped."""
+    assert shown_by(lambda stage: actor()._is_short(stage, 3.0)) == [(None, False)]
+
+
+def test_a_call_that_was_seen_before_and_after_the_loop_went_round_is_not_blamed() -> None:
+    assert shown_by(lambda stage: actor()._lets_go(stage)) == [(None, False)]
+
+
+def test_a_call_that_began_after_the_loop_went_round_late_is_blamed() -> None:
+    def program(stage: Stage) -> None:
+        actor()._is_short(stage, 0.45)
+        stage.go_round()
+        actor()._holds(stage)
+
+    assert shown_by(program) == [(("Actor", "a1", "_holds"), True)]
+
+
+def test_code_outside_of_grains_that_two_looks_saw_has_held_the_loop() -> None:
+    def program(stage: Stage) -> None:
+        stage.look(0.5)
+        stage.look(0.6)
+
+    assert shown_by(program) == [(None, True)]
+
+
+def test_what_is_not_known_is_said_to_be_so() -> None:
+    held = Held()
+    del held.heart._tell
+    told = Told(threading.Event())
+    logger = logging.getLogger("millstream.loop")
+    logger.addHandler(told)
+    try:
+        held.after(3.0)
+        assert told.seen.wait(10)
+    finally:
+        logger.removeHandler(told)
+    text = told.records[0].getMessage()
+    assert "has not gone round for 3.0 s, and what holds it is not known" in text
+    assert told.records[0].__dict__["grain"] == ""
 
 
 # --- no descriptors ------------------------------------------------------------------------------

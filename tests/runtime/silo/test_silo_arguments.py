@@ -22,6 +22,7 @@ from millstream.runtime import (
     Silo,
     TcpTransport,
     connect,
+    state,
 )
 from millstream.runtime.extending import RealDisk, SiloPart
 
@@ -171,3 +172,21 @@ async def test_a_reference_needs_a_class_of_its_own(cls: Any) -> None:
     async with Silo(grains=[Desk]) as silo:
         with pytest.raises(TypeError, match="is not a Grain or Contract class"):
             silo.grain(cls, "a")
+
+
+# --- stores that grains name ---------------------------------------------------------------------
+
+
+class Archived(Grain):
+    count = state(int, store="archive")
+
+
+async def test_a_store_that_a_state_names_and_the_silo_has_not_is_refused_at_the_start() -> None:
+    table = MemoryMembershipTable()
+    silo = Silo(grains=[Archived], membership=table)
+    text = r"Archived\.count is kept in store 'archive'.* this silo has 'default': give it Silo\(s"
+    with pytest.raises(ConfigError, match=text):
+        await silo.start()
+    assert table.view().rows == ()
+    async with Silo(grains=[Archived], stores={"archive": MemoryStateStore(private=True)}):
+        pass

@@ -22,6 +22,7 @@ from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.errors import CallCycle, MillstreamError, NotHosted, Overloaded
 from millstream.runtime.role import Role, check_role
 from millstream.runtime.tasks import Tasks
+from millstream.runtime.text import shown
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.turns.request import RUNTIME_TASK, Request, cancel_turn, current_request
@@ -102,8 +103,9 @@ class InboundCall:
 
     @property
     def name(self) -> str:
-        """`Airport/BOS`, or a system target's name."""
-        return f"{self.call.kind}/{self.call.key}" if self.call.key else self.call.kind
+        """`Airport/BOS`, or a system target's name, as shown in messages."""
+        call = self.call
+        return shown(f"{call.kind}/{call.key}" if call.key else call.kind)
 
     # -- until it runs
 
@@ -199,7 +201,7 @@ class InboundCall:
         if self.request.stop_reason and not self.request.expired:
             self.close()
         elif self.call.id == 0:
-            log.error("one-way %s failed", self.request.spec.label, exc_info=error)
+            log.error("one-way %s.%s failed", self.name, self.call.method, exc_info=error)
         else:
             self._answer(self._failure(answerable(error)))
 
@@ -326,7 +328,7 @@ class Callee(RunnerTasks[InboundCall]):
 
     async def _send_on(self, kind: GrainKind, call: Call) -> None:
         call.hops += 1
-        name = f"{call.kind}/{call.key}.{call.method}"
+        name = shown(f"{call.kind}/{call.key}.{call.method}")
         if call.hops > self._turns.options.redirects_max:
             log.error("one-way %s gave up after %d hops (redirects_max)", name, call.hops)
             return

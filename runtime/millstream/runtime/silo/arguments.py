@@ -21,6 +21,7 @@ __all__ = [
     "check_grains",
     "check_kinds",
     "check_seams",
+    "check_stores_of_grains",
     "check_table",
     "makers_of",
     "parts_of",
@@ -45,6 +46,19 @@ def check_kinds(**arguments: tuple[object, type]) -> None:
             raise _refuse(name, value, f"a {kind.__name__}")
         if isinstance(value, str) and not is_text(value):
             raise _refuse(name, value, "text without a lone surrogate")
+
+
+def check_stores_of_grains(grains: Iterable[type[Grain]], stores: Mapping[str, object]) -> None:
+    """Raise ConfigError for a state of a grain whose store is none of the silo's."""
+    for cls in grains:
+        grain_type = cls.__millstream_type__
+        for name, field in grain_type.states.items():
+            if field.store not in stores:
+                raise ConfigError(
+                    f"{grain_type.name}.{name} is kept in store {field.store!r}, and no store is"
+                    f" named so; this silo has {', '.join(map(repr, stores)) or 'none'}: give it"
+                    f" Silo(stores={{{field.store!r}: ...}}), or name another in state(store=...)"
+                )
 
 
 def check_table(table: object) -> None:

@@ -57,6 +57,7 @@ from .arguments import (
     check_grains,
     check_kinds,
     check_seams,
+    check_stores_of_grains,
     check_table,
     parts_of,
     read_address,
@@ -261,10 +262,12 @@ class Silo:
         """Listen, join, open streams, become active, read queues.
 
         What fails or is cancelled is undone before this raises: the silo leaves the table as dead.
-        Raises ConfigError for a silo that was started before.
+        Raises ConfigError for a silo that was started before, and for a grain whose state names a
+        store that the silo has not.
         """
         if self._listeners or self._killing is not None:
             raise ConfigError("this silo was started before: make another one")
+        check_stores_of_grains(self._all_grains(), self._stores)
         try:
             await self._join()
             await self._start_parts()

@@ -1,0 +1,88 @@
+"""Lines of the log that no text from outside can forge.
+
+Owns: what happens to each record of a logger `millstream...` before the handlers of the program see
+it, and `Lines`, text of several lines that is meant to be so. Invariants: no name, key or text of
+an exception begins a line of the log or moves the cursor of a terminal; a program that has not set
+up logging still sees warnings on standard error.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from textwrap import indent
+from typing import Any
+
+from millstream.runtime.text import escaped
+
+__all__ = ["Lines", "guard_lines"]
+
+ROOT = "millstream"
+PLAIN = (int, float, type(None))
+
+
+class Lines(str):
+    """Text of this process itself that may have several lines, such as a stack."""
+
+    __slots__ = ()
+
+
+class OneLine:
+    """An argument of a record, which is shown without control characters."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        return escaped(str(self._value))
+
+    def __repr__(self) -> str:
+        return escaped(repr(self._value))
+
+
+class LineGuard(logging.NullHandler):
+    """Changes records for the handlers after it; writes nothing."""
+
+    def handle(self, record: logging.LogRecord) -> bool:  # type: ignore[override, unused-ignore]
+        """Escape what the record shows."""
+        if isinstance(record.args, tuple):
+            record.args = tuple(map(guarded, record.args))
+        if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
+            record.exc_text = traceback_of(record.exc_info[1])
+        last = logging.lastResort
+        if last is not None and record.levelno >= last.level and not has_other(record.name):
+            last.handle(record)
+        return True
+
+
+def guarded(value: Any) -> Any:
+    """An argument of a record as it is logged."""
+    if isinstance(value, Lines):
+        return Lines(escaped(value, keep="\n"))
+    return value if isinstance(value, PLAIN) else OneLine(value)
+
+
+def traceback_of(error: BaseException | None) -> str:
+    """A traceback whose lines after the first are indented, whatever the error says."""
+    text = "".join(traceback.format_exception(error)).rstrip("\n")
+    first, line_end, rest = escaped(text, keep="\n").partition("\n")
+    return first + line_end + indent(rest, "  ", lambda line: True)
+
+
+def has_other(name: str) -> bool:
+    """Is there a handler that writes what this logger is told?"""
+    logger: logging.Logger | None = logging.getLogger(name)
+    while logger is not None:
+        if any(not isinstance(handler, LineGuard) for handler in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
+
+
+def guard_lines() -> None:
+    """See to the records of all loggers of Millstream; repeatable."""
+    root = logging.getLogger(ROOT)
+    if not any(isinstance(handler, LineGuard) for handler in root.handlers):
+        root.addHandler(LineGuard())
