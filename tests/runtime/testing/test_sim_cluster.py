@@ -79,7 +79,7 @@ def test_a_simulated_cluster_starts_and_stops_with_its_block() -> None:
 
 def test_what_a_block_raises_is_what_fails_the_run() -> None:
     async def driver(simulation: Simulation) -> None:
-        async with SimCluster(simulation, silos=2, grains=[Counter]):
+        async with SimCluster(simulation, silos=2, grains=[Idle]):
             raise ZeroDivisionError("in the block")
 
     with pytest.raises(SimulationFailed, match="ZeroDivisionError") as caught:
@@ -91,6 +91,15 @@ def test_what_a_block_raises_is_what_fails_the_run() -> None:
             SimCluster(simulation, silos=0, grains=[Counter])
 
     run(none, seed=1)
+
+
+def test_a_silo_that_is_wrong_by_itself_fails_the_run_with_what_is_wrong() -> None:
+    async def driver(simulation: Simulation) -> None:
+        async with SimCluster(simulation, silos=1, grains=[Counter]):
+            raise AssertionError("it started")
+
+    with pytest.raises(SimulationFailed, match="Counter.total is kept in store 'more'"):
+        run(driver, seed=1)
 
 
 def test_hosts_join_later_and_leave_for_good() -> None:

@@ -173,6 +173,8 @@ class SimCluster:
             except MillstreamError as error:
                 log.info("%s did not start: %s", host, error)
                 await silo.kill()
+                if not silo.has_begun:
+                    raise  # it is wrong by itself: starting it again would not help
             else:
                 self._running[host.name] = silo
                 if not self._may_run(host.name):  # it was removed while it started
@@ -185,7 +187,7 @@ class SimCluster:
     def _may_run(self, name: str) -> bool:
         return name in self.names and not self._is_closing
 
-    def _make(self, host: Host) -> Silo:
+    def _make(self, host: Host) -> NotedSilo:
         simulation, name = self._simulation, host.name
         lacking = self._lacking.get(name, ())
         return NotedSilo(
@@ -287,6 +289,11 @@ class NotedSilo(Silo):
         super().__init__(**silo)  # type: ignore[arg-type]
         self._simulation = simulation
         self._on = host
+
+    @property
+    def has_begun(self) -> bool:
+        """Did its start come as far as to its parts?"""
+        return self._assembly is not None
 
     def _build(self, address: str, table_id: str) -> SiloAssembly:
         inside = super()._build(address, table_id)
