@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from tests.providers.ledger.worlds import Process, World, in_a_world
 
 from millstream.providers.ledger.queues.desk import Desk
 from millstream.providers.ledger.queues.form import in_topic
-from millstream.providers.ledger.queues.receiver import LedgerReceiver
+from millstream.providers.ledger.queues.receiver import LedgerReader, LedgerReceiver
 from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.runtime import CursorTooOld, QueueUnavailable
@@ -84,6 +86,58 @@ def test_a_gap_that_was_not_told_is_told_by_the_next_owner() -> None:
         with pytest.raises(CursorTooOld):
             await receiver.start(None)
         await receiver.aclose()
+        await desk.aclose()
+
+    in_a_world(main)
+
+
+def test_a_queue_whose_rows_are_damaged_is_unavailable_and_says_which_row() -> None:
+    async def main(world: World) -> None:
+        process = world.process()
+        desk = Desk(Opens(process), process.tasks)
+        receiver = LedgerReceiver(desk, "q", 1, ERA)
+        await receiver.start(None)
+        await fill(desk, 6)
+        topic = desk.topic("q")
+        assert topic is not None
+        beside = LedgerReader(desk, "q", process.topics.reader("t"), ERA)
+        first, _ = await beside.bounds()
+        assert first is not None
+        await desk.aclose()
+        world.bookies.ledgers.pop(topic.record.spans[0].ledger)
+        with pytest.raises(QueueUnavailable, match=r"q: topic t: its row \(topics/\) lists"):
+            await beside.read_from(first, 9, 10**6, None)
+        row = world.store.get("ledger/c/topics/t")
+        assert row is not None
+        world.store.put("ledger/c/topics/t", row.data[:-1], row.etag, 0)
+        for act in (beside.bounds(), beside.seek(datetime.now(UTC))):
+            with pytest.raises(QueueUnavailable, match="q: row ledger/c/topics/t is damaged"):
+                await act
+        await receiver.aclose()
+        await beside.aclose()
+
+    in_a_world(main)
+
+
+def test_a_read_of_an_owner_that_finds_damage_is_a_read_that_failed() -> None:
+    """So its agent starts again later, and publishers are not stopped meanwhile."""
+
+    async def main(world: World) -> None:
+        process = world.process()
+        desk = Desk(Opens(process), process.tasks)
+        await desk.own("q", 1)
+        await fill(desk, 7)
+        await desk.aclose()
+        desk = Desk(Opens(process), process.tasks)
+        receiver = LedgerReceiver(desk, "q", 2, ERA)
+        await receiver.start(None)
+        topic = desk.topic("q")
+        assert topic is not None and len(topic.record.spans) == 2
+        world.bookies.ledgers.pop(topic.record.spans[0].ledger)
+        with pytest.raises(QueueUnavailable, match=r"q: topic t: its row \(topics/\) lists"):
+            await receiver.read(9, 10**6, 0.0)
+        await receiver.aclose()
+        assert desk.topic("q") is topic
         await desk.aclose()
 
     in_a_world(main)
