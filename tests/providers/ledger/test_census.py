@@ -169,6 +169,28 @@ async def test_a_ledger_whose_number_the_rows_have_not_given_out_is_kept() -> No
 
 
 @virtually
+async def test_a_number_that_a_bookie_knows_is_not_given_again_by_older_rows(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """All rows were restored from an older backup: entries of two ledgers would be mixed."""
+    bookie, store = await opened(new_disk()), MemoryStateStore()
+    one, restored = Process(MemoryStateStore(), bookie, 1), Process(store, bookie, 2)
+    known = [await one.write() for _ in range(3)]
+    assert await restored.ids.next() == known[0]  # its process has a block of low numbers
+    for _ in range(numbering.LEDGER_ID_BLOCK):
+        await one.ids.next()
+    beyond = await one.write()
+    await restored.census.avoid(bookie, "/data")
+    assert f"/data: it has entries of ledger {beyond}, and the row ledger/c/counter" in caplog.text
+    made = [await process.write() for process in (restored, Process(store, bookie, 3))]
+    assert min(made) > beyond and len(set(made)) == 2
+    said = len(caplog.records)
+    await restored.census.avoid(bookie, "/data")
+    assert len(caplog.records) == said
+    await bookie.aclose()
+
+
+@virtually
 async def test_copies_of_a_ledger_that_is_recovered_now_are_kept_wherever_they_are() -> None:
     """Its record may name the bookie again when it has its end."""
     store, bookie = MemoryStateStore(), await opened(new_disk())

@@ -122,3 +122,28 @@ async def test_without_an_old_file_all_is_there() -> None:
         await program.try_all(topics)
     assert not program.errors
     assert [sorted(known) for known in program.stored.values()] == [list(range(1, 16))] * 3
+
+
+@virtually
+async def test_numbers_of_ledgers_are_not_given_again_after_all_files_came_from_a_backup(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    machine = Machine()
+    topics = await machine.topics().__aenter__()
+    await Program().produce(topics, "orders", "before")
+    backup = rows_of(machine.store)
+    lost = Program()
+    for at in range(40):  # more than a block of numbers
+        topic = await topics.topic("refunds", ledger_entries_max=1)
+        await topic.produce(None, b"%d" % at)
+    machine.die()
+    await asyncio.sleep(0)
+    for file in range(FILES):
+        put_back(machine.store, backup, file)
+    async with machine.topics() as topics:
+        assert "and the row ledger/topics/counter knew no ledger from" in caplog.text
+        await lost.produce(topics, "refunds", "after")
+        topic = await topics.topic("refunds")
+        audit = await topic.subscribe("audit", start="earliest")
+        found = {one.position.number: one.value for one in await audit.batch()}
+        assert found == lost.stored["refunds"]

@@ -95,6 +95,24 @@ class LedgerIds:
         """A number that no ledger has, or had, by now. Raises StorageError."""
         return (await self._read()).free
 
+    async def avoid(self, number: int) -> int | None:
+        """Give out no number up to this one any more, which some bookie knows; the number that
+        would have come next, if these rows did not know of it. Raises StorageError.
+
+        Also numbers that other processes have taken and not used are not used any more.
+        """
+        free = (await self._read()).free
+        if number < free:
+            return None
+
+        def raised(found: Counter | None) -> Counter:
+            known = found or Counter(FIRST_LEDGER)
+            above = max(known.free, number + 1), max(known.closed, number + 1)
+            return msgspec.structs.replace(known, free=above[0], closed=above[1])
+
+        await self._counter.update("counter", raised)
+        return free
+
     async def oldest(self, listed: int | None) -> int:
         """Below this number no ledger is there, nor will be. Raises StorageError.
 

@@ -66,6 +66,18 @@ class Census:
         """A number that no ledger has, or had, by now."""
         return await self._ids.free()
 
+    async def avoid(self, bookie: Bookie, path: str) -> None:
+        """See to it that no new ledger gets the number of one whose entries a bookie has: the rows
+        may have been restored from a backup that is older than the directory."""
+        number = max(bookie.store.ledgers(), default=0)
+        free = await self._ids.avoid(number)
+        if free is not None:
+            log.error(
+                "%s: it has entries of ledger %d, and the row %s knew no ledger from %d on: the "
+                "rows are older than this directory; no number up to %d is given again",
+                *(path, number, self._metadata.key("counter"), free, number),
+            )
+
     async def collect(self, bookie: Bookie) -> None:
         """Let a bookie forget what was deleted, and drop what is elsewhere. Raises BookieError,
         too."""

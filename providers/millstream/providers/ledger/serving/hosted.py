@@ -142,6 +142,7 @@ class HostedBookie:
         except DirectoryInUse:
             self._tell_of_holder()
             return
+        await self._avoid_numbers(bookie)
         self._bookie, self._locked_s, self._failure = bookie, 0.0, ""
         self._collect_at_s = self._silo.clock.now() + COLLECT_FIRST_S
         text = "%s: bookie %s runs here, start %d; its directory was read in %.0f ms (%d bytes)"
@@ -152,6 +153,14 @@ class HostedBookie:
         await self._bookies.look()
         if bookie.boot == 1:
             self._tell_of_others()
+
+    async def _avoid_numbers(self, bookie: Bookie) -> None:
+        """Before it serves, so that no ledger is made on it with a number of before."""
+        try:
+            await self._census.avoid(bookie, self._path)
+        except BaseException:
+            await bookie.aclose()
+            raise
 
     def _tell_of_holder(self) -> None:
         """Another process has the lock: that is as it should be, if a silo runs the bookie of a
