@@ -1,7 +1,7 @@
 """Many topics of one program: how long opening them takes, and the first message of each.
 
 One directory, SQLite for the rows. Topics are opened together and, in another directory, one after
-the other, which waits for the disk twice for each.
+the other, where each waits for syncs of its own.
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerStat
 from millstream.providers.ledger.recovery.options import RecoveryOptions
 from millstream.providers.ledger.recovery.standing import Standing
 from millstream.providers.ledger.scrubbing.repairing import Repairer
-from millstream.providers.ledger.scrubbing.report import ScrubReport
+from millstream.providers.ledger.scrubbing.report import ScrubReport, scrub_rows
 from millstream.providers.ledger.scrubbing.scrubber import Scrubber
-from millstream.runtime import MemoryStateStore
+from millstream.runtime import Corrupt, MemoryStateStore
 from millstream.runtime.extending import unseal
 from millstream.runtime.testing import SimDisk, Simulation
 
@@ -420,6 +420,7 @@ def test_a_bookie_without_others_says_where_the_damage_is() -> None:
         again = world.scrubber(bookie, ScrubOptions())  # a start goes on with what is known
         await asyncio.sleep(5.0)
         assert again.report().faults == (fault,) and again.report().passes == 1
+        assert again.report().damaged == 1, "it was counted before"
 
     on_loop(main)
 
@@ -465,5 +466,51 @@ def test_a_bookie_that_stops_ends_the_pass_without_a_word(
         assert scrubber.report().passes == 0
 
         assert not caplog.records
+
+    on_loop(main)
+
+
+def test_one_record_that_cannot_be_read_keeps_no_other_ledger_from_its_repair() -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open()
+        first, second = await world.ledger(4), await world.ledger(4)
+        bookie = next(iter(world.bookies.values()))
+        for writer in (first, second):
+            await writer.close()
+            world.flip(bookie, writer.ledger, 2)
+            bookie.suspect(writer.ledger, 2)
+
+        class Broken:
+            async def read(self, key: int) -> LedgerRecord | None:
+                if key == first.ledger:
+                    raise Corrupt("the row of the first ledger is damaged")
+                return await world.rows.read(key)
+
+        world.context = world.context._replace(rows=cast(Any, Broken()))
+        scrubber = world.scrubber(bookie, NEVER)
+        await asyncio.sleep(7.0)
+        (fault,) = scrubber.report().faults
+        assert fault.ledger == first.ledger and "Corrupt: the row" in fault.why
+        assert await world.damaged(bookie, second.ledger, 4) == []
+        stored = await scrub_rows(world.metadata).read(bookie.name)
+        assert stored is not None and stored.repaired == 1
+
+    on_loop(main)
+
+
+def test_a_damaged_report_begins_anew() -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open()
+        writer = await world.ledger(4)
+        await writer.close()
+        bookie = next(iter(world.bookies.values()))
+        key = world.metadata.key(f"scrubs/{bookie.name}")
+        await world.metadata.store.write(key, b"no report", None, 0)
+        scrubber = world.scrubber(bookie, ScrubOptions())
+        await asyncio.sleep(10.0)
+        assert scrubber.report().passes == 1
+        assert (await scrub_rows(world.metadata).read(bookie.name)) is not None
 
     on_loop(main)

@@ -27,11 +27,11 @@ from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.providers.ledger.recovery.options import RecoveryOptions
 from millstream.providers.ledger.recovery.pace import Pace
 from millstream.providers.ledger.recovery.standing import Standing
-from millstream.runtime import StorageError
+from millstream.runtime import Corrupt, StorageError
 
 from .docket import Docket, Failure
 from .options import ScrubOptions
-from .repairing import Repairer
+from .repairing import Outcome, Repairer
 from .report import FAULTS_SHOWN_MAX, ScrubFault, ScrubReport, scrub_rows
 from .wanted import missing_from
 
@@ -90,6 +90,7 @@ class Scrubber:
         self._passing: asyncio.Task[None] | None = None
         self._pace = Pace(options.scrub_bytes_per_s)
         self._pass_at_s = self._say_at_s = 0.0
+        self._found_before: dict[int, set[int]] = {}  # by a start before, and counted then
         self._is_incomplete = False  # some damage that was found is on no list
 
     async def run(self) -> None:
@@ -133,17 +134,28 @@ class Scrubber:
 
     async def _begin(self, bookie: Bookie) -> None:
         """Go on where the silo that ran the bookie before was."""
-        before = await self._rows.read(bookie.name)
+        before = await self._before(bookie.name)
         wall_s = self._context.clock.wall_s()
         self._docket = Docket(self._options.retry_after_s)
         self._report = before or ScrubReport(bookie.name, wall_s)
+        self._found_before = {}
         for fault in self._report.faults:
             self._docket.put(fault.ledger, [fault.entry])
+            self._found_before.setdefault(fault.ledger, set()).add(fault.entry)
         self._bookie, self._pass_at_s = bookie, self._context.clock.now()
         is_due = before is None or before.began_s > 0 or before.failed > len(before.faults)
         if before is not None and not is_due:
             since_s = max(0.0, wall_s - before.passed_s)
             self._pass_at_s += max(0.0, self._options.scrub_every_s - since_s)
+
+    async def _before(self, bookie: str) -> ScrubReport | None:
+        """The report of the start before; a row that is damaged goes, since it only informs."""
+        try:
+            return await self._rows.read(bookie)
+        except Corrupt as error:
+            log.info("the report on damage in bookie %s begins anew: %s", bookie, error)
+            await self._rows.delete(bookie)
+            return None
 
     def _stop_pass(self) -> None:
         if self._passing is not None:
@@ -162,10 +174,14 @@ class Scrubber:
             self._pass_at_s = self._context.clock.now() + AFTER_FAILURE_S
 
     async def _repair(self, bookie: Bookie) -> None:
-        """Try all repairs that are due. Raises StorageError, BookieError."""
+        """Try all repairs that are due; what is in the way of one is no matter of the others."""
         for ledger, entries in self._docket.due(self._context.clock.now()):
-            known = self._docket.failed(ledger).keys()
-            outcome = await self._repairer.repair(bookie, ledger, entries)
+            known = {*self._docket.failed(ledger), *self._found_before.pop(ledger, ())}
+            try:
+                outcome = await self._repairer.repair(bookie, ledger, entries)
+            except (LedgerError, OSError, StorageError) as error:
+                why = Failure(f"{type(error).__name__}: {error}")
+                outcome = Outcome(failures=dict.fromkeys(entries, why))
             now_s = self._context.clock.now()
             lost = self._docket.settle(ledger, entries, outcome.failures, now_s)
             self._report = msgspec.structs.replace(
