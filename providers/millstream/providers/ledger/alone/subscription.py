@@ -57,7 +57,7 @@ class LedgerSubscription:
         left: Callable[[str], None],
     ) -> None:
         self.name = name
-        self.start = start
+        self.start: Start = start
         self._topic = topic
         self._parts = parts
         self._cursors = dict(cursors)
