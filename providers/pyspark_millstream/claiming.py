@@ -2,7 +2,8 @@
 
 Owns: `ConsumerClaim`. Not: the claims (`millstream.streams.rewinding.claims`). Invariants: the
 claim is renewed in the background, also while a batch takes long; a run that lost its claim gets an
-error at its next batch, and at each later one; a run that ends gives the name up.
+error at its next batch, and at each later one. A run that fails gives the name up; Spark kills the
+process of one that is stopped, and the next run waits until the claim has run out.
 """
 
 from __future__ import annotations

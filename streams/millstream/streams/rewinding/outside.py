@@ -27,9 +27,11 @@ from .target import PAGE_BYTES_MAX, PAGE_EVENTS_MAX, Extents, ReadPage, ReadSpan
 
 __all__ = ["CLAIM_S", "RENEW_S", "QueueReads", "Range"]
 
-CLAIM_S = 15.0
-"""A name whose run has not renewed its claim for so long may be taken over."""
-RENEW_S = 3.0
+CLAIM_S = 5.0
+"""A name whose run has not renewed its claim for so long may be taken over. The next run of a query
+that was stopped waits for this: Spark kills the process that plans a query, which then cannot give
+its name up. A run that renews its claim too late keeps it, unless another run waits for it."""
+RENEW_S = 1.0
 """How often a run renews its claim, and others look at it."""
 T = TypeVar("T")
 
