@@ -34,6 +34,7 @@ from millstream.providers.ledger import LedgerQueues
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 pytestmark = [pytest.mark.spark, pytest.mark.real]
 
@@ -222,3 +223,52 @@ def test_what_cannot_work_fails_before_any_task(spark: SparkSession) -> None:
             writer = batch_rows(spark).write.format("millstream").mode("overwrite")
             writer.options(**options).save()
     assert not gateway.hellos
+
+
+def counts(spark: SparkSession, folder: Path) -> DataStreamWriter:
+    """Rows by carrier as they change: two micro-batches."""
+    rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder / "in"))
+    changed = rows.groupBy("carrier").count().writeStream.outputMode("update")
+    return changed.trigger(availableNow=True)
+
+
+def test_rows_that_change_are_refused_and_written_by_foreach_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_files(tmp_path / "in", parts=2)
+    with SiloThread() as silos:
+        options = {**staged(silos), "key_column": "carrier"}
+        refused = counts(spark, tmp_path).format("millstream").options(**options)
+        with pytest.raises(Exception, match="does not support Update mode"):
+            query = refused.option("checkpointLocation", str(tmp_path / "refused")).start()
+            query.awaitTermination(AWAIT_S)
+
+        def publish(changed: DataFrame, batch: int) -> None:
+            for _ in range(2):  # as when Spark runs the batch again
+                written = changed.write.format("millstream").mode("append").options(**options)
+                written.option("writer_id", "totals-job").save()
+
+        written = counts(spark, tmp_path).foreachBatch(publish)
+        started = written.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        assert started.awaitTermination(AWAIT_S)
+        seen = silos.seen(2 * 7)
+    for number in range(7):
+        carrier = f"C{number}"
+        halves = [sum(n % 7 == number for n in range(end)) for end in (ROWS // 2, ROWS)]
+        assert [item["count"] for item in seen[carrier]] == halves
+
+
+def test_a_watermark_closes_the_last_windows_of_a_run(spark: SparkSession, tmp_path: Path) -> None:
+    """Which takes a micro-batch without data, as Spark runs one unless it is forbidden to."""
+    from pyspark.sql.functions import window
+
+    write_files(tmp_path / "in", parts=2)
+    rows = (
+        spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
+    )
+    hours = rows.withWatermark("at", "1 minute").groupBy(window("at", "1 hour")).count()
+    query = hours.writeStream.format("memory").queryName("hours").trigger(availableNow=True)
+    started = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    assert started.awaitTermination(AWAIT_S)
+    last_minute = ROWS - 1 - 1  # a row a minute, and the watermark is a minute behind
+    assert spark.table("hours").count() == last_minute // 60
