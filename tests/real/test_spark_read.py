@@ -139,6 +139,29 @@ def test_one_malformed_item_does_not_end_a_permissive_read(
             read()
 
 
+def test_a_second_query_with_a_consumer_is_refused_while_the_first_runs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with silos_in(tmp_path) as silos:
+
+        def start(name: str) -> Any:
+            rows = spark.readStream.format("millstream").schema(SCHEMA)
+            read = (
+                rows.options(**staged(silos), consumer="totals").load().writeStream.format("noop")
+            )
+            return read.option("checkpointLocation", str(tmp_path / name)).start()
+
+        first = start("first")
+        first.processAllAvailable()
+        with pytest.raises(Exception, match="'totals' is in use by another run"):
+            start("second").awaitTermination(AWAIT_S)
+        first.processAllAvailable()
+        first.stop()
+        second = start("second")
+        second.processAllAvailable()
+        second.stop()
+
+
 def forget_last(folder: Path) -> None:
     """As if Spark had died before the sink, and its own note, said that the last batch is done."""
     last = max(int(one.name) for one in (folder / "checkpoint/commits").glob("[0-9]*"))
