@@ -1,8 +1,9 @@
 """`python -m benchmarks SUITE [--rounds N] [--json] [--against REV,PEER]`, where SUITE is calls,
 streams, activation, buffer, path, detection, handover, ledger or priority (these two also with
 `--full`); `python -m benchmarks slow_consumer [--size S]`, `python -m benchmarks bounds [WORD ...]
-[--size S] [--json]`, `python -m benchmarks ledger --chaos [--records N] [--json]` and
-`python -m benchmarks ledger --topics N`.
+[--size S] [--json]`, `python -m benchmarks ledger --chaos [--records N] [--json]`,
+`python -m benchmarks ledger --topics N` and
+`python -m benchmarks detection --overload SECONDS [--json]`.
 
 Each subject of each round runs in a fresh process; rounds are interleaved; ratios are computed
 inside a round. Prints medians with [min..max]. A revision of git as a subject runs this tree's
@@ -26,7 +27,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ledger_topics
+from benchmarks import ledger_topics, overload
 from benchmarks.bounds import table as bounds
 from benchmarks.bounds.programs import frozen_client
 from benchmarks.chaos import run as chaos
@@ -141,6 +142,9 @@ def main() -> None:
     parser.add_argument(
         "--topics", type=int, help="ledger: open so many topics, and send a first message to each"
     )
+    parser.add_argument(
+        "--overload", type=float, metavar="SECONDS", help="detection: evictions on busy cores"
+    )
     parser.add_argument("--records", type=int, default=1_000_000, help="of --chaos, at least")
     parser.add_argument(
         "--against", default=",".join(PEERS), help="peers, revisions of git, or 'none'"
@@ -168,6 +172,10 @@ def main() -> None:
         if arguments.suite != "ledger" or arguments.topics < 1:
             raise SystemExit("--topics is of the suite ledger, and a number of 1 at least")
         raise SystemExit(run(ledger_topics.report(arguments.topics)))
+    elif arguments.overload is not None:
+        if arguments.suite != "detection":
+            raise SystemExit(f"--overload is of the suite detection, not of {arguments.suite}")
+        raise SystemExit(run(overload.report(arguments.overload, arguments.json)))
     elif arguments.suite == "bounds":
         bounds.report(arguments.size, arguments.words, arguments.json)
     else:

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from millstream.runtime import (
-    FAST_DETECTION,
     Address,
     Client,
     Grain,
@@ -44,7 +43,14 @@ SILOS = 3
 GRAINS = 60
 RETRY_S = 0.02
 RECOVERED_WITHIN_S = 60.0
-OPTIONS = {"default": MembershipOptions(), "fast": FAST_DETECTION}
+PATIENT = MembershipOptions(
+    probe_every_s=1.0,
+    probe_timeout_s=2.5,
+    missed_probes_max=3,
+    refresh_s=10.0,
+    heartbeat_s=5.0,
+)
+OPTIONS = {"default": MembershipOptions(), "patient": PATIENT}
 
 
 @grain(name="DetectionTarget")

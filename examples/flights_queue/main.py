@@ -32,7 +32,6 @@ from millstream.providers.priority import (
     priority_queue,
 )
 from millstream.runtime import (
-    FAST_DETECTION,
     Client,
     Grain,
     LocalCluster,
@@ -118,8 +117,7 @@ async def kill_half_way(cluster: LocalCluster, legs: int) -> None:
 async def fly_all(directory: Path, legs: Sequence[Leg], options: argparse.Namespace) -> float:
     """Fly all legs; returns how long it took, in seconds."""
     parts = {"priority": lambda: PriorityQueues(EmbeddedStore(directory, events=True))}
-    watching = FAST_DETECTION
-    async with LocalCluster(grains=[Worker], parts=parts, membership_options=watching) as cluster:
+    async with LocalCluster(grains=[Worker], parts=parts) as cluster:
         await fill(priority_queue(cluster, QUEUE), legs, not options.simple)  # owned by silo-0
         await cluster.start_silo()
         gateways = [silo.gateway for silo in cluster.silos]

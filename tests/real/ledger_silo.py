@@ -9,7 +9,7 @@ from millstream.providers.ledger import (
     LedgerQueues,
     LedgerTopicOptions,
 )
-from millstream.runtime import FAST_DETECTION, Grain, Silo, grain, state
+from millstream.runtime import Grain, Silo, grain, state
 from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace, subscribe
 
 __all__ = ["NUMBERS", "Listener", "make"]
@@ -55,7 +55,6 @@ def make(
         address=address,
         membership=rows,
         stores={"default": rows},
-        membership_options=FAST_DETECTION,
         streams={"default": streams},
     )
     if is_bookie:

@@ -148,3 +148,15 @@ def test_an_unknown_peer_is_named() -> None:
     assert done.returncode == 1
     known = "xoscar, redis, asyncio, sqlite, nats, zset, arq, saq, foreach, files, none"
     assert f"--against orleans: not one of {known}, nor a revision" in done.stderr
+
+
+def test_overload_is_measured_with_each_set_of_membership_options() -> None:
+    command = [sys.executable, "-m", "benchmarks", "detection", "--overload", "5", "--json"]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)["figures"]
+    assert set(figures) == {"default", "patient"}
+    for found in figures.values():
+        assert found["evicted"] == 0 and found["calls"] > 0

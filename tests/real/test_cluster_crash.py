@@ -34,7 +34,7 @@ def make(directory, address="127.0.0.1:0", **membership):
         membership_options=MembershipOptions(**membership),
     )
 """
-DETECTED_S = 13.0  # docs/concepts/clusters.md
+DETECTED_S = 6.0  # docs/concepts/clusters.md
 STARTED_S = 7.0  # for an interpreter on a busy machine
 
 

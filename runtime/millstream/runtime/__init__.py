@@ -64,7 +64,7 @@ from .errors import (
     SubscriptionFaulted,
 )
 from .log_lines import guard_lines
-from .options import FAST_DETECTION, MembershipOptions, RuntimeOptions
+from .options import MembershipOptions, RuntimeOptions
 from .role import Role
 from .run.local_cluster import LocalCluster
 from .run.serve import serve
@@ -88,7 +88,6 @@ else:
 
 
 __all__ = [
-    "FAST_DETECTION",
     "HASHED",
     "LEAST_ACTIVATIONS",
     "PREFER_LOCAL",

@@ -20,7 +20,7 @@ from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.providers.ledger.queues.adapter import LedgerAdapter, LedgerQueues
 from millstream.providers.ledger.topic.reading.reader import TopicReader
-from millstream.runtime import FAST_DETECTION, MemoryStateStore, Silo, StreamError
+from millstream.runtime import MemoryStateStore, Silo, StreamError
 from millstream.runtime.extending import unseal
 from millstream.runtime.testing import SimCluster, Simulation, run
 from millstream.streams import (
@@ -82,7 +82,6 @@ class Silos:
             grains=[],
             stores={"default": self.store},
             streams={"default": self._streams},
-            membership_options=FAST_DETECTION,
         )
 
     def _streams(self) -> PersistentStreams:

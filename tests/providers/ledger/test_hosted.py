@@ -11,7 +11,6 @@ from millstream.balancers import DeploymentBalancer
 from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX
 from millstream.providers.ledger.queues.adapter import LedgerQueues
-from millstream.runtime import FAST_DETECTION
 from millstream.runtime.extending import unseal
 from millstream.runtime.testing import FailingStore, SimCluster, Simulation, run
 from millstream.streams import PersistentStreams, StreamNamespace
@@ -27,7 +26,6 @@ def cluster_on(simulation: Simulation, silos: int, store: FailingStore | None = 
         simulation,
         silos=silos,
         grains=[],
-        membership_options=FAST_DETECTION,
         stores={"default": store or FailingStore()},
         streams={
             "default": lambda: PersistentStreams(

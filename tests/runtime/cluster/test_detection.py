@@ -15,7 +15,6 @@ import pytest
 from tests.conditions import until
 
 from millstream.runtime import (
-    FAST_DETECTION,
     Env,
     Grain,
     MemberRow,
@@ -30,6 +29,9 @@ from millstream.runtime.tasks import Tasks
 from millstream.runtime.testing import SiloDeclaredDead, SimCluster, Simulation, run
 
 DEFAULT = MembershipOptions()
+PATIENT = MembershipOptions(
+    probe_every_s=1.0, probe_timeout_s=2.5, missed_probes_max=3, refresh_s=10.0, heartbeat_s=5.0
+)
 SILOS = 5
 TABLE = "00112233aabbccdd"
 
@@ -103,9 +105,9 @@ def detection_s(
 @pytest.mark.parametrize(
     ("options", "p50_s", "max_s", "seeds"),
     [
-        pytest.param(DEFAULT, 14.0, 22.0, 4, id="default", marks=pytest.mark.slow),
-        pytest.param(FAST_DETECTION, 5.0, 15.0, 4, id="FAST_DETECTION", marks=pytest.mark.slow),
-        pytest.param(FAST_DETECTION, 15.0, 15.0, 1, id="one seed"),
+        pytest.param(DEFAULT, 5.0, 6.0, 4, id="default", marks=pytest.mark.slow),
+        pytest.param(DEFAULT, 6.0, 6.0, 1, id="one seed"),
+        pytest.param(PATIENT, 14.0, 22.0, 4, id="patient", marks=pytest.mark.slow),
     ],
 )
 def test_a_silo_in_trouble_is_found_in_time_and_nobody_else_dies(
@@ -123,7 +125,7 @@ def test_a_silo_in_trouble_is_found_in_time_and_nobody_else_dies(
 def test_one_of_few_silos_is_found_too(silos: int, trouble: str) -> None:
     if silos == 2 and trouble == "cut off":
         return  # of two that both live and stamp only the first may accuse
-    assert detection_s(trouble, FAST_DETECTION, 3, silos)[0] < 15.0
+    assert detection_s(trouble, DEFAULT, 3, silos)[0] < 8.0
 
 
 @pytest.mark.parametrize("count", [3, 5])

@@ -26,8 +26,8 @@ from millstream.runtime.testing import SiloDeclaredDead, SimCluster, Simulation,
 from millstream.runtime.testing.services import SimMembershipTable, SimService
 
 OPTIONS = MembershipOptions()
-# Probes that time out, at half intervals after the first; `docs/concepts/clusters.md` says 13 s.
-DETECTED_S = 13.0
+# Probes that time out, at half intervals after the first; `docs/concepts/clusters.md` says 6 s.
+DETECTED_S = 6.0
 EAGER = MembershipOptions(probe_timeout_s=0.25, missed_probes_max=1, probe_every_s=0.25)
 
 

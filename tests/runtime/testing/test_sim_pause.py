@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from millstream.runtime import Address
 from millstream.runtime.testing import Simulation, parse_script, run
 
 
@@ -46,6 +47,24 @@ def test_what_comes_for_a_paused_host_waits_in_order() -> None:
         return heard
 
     assert run(main, 1).result == [0, 1, 2, 3]
+
+
+def test_a_paused_host_answers_no_probe_until_it_goes_on() -> None:
+    async def main(sim: Simulation) -> bytes:
+        there, port = sim.host("a"), Address("a", 7000)
+        sim.transport(there).listen_probe(port, lambda: b"here")
+        probe = sim.transport(sim.host("b")).probe
+        assert await probe(port, 1.0) == b"here"
+        sim.pause(there)
+        with pytest.raises(TimeoutError):
+            await probe(port, 1.0)
+        waiting = asyncio.create_task(probe(port, 5.0))
+        await asyncio.sleep(2.0)
+        assert not waiting.done()
+        sim.resume(there)
+        return await waiting
+
+    assert run(main, 1).result == b"here"
 
 
 def test_a_paused_host_can_crash_and_is_not_resumed_then() -> None:

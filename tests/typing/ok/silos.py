@@ -17,7 +17,6 @@ from millstream.providers.generator import (
 from millstream.providers.memory import MemoryOptions, MemoryQueues
 from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore, WriterOptions
 from millstream.runtime import (
-    FAST_DETECTION,
     Client,
     ClusterError,
     ConfigError,
@@ -228,7 +227,7 @@ async def a_program_serves_until_it_is_told_to_stop(silo: Silo) -> int:
 
 
 async def tell_about_a_cluster(silo: Silo, client: Client) -> tuple[MemberInfo, ...]:
-    assert_type(FAST_DETECTION, MembershipOptions)
+    assert_type(MembershipOptions(probe_every_s=1), MembershipOptions)
     assert_type(await client.members(), tuple[MemberInfo, ...])
     assert_type(await silo.wait_stopped(), StopReason)
     return silo.members()

@@ -47,6 +47,18 @@ class SimProbeListener:
         self._network = network
         self.address = network.bind(address, self)
 
+    async def ask(self) -> bytes:
+        """The answer, from the host: no thread of a paused process runs before it goes on."""
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[bytes] = loop.create_future()
+
+        def answer() -> None:
+            if not answered.done():
+                answered.set_result(self.answer())
+
+        loop.call_soon(answer, context=self.host.context())
+        return await answered
+
     def close(self) -> None:
         self._network.unbind(self)
 
@@ -108,7 +120,7 @@ class SimTransport:
             listener = self._network.find(address)
             answer = b""
             if isinstance(listener, SimProbeListener):
-                answer = listener.host.context().run(listener.answer)
+                answer = await listener.ask()
             await self._network.travel(there, me)
         if not isinstance(listener, SimProbeListener):
             raise ConnectionRefusedError(f"probe of {address} refused: nobody answers there")
