@@ -10,7 +10,15 @@ from tests.console.test_pausing import LINES, Reader, provider
 from millstream.console.main import main
 from millstream.console.why import SUBSCRIPTIONS_MAX, lines_of, subscription_line
 from millstream.runtime import LocalCluster
-from millstream.streams import StreamId, StreamReport, SubscriptionReport, Why
+from millstream.streams import (
+    LetterReport,
+    StreamId,
+    StreamReport,
+    SubscriptionReport,
+    Why,
+    lagging,
+    pause_stream,
+)
 
 ONE = SubscriptionReport("audit", "Ledger/eu", "in_flight", 3, 0.2, 0.001)
 
@@ -30,6 +38,30 @@ async def test_a_stream_is_told_of_with_its_hops(capsys: pytest.CaptureFixture[s
         assert "queue-0 (owned, " in out and "1 read" in out and "Reader" in out
         assert await run(cluster, "lines", "a", "--provider", "p") == 1
         assert capsys.readouterr().err.startswith("millstream why: ")
+
+
+async def test_without_a_key_the_streams_that_are_behind_are_listed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with LocalCluster(silos=1, grains=[Reader], streams={"default": provider}) as cluster:
+        assert await run(cluster, "lines") == 0
+        assert capsys.readouterr().out == "Nothing of lines is read and not done.\n"
+        await pause_stream(cluster, LINES, "a\x1b")
+        await cluster.stream(LINES, "a\x1b").publish("one")
+        async with asyncio.timeout(20):
+            while not await lagging(cluster, "lines"):
+                await asyncio.sleep(0)
+        assert await run(cluster, "lines") == 0
+        (line,) = capsys.readouterr().out.splitlines()
+        assert line.startswith("lines/a\\x1b (queue-0, ")
+        assert line.endswith("all of its stream is paused: `resume_stream` lets it go on")
+
+
+def test_dead_letters_are_printed() -> None:
+    letter = LetterReport("audit/n/k/1", "audit", 6, "ValueError: no")
+    report = StreamReport(StreamId("n", "k"), "queue-3", subscriptions=[ONE], letters=[letter])
+    lines = lines_of(Why("nothing", "All is well.", (report, report)))
+    assert lines[-1] == "dead letter   audit/n/k/1: ValueError: no"
 
 
 def test_retries_and_gaps_stand_in_the_line_of_their_subscription() -> None:

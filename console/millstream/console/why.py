@@ -9,10 +9,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from millstream.runtime import MillstreamError
-from millstream.streams import StreamNamespace, StreamReport, SubscriptionReport, Why, why
+from millstream.streams import (
+    LaggingStream,
+    StreamNamespace,
+    StreamReport,
+    SubscriptionReport,
+    Why,
+    lagging,
+    why,
+)
 
 from .arguments import part_name, utf8
 from .dead_letters import add_cluster, plain
@@ -21,33 +30,53 @@ from .gateway import connected
 __all__ = ["add_why"]
 
 SUBSCRIPTIONS_MAX = 20  # that are printed
+STREAMS_MAX = 20  # that are printed of a namespace
 
 
 def add_why(command: argparse.ArgumentParser) -> None:
     """Options of `millstream why`."""
     add_cluster(command)
     command.add_argument("namespace", type=part_name, help="name of the stream's namespace")
-    command.add_argument("key", type=utf8, help="the stream's key")
+    text = "the stream's key; without it: the streams of the namespace that lag most"
+    command.add_argument("key", type=utf8, nargs="?", help=text)
     command.set_defaults(run=run_why)
 
 
 def run_why(arguments: argparse.Namespace) -> int:
     """Ask and print; returns the exit code."""
     try:
-        found = asyncio.run(ask(arguments))
+        lines = asyncio.run(ask(arguments))
     except (MillstreamError, ValueError) as error:
         text = f"{type(error).__name__}: {error}"
         print(f"millstream why: {plain(text)}", file=sys.stderr)
         return 1
-    print("\n".join(map(plain, lines_of(found))))
+    print("\n".join(map(plain, lines)))
     return 0
 
 
-async def ask(arguments: argparse.Namespace) -> Why:
-    """Connect, and ask. Raises what clients raise."""
+async def ask(arguments: argparse.Namespace) -> list[str]:
+    """Connect, and ask; what is printed. Raises what clients raise."""
     async with connected(arguments) as client:
-        namespace = StreamNamespace[Any](arguments.namespace, object, provider=arguments.provider)
-        return await why(client, client.stream(namespace, arguments.key))
+        name, provider = arguments.namespace, arguments.provider
+        if arguments.key is None:
+            return lagging_lines(name, await lagging(client, name, provider, limit=STREAMS_MAX))
+        namespace = StreamNamespace[Any](name, object, provider=provider)
+        return lines_of(await why(client, client.stream(namespace, arguments.key)))
+
+
+def lagging_lines(namespace: str, streams: Sequence[LaggingStream]) -> list[str]:
+    """The streams of a namespace that are furthest behind, a line each."""
+    if not streams:
+        return [f"Nothing of {namespace} is read and not done."]
+    lines = []
+    for one in streams:
+        worst = one.subscription
+        text = f"{one.stream} ({one.queue}, {one.silo})"
+        if worst is not None:
+            text += f": {worst.id}: {worst.state}, {worst.lag_events:,} events or "
+            text += f"{worst.lag_s:.1f} s behind, not moved for {worst.still_s:.0f} s"
+        lines.append(f"{text}: {one.reason}" if one.reason else text)
+    return lines
 
 
 def lines_of(found: Why) -> list[str]:
@@ -59,6 +88,7 @@ def lines_of(found: Why) -> list[str]:
     lines += [subscription_line(one) for one in subscriptions[:SUBSCRIPTIONS_MAX]]
     if len(subscriptions) > SUBSCRIPTIONS_MAX:
         lines.append(f"... and {len(subscriptions) - SUBSCRIPTIONS_MAX} subscriptions more")
+    lines += [f"{'dead letter':<14}{one.id}: {one.error}" for one in report.letters]
     return lines
 
 

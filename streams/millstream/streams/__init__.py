@@ -65,9 +65,16 @@ from .failures.handler import (
     KeepDeadLetters,
 )
 from .failures.letters import DeadLetter
-from .insight.report import HolderReport, QueueReport, StreamReport, SubscriptionReport
+from .insight.report import (
+    HolderReport,
+    LaggingStream,
+    LetterReport,
+    QueueReport,
+    StreamReport,
+    SubscriptionReport,
+)
 from .insight.verdict import Why
-from .insight.why import why
+from .insight.why import lagging, why
 from .ownership.function_mapper import FunctionMapper
 from .ownership.holding import pause_queue, resume_queue
 from .ownership.mapper import HashRingMapper
@@ -109,6 +116,8 @@ __all__ = [
     "HashRingMapper",
     "HolderReport",
     "KeepDeadLetters",
+    "LaggingStream",
+    "LetterReport",
     "LimitsMessages",
     "Measurable",
     "MessageLimits",
@@ -156,6 +165,7 @@ __all__ = [
     "Token",
     "Why",
     "dead_letters",
+    "lagging",
     "listen",
     "on_error",
     "on_gap",

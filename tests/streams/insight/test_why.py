@@ -24,6 +24,8 @@ from millstream.streams import (
     StreamNamespace,
     StreamOptions,
     Why,
+    dead_letters,
+    lagging,
     subscribe,
     why,
 )
@@ -49,7 +51,7 @@ class Reader(Grain):
             raise ValueError("cannot be handled")
         if self.key == "thrice" and event.item in (1, 3) and event.attempt < 3:
             raise ValueError("not yet")
-        if self.key == "stuck":
+        if self.key.startswith("stuck"):
             await GATE.wait()
 
     async def ask(self, key: str) -> str:
@@ -185,3 +187,54 @@ async def test_asking_does_not_wait_for_a_silo_that_has_gone() -> None:
         await gone.stop()
         await until(lambda: not other.services.members.is_live(owner))
         assert (await why(other, other.stream(LINES, "fine"))).check in ("queue_unowned", "nothing")
+
+
+async def test_dead_letters_of_a_stream_are_named() -> None:
+    def giving_up() -> PersistentStreams:
+        return PersistentStreams(
+            MemoryQueues(), options=StreamOptions(delivery=DeliveryOptions(retries=0))
+        )
+
+    streams = {"default": giving_up}
+    async with LocalCluster(silos=2, grains=[Reader], streams=streams) as cluster:
+        assert not (await asked(cluster, "bad")).reports[1].letters
+        for item in range(7):
+            await cluster.stream(LINES, "bad").publish(item)
+        await cluster.stream(LINES, "good").publish(0)
+        letters = dead_letters(cluster)
+        async with asyncio.timeout(20):
+            while len(await letters.list()) < 7:
+                await asyncio.sleep(0)
+        found = await asked(cluster, "bad")
+        first = found.reports[1].letters[0]
+        assert first.id == (await letters.list())[0].id and first.attempts == 1
+        assert first.error == "ValueError: cannot be handled"
+        assert f"Dead letters of it: 5 or more, such as {first.id}, given up after" in str(found)
+        assert len(found.reports[1].letters) == 5
+        for letter in (await letters.list())[2:]:
+            await letters.delete(letter.id)
+        assert "Dead letters of it: 2, such as" in str(await asked(cluster, "bad"))
+        assert "Dead letters" not in str(await asked(cluster, "good"))
+
+
+async def test_the_streams_of_a_namespace_that_are_furthest_behind_are_listed() -> None:
+    async with cluster_of(silos=2) as cluster:
+        assert await lagging(cluster, "lines") == []
+        for count, key in enumerate(("stuck-1", "stuck-2", "stuck-3"), 1):
+            for item in range(count):
+                await cluster.stream(LINES, key).publish(item)
+        await cluster.stream(LINES, "good").publish(0)
+        async with asyncio.timeout(20):
+            while len(await lagging(cluster, "lines")) != 3:
+                await asyncio.sleep(0)
+        found = await lagging(cluster.silos[0], "lines")
+        lags = [one.lag for one in found]
+        assert lags == sorted(lags, reverse=True)
+        assert {one.stream.key for one in found} == {"stuck-1", "stuck-2", "stuck-3"}
+        assert all(one.reason.startswith("it waits for the reply of Reader/stuck") for one in found)
+        assert len(await lagging(cluster, "lines", limit=2)) == 2
+        assert await lagging(cluster, "others") == []
+        for limit in (0, 1_001):
+            with pytest.raises(ConfigError, match="1 to 1,000"):
+                await lagging(cluster, "lines", limit=limit)
+        GATE.set()

@@ -49,6 +49,21 @@ def test_queues_of_a_silo_that_crashes_have_no_owner_until_others_take_them() ->
         run(main, seed)
 
 
+def test_a_provider_without_a_balancer_shares_its_queues_among_the_silos() -> None:
+    def bare() -> PersistentStreams:
+        return PersistentStreams(MemoryQueues(), mapper=HashRingMapper(queues=len(QUEUES)))
+
+    async def main(simulation: Simulation) -> None:
+        async with SimCluster(
+            simulation, silos=3, grains=[Nobody], streams={"default": bare}
+        ) as cluster:
+            await cluster.until_settled(calm_s=20.0)
+            shared = Counter((await owned(cluster)).values())
+            assert shared == {"silo-0": 2, "silo-1": 2, "silo-2": 2}
+
+    run(main, 1)
+
+
 def readers(cluster: SimCluster) -> Counter[str]:
     """How many silos read each queue, by their own account."""
     parts = [silo.services.part("default") for silo in cluster.silos()]

@@ -506,6 +506,15 @@ class Subscribers:
         """What a subscription waits for; empty: it has no work, or nothing is known."""
         return reason_of(one, self._deliveries.seat_of(one))
 
+    def undelivered(self, namespace: str) -> list[StreamId]:
+        """The streams of a namespace of which something is not done."""
+        return [
+            stream
+            for stream, entry in self._streams.items()
+            if stream.namespace == namespace
+            and (entry.cold or entry.is_parked or entry.has_deliveries)
+        ]
+
     def waits_for(self, stream: StreamId) -> str:
         """What all of a stream waits for; empty: nothing, or nothing that is known."""
         entry = self._streams.get(stream)

@@ -12,7 +12,19 @@ import msgspec
 
 from millstream.streams.contracts.identity import StreamId
 
-__all__ = ["HolderReport", "QueueReport", "StreamReport", "SubscriptionReport"]
+__all__ = [
+    "LETTERS_MAX",
+    "HolderReport",
+    "LaggingStream",
+    "LetterReport",
+    "QueueReport",
+    "StreamReport",
+    "SubscriptionReport",
+]
+
+
+LETTERS_MAX = 5
+"""Dead letters that a report names."""
 
 
 class SubscriptionReport(msgspec.Struct, array_like=True, frozen=True):
@@ -101,6 +113,16 @@ class QueueReport(msgspec.Struct, array_like=True, frozen=True):
     full_s: float = 0.0
 
 
+class LetterReport(msgspec.Struct, array_like=True, frozen=True):
+    """A dead letter of a stream: its id, as `dead_letters(...)` takes it, and the first line of the
+    error that its event was given up for."""
+
+    id: str
+    subscription: str
+    attempts: int
+    error: str
+
+
 class StreamReport(msgspec.Struct, array_like=True, frozen=True):
     """One stream of one provider.
 
@@ -109,7 +131,8 @@ class StreamReport(msgspec.Struct, array_like=True, frozen=True):
     1970, of the owner. `subscriptions`: None: the stream had no event lately, or they are being
     asked for. `is_held`: the queue is paused by hand; `is_paused`: the stream is. `trouble`: why
     the mapper has no queue for the stream; `queue` is empty then. `reason`: what all of the stream
-    waits for, while its subscriptions are not known, or are very many.
+    waits for, while its subscriptions are not known, or are very many. `letters`: its dead letters,
+    `LETTERS_MAX` at most.
     """
 
     stream: StreamId
@@ -124,3 +147,24 @@ class StreamReport(msgspec.Struct, array_like=True, frozen=True):
     is_paused: bool = False
     trouble: str = ""
     reason: str = ""
+    letters: Sequence[LetterReport] = ()
+
+
+class LaggingStream(msgspec.Struct, array_like=True, frozen=True):
+    """A stream of which something is not done, as the owner of its queue sees it.
+
+    `subscription`: the one that is furthest behind; None: those of the stream are not known yet.
+    `reason`: what that waits for.
+    """
+
+    stream: StreamId
+    queue: str
+    silo: str
+    subscription: SubscriptionReport | None
+    reason: str
+
+    @property
+    def lag(self) -> tuple[float, float, int]:
+        """What orders streams: for how long nothing moved, age of the oldest event, events."""
+        one = self.subscription
+        return (0.0, 0.0, 0) if one is None else (one.still_s, one.lag_s, one.lag_events)

@@ -10,7 +10,7 @@ from typing import Protocol
 from millstream.runtime.extending import Role, SystemTarget, open_to
 from millstream.streams.contracts.identity import QueueId, StreamId
 
-from .report import StreamReport
+from .report import LaggingStream, StreamReport
 from .verdict import Why
 
 __all__ = ["Reports", "WhyTarget"]
@@ -25,6 +25,14 @@ class Reports(Protocol):
 
     async def look(self, queue: QueueId, stream: StreamId, /) -> StreamReport:
         """What this silo's agent of the queue knows."""
+        ...
+
+    async def lagging(self, namespace: str, limit: int, /) -> list[LaggingStream]:
+        """The streams of a namespace that are furthest behind, wherever their queues are read."""
+        ...
+
+    async def lagging_here(self, namespace: str, limit: int, /) -> list[LaggingStream]:
+        """Those of the queues that this silo reads."""
         ...
 
 
@@ -44,3 +52,12 @@ class WhyTarget(SystemTarget):
     async def look(self, queue: str, stream: StreamId) -> StreamReport:
         """What this silo's agent of the queue knows."""
         return await self._reports.look(queue, stream)
+
+    @open_to(Role.OPERATOR)
+    async def lagging(self, namespace: str, limit: int) -> list[LaggingStream]:
+        """The streams of a namespace that are furthest behind; of silos that answer."""
+        return await self._reports.lagging(namespace, limit)
+
+    async def lagging_here(self, namespace: str, limit: int) -> list[LaggingStream]:
+        """Those of the queues that this silo reads."""
+        return await self._reports.lagging_here(namespace, limit)

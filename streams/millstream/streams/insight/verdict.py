@@ -14,7 +14,7 @@ import msgspec
 
 from millstream.runtime.extending import shown
 
-from .report import QueueReport, StreamReport, SubscriptionReport
+from .report import LETTERS_MAX, LetterReport, QueueReport, StreamReport, SubscriptionReport
 
 __all__ = ["CHECKS", "Check", "Why", "verdict"]
 
@@ -55,7 +55,19 @@ class Why(msgspec.Struct, frozen=True):
 def verdict(before: StreamReport, after: StreamReport) -> Why:
     """What two looks at a stream say."""
     check, text = _of_queue(before, after) or _of_subscriptions(before, after)
-    return Why(check, text, (before, after))
+    return Why(check, text + _dead(after.letters), (before, after))
+
+
+def _dead(letters: Sequence[LetterReport]) -> str:
+    """Events of the stream that nobody will get unless somebody acts."""
+    if not letters:
+        return ""
+    first = letters[0]
+    count = f"{len(letters)} or more" if len(letters) >= LETTERS_MAX else f"{len(letters)}"
+    return (
+        f" Dead letters of it: {count}, such as {shown(first.id, 500)}, given up after "
+        f"{first.attempts} attempts: {shown(first.error, 300)}."
+    )
 
 
 Found = tuple[Check, str] | None

@@ -1,20 +1,25 @@
-"""`why(stream)`: the sentence that names what holds a stream up.
+"""`why(stream)`: the sentence that names what holds a stream up; `lagging`: which streams are.
 
 Owns: asking, from a silo or through a gateway. Not: what answers (`target`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from millstream.runtime import Openable
+from millstream.runtime import ConfigError, Openable
 from millstream.runtime.extending import Opener
 from millstream.streams.contracts.identity import StreamId
 
+from .report import LaggingStream
 from .target import WhyTarget
 from .verdict import Why
 
-__all__ = ["why"]
+__all__ = ["lagging", "why"]
+
+STREAMS_MAX = 1_000
+"""Streams that one answer of `lagging` names."""
 
 H = TypeVar("H")
 
@@ -49,6 +54,15 @@ class Question:
         target = f"{WhyTarget.target_name}/{self._provider}"
         return await gateway.call(str(stream), target, WhyTarget.why, stream)
 
+    async def lagging(self, namespace: str, limit: int) -> Sequence[LaggingStream]:
+        gateway = self._runtime.gateway
+        if gateway is None:
+            reports = self._runtime.part(self._provider).reports
+            found: list[LaggingStream] = await reports.lagging(namespace, limit)
+            return found
+        target = f"{WhyTarget.target_name}/{self._provider}"
+        return await gateway.call(namespace, target, WhyTarget.lagging, namespace, limit)
+
 
 class Questions:
     """Opens a question as a namespace opens streams; the key is the provider."""
@@ -69,3 +83,24 @@ async def why(program: Program, stream: StreamHandle, /) -> Why:
     (no such provider), StorageError, and what calls raise.
     """
     return await program.stream(Questions(), stream.provider).ask(stream.id)
+
+
+async def lagging(
+    program: Program, namespace: str, /, provider: str = "default", *, limit: int = 20
+) -> Sequence[LaggingStream]:
+    """The streams of a namespace of which something is not done, the furthest behind first.
+
+    First come those that have not moved for the longest time, then those whose oldest event is the
+    oldest. A silo that does not answer leaves its queues out.
+
+    Args:
+        program: a `Silo`, `Client`, `LocalCluster`, or a grain.
+        namespace: its name.
+        provider: the name under which silos were given the provider that carries it.
+        limit: streams at most, 1 to 1,000.
+
+    Raises ConfigError (the limit, or no such provider), and what calls raise.
+    """
+    if type(limit) is not int or not 1 <= limit <= STREAMS_MAX:
+        raise ConfigError(f"lagging(limit={limit!r}): 1 to {STREAMS_MAX:,}")
+    return await program.stream(Questions(), provider).lagging(namespace, limit)

@@ -74,6 +74,9 @@ __all__ = ["PersistentStreams"]
 
 log = logging.getLogger("millstream.streams")
 
+BALANCER = "deployment"
+"""The entry point of the balancer of a provider that is given none."""
+
 
 class PersistentStreams:
     """Streams carried by queues: `Silo(streams={"default": PersistentStreams(MemoryQueues())})`.
@@ -85,7 +88,9 @@ class PersistentStreams:
         mapper: which queue carries a stream; default: the adapter's, if it brings one
             (`BringsMapper`), or a hash ring of 8 queues.
         balancer: which silo should read which queue; it is for one silo, so pass a fresh one, or
-            the name of an entry point of `millstream.balancers`, such as "deployment".
+            the name of an entry point of `millstream.balancers`; default: "deployment", a
+            `DeploymentBalancer` of `millstream.balancers`, which shares the queues evenly among
+            the silos that run.
         on_give_up: what becomes of events that were given up: "dead_letter" (default), "skip",
             "pause", or a `FailureHandler` that decides about each.
     """
@@ -96,7 +101,7 @@ class PersistentStreams:
         /,
         *,
         mapper: QueueMapper | None = None,
-        balancer: QueueBalancer | str,
+        balancer: QueueBalancer | str = BALANCER,
         options: StreamOptions | None = None,
         on_give_up: FailureHandler | GiveUpDecision | None = None,
     ) -> None:
@@ -233,7 +238,9 @@ class PersistentStreams:
         services.targets.add(IngestTarget(publisher), name)
         self._wire_staging(services, name, options, publisher, limits)
         self._wire_reading(services, name, options)
-        self.reports = StreamReports(name, services, self.mapper, records, self.manager, store)
+        self.reports = StreamReports(
+            name, services, self.mapper, records, self.manager, store, self._reading.letters
+        )
         services.targets.add(WhyTarget(self.reports), name)
         following = self._reading.following
         redriving = Redriving(name, services, following, options.delivery, publisher)

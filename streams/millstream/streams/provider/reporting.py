@@ -7,6 +7,7 @@ Not: what follows from them (`insight/verdict`). Cost: only when it is asked.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -16,12 +17,16 @@ from millstream.runtime.extending import Clock, SiloServices
 from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.agent.delivery.steps import DeliveryState
 from millstream.streams.agent.delivery.subscriber import Subscriber
-from millstream.streams.api.rendezvous import rendezvous_key
+from millstream.streams.api.rendezvous import rendezvous_key, rendezvous_of
 from millstream.streams.api.subscription_rows import WHOLE_STREAM, row_key
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.mapping import QueueMapper
+from millstream.streams.failures.letters import DeadLetter, LetterRows
 from millstream.streams.insight.report import (
+    LETTERS_MAX,
     HolderReport,
+    LaggingStream,
+    LetterReport,
     QueueReport,
     StreamReport,
     SubscriptionReport,
@@ -32,6 +37,8 @@ from millstream.streams.ownership.record import OwnershipStore
 
 __all__ = ["StreamReports", "queue_report"]
 
+ASKED_FOR_LETTERS_MAX = 20
+"""Subscriptions of one stream whose dead letters are looked for."""
 BETWEEN_S = 0.5  # two looks, from which rates are told
 
 
@@ -39,6 +46,7 @@ class Agents(Protocol):
     """The queues that this silo reads."""
 
     def agent(self, queue: QueueId, /) -> PullingAgent | None: ...
+    def agents(self) -> list[PullingAgent]: ...
 
 
 class StreamReports:
@@ -52,7 +60,9 @@ class StreamReports:
         records: OwnershipStore,
         agents: Agents,
         rows: StateStore,
+        letters: LetterRows,
     ) -> None:
+        self._letters = letters
         self._provider = provider
         self._rows = rows
         self._target = f"{WhyTarget.target_name}/{provider}"
@@ -67,7 +77,52 @@ class StreamReports:
         await asyncio.sleep(BETWEEN_S)
         after = await self._look(stream)
         is_paused = await self._is_paused(stream)
-        return verdict(before, msgspec.structs.replace(after, is_paused=is_paused))
+        letters = await self._dead(stream, after.subscriptions)
+        after = msgspec.structs.replace(after, is_paused=is_paused, letters=letters)
+        return verdict(before, after)
+
+    async def _dead(
+        self, stream: StreamId, known: Sequence[SubscriptionReport] | None
+    ) -> list[LetterReport]:
+        """Dead letters of the stream, as many as a report names. Raises StorageError."""
+        if known is None:
+            key = rendezvous_key(self._provider, stream)
+            try:
+                rows = await self._services.grain(rendezvous_of(self._provider), key).everyone()
+            except MillstreamError:
+                return []
+            names = [row.id for row in rows]
+        else:
+            names = [one.id for one in known]
+        found: list[LetterReport] = []
+        for name in names[:ASKED_FOR_LETTERS_MAX]:
+            letters = await self._letters.list(name, stream, "", LETTERS_MAX - len(found))
+            found += [letter_report(one) for one in letters]
+            if len(found) >= LETTERS_MAX:
+                break
+        return found
+
+    async def lagging(self, namespace: str, limit: int, /) -> list[LaggingStream]:
+        """The streams of a namespace that are furthest behind, of all silos that answer."""
+        call = self._services.targets.call
+        answers = await asyncio.gather(
+            *(
+                call(silo, self._target, WhyTarget.lagging_here, namespace, limit)
+                for silo in self._services.members.active()
+            ),
+            return_exceptions=True,
+        )
+        found = [one for answer in answers if isinstance(answer, list) for one in answer]
+        return sorted(found, key=lambda one: one.lag, reverse=True)[:limit]
+
+    async def lagging_here(self, namespace: str, limit: int, /) -> list[LaggingStream]:
+        """Those of the queues that this silo reads. Cost: O(streams that are known)."""
+        found: list[LaggingStream] = []
+        for agent in self._agents.agents():
+            for stream in agent.subscribers.undelivered(namespace):
+                found.append(lagging_stream(agent, stream, self._services))
+            await asyncio.sleep(0)
+        return sorted(found, key=lambda one: one.lag, reverse=True)[:limit]
 
     async def _is_paused(self, stream: StreamId) -> bool:
         key = row_key(rendezvous_key(self._provider, stream), WHOLE_STREAM)
@@ -141,6 +196,24 @@ def queue_report(agent: PullingAgent, silo: str, clock: Clock) -> QueueReport:
         cache.evicted,
         *agent.stops(),
     )
+
+
+def letter_report(letter: DeadLetter) -> LetterReport:
+    """A dead letter, without its event."""
+    failure = letter.failure
+    lines = failure.error.splitlines() or [""]
+    return LetterReport(letter.id, failure.subscription, failure.attempts, lines[0])
+
+
+def lagging_stream(agent: PullingAgent, stream: StreamId, services: SiloServices) -> LaggingStream:
+    """One stream, by the subscription that is furthest behind."""
+    known = agent.subscribers.of(stream)
+    reason = agent.subscribers.waits_for(stream)
+    ones = [one for one in known or () if one.delivery is not None]
+    reports = [subscription_report(one, agent, services.clock) for one in ones]
+    worst = max(reports, key=lambda one: (one.still_s, one.lag_s, one.lag_events), default=None)
+    reason = reason or ("" if worst is None else worst.reason)
+    return LaggingStream(stream, agent.queue, services.address, worst, reason)
 
 
 def holder_report(agent: PullingAgent, clock: Clock) -> HolderReport | None:

@@ -75,6 +75,11 @@ class StreamEntry:
         )
 
     @property
+    def has_deliveries(self) -> bool:
+        """Is something of it not done for one of its subscriptions?"""
+        return any(one.delivery is not None for one in self.subscribers.values())
+
+    @property
     def is_uneven(self) -> bool:
         """Has a subscription done what another one has not?"""
         return len({one.next_token for one in self.subscribers.values()}) > 1
