@@ -58,6 +58,8 @@ from millstream.streams import (
     FunctionMapper,
     HashRingMapper,
     HolderReport,
+    LaggingStream,
+    LetterReport,
     OwnershipOptions,
     PersistentStreams,
     QueueReport,
@@ -72,6 +74,7 @@ from millstream.streams import (
     SubscriptionReport,
     Why,
     dead_letters,
+    lagging,
     pause_queue,
     pause_stream,
     resize,
@@ -200,6 +203,8 @@ async def client_program() -> None:
         holder: HolderReport | None = None if report is None else report.holder
         known = None if holder is None else holder.subscription
         assert_type(known, SubscriptionReport | None)
+        assert_type(found.reports[1].letters, Sequence[LetterReport])
+        assert_type(await lagging(client, "words", limit=5), Sequence[LaggingStream])
         await resize(client, queues=16)
         await resize(client, "default", queues=16)
         await pause_queue(client, "queue-3")

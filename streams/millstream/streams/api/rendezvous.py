@@ -111,7 +111,7 @@ def is_same(row: SubscriptionRow, known: SubscriptionRow) -> bool:
     """Is it the one that is active already?"""
     return known.state == "active" and all(
         getattr(known, name) == getattr(row, name)
-        for name in ("is_batch", "where", "policy", "is_manual")
+        for name in ("is_batch", "where", "policy", "is_manual", "commit_with")
     )
 
 
@@ -280,9 +280,10 @@ class Rendezvous(Grain):
             )
 
     def _check_ack(self, row: SubscriptionRow) -> None:
-        if row.is_manual and not self._agents().has_positions:
+        if (row.is_manual or row.commit_with) and not self._agents().has_positions:
+            what = 'ack="manual"' if row.is_manual else "commit_with"
             raise StreamError(
-                f'{self._stream()}: ack="manual" needs ORDERED and STABLE_TOKENS, so that a '
+                f"{self._stream()}: {what} needs ORDERED and STABLE_TOKENS, so that a "
                 "position tells what is done: its provider lacks one"
             )
 

@@ -21,6 +21,7 @@ from millstream.runtime.extending import (
     check_text,
     is_grain,
     kind_of,
+    states_of,
 )
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
@@ -195,6 +196,7 @@ class Stream(Generic[T]):
         on_give_up: GiveUpDecision | None = None,
         where: Callable[[Event[T]], bool] | None = None,
         ack: Literal["auto", "manual"] = "auto",
+        commit_with: State[Any] | None = None,
     ) -> Subscription[T]:
         """Subscribe the grain that `handler` is a method of.
 
@@ -214,6 +216,9 @@ class Stream(Generic[T]):
             ack: as for `@subscribe`: with "manual" an event is done when the grain calls
                 `self.context.ack(event)`. Who subscribes again with the other one gets again what
                 is not done.
+            commit_with: as for `@subscribe`: a state of the calling grain, such as `self.tally`,
+                that is written with the position. It is stored with the subscription by its name;
+                who subscribes again sets it anew.
 
         Raises ConfigError, DefinitionError (the handler), StreamError (implicit only, or the
         provider's positions do not tell what is done), TypeError (the name), before anything is
@@ -228,8 +233,9 @@ class Stream(Generic[T]):
         check_text("the name of a subscription", name)
         policy = policy_of(retries, backoff, give_up_on, on_give_up)
         check_ack(ack, handler, self._topic.name, where)
+        committed = commit_name(commit_with, ack, grain, handler, self._topic.name)
         row = self._row(grain, handler, name, start_text(start), policy, where)
-        row = msgspec.structs.replace(row, is_manual=ack == "manual")
+        row = msgspec.structs.replace(row, is_manual=ack == "manual", commit_with=committed)
         rendezvous = self.rendezvous_grain()
         consumer = local_consumer(grain)
         if consumer is not None:
@@ -409,6 +415,34 @@ def check_ack(ack: str, handler: Any, namespace: str, where: object) -> None:
             f"subscribe: {label_of(handler)} has commit_with, which acknowledges what it has "
             "written: give another handler, or leave out ack="
         )
+
+
+def commit_name(state: object, ack: str, grain: Any, handler: Any, namespace: str) -> str:
+    """The name of the state that is written with the position; empty: none is.
+
+    Raises ConfigError: it is no state of the grain, or does not go with the rest.
+    """
+    if state is None:
+        return ""
+    if ack == "manual":
+        raise ConfigError(
+            "subscribe: commit_with acknowledges what it has written: remove it, or ack="
+        )
+    label, cls = label_of(handler), type(grain)
+    if commits(handler, namespace):
+        raise ConfigError(f"subscribe: the mark of {label} has commit_with: leave it out here")
+    if cls.__millstream_options__.reentrant:
+        raise ConfigError(
+            f"subscribe: {label}: commit_with excludes every other turn, so the grain cannot be "
+            "reentrant"
+        )
+    for name, own in states_of(grain).items():
+        if own is state:
+            return name
+    raise ConfigError(
+        f"subscribe: {label}: commit_with must be a state of the calling {cls.__name__}, such as "
+        f"`self.tally`, not {state!r}"
+    )
 
 
 def publisher_of(runtime: Opener, provider: str) -> Publisher:

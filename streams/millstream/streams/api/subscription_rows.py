@@ -82,6 +82,7 @@ class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
     policy: FailurePolicy = FailurePolicy()
     where: str = ""
     is_manual: bool = False  # it acknowledges by hand
+    commit_with: str = ""  # the state of its grain that is written with its position
 
 
 def implicit_row(one: ImplicitSubscription, key: str) -> SubscriptionRow:

@@ -47,6 +47,7 @@ class WireBatch(msgspec.Struct, array_like=True, frozen=True):
     give_up_on: tuple[str, ...] = ()  # of an explicit subscription: what is not to be tried again
     gap: tuple[Token | None, Token] | None = None  # just before the items: behind, and before these
     by_hand: ByHand | None = None
+    commit_with: str = ""  # of an explicit subscription: the state that is written with it
 
 
 class Delivered(msgspec.Struct, array_like=True, frozen=True):

@@ -123,6 +123,7 @@ class Consumer:
             return await self.deliver(batch)
         if batch.rewinds:
             position.forget(batch.queue)
+        position.commit_by(batch, self._grain)
 
         def is_over() -> bool:
             return self._positions.get(batch.subscription) is not position

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from millstream.runtime import CallTimeout, GrainError, Rejected, State
-from millstream.runtime.extending import Codec, ExtendedGrain, encode_error
+from millstream.runtime.extending import Codec, ExtendedGrain, encode_error, states_of
 from millstream.streams.api.event import Event, Gap
 from millstream.streams.api.filtering.event_filter import Where, answer_of, filter_in
 from millstream.streams.api.handlers import is_batch_handler, items_codec_of
@@ -51,6 +51,7 @@ class Position:
         "batch_max",
         "by_hand",
         "codec",
+        "committed",
         "epochs",
         "filters",
         "give_up_on",
@@ -79,16 +80,30 @@ class Position:
         self.mark = mark
         self.codec: Codec[Any]
         self.state: State[Any] | None = None
+        self.committed = ""  # the name of that state, where the subscription is explicit
         self.give_up_on: tuple[type[Exception], ...] = ()
         if mark is None:
             self.codec = items_codec_of(self.handler)
             self.batch_max = BATCH_MAX if is_batch_handler(self.handler) else 0
+            self.commit_by(batch, grain)
             return
         self.codec = mark.namespace.codec
         self.batch_max = mark.max_events if mark.is_batch else 0
         self.give_up_on = mark.give_up_on
         if mark.commit_name is not None:
             self.state = getattr(grain.grain, mark.commit_name)
+
+    def commit_by(self, batch: WireBatch, grain: ExtendedGrain) -> None:
+        """Write the state that an explicit subscription says now. Raises LookupError."""
+        name = batch.commit_with
+        if self.mark is not None or name == self.committed:
+            return
+        state = states_of(grain.grain).get(name)
+        if name and state is None:
+            raise LookupError(
+                f"{grain} has no state {name!r} for subscription {batch.subscription!r}"
+            )
+        self.committed, self.state = name, state
 
     def acks_by_hand(self, batch: WireBatch, grain: ExtendedGrain) -> AcksByHand:
         """What is acknowledged by hand; from now on, if the mark was another one before."""

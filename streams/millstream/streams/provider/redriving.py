@@ -10,6 +10,7 @@ from millstream.runtime import StreamError
 from millstream.runtime.extending import SiloServices, shown
 from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.api.implicit import is_implicit
+from millstream.streams.api.subscription_rows import SubscriptionRow, implicit_row
 from millstream.streams.consumer.batch import WireBatch
 from millstream.streams.consumer.extension import Consumer
 from millstream.streams.contracts.item import Item
@@ -47,24 +48,28 @@ class Redriving:
         if failure.subscription == OUTBOX:
             await self._publisher.publish(failure.stream, [[failure.body]], failure.headers)
             return
-        if not await self._exists(failure):
+        row = await self._row(failure)
+        if row is None:
             raise StreamError(
                 f"dead letter {shown(letter.id)}: subscription {shown(failure.subscription)} of "
                 f"{shown(str(failure.stream))} has ended: subscribe again, or delete the letter"
             )
         timeout_s = self._timeout_s + ANSWER_S
         redrive = self._services.extensions.method(failure.grain_type, Consumer.redrive, timeout_s)
-        reply = await redrive(failure.grain_key, self._batch(failure))
+        reply = await redrive(failure.grain_key, self._batch(failure, row.commit_with))
         if reply.error:
             raise self._services.decode_error(reply.error)
 
-    async def _exists(self, failure: DeliveryFailure) -> bool:
+    async def _row(self, failure: DeliveryFailure) -> SubscriptionRow | None:
+        """The subscription that failed; None: it has ended."""
         if is_implicit(failure.subscription):
-            return failure.subscription in self._following.implicit_now().of(failure.stream)
+            marks = self._following.implicit_now().of(failure.stream)
+            one = marks.get(failure.subscription)
+            return None if one is None else implicit_row(one, failure.stream.key)
         rows = await self._following.rows(failure.stream)
-        return any(row.id == failure.subscription for row in rows)
+        return next((row for row in rows if row.id == failure.subscription), None)
 
-    def _batch(self, failure: DeliveryFailure) -> WireBatch:
+    def _batch(self, failure: DeliveryFailure, commit_with: str) -> WireBatch:
         item = Item(failure.token, failure.body, failure.headers or None)
         return WireBatch(
             failure.subscription,
@@ -77,4 +82,5 @@ class Redriving:
             [item],
             self._timeout_s,
             redriven=True,
+            commit_with=commit_with,
         )

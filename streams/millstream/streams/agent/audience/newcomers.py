@@ -72,4 +72,5 @@ class Newcomers:
             where=row.where,
             fits=self._filters.of_row(row) if self._filters and row.where else None,
             is_manual=row.is_manual,
+            commit_with=row.commit_with,
         )

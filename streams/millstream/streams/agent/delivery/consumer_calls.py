@@ -161,6 +161,7 @@ class ConsumerCalls:
             gap=gap_at(gaps, items[0].token) if gaps else None,
             where=subscriber.where,
             by_hand=by_hand,
+            commit_with=subscriber.commit_with,
         )
         timeout_s = subscriber.options.handler_timeout_s + ANSWER_S
         try:

@@ -49,6 +49,7 @@ class Subscriber:
     """Who consumes, and how far that has come."""
 
     __slots__ = (
+        "commit_with",
         "delivery",
         "event_s",
         "fits",
@@ -98,6 +99,7 @@ class Subscriber:
         where: str = "",
         fits: Fits | None = None,
         is_manual: bool = False,
+        commit_with: str = "",
     ) -> None:
         self.id = subscription
         self.key = (stream, subscription)  # the same for whoever comes after it
@@ -110,6 +112,7 @@ class Subscriber:
         self.on_give_up = on_give_up  # None: the failure handler is asked
         self.give_up_on = give_up_on  # names of exceptions that are not worth another try
         self.is_explicit = is_explicit
+        self.commit_with = commit_with  # an explicit one's state, written with its position
         self.is_manual = is_manual  # its consumer acknowledges by hand
         self.fits = fits  # what is asked of each event, before it is sent
         self.where = where if fits is None else ""  # the filter that the consumer's side asks
@@ -138,6 +141,7 @@ class Subscriber:
         self.fits, self.where = made_anew.fits, made_anew.where
         self.options = made_anew.options
         self.is_manual = made_anew.is_manual
+        self.commit_with = made_anew.commit_with
         if self.delivery is not None:
             self.delivery.follow(made_anew.options)
 
