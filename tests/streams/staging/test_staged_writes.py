@@ -12,6 +12,7 @@ import pytest
 from tests.streams.staging.staged_world import StagedWorld, expected, in_cluster, rows_of
 
 from millstream.runtime import (
+    CallTimeout,
     ConfigError,
     NotHosted,
     NotInCluster,
@@ -22,11 +23,12 @@ from millstream.runtime import (
 from millstream.streams import StreamOptions
 from millstream.streams.publishing.split import PublishLimits
 from millstream.streams.staging import coordinator
-from millstream.streams.staging.batch import Manifest
-from millstream.streams.staging.coordinator import SWEEP_AFTER_S, Gone
+from millstream.streams.staging.batch import Batch, Manifest
+from millstream.streams.staging.coordinator import SWEEP_AFTER_S, Gone, Open, WriterState
 from millstream.streams.staging.finder import FIND_EVERY_S
 from millstream.streams.staging.rows import StagedRows
 from millstream.streams.staging.stager import StagedWriterName
+from millstream.streams.staging.status import WriterStatus
 from millstream.streams.staging.target import FORM, StagingTarget
 from millstream.streams.staging.writer import LOOK_S
 
@@ -319,6 +321,27 @@ def test_a_gateway_that_stops_is_one_that_cannot_be_reached() -> None:
         )
         with pytest.raises(SiloUnavailable, match="has stopped"):
             await target.abort("rows", "w", 0)
+
+    in_cluster(main, silos=1)
+
+
+def test_a_writer_that_does_not_answer_is_listed_as_its_row_says() -> None:
+    class Silent:
+        async def status(self) -> WriterStatus:
+            raise CallTimeout("no answer")
+
+    async def main(world: StagedWorld) -> None:
+        rows = StagedRows(world.store, "default")
+        batch = Batch(3, [Manifest("u", 0, ["q0"], [[2]])], {"q0": 0})
+        waits = WriterState(last=3, messages=2, next={"q0": 2}, delivering=batch)
+        waits.open["u"] = Open(3, 0, 10)
+        await rows.write("4:rows/w", waits, None)
+        await rows.write("4:rows/x", WriterState(last=1), None)
+        writer: Any = Silent()
+        target = StagingTarget(rows, lambda name: writer, str, PublishLimits(), "")
+        first, second = await target.writers("", 10)
+        assert (first.name, first.waiting, first.messages) == (("rows", "w"), 3, 2)
+        assert (second.name, second.waiting, second.last) == (("rows", "x"), None, 1)
 
     in_cluster(main, silos=1)
 

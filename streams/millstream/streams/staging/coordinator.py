@@ -264,8 +264,8 @@ class Coordinator:
         """
         state = self.state
         if state.delivering is not None and state.delivering.number == batch:
-            self.is_changed = not state.is_abandoned
-            state.is_abandoned = True
+            if not state.is_abandoned:
+                state.is_abandoned = self.is_changed = True
             return Deliver(state.delivering)
         return state.abandoned if state.abandoned and state.abandoned.batch == batch else None
 

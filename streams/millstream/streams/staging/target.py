@@ -10,11 +10,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from millstream.runtime import ConfigError, NotInCluster, SiloUnavailable, StorageUnavailable
+from millstream.runtime import (
+    CallError,
+    ClusterError,
+    ConfigError,
+    NotInCluster,
+    SiloUnavailable,
+    StorageUnavailable,
+)
 from millstream.runtime.extending import Role, SystemTarget, open_to, shown
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.message import OutMessage, ProducerMark, message_bytes
@@ -223,10 +231,11 @@ class StagingTarget(SystemTarget):
             raise ValueError(f"limit is {limit}; it must be 1 to {WRITERS_MAX}")
         found = []
         for writer, state in await self._rows.writers(after, limit):
-            if state.delivering is None:
-                found.append(status_of(writer, state))
-            else:
-                found.append(await answered(self._writer(writer).status()))
+            status = status_of(writer, state)
+            if state.delivering is not None:
+                with suppress(CallError, ClusterError):  # the row says enough of this one
+                    status = await answered(self._writer(writer).status())
+            found.append(status)
         return found
 
     @open_to(Role.OPERATOR)
