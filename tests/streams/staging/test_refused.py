@@ -215,6 +215,29 @@ def test_without_an_operator_the_batch_waits_with_its_cause_and_goes_on_when_the
     }
 
 
+def test_what_an_operator_gave_up_is_finished_by_whoever_keeps_house_next() -> None:
+    """The silo dies as soon as the operator's word is stored."""
+
+    async def go() -> tuple[Fussy, Abandoned | None]:
+        world = Fussy({}, set(POISON), too_large=False)
+        spark = Spark(world)
+        manifests = [await spark.write_part(0, part) for part in range(PARTS)]
+        found = [one for one in manifests if one is not None]
+        desk = world.desk
+        assert isinstance(await desk.desk.commit(0, found, WAIT_S), Refused)
+        await desk.tasks.aclose()
+        await desk.desk._ask(lambda core: core.abandon(0))
+        world.new_desk()
+        await world.desk.desk.keep_house()
+        await asyncio.sleep(60.0)
+        await world.desk.tasks.aclose()
+        return world, (await world.new_desk().desk.state())[0].abandoned
+
+    world, abandoned = simulated(go)
+    assert abandoned == Abandoned(0, 12 - len(POISON), len(POISON))
+    assert sum(map(len, world.queues.values())) == 12 - len(POISON)
+
+
 def test_only_a_batch_that_waits_can_be_given_up() -> None:
     async def go() -> list[object]:
         world = Fussy({}, set(), too_large=False)
