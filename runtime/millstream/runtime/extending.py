@@ -34,7 +34,7 @@ from .options import check_fields, check_kind
 from .plugins import load_plugin
 from .repeated import LineBudget
 from .role import Role
-from .sealing import Sealed, seal, unseal
+from .sealing import Sealed, seal, seal_content, unseal
 from .silo.extended import ExtendedGrain, extension_at, extension_of, is_grain
 from .silo.part import SiloPart
 from .silo.services import (
@@ -109,6 +109,7 @@ __all__ = [
     "register_opened",
     "replace_file",
     "seal",
+    "seal_content",
     "secret_in_file",
     "services_of",
     "shown",

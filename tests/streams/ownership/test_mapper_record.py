@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
-from millstream.runtime import ConfigError, Grain, MemoryStateStore, Row, Silo, StorageError
+from millstream.runtime import (
+    ConfigError,
+    Corrupt,
+    Grain,
+    MemoryStateStore,
+    Row,
+    Silo,
+)
+from millstream.runtime.extending import seal_content
 from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace, subscribe
 from millstream.streams.ownership.mapper_record import MapperRecords
 
@@ -87,6 +96,25 @@ async def test_silos_that_saw_one_era_raise_it_once_and_keep_the_queues() -> Non
 
 async def test_a_row_that_is_no_record_is_named() -> None:
     store = MemoryStateStore()
-    store.put("mapper/p", b"\xc1", None, 0)
-    with pytest.raises(StorageError, match="'mapper/p' is not a mapper record"):
+    etag = store.put("mapper/p", b"\xc1", None, 0)
+    with pytest.raises(Corrupt, match="row mapper/p is no sealed row"):
         await MapperRecords(store, "p", HashRingMapper(queues=2)).agree()
+    no_text = msgspec.msgpack.encode([2, "a", "b", 1])[:-2] + b"\xff\x01"
+    for content in (b"\xc1", no_text):
+        etag = store.put("mapper/p", seal_content("mapper/p", content), etag, 0)
+        with pytest.raises(Corrupt, match="'mapper/p' is not a mapper record"):
+            await MapperRecords(store, "p", HashRingMapper(queues=2)).agree()
+
+
+async def test_a_flipped_bit_in_the_record_is_no_other_number_of_queues() -> None:
+    store = MemoryStateStore()
+    await MapperRecords(store, "p", HashRingMapper(queues=2)).agree()
+    row = store.get("mapper/p")
+    assert row is not None
+    etag = row.etag
+    for bit in range(8 * len(row.data)):
+        data = bytearray(row.data)
+        data[bit // 8] ^= 1 << bit % 8
+        etag = store.put("mapper/p", bytes(data), etag, 0)
+        with pytest.raises(Corrupt, match="mapper/p"):
+            await MapperRecords(store, "p", HashRingMapper(queues=2)).read()

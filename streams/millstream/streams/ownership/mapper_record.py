@@ -17,8 +17,8 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from millstream.runtime import ConfigError, Conflict, Etag, StateStore, StorageError
-from millstream.runtime.extending import shown
+from millstream.runtime import ConfigError, Conflict, Corrupt, Etag, StateStore
+from millstream.runtime.extending import seal_content, shown, unseal
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.mapping import QueueMapper
 from millstream.streams.contracts.token import Token
@@ -233,11 +233,11 @@ class MapperRecords:
                 continue  # another silo was first
 
     async def _write(self, record: MapperRecord, expect: Etag | None) -> Etag:
-        data = msgspec.msgpack.encode(record)
+        data = seal_content(self._key, msgspec.msgpack.encode(record))
         return await self._store.write(self._key, data, expect, NO_FENCE)
 
     def _decoded(self, data: bytes) -> MapperRecord:
         try:
-            return self._decoder.decode(data)
-        except msgspec.DecodeError as error:
-            raise StorageError(f"row {self._key!r} is not a mapper record: {error}") from None
+            return self._decoder.decode(unseal(self._key, data).content)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Corrupt(f"row {self._key!r} is not a mapper record: {error}") from None

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import msgspec
 
-from millstream.runtime import ConfigError, Conflict, Etag, StateStore, StorageError
+from millstream.runtime import ConfigError, Conflict, Corrupt, Etag, StateStore
+from millstream.runtime.extending import seal_content, unseal
 
 __all__ = ["Holder", "ReaderClaims", "claimed"]
 
@@ -53,9 +54,9 @@ class ReaderClaims:
                 assert known is not None
                 return known
             try:
-                await self._store.write(
-                    self._prefix + reader, msgspec.msgpack.encode(new), etag, NO_FENCE
-                )
+                key = self._prefix + reader
+                data = seal_content(key, msgspec.msgpack.encode(new))
+                await self._store.write(key, data, etag, NO_FENCE)
             except Conflict:
                 continue
             return new
@@ -86,6 +87,7 @@ class ReaderClaims:
         if row is None:
             return None, None
         try:
-            return self._decoder.decode(row.data), row.etag
-        except msgspec.DecodeError as error:
-            raise StorageError(f"row {self._prefix + reader!r} is not a claim: {error}") from None
+            content = unseal(self._prefix + reader, row.data).content
+            return self._decoder.decode(content), row.etag
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Corrupt(f"row {self._prefix + reader!r} is not a claim: {error}") from None

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millstream.runtime import ConfigError, Conflict, StateStore
+from millstream.runtime.extending import seal_content, unseal
 
 __all__ = ["Incarnation", "check_incarnation"]
 
@@ -34,15 +35,16 @@ class Incarnation:
         self._known = ""
 
     async def text(self) -> str:
-        """16 hex digits; made if there is none yet. Raises StorageError."""
+        """16 hex digits; made if there is none yet. Raises Corrupt, StorageError."""
         while not self._known:
             row = await self._store.read(self._key)
             if row is not None:
-                self._known = row.data.decode()
+                self._known = unseal(self._key, row.data).content.decode()
                 break
             made = f"{self._new_id():016x}"
             try:
-                await self._store.write(self._key, made.encode(), None, NO_FENCE)
+                data = seal_content(self._key, made.encode())
+                await self._store.write(self._key, data, None, NO_FENCE)
             except Conflict:
                 continue  # another silo was first
             self._known = made
