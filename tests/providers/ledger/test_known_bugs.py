@@ -351,15 +351,19 @@ def denials_that_a_crash_unfences(patch: pytest.MonkeyPatch) -> None:
 def tokens_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     """#1967: a write whose answer was lost is taken for somebody else's."""
 
-    async def tried(self: Any, name: str, change: Any, operation: str) -> Any:
-        row = await self._metadata.store.read(name)
-        found = None if row is None else self._decoded(name, row)
-        new = change(found)
-        if new is not None and new != found:
-            return await self._write(name, new, row and row.etag, operation)
-        if new is None and row is not None:
-            await self._metadata.store.clear(name, row.etag, 0)
-        return new
+    async def tried(self: Any, name: str, change: Any, operation: str, pins: bool) -> Any:
+        found, witness = await self._look(name)
+        known = None if found is None else found.value
+        new = change(known)
+        if new is None:
+            return await self._discard(name)
+        if new != known:
+            if found is None:
+                witness = await self._reserved(name, witness)
+            found = await self._write(name, new, found, operation)
+        if self._is_witnessed:
+            await self._pin(name, found.seal, witness)
+        return found.value
 
     patch.setattr(Rows, "_try", tried)
 
