@@ -49,7 +49,7 @@ OPEN = {
         "$ledgers": {"give_up", "left", "recover"},
         "$staging": {"abandon", "refused", "status", "writers"},
         "$streams": {"cluster_stats", "resize", "silo_stats"},
-        "$why": {"why"},
+        "$why": {"lagging", "why"},
         "QueueOwner": {"clock"},
         "Rendezvous": {"pause", "remove", "resume"},
     },
