@@ -269,3 +269,24 @@ async def test_a_mark_that_says_other_limits_is_followed_by_those_that_it_has_ma
     desk.subscribers.follow_implicit()
     assert list(desk.subscribers.of(STREAM) or ()) == [subscriber]
     assert subscriber.options.retries == 9
+
+
+async def test_a_question_that_is_never_answered_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subscribers, "ASK_LIMIT_S", 0.001)
+    monkeypatch.setattr(subscribers, "ASK_RETRY_S", 0.0)
+    desk = Desk()
+    asked: list[StreamId] = []
+
+    async def rows(stream: StreamId) -> list[SubscriptionRow]:
+        asked.append(stream)
+        if len(asked) < 3:
+            await asyncio.Event().wait()
+        return [row("s")]
+
+    monkeypatch.setattr(desk, "rows", rows)
+    desk.subscribers.route(MESSAGE, 0)
+    await until(lambda: desk.offered == ["s"])
+    assert asked == [STREAM] * 3
+    desk.subscribers.close()
