@@ -179,7 +179,7 @@ def play(
         host = simulation.host("client")
 
         async def program() -> None:
-            async with cluster.client(host) as client:
+            async with cluster.client(host, is_operator=True) as client:
                 story = Story(client, cluster)
                 await tell(story)
                 await asyncio.sleep(3 * STANDSTILL_S)

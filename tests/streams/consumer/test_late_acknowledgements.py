@@ -94,7 +94,7 @@ def play(tell: Callable[[Story], Awaitable[None]], seed: int) -> list[int]:
         host = simulation.host("client")
 
         async def program() -> None:
-            async with cluster.client(host) as client:
+            async with cluster.client(host, is_operator=True) as client:
                 await tell(Story(client))
                 seen.extend(SEEN)
 
