@@ -82,6 +82,9 @@ async def test_a_zombie_stores_nothing_more_and_what_it_had_accepted_is_kept(
                     await publisher.has_more(20)
                     await through.has_more(20)
                     os.kill(zombie.pid, signal.SIGSTOP)
+                    async with asyncio.timeout(ENDS_S):
+                        while zombie.address in [one.address for one in await client.members()]:
+                            await asyncio.sleep(0.1)
                     await publisher.has_more(20)  # others own what it owned
                     os.kill(zombie.pid, signal.SIGCONT)
                     async with asyncio.timeout(ENDS_S):
