@@ -8,6 +8,7 @@ import resource
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 from tests.real.ledger_kit import ENDS_S, Publisher, check, process

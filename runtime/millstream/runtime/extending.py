@@ -20,7 +20,7 @@ from .codec.failures import answerable, describe
 from .codec.hooks import register_hook as register_opened
 from .codec.types import bare, named, union_members
 from .codec.unions import needs_wrappers
-from .definition.grain import Contract, states_of
+from .definition.grain import Contract, is_reentrant, states_of
 from .definition.grain_type import GrainType
 from .definition.headers import check_headers
 from .definition.markers import Declaration, Mark, add_mark, marks_of, open_to, stopping
@@ -97,6 +97,7 @@ __all__ = [
     "extension_of",
     "is_first_host",
     "is_grain",
+    "is_reentrant",
     "isolated",
     "kind_of",
     "load_plugin",

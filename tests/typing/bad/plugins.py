@@ -258,7 +258,6 @@ PersistentStreams(MemoryQueues, balancer=BALANCER)  # E
 PersistentStreams(b"memory", balancer=BALANCER)  # E
 PersistentStreams(queues=GoodFactory(), balancer=BALANCER)  # E
 PersistentStreams(GoodFactory(), BALANCER)  # E
-PersistentStreams(GoodFactory())  # E
 PersistentStreams(GoodFactory(), balancer=DeploymentBalancer)  # E
 PersistentStreams(GoodFactory(), balancer=BALANCER, mapper=8)  # E
 PersistentStreams(GoodFactory(), balancer=BALANCER, mapper=HashRingMapper)  # E

@@ -11,6 +11,8 @@ from millstream.streams import (
     AdapterHost,
     Capability,
     HashRingMapper,
+    LimitsMessages,
+    MessageLimits,
     OutMessage,
     PersistentStreams,
     PushReceiver,
@@ -125,3 +127,8 @@ def troubled(simulation: Simulation) -> SimCluster:
     table = FailingTable(simulation.rng, rate=0.05)
     table.fail("heartbeat", "silo-0:", hangs=True)
     return SimCluster(simulation, grains=[], stores={"default": store}, membership=table)
+
+
+def largest(adapter: LimitsMessages) -> MessageLimits:
+    assert_type(adapter.message_limits.bytes_max, int)
+    return MessageLimits(bytes_max=1_024, items_max=10)

@@ -29,6 +29,7 @@ from millstream.runtime import (
     Overloaded,
     Placement,
     Rejected,
+    Role,
     Runtime,
     State,
     StateField,
@@ -36,6 +37,7 @@ from millstream.runtime import (
     grain,
     is_reference,
     one_way,
+    open_to,
     read_only,
     register_type,
     shielded,
@@ -112,6 +114,7 @@ class Airport(Grain):
     async def price(self, flight: str, /, seats: Sequence[int] = ()) -> dict[str, Decimal]:
         return {flight: Decimal(len(seats))}
 
+    @open_to(Role.OPERATOR)
     @one_way
     async def note(self, text: str) -> None:
         self._seen.append(text)

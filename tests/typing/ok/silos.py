@@ -21,6 +21,7 @@ from millstream.runtime import (
     ClusterError,
     ConfigError,
     Contract,
+    Corrupt,
     DefinitionError,
     Env,
     Grain,
@@ -31,6 +32,7 @@ from millstream.runtime import (
     MemoryMembershipTable,
     MemoryStateStore,
     MillstreamError,
+    NotAllowed,
     NotInCluster,
     NotRemote,
     Openable,
@@ -45,6 +47,7 @@ from millstream.runtime import (
     TableView,
     TcpTransport,
     connect,
+    operator_secret,
     serve,
 )
 from millstream.runtime.extending import SiloPart
@@ -192,6 +195,7 @@ async def local_cluster() -> None:
 
 async def client_program() -> None:
     options = RuntimeOptions(call_timeout_s=5)
+    assert_type(operator_secret(Path("data/cluster")), str)
     async with connect("127.0.0.1:7700", "127.0.0.1:7701", cluster="x", options=options) as client:
         assert_type(client, Client)
         assert_type(await client.grain(CounterApi, "a").add(1), int)
@@ -285,7 +289,7 @@ def advice(error: MillstreamError) -> str:
         case ConfigError():
             value: ValueError = error
             return f"mend the options: {value}"
-        case SiloUnavailable() | NotInCluster() | StorageError():
+        case SiloUnavailable() | NotInCluster() | NotAllowed() | Corrupt() | StorageError():
             return "later"
         case SubscriptionFaulted():
             return "look at it"

@@ -22,6 +22,7 @@ from millstream.providers.ledger import (
     Position,
     Quorum,
     RecoveryOptions,
+    ScrubOptions,
     open_topics,
 )
 from millstream.runtime import MemoryStateStore
@@ -64,6 +65,7 @@ queues: QueueAdapterFactory = LedgerQueues(
         settings=LedgerTopicSettings(quorum=Quorum(3, 3, 2)),
         bookie=BookieOptions(segment_bytes=2**24),
         recovery=RecoveryOptions(lost_bookie_after_s=300.0),
+        scrub=ScrubOptions(scrub_every_s=3_600.0),
     ),
 )
 

@@ -192,6 +192,11 @@ def construct(cls: type[G], home: Home, states: Mapping[str, object] | None) -> 
     return grain
 
 
+def is_reentrant(cls: type[Contract]) -> bool:
+    """May the turns of one activation of the class overlap?"""
+    return cls.__millstream_options__.reentrant
+
+
 def states_of(grain: Grain) -> Mapping[str, State[Any]]:
     """The states of a grain by attribute; none for one without."""
     states: Mapping[str, State[Any]] = getattr(grain, "_millstream_states", {})

@@ -20,6 +20,7 @@ from millstream.runtime.extending import (
     check_headers,
     check_text,
     is_grain,
+    is_reentrant,
     kind_of,
     states_of,
 )
@@ -431,7 +432,7 @@ def commit_name(state: object, ack: str, grain: Any, handler: Any, namespace: st
     label, cls = label_of(handler), type(grain)
     if commits(handler, namespace):
         raise ConfigError(f"subscribe: the mark of {label} has commit_with: leave it out here")
-    if cls.__millstream_options__.reentrant:
+    if is_reentrant(cls):
         raise ConfigError(
             f"subscribe: {label}: commit_with excludes every other turn, so the grain cannot be "
             "reentrant"

@@ -7,18 +7,13 @@ import socket
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.conditions import until
 from tests.providers.priority.http.desk import TOKEN, Desk, desk_of, raw
 
 from millstream.providers.priority import QueueSettings, priority_queue
 
 PAYLOAD = b"x" * 8_000_000
 ASK = b"GET /v1/queues/q/messages/m/payload HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\n\r\n"
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not is_so():
-            await asyncio.sleep(0)
 
 
 async def put(desk: Desk) -> None:
@@ -86,7 +81,7 @@ async def test_a_lease_whose_answer_does_not_fit_is_given_back(
         await put(desk)
         silent = connect(desk)
         silent.socket.send(ASK % TOKEN.encode())
-        await until(lambda: desk.api._answers._bytes)
+        await until(lambda: desk.api._answers._bytes > 0)
         reply = await desk.ask("POST", "/v1/queues/q/leases", json={"worker": "w"})
         assert reply.status == 429
         silent.socket.close()
@@ -103,7 +98,7 @@ async def test_a_client_that_reads_nothing_for_too_long_is_cut_off(
         await put(desk)
         silent = connect(desk)
         silent.socket.send(ASK % TOKEN.encode())
-        await until(lambda: desk.api._answers._bytes)
+        await until(lambda: desk.api._answers._bytes > 0)
         await until(lambda: not desk.api._answers._bytes)
         assert len(await silent.read()) < len(PAYLOAD)
 

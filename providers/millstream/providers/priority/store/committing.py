@@ -82,7 +82,7 @@ class CommittingQueue:
         self._told_ms = 0  # how far both clocks were apart as it was told last
         self._stored_due_ms = stored_due_ms
         if stored_due_ms is not None:
-            self._stored_due_ms = stored_due_ms + core.ahead_ms
+            self._stored_due_ms = stored_due_ms + max(core.ahead_ms, 0)
         self._keep_apart(core)
         self._task: asyncio.Task[None] | None = None
         self._deletion: asyncio.Task[None] | None = None
@@ -263,8 +263,9 @@ class CommittingQueue:
                 self._current += self._next
                 self._next = []
                 changes, due_ms = core.drain(), core.next_due_ms()
-                # others look for what is due by their wall clocks
-                at_ms = None if due_ms is None else due_ms - core.ahead_ms
+                # others look for what is due by their wall clocks; one that is far ahead of the
+                # queue's time is not believed here either
+                at_ms = None if due_ms is None else due_ms - max(core.ahead_ms, 0)
                 await self._hold.commit(changes, at_ms)
                 self._stored_due_ms = due_ms
                 waiting, self._current = self._current, []
