@@ -74,7 +74,7 @@ def test_a_batch_is_seen_when_it_is_committed_whole_and_in_order() -> None:
 def test_a_repeated_batch_is_not_written_again() -> None:
     async def main(world: StagedWorld) -> None:
         await world.on_host(write_all(world))
-        await asyncio.sleep(1.0)  # its chunks are deleted behind the commit
+        await asyncio.sleep(LOOK_S)  # the chunks that were accepted are deleted
         writes = world.store.writes
         assert await world.on_host(world.write_batch(BATCHES - 1)) == 42
         assert await world.on_host(world.write_batch(0)) == -1
