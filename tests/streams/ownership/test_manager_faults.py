@@ -173,6 +173,8 @@ class SiloDesk:
     def live(self) -> frozenset[str]:
         return frozenset(self.world.live)
 
+    async def look_for(self, silo: str, /) -> None: ...
+
     def freed(self, queue: str, /) -> None:
         for name, other in self.world.silos.items():
             if name != self.me and self.is_told:

@@ -99,11 +99,19 @@ class Desk:
         self.store = Store()
         self.records = OwnershipStore(self.store, "default")
         self.readers: list[FakeReader] = []
+        self.known, self.joined = {ME, OTHER}, {ME, OTHER}  # by the view, by the table
+        self.looked = self.failed_looks = 0
         self.tasks = Tasks(asyncio.get_running_loop(), Context)
         self.manager = QueueManager([QUEUE], self.records, options, self, self._begin)
 
     def live(self) -> frozenset[str]:
-        return frozenset({ME, OTHER})
+        return frozenset(self.known)
+
+    async def look_for(self, silo: str, /) -> None:
+        self.looked += 1
+        if self.looked <= self.failed_looks:
+            raise StorageUnavailable("the membership table does not answer")
+        self.known |= {silo} & self.joined
 
     def freed(self, queue: str, /) -> None: ...
 
@@ -238,3 +246,23 @@ async def test_an_idle_queue_is_given_away_in_one_write() -> None:
         desk.manager.want([])
         await desk.until_state(QueueState.FREE)
         assert desk.store.writes == before + 1
+
+
+@pytest.mark.parametrize("has_joined", [True, False])
+async def test_an_owner_that_the_view_does_not_know_is_looked_for_before_it_is_taken_for_dead(
+    has_joined: bool,
+) -> None:
+    async with owning(FAST) as desk:
+        desk.known, desk.joined = {ME}, {ME, OTHER} if has_joined else {ME}
+        desk.looked, desk.failed_looks = 0, 3
+        stored = await desk.records.read(QUEUE)
+        assert stored is not None
+        taken = QueueRecord(OTHER, stored.record.epoch + 1, QueueState.OWNED)
+        await desk.records.write(QUEUE, taken, stored.etag)
+        await until(lambda: desk.looked > 3)
+        await spin(200)
+        record = await desk.record()
+        if has_joined:
+            assert record == taken, "it is a newer silo, not a dead one"
+        else:
+            assert (record.owner, record.epoch, record.deaths) == (ME, taken.epoch + 1, 1)

@@ -91,6 +91,8 @@ class Desk:
     def live(self) -> frozenset[str]:
         return frozenset({self.me, "b:1@1"})
 
+    async def look_for(self, silo: str, /) -> None: ...
+
     def freed(self, queue: str, /) -> None: ...
 
     def _begin(

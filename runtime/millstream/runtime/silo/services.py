@@ -65,6 +65,11 @@ class Members(Protocol):
         """Call back with each newer view, in order; returns a function that ends it."""
         ...
 
+    async def refresh(self) -> None:
+        """Have a view that was read from the membership table after this call began. Raises
+        StorageUnavailable."""
+        ...
+
 
 def is_first_host(members: Members, silo: str, grain_type: str) -> bool:
     """Is the silo the first of those that are active and host a type of grains?

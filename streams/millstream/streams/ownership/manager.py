@@ -108,6 +108,11 @@ class Surroundings(Protocol):
         """Every silo that is not dead, stopping ones too."""
         ...
 
+    async def look_for(self, silo: SiloAddress, /) -> None:
+        """Let the view have the silo, if it is in the cluster: it may have joined after the view
+        was read. Raises StorageError: that is not known now."""
+        ...
+
     def freed(self, queue: QueueId, /) -> None:
         """The queue has no owner: whoever wants it should know."""
         ...
@@ -300,6 +305,8 @@ class QueueManager(Generic[R]):
             return 0.0
         stored = await self._store.read(queue)
         owned.is_held = stored is not None and stored.record.is_held
+        if stored is not None and stored.record.owner:
+            await self._silo.look_for(stored.record.owner)  # or a new owner would look dead
         self._pause_unwanted(queue)
         now = self._loop.time()
         progress = None if reader is None else reader.progress

@@ -123,6 +123,10 @@ class ManagerSilo(_OwnSilo):
         rows = self._services.members.view.rows
         return frozenset(row.silo for row in rows if row.status is not Status.DEAD)
 
+    async def look_for(self, silo: str, /) -> None:
+        if self._services.members.view.row(silo) is None:
+            await self._services.members.refresh()
+
     def freed(self, queue: QueueId, /) -> None:
         for silo in self._services.members.active():
             if silo != self._services.address:
