@@ -7,7 +7,7 @@ EXTRAS := .[bench,connect,console,demo,examples,http,index,pipelines,redis,spark
 # Bytecode is kept, whatever the environment says: else each process compiles every test anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-fast test-spark-faults check bench sim mutants model clean
+.PHONY: demo test test-versions test-fast test-spark-faults check bench sim mutants model clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -22,6 +22,10 @@ test: $(STAMP)  ## every test, those that need a loop on both; by two processes
 	$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m "real or spark"  # which mostly wait
 	MILLSTREAM_LOOP=uvloop $(BIN)/python -m pytest -q -n 2 --maxschedchunk 8 \
 		-m "not real and not spark and not spark_faults"  # those that use it
+	tests/other_versions.sh
+
+test-versions: $(STAMP)  ## quick tests on the other versions of Python that are installed
+	tests/other_versions.sh
 
 test-fast: $(STAMP)  ## in two minutes: no processes, no Spark, some of each long run
 	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile fast \
@@ -52,4 +56,4 @@ model: $(STAMP)  ## every order of a ledger's messages within bounds; GROUPS=qui
 	$(BIN)/python -m tests.providers.ledger.model $(GROUPS)
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VENV)-*
