@@ -14,6 +14,7 @@ import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from tempfile import mkstemp
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from millstream.runtime.errors import ConfigError
@@ -160,9 +161,8 @@ def secret_in_file(path: Path, fresh: bytes) -> bytes:
 
 def make(path: Path, fresh: bytes) -> None:
     """Write a whole file beside it, then give it the name, unless somebody was first."""
-    unique = hashlib.sha256(fresh).hexdigest()[:16]  # says nothing of the secret
-    draft = path.with_name(f"{path.name}.{unique}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor, name = mkstemp(prefix=f"{path.name}.", dir=path.parent)  # of mode 0600
+    draft = Path(name)
     try:
         os.write(descriptor, fresh.hex().encode() + b"\n")
         os.fsync(descriptor)
