@@ -507,3 +507,41 @@ def test_what_cancellation_does_not_end_leaves_nothing_for_the_collector(
     begun.clear()
     gc.collect()
     assert not unraisable
+
+
+@pytest.mark.parametrize("how", ["soon", "timer"])
+def test_callback_of_a_closed_task_starts_no_task_after_the_last_round(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A closed turn lets the next call in, for which a callback starts a runner."""
+    unraisable: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    begun: list[asyncio.Task[None]] = []
+
+    async def never_runs() -> None:
+        raise AssertionError
+
+    def begin() -> None:
+        begun.append(asyncio.get_running_loop().create_task(never_runs()))
+
+    async def obstinate() -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(1)
+        finally:
+            if how == "soon":
+                loop.call_soon(begin)
+            else:
+                loop.call_later(0, begin)
+
+    async def main() -> asyncio.Task[None]:
+        return asyncio.create_task(obstinate())
+
+    with a_loop() as loop:
+        task = loop.run_until_complete(main())
+    del task
+    begun.clear()
+    gc.collect()
+    assert not unraisable

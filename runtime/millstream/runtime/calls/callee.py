@@ -368,8 +368,8 @@ class Callee(RunnerTasks[InboundCall]):
                         self._failed(inbound, error)
                     else:
                         inbound.reply(result)
-                if self._is_closed:
-                    return
+                if self._is_closed or asyncio.current_task(self._loop) is not task:
+                    return  # in another task, this coroutine is being closed: no call may begin
                 if current_request.get() is not None:
                     current_request.set(None)
                 if task.cancelling() or len(contextvars.copy_context()) > clean:

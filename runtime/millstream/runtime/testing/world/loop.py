@@ -366,6 +366,9 @@ class SimLoop(asyncio.BaseEventLoop):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 with suppress(BaseException):
                     task.get_coro().close()
+        for handle in self._ready:  # a callback or timer could start a task that nobody closes
+            handle.cancel()
+        self._timers.clear()
 
     def _run_last(self, coro: Coroutine[Any, Any, None]) -> None:
         self._still = 0
