@@ -142,7 +142,7 @@ def test_a_ledger_whose_bookie_is_lost_ends_only_when_the_loss_is_accepted(
 
 
 @pytest.mark.spare
-def test_closed_ledgers_whose_bookie_is_lost_hold_a_topic_up_until_the_loss_is_accepted(
+def test_closed_ledgers_whose_bookie_is_lost_hold_a_partition_up_until_the_loss_is_accepted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shop = Shop(tmp_path, capsys)
@@ -152,8 +152,11 @@ def test_closed_ledgers_whose_bookie_is_lost_hold_a_topic_up_until_the_loss_is_a
 
     async def held_up() -> None:
         async with open_topics(shop.places[0]) as topics:
+            orders = await topics.topic("orders")
+            (reason,) = orders.unavailable.values()
+            assert list(orders.unavailable) == [1] and "cannot be taken over" in str(reason)
             with pytest.raises(QueueUnavailable, match="cannot be taken over"):
-                await topics.topic("orders")
+                await orders.produce("a", b"more")
 
     run(held_up())
     words = ("recover", ledger, "--accept-loss")
@@ -176,6 +179,7 @@ def test_closed_ledgers_whose_bookie_is_lost_hold_a_topic_up_until_the_loss_is_a
     async def go_on() -> None:
         async with open_topics(shop.places[0]) as topics:
             orders = await topics.topic("orders")
+            assert not orders.unavailable
             more = await orders.produce("a", b"more", producer="p", sequence=0)
             assert more == Position(1, 4)  # the sequences are lost with the messages
             billing = await orders.subscribe("billing")
