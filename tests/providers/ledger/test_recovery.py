@@ -11,12 +11,14 @@ from tests.providers.ledger.copies import COPIED_S, SOON, Copies, with_copies
 from tests.providers.ledger.test_handle import outcome
 
 from millstream.providers.ledger.handle.context import existing
+from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX
 from millstream.providers.ledger.protocol.errors import LedgerFenced
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.protocol.record import LedgerState
 from millstream.providers.ledger.recovery.changes import claimed
 from millstream.providers.ledger.recovery.options import RecoveryOptions
 from millstream.providers.ledger.recovery.report import report_rows
+from millstream.runtime import StorageUnavailable
 
 
 @pytest.mark.parametrize("quorum", [(3, 3, 2), (4, 3, 2), (2, 2, 2), (5, 3, 3)])
@@ -50,6 +52,23 @@ def test_a_bookie_that_is_back_in_time_costs_nothing() -> None:
         await asyncio.sleep(COPIED_S)
         assert (await world.record(1)).fragments == before.fragments
         assert auditor.auditor.report().entries == 0
+
+    with_copies(main)
+
+
+def test_a_ledger_whose_deletion_stopped_halfway_lacks_nothing_for_ever() -> None:
+    async def main(world: Copies) -> None:
+        ledger = await world.ledger()
+        key = world.writer.metadata.key(f"ledgers/{ledger:019d}")
+        world.store.fail("clear", key, times=ROW_TRIES_MAX)
+        with pytest.raises(StorageUnavailable):
+            await world.writer.ledgers.delete(ledger)
+        assert world.store.get(key) is not None
+        world.lose("b0", "b1", "b2", "b3")
+        auditor = world.auditor()
+        await asyncio.sleep(COPIED_S)
+        assert world.store.get(key) is None
+        assert auditor.auditor.report().lacking == 0
 
     with_copies(main)
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from tests.providers.ledger.worlds import World, in_a_world, marked, plain, texts
 
+from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.topic.appending import writing
 from millstream.providers.ledger.topic.form import TopicMessage
@@ -18,6 +19,7 @@ from millstream.runtime import (
     QueueFenced,
     QueueFull,
     QueueUnavailable,
+    StorageUnavailable,
 )
 
 
@@ -375,5 +377,20 @@ def test_a_topic_that_was_deleted_fences_whoever_had_it() -> None:
         with pytest.raises(QueueFenced):
             topic.append(plain("c"))
         assert await other.append(plain("z")) == [1]
+
+    in_a_world(main)
+
+
+def test_the_deletion_of_a_topic_that_stopped_halfway_is_ended_when_it_is_deleted_again() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open()
+        await topic.append(plain("a"))
+        key = "ledger/c/topics/t"
+        world.store.fail("clear", key, times=ROW_TRIES_MAX)
+        with pytest.raises(StorageUnavailable):
+            await world.process().topics.delete("t")
+        assert world.store.get(key) is not None
+        await world.process().topics.delete("t")
+        assert world.store.get(key) is None
 
     in_a_world(main)

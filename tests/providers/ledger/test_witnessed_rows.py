@@ -141,6 +141,34 @@ def test_a_deletion_that_was_begun_has_happened_and_is_ended_by_others(
     in_virtual_time(main)
 
 
+def test_a_deletion_that_stopped_halfway_is_ended_and_any_other_row_stays() -> None:
+    async def main() -> None:
+        store = SlowStore()
+        rows, others = sums(store), sums(store, 1)
+        await rows.end_deletion("s")
+        await rows.update("s", adding(1))
+        await rows.end_deletion("s")
+        found = await rows.read("s")
+        assert found is not None and found.parts == (1,)
+        store.fail("clear", KEY, times=ROW_TRIES_MAX)
+        with pytest.raises(StorageUnavailable):
+            await rows.delete("s")
+        assert await rows.read("s") is None
+        assert [one.parts async for one in rows.scan()] == [(1,)]
+        before_read(store, KEY, lambda: others.update("s", adding(9)))
+        await rows.end_deletion("s")  # the deletion was seen, and its row not yet
+        found = await rows.read("s")
+        assert found is not None and found.parts == (9,)
+        store.fail("clear", KEY, times=ROW_TRIES_MAX)
+        with pytest.raises(StorageUnavailable):
+            await rows.delete("s")
+        await rows.end_deletion("s")
+        assert not [one async for one in rows.scan()]
+        assert store.get(KEY) is None and store.get(WITNESS) is None
+
+    in_virtual_time(main)
+
+
 def test_a_row_that_was_deleted_before_its_writer_pinned_it_is_gone_and_nobody_is_accused() -> None:
     async def main() -> None:
         store = SlowStore()

@@ -18,6 +18,7 @@ from millstream.providers.ledger import (
     Quorum,
     open_topics,
 )
+from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX
 from millstream.runtime import (
     ConfigError,
     CursorTooOld,
@@ -600,6 +601,21 @@ async def test_a_deleted_topic_begins_anew() -> None:
         assert await topics.names() == []
         orders = await topics.topic("orders")
         assert await orders.read(Position(0, 1)) == [] and orders.partitions == 1
+
+
+@pytest.mark.parametrize("folder", ["managed", "topics"])
+@virtually
+async def test_a_deletion_that_failed_halfway_is_ended_by_the_next(folder: str) -> None:
+    machine = Machine()
+    machine.store = store = FailingStore()
+    async with machine.topics() as topics:
+        await filled(await topics.topic("orders"), 4)
+        store.fail("clear", f"ledger/topics/{folder}/", times=ROW_TRIES_MAX)
+        with pytest.raises(StorageUnavailable):
+            await topics.delete("orders")
+        await topics.delete("orders")
+        assert await topics.names() == []
+        assert not store.range(f"ledger/topics/{folder}/", "", 9)
 
 
 @virtually

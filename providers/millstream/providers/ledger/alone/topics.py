@@ -316,10 +316,12 @@ class LedgerTopics:
             if found is not None:
                 await found.aclose()
             record = await self._home.managed.read(name)
-            if record is not None:
-                for part in record.names():
-                    await self._home.topics.delete(part)
-                await self._home.managed.delete(name)
+            if record is None:
+                await self._home.managed.end_deletion(name)
+                return
+            for part in record.names():
+                await self._home.topics.delete(part)
+            await self._home.managed.delete(name)
 
     def _refuse_closed(self) -> None:
         if self._is_closed:

@@ -121,11 +121,18 @@ class Rows(Generic[K, T]):
         name = self._key(key)
         await self._again(name, lambda: self._discard(name))
 
+    async def end_deletion(self, key: K) -> None:
+        """Remove a row whose deletion began and stopped halfway, which `read` does not give any
+        more and `scan` still does; any other row stays. Raises Corrupt, StorageError."""
+        name = self._key(key)
+        await self._again(name, lambda: self._end_if_begun(name))
+
     async def scan(self, within: str = "") -> AsyncIterator[T]:
         """All records in the order of keys, read in pages; of those whose name begins so.
 
         Of what changes meanwhile, what was or what is then. Witnesses are not read: an old row is
-        given as it is. Raises Corrupt, StorageError.
+        given as it is, and so is a row whose deletion stopped halfway. Raises Corrupt,
+        StorageError.
         """
         folder, after = self._metadata.key(self._folder + within), ""
         while True:
@@ -214,6 +221,11 @@ class Rows(Generic[K, T]):
             await store.clear(key, etag, NO_FENCE)
         elif witness is not None:
             await store.clear(key, witness.etag, NO_FENCE)
+
+    async def _end_if_begun(self, name: str) -> None:
+        witness = await self._witness(name)
+        if witness is not None and witness.value.is_going:
+            await self._end(name, witness)
 
     async def _end(self, name: str, witness: Stored[Witness]) -> None:
         """End a deletion that was begun; a row of a later creation stays."""

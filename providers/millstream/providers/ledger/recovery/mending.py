@@ -71,6 +71,7 @@ class Mender:
         record = await self._context.rows.read(ledger)
         if record is None:
             self._lost.pop(ledger, None)
+            await self._context.rows.end_deletion(ledger)
             return
         left = record.claim
         try:

@@ -148,6 +148,7 @@ class Topics:
         """
         record = await self._home.topics.read(name)
         if record is None:
+            await self._home.topics.end_deletion(name)
             return
         for cursor in record.cursors:
             await self._home.cursors.delete((name, cursor))
