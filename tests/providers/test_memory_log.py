@@ -72,12 +72,13 @@ class Model:
         self.upto = 0
         self.known: dict[str, int] = {}
         self.after = 0
+        self.reached = 0  # the reader was behind this number since it began
 
-    def events_held(self) -> int:
+    def events_held(self, after: int = 0) -> int:
         return sum(
             events
             for number, (_, events) in enumerate(self.accepted, 1)
-            if number > self.upto and number not in self.done
+            if number > max(self.upto, after) and number not in self.done
         )
 
     def append(self, parts: list[tuple[str, int, int]]) -> None:
@@ -129,6 +130,12 @@ class Model:
         assert self.done.issuperset(skipped)
         assert found or start == len(self.accepted) or start > self.after
         self.after = start + len(found)
+        self.reached = max(self.reached, self.after)
+
+    def begin(self, after: int) -> None:
+        """The next reader goes on behind its record's position."""
+        self.reached = self.log.begin(self.log.epoch + 1)
+        self.after = max(self.reached, min(after, len(self.accepted)))
 
     def move(self) -> None:
         """The content goes to another activation, and the reader begins anew."""
@@ -143,13 +150,13 @@ class Model:
             producers=old.producers,
         )
         self.log.load(content)
-        self.after = self.log.begin(old.epoch + 1)
+        self.after = self.reached = self.log.begin(old.epoch + 1)
 
     def check(self) -> None:
         self.log.check()
         assert (self.log.done, self.log.end) == (self.upto, len(self.accepted))
         assert self.log.room.events_taken == self.events_held()
-        assert 0 <= self.log.backlog <= self.events_held()
+        assert self.log.backlog == self.events_held(self.reached)
         assert self.log.producers == self.known
 
 
@@ -160,6 +167,7 @@ STEPS = st.one_of(
     st.tuples(st.just("append"), PARTS),
     st.tuples(st.just("read"), st.integers(1, 8)),
     st.tuples(st.just("acknowledge"), st.integers(0, 20), st.lists(st.integers(1, 25), max_size=4)),
+    st.tuples(st.just("begin"), st.integers(0, 20)),
     st.tuples(st.just("move")),
 )
 
@@ -189,6 +197,26 @@ def test_what_is_read_counts_once_against_the_backlog() -> None:
     assert log.backlog == 0
     log.begin(1)
     assert log.backlog == 3  # the next reader has read nothing
+
+
+def test_what_a_reader_goes_on_behind_is_not_in_its_backlog() -> None:
+    log = log_of()
+    log.append_now([out("a", 2), out("b", 3), out("c", 1)], 0.0)
+    log.begin(1)
+    assert texts(read(log, after=2)[1]) == ["c"] and log.backlog == 0
+    log.acknowledge(1, 1, 1, [])
+    assert log.backlog == 0
+    log.begin(2)
+    assert read(log, after=3)[1] == [] and log.backlog == 0  # there is nothing new
+
+
+def test_what_is_done_before_the_reader_comes_to_it_leaves_the_rest_counted() -> None:
+    log = log_of()
+    log.append_now([out("a", 2), out("b", 3), out("c", 1)], 0.0)
+    log.begin(1)
+    assert read(log, events=2)[1] and log.backlog == 4
+    log.acknowledge(1, 1, 0, [2])
+    assert log.backlog == 1
 
 
 def test_a_read_is_within_both_limits_but_has_one_message() -> None:

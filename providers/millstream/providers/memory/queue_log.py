@@ -105,7 +105,7 @@ class QueueLog:
         self._partition.register(READER, "earliest")
         self._room = Room(options.capacity_events, options.capacity_bytes)
         self._arrivals = Arrivals()
-        self._read_end = 0  # the reader has had the messages below this offset,
+        self._read_end = start  # the reader stands behind the messages below this offset,
         self._read_events = 0  # which are so many events that are not acknowledged
         self._producers = OrderedDict(producers or {})
         self.era = era  # of the content: it is the log's own, whatever its tokens have
@@ -152,7 +152,7 @@ class QueueLog:
 
     @property
     def backlog(self) -> int:
-        """Events that are stored and not read yet."""
+        """Events that are stored behind the reader's position."""
         return self._room.events_taken - self._read_events
 
     @property
@@ -359,13 +359,27 @@ class QueueLog:
         return found, events
 
     def _count_read(self, start: int, messages: Sequence[QueueMessage | None], events: int) -> None:
-        """What the reader gets for the first time counts as read."""
+        """What the reader gets for the first time counts as read, and so does what it skips.
+
+        A reader that goes on behind its record's position skips what an earlier reader has had.
+        """
         known = self._read_end - start
         if known > 0:
             fresh = messages[known:]
             events = sum(len(message.items) for message in fresh if message is not None)
+        elif known < 0:
+            events += self._events_between(self._read_end, start)
         self._read_events += events
         self._read_end = max(self._read_end, start + len(messages))
+
+    def _events_between(self, start: int, end: int) -> int:
+        """Events of the messages from one offset to another that are not acknowledged."""
+        events = 0
+        while (start := self._partition.first_held(start)) < end:
+            held = self._partition.read_at(start, min(end - start, LOOKED_AT_MAX))
+            events += sum(one.events for one in held if one is not None)
+            start += len(held)
+        return events
 
     def acknowledge(self, epoch: int, era: int, upto: int, also: Sequence[int]) -> None:
         """Forget messages up to and including a number, and single ones behind it.
@@ -380,22 +394,27 @@ class QueueLog:
 
     def _forget(self, number: int) -> None:
         if self.done < number <= self._partition.end:
-            self._free([self._partition.let_go(number - 1)])
+            self._free([self._partition.let_go(number - 1)], number - 1)
 
     def _forget_upto(self, upto: int) -> None:
-        count = min(upto, self.end) - self.done
+        first, count = self.done, min(upto, self.end) - self.done
         if count <= 0:
             return
         done = self._partition.pull(READER, count)
         self.done = self._partition.commit(READER)
         self._partition.trim()
-        self._free(done)
+        self._free(done, first)
+        self._read_end = max(self._read_end, self.done)
 
-    def _free(self, messages: Sequence[Held | None]) -> None:
+    def _free(self, messages: Sequence[Held | None], start: int) -> None:
+        """Give back the room of messages that stood at offset `start` and behind it."""
         held = [one for one in messages if one is not None]
         events = sum(one.events for one in held)
         self._room.release(events, sum(one.size_bytes for one in held))
-        self._read_events = max(0, self._read_events - events)
+        if start + len(messages) > self._read_end:  # of these, the reader had not come to all
+            had = messages[: max(0, self._read_end - start)]
+            events = sum(one.events for one in had if one is not None)
+        self._read_events -= events
 
     def wake(self, epoch: int) -> None:
         """The reader of an epoch ends: if it waits, it waits no longer."""
@@ -434,3 +453,5 @@ class QueueLog:
         held = [one for one in self._partition.read_at(self.done, self.depth) if one is not None]
         assert self._room.events_taken == sum(one.events for one in held)
         assert self._room.bytes_taken == sum(one.size_bytes for one in held)
+        unread = self._partition.read_at(self._read_end, self.end - self._read_end)
+        assert self.backlog == sum(one.events for one in unread if one is not None)
