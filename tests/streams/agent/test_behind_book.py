@@ -124,12 +124,13 @@ def test_who_falls_behind_still_says_whether_it_may_be_delivered_again(may_repea
 
 def test_to_fall_behind_and_to_be_back_are_worth_an_acknowledgement_each() -> None:
     desk = filled()
+    begun = desk.cache.moved
     behind = desk.park()
-    assert desk.cache.moved == 1
+    assert desk.cache.moved == begun + 1
     behind.end()
-    assert desk.cache.moved == 2
+    assert desk.cache.moved == begun + 2
     behind.end()
-    assert desk.cache.moved == 2 and len(desk.book) == 0
+    assert desk.cache.moved == begun + 2 and len(desk.book) == 0
 
 
 def test_nobody_falls_behind_where_the_provider_cannot_be_read_again() -> None:
