@@ -79,7 +79,7 @@ def test_an_event_that_the_adapter_drops_is_noticed(monkeypatch: pytest.MonkeyPa
 
 def test_events_in_another_order_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     plant_read(monkeypatch, lambda found: [*found[1::-1], *found[2:]])
-    monkeypatch.setattr(reader, "checked_messages", lambda answer, *_: list(answer))
+    monkeypatch.setattr(reader, "checked_messages", lambda answer, *_, **__: list(answer))
     assert is_noticed("streams", "took effect")
 
 
@@ -209,8 +209,8 @@ def enter_beside(self: Activation, request: Any) -> None:
 def test_calls_that_overtake_each_other_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     put = Mailbox.put
 
-    def in_front(self: Mailbox, entry: Any) -> None:
-        put(self, entry)
+    def in_front(self: Mailbox, *arguments: Any) -> None:
+        put(self, *arguments)
         self.waiting.rotate(1)
 
     monkeypatch.setattr(Mailbox, "put", in_front)
