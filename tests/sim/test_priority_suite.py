@@ -4,6 +4,7 @@ two, or told to nobody."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
@@ -11,14 +12,13 @@ import pytest
 
 from millstream.console.sim.run import record
 from millstream.console.sim.runner import run_seed
-from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.index.grouped import Holds
+from millstream.providers.priority.core.moves.entering import NONE_KNOWN, Entering
 from millstream.providers.priority.core.requests.sessions import Request
-from millstream.providers.priority.core.results import EnqueuedMany
+from millstream.providers.priority.core.results import Enqueued, EnqueuedMany
 from millstream.providers.priority.owner.polls import Polls
 from millstream.providers.priority.store.committing import CommittingQueue
 from millstream.providers.priority.store.memory import MemoryHold, Table
-from millstream.providers.priority.surface import offering
 from millstream.providers.priority.surface.asking import Lane
 
 pytestmark = [
@@ -79,15 +79,17 @@ def test_an_answer_that_is_given_to_two_requests_is_noticed(
 def test_a_part_of_a_batch_that_is_answered_for_another_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While the number of shards changes one shard is asked for several parts of it."""
+    """While the number of shards changes, one shard is asked for several parts of a batch."""
+    many = Entering.many
 
-    def as_of_the_first_part(
-        self: PriorityCore, now_ms: int, request: Request, what: str, *args: Any
+    def by_place(
+        self: Entering, news: Any, is_whole: bool, known: Mapping[str, Enqueued] = NONE_KNOWN
     ) -> EnqueuedMany:
-        return self.once(now_ms, request, what, lambda: self.enqueue_many(now_ms, *args))
+        """Find what was taken before by its place in the part instead of its id."""
+        placed = {new.id: one for new, one in zip(news, known.values(), strict=False)}
+        return many(self, news, is_whole, placed)
 
-    monkeypatch.setattr(PriorityCore, "enqueue_many_once", as_of_the_first_part)
-    monkeypatch.setattr(offering, "zip", lambda *args, **_: zip(*args, strict=False), raising=False)
+    monkeypatch.setattr(Entering, "many", by_place)
     assert is_noticed("was answered as")
 
 

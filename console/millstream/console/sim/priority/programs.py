@@ -108,9 +108,11 @@ class Worker:
                     run.violated(f"{message.id} of {batch.queue} was answered as {one.id}")
 
     def _new(self) -> Enqueue:
+        """Make a message; half have a value of their own, which no other keeps in a shard."""
         self._sent += 1
-        value = (("value", self._rng.choice(VALUES)),)
-        return Enqueue(f"{self._name}:{self._sent}", b"x", self._rng.randrange(5), value)
+        id = f"{self._name}:{self._sent}"
+        value = id if self._rng.random() < 0.5 else self._rng.choice(VALUES)
+        return Enqueue(id, b"x", self._rng.randrange(5), (("value", value),))
 
     async def _dequeue(self, queue: PriorityQueue) -> None:
         run, rng = self._run, self._rng
