@@ -70,6 +70,31 @@ def test_a_gap_that_a_read_meets_is_told_by_the_start_that_follows_and_once() ->
     in_a_world(main)
 
 
+def test_the_backlog_is_what_was_not_read_and_not_what_is_not_acknowledged() -> None:
+    async def main(world: World) -> None:
+        process = world.process()
+        desk = Desk(Opens(process), process.tasks)
+        receiver = LedgerReceiver(desk, "q", 1, ERA)
+        await receiver.start(None)
+        await fill(desk, 4)
+        assert await receiver.backlog() == 4
+        (one,) = await receiver.read(1, 10**6, 0.0)
+        assert await receiver.backlog() == 3
+        while await receiver.read(9, 10**6, 0.0):
+            pass
+        assert await receiver.backlog() == 0
+        await receiver.ack(one.token)
+        assert await receiver.backlog() == 0
+        await receiver.aclose()
+        receiver = LedgerReceiver(desk, "q", 1, ERA)
+        await receiver.start(Token(ERA, 3))
+        assert await receiver.backlog() == 1
+        await receiver.aclose()
+        await desk.aclose()
+
+    in_a_world(main)
+
+
 def test_a_gap_that_was_not_told_is_told_by_the_next_owner() -> None:
     async def main(world: World) -> None:
         process = world.process()

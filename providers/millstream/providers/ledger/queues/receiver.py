@@ -107,7 +107,8 @@ class LedgerReceiver:
         topic, cursor = self._topic, self._cursor
         if topic is None or cursor is None:
             return 0
-        return topic.record.backlog(cursor.mark, topic.end)
+        behind = topic.record.backlog(cursor.next - 1, topic.end)
+        return behind + sum(len(one.items) for one in self._left)
 
     async def aclose(self) -> None:
         topic, self._topic, self._cursor = self._topic, None, None
