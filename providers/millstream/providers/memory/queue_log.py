@@ -376,9 +376,10 @@ class QueueLog:
         """Events of the messages from one offset to another that are not acknowledged."""
         events = 0
         while (start := self._partition.first_held(start)) < end:
-            held = self._partition.read_at(start, min(end - start, LOOKED_AT_MAX))
+            count = min(end - start, LOOKED_AT_MAX)
+            held = self._partition.read_at(start, count)
             events += sum(one.events for one in held if one is not None)
-            start += len(held)
+            start += count
         return events
 
     def acknowledge(self, epoch: int, era: int, upto: int, also: Sequence[int]) -> None:
