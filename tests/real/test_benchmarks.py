@@ -103,12 +103,12 @@ def test_activation_is_measured() -> None:
 def test_detection_is_measured() -> None:
     figures = measured("detection")["figures"]["ours"]
     faults = [
-        f"{fault}_{speed}" for fault in ("stopped", "isolated") for speed in ("default", "fast")
+        f"{fault}_{speed}" for fault in ("stopped", "isolated") for speed in ("default", "patient")
     ]
     assert set(figures) == {f"{fault}_{what}_s" for fault in faults for what in ("p50", "max")}
     for fault in faults:
         assert 0 < figures[f"{fault}_p50_s"]["median"] <= figures[f"{fault}_max_s"]["median"]
-    assert figures["stopped_fast_max_s"]["median"] < figures["stopped_default_p50_s"]["median"]
+    assert figures["stopped_default_max_s"]["median"] < figures["stopped_patient_p50_s"]["median"]
 
 
 def test_hand_overs_are_measured() -> None:
