@@ -36,7 +36,7 @@ PLAIN_SCHEMA = (
 )
 """The same with their types."""
 MODES = ("failfast", "permissive", "dropmalformed")
-"""What may become of malformed items; names as in Spark's JSON source."""
+"""The ways to treat malformed items; the names are those of Spark's JSON source."""
 SHOWN_CHARS = 60
 
 _decode = msgspec.msgpack.Decoder().decode

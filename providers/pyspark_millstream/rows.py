@@ -241,7 +241,7 @@ class CallCutter:
         return full
 
     def rest(self) -> Call | None:
-        """What was taken and not given; None: nothing."""
+        """The item that was taken and not given; None: there is none."""
         messages, self._messages, self._size = self._messages, [], 0
         if not messages:
             return None

@@ -237,10 +237,10 @@ def _read_texts(values: list[str | None], kind: DataType) -> Array:
 
 
 def _time_of_day(text: str) -> Any:
-    """What a text in ISO 8601 says: a `datetime.time`. Raises ValueError."""
+    """The `datetime.time` of a text in ISO 8601. Raises ValueError."""
     return msgspec.convert(f"1970-01-01T{text}", datetime).time()
 
 
 def _duration(text: str) -> timedelta:
-    """What a text in ISO 8601 says. Raises ValueError."""
+    """The value of a text in ISO 8601. Raises ValueError."""
     return msgspec.convert(text, timedelta)

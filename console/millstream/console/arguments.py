@@ -20,7 +20,7 @@ def address(given: str) -> str:
 
 
 def utf8(given: str) -> str:
-    """What can be sent."""
+    """The messages that can be sent."""
     try:
         given.encode()
     except UnicodeEncodeError:

@@ -110,7 +110,7 @@ def verify(arguments: argparse.Namespace) -> int:
 
 
 def named(finding: Finding) -> str:
-    """What a finding is about."""
+    """The subject of a finding."""
     shard = f"{finding.queue}, shard {finding.shard}"
     return f"{shard}, message {finding.id}" if finding.id else shard
 

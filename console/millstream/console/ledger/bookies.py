@@ -47,7 +47,7 @@ async def show_bookies(arguments: argparse.Namespace) -> int:
 
 
 def scrub_facts(report: ScrubReport) -> dict[str, Any]:
-    """What a bookie said of its scrubbing, in values."""
+    """The scrubbing report of a bookie, as plain values."""
     names = [name for name in report.__struct_fields__ if name not in {"faults", "operation"}]
     facts: dict[str, Any] = {name: getattr(report, name) for name in names}
     facts["faults"] = [

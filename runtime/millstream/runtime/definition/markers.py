@@ -90,7 +90,7 @@ class Timeout(Mark):
 
 @dataclass(frozen=True, slots=True)
 class OpenTo(Mark):
-    """Who may call a method: callers of this role, and of those above it."""
+    """The role that a caller of a method needs; higher roles may call it, too."""
 
     role: Role
 
@@ -171,7 +171,7 @@ def shielded(method: AF, /) -> AF:
 
 
 def open_to(role: Role, /) -> Callable[[AF], AF]:
-    """Who may call the method from outside of its silo: callers of this role or a higher one.
+    """Open the method to callers outside of its silo that have this role or a higher one.
 
     Without this mark a method of a grain is open to every client; a method of a system target, or
     of a grain that a part of the silo brings, is open to silos only. Raises ConfigError.

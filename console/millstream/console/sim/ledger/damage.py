@@ -154,7 +154,7 @@ class Damage:
         ]
 
     def _rows(self, folder: str, kind: type[T]) -> list[T]:
-        """What is stored, also while the store fails."""
+        """The stored content, also while the store fails."""
         rows = MemoryStateStore.range(self._store, f"ledger/sim/{folder}", "", RANGE_MAX)
         datas = [unseal(key, row.data).content for key, row in rows]
         return [msgspec.msgpack.decode(data, type=kind) for data in datas]

@@ -109,6 +109,6 @@ class Leaving:
         return [msgspec.msgpack.decode(data, type=BookieRecord) for data in self._rows("bookies/")]
 
     def _rows(self, folder: str) -> list[bytes]:
-        """What is stored, also while the store fails."""
+        """The stored content, also while the store fails."""
         rows = MemoryStateStore.range(self._store, f"ledger/sim/{folder}", "", RANGE_MAX)
         return [unseal(key, row.data).content for key, row in rows]

@@ -30,7 +30,7 @@ REQUESTS_MAX = 2  # one is on its way to the disk while the next one is put toge
 
 
 class Trouble(NamedTuple):
-    """What is the matter with a bookie, in its own words."""
+    """The trouble that a bookie reports about itself."""
 
     state: PlaceState
     why: str

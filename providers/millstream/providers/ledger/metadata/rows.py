@@ -44,7 +44,7 @@ C = TypeVar("C")
 
 
 class Stored(NamedTuple, Generic[C]):
-    """What a row holds, with its seal, and its etag."""
+    """The content of a row, with its seal and its etag."""
 
     value: C
     seal: Sealed
@@ -80,7 +80,7 @@ class Rows(Generic[K, T]):
         self._decoder = msgspec.msgpack.Decoder(kind)
 
     async def read(self, key: K) -> T | None:
-        """What is stored; None: there is no such row. Raises Corrupt, StorageError."""
+        """The stored value; None: there is no such row. Raises Corrupt, StorageError."""
         found, _ = await self._look(self._key(key))
         return None if found is None else found.value
 
@@ -309,7 +309,7 @@ class Rows(Generic[K, T]):
 
 
 def opened(name: str, row: Row, decoder: msgspec.msgpack.Decoder[C]) -> Stored[C]:
-    """What a row holds. Raises Corrupt."""
+    """The content of a row. Raises Corrupt."""
     sealed = unseal(name, row.data)
     try:
         return Stored(decoder.decode(sealed.content), sealed, row.etag)

@@ -103,7 +103,7 @@ class Auditor:
         return self._is_acting
 
     def standing(self, bookie: str) -> Standing:
-        """What may be expected of a bookie, as of the last look."""
+        """The standing of a bookie, as of the last look."""
         return self._standings.of(bookie)
 
     def is_lost(self, bookie: str) -> bool:

@@ -165,7 +165,7 @@ class Scrubber:
     # --- repairs
 
     def _take(self, bookie: Bookie) -> None:
-        """What readers and the pass have found."""
+        """The damage that readers and the pass have found."""
         for ledger, entries in bookie.suspects.take().items():
             self._docket.put(ledger, entries)
         if bookie.suspects.has_overflowed or self._docket.has_overflowed:

@@ -35,7 +35,7 @@ class Listed(Protocol):
         ...
 
     async def damage(self, topic: str, ledger: int, /) -> Corrupt | None:
-        """What is wrong with a ledger that has no row; None: the topic lists it no more."""
+        """The fault of a ledger that has no row; None: the topic lists it no more."""
         ...
 
 

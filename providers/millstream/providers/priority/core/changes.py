@@ -80,7 +80,7 @@ class Counters(NamedTuple):
     ahead_ms: int = 0
 
     def of_next(self) -> Counters:
-        """What the next queue of the name begins with."""
+        """The counters with which the next queue of the name begins."""
         return self._replace(now_ms=0, ahead_ms=0)
 
 

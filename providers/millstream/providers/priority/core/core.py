@@ -156,7 +156,7 @@ class PriorityCore:
         return self._recorder.count(), self._recorder.payload_bytes
 
     def counters(self) -> Counters:
-        """What must not go back."""
+        """The numbers that must not go back."""
         return self._contents.counters()
 
     def once(self, now_ms: int, request: Request, what: str, act: Callable[[], A]) -> A:

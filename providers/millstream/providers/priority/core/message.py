@@ -186,5 +186,5 @@ def new_message(
 
 
 def mark_of(payload: bytes) -> bytes:
-    """What tells a payload from others: its size, and a check of its bytes."""
+    """The mark that tells a payload from others: its size, and a check of its bytes."""
     return len(payload).to_bytes(SIZE_BYTES) + xxhash.xxh3_128_digest(payload)
