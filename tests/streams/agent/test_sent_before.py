@@ -151,3 +151,16 @@ def test_a_call_holds_what_was_sent_before_or_what_was_not() -> None:
     one.note_sent(Token(1, 1, 0))
     one.note_sent(None)
     assert one.upto_sent(items) == items[:2] and one.upto_sent(items[:2]) == items[:2]
+
+
+def test_one_that_may_have_been_sent_a_backlog_and_was_sent_less_of_it_here_is_told_once() -> None:
+    """Seed 4 of suite `streams`: two hand-overs while a subscription lagged; the lower one won."""
+    place = Place()
+    place.cache.append(QueueMessage(STREAM, Token(1, 20), (b"x",)))
+    behind = BehindAt(*STREAM, "slow", Token(1, 5))
+    place.behind.restore(behind, Token(1, 20), may_repeat=True)
+    place.has("slow", Token(1, 5), Token(1, 5, 2))
+    upto = Token(1, 20, INDEX_MAX)
+    assert place.told() == [("slow", upto)]
+    twice = [SentAt(*STREAM, "slow", upto), SentAt(*STREAM, "slow", Token(1, 5, 2))]
+    assert SentBefore(twice).take((STREAM, "slow")) == upto

@@ -28,7 +28,7 @@ class SentBefore:
     """What former owners have delivered to subscriptions that are not known here yet."""
 
     def __init__(self, sent: Iterable[SentAt]) -> None:
-        self._upto = {(one.stream, one.subscription): one.upto for one in sent}
+        self._upto = _highest(sent)
 
     def take(self, key: SubscriptionKey) -> Token | None:
         """Up to where it was delivered what comes again; from now on its subscriber knows."""
@@ -52,7 +52,10 @@ class SentBefore:
         found = [*self.left(frontier, behind), *repeated]
         for entry in entries:
             found += _sent_of([*entry.subscribers.values()], behind, newest)
-        return tuple(found) if len(found) <= SENT_MAX else None
+        highest = _highest(found)
+        if len(highest) > SENT_MAX:
+            return None
+        return tuple(SentAt(*stream, one, upto) for (stream, one), upto in highest.items())
 
     def left(self, frontier: Token | None, behind: BehindBook) -> list[SentAt]:
         """Those that nobody has taken, and that may come again: to who is behind, the frontier may
@@ -64,6 +67,19 @@ class SentBefore:
             or upto > frontier
             or any(one.needs(upto) for one in behind.of(stream))
         ]
+
+
+def _highest(sent: Iterable[SentAt]) -> dict[SubscriptionKey, Token]:
+    """The highest position that is named for each subscription.
+
+    A subscription can be named twice: by a former owner that may have sent all of a backlog, and by
+    this owner, which has sent less of it.
+    """
+    upto: dict[SubscriptionKey, Token] = {}
+    for one in sent:
+        key = (one.stream, one.subscription)
+        upto[key] = max(one.upto, upto.get(key, one.upto))
+    return upto
 
 
 def _sent_of(
