@@ -18,6 +18,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     faster = {
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        # A worker never meets a connection that was meant for a silo that had its port before.
+        "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
     try:
