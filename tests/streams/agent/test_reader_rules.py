@@ -18,6 +18,8 @@ from millstream.streams.agent.reading.steps import (
     Ack,
     Acked,
     Action,
+    Bound,
+    Bounded,
     Closed,
     Discard,
     Event,
@@ -72,6 +74,7 @@ class Desk:
         *,
         done_before: DoneBefore | None = None,
         may_repeat: bool = False,
+        asks_bounds: bool = False,
         wall_s: float = 0.0,
         is_used: bool = False,
         events_max: int = 4,
@@ -91,6 +94,7 @@ class Desk:
             after=after,
             done_before=done_before,
             may_repeat=may_repeat,
+            asks_bounds=asks_bounds,
             now_s=self.now_s,
             wall_s=wall_s,
         )
@@ -437,6 +441,74 @@ def test_one_message_that_waits_for_room_may_come_again_too() -> None:
     desk.cache.unpin(0)
     desk.step(Progressed())
     assert not desk.core.has_repeats and desk.core.repeats_upto == 4
+
+
+def test_only_what_was_stored_before_the_receiver_started_may_come_again() -> None:
+    desk = Desk(after=Token(1, 0), may_repeat=True, asks_bounds=True, wall_s=1_000.0, events_max=9)
+    assert Bound() in desk.open()
+    desk.step(Bounded(Token(1, 3)))
+    desk.got(message(1), message(2))
+    assert desk.core.may_repeat and desk.core.repeats_upto == 1
+    desk.got(message(3), message(4))
+    assert not desk.core.has_repeats and desk.core.repeats_upto == 2
+    desk.step(Bounded(Token(1, 9)))  # a second answer changes nothing
+    assert desk.core.repeats_to == Token(1, 3) and not desk.core.has_repeats
+
+
+@pytest.mark.parametrize(
+    ("last", "may_repeat"),
+    [(Token(1, 3), True), (Token(1, 2), False), (Token(1, 1), False), (None, False)],
+)
+def test_an_answer_that_comes_late_counts_from_then_on(
+    last: Token | None, may_repeat: bool
+) -> None:
+    desk = Desk(after=Token(1, 0), may_repeat=True, asks_bounds=True, wall_s=1_000.0)
+    desk.open()
+    desk.got(message(1), message(2))
+    desk.step(Bounded(last))
+    assert desk.core.may_repeat is may_repeat and desk.core.repeats_upto == 1
+    desk.got(message(3), message(4, enqueued_s=1.0))
+    assert not desk.core.has_repeats and desk.core.repeats_upto == (2 if may_repeat else 1)
+
+
+@pytest.mark.parametrize("last", [None, Token(1, 0)])
+def test_nothing_comes_again_from_a_queue_that_was_empty(last: Token | None) -> None:
+    desk = Desk(
+        after=None if last is None else last, may_repeat=True, asks_bounds=True, wall_s=1_000.0
+    )
+    desk.open()
+    desk.step(Bounded(last))
+    assert not desk.core.has_repeats
+    desk.got(message(1))
+    assert not desk.core.has_repeats and desk.core.repeats_upto == -1
+
+
+def test_a_queue_that_is_not_read_to_the_end_of_its_backlog_says_so_when_nothing_is_found() -> None:
+    desk = Desk(after=Token(1, 0), may_repeat=True, asks_bounds=True, wall_s=1_000.0)
+    desk.open()
+    desk.step(Bounded(Token(1, 9)))
+    desk.got()
+    assert not desk.core.may_repeat
+
+
+@pytest.mark.parametrize(("may_repeat", "asks"), [(False, True), (True, False)])
+def test_bounds_are_asked_only_where_they_can_tell_something(may_repeat: bool, asks: bool) -> None:
+    desk = Desk(after=Token(1, 0), may_repeat=may_repeat, asks_bounds=asks)
+    assert Bound() not in desk.open()
+
+
+def test_the_next_receiver_asks_for_bounds_unless_they_are_known() -> None:
+    desk = Desk(after=Token(1, 0), may_repeat=True, asks_bounds=True, wall_s=1_000.0)
+    assert Bound() in desk.open()
+    desk.step(Failed(1, "read", "no"))
+    desk.step(Closed(1))
+    desk.now_s += 20.0
+    assert Bound() in desk.open()
+    desk.step(Bounded(Token(1, 9)))
+    desk.step(Failed(2, "read", "no"))
+    desk.step(Closed(2))
+    desk.now_s += 20.0
+    assert Bound() not in desk.open()
 
 
 def test_what_a_pause_gives_back_is_not_here_and_cannot_come_again_from_here() -> None:

@@ -13,7 +13,7 @@ from millstream.streams.agent.audience.sent_before import SENT_MAX, SentBefore
 from millstream.streams.agent.audience.stream_entry import StreamEntry
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.delivery.subscriber import Subscriber
+from millstream.streams.agent.delivery.subscriber import Subscriber, upto
 from millstream.streams.agent.lagging.book import INDEX_MAX, UNKNOWN, BehindBook
 from millstream.streams.api.subscription_rows import SubscriptionRow
 from millstream.streams.contracts.item import Item
@@ -146,11 +146,12 @@ def test_it_is_not_known_where_the_provider_was_not_told_what_is_done() -> None:
 def test_a_call_holds_what_was_sent_before_or_what_was_not() -> None:
     one = Place().has("one", None, None)
     items = [Item(Token(1, 1, index), b"x", None) for index in range(4)]
-    assert one.upto_sent(items) == items
+    assert upto(items, Token(1, 1, 3)) == items
     one.note_sent(Token(1, 1, 1))
     one.note_sent(Token(1, 1, 0))
     one.note_sent(None)
-    assert one.upto_sent(items) == items[:2] and one.upto_sent(items[:2]) == items[:2]
+    assert one.sent_upto == Token(1, 1, 1)
+    assert upto(items, one.sent_upto) == items[:2] == upto(items[:2], one.sent_upto)
 
 
 def test_one_that_may_have_been_sent_a_backlog_and_was_sent_less_of_it_here_is_told_once() -> None:

@@ -180,7 +180,9 @@ class SiloDesk:
             if name != self.me and self.is_told:
                 other.manager.wake(queue)
 
-    def _begin(self, queue: str, epoch: int, progress: Progress, *, may_repeat: bool) -> LogReader:
+    def _begin(
+        self, queue: str, epoch: int, progress: Progress, *, may_repeat: bool, has_rival: bool
+    ) -> LogReader:
         reader = LogReader(self.world, progress, may_repeat)
         self.world.unclean += may_repeat
         reader.changed = lambda: self.manager.wake(queue)

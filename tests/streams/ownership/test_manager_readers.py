@@ -115,7 +115,15 @@ class Desk:
 
     def freed(self, queue: str, /) -> None: ...
 
-    def _begin(self, queue: str, epoch: int, progress: Progress, *, may_repeat: bool) -> FakeReader:
+    def _begin(
+        self,
+        queue: str,
+        epoch: int,
+        progress: Progress,
+        *,
+        may_repeat: bool,
+        has_rival: bool,
+    ) -> FakeReader:
         self.readers.append(FakeReader())
         return self.readers[-1]
 

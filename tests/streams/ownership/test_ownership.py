@@ -211,6 +211,25 @@ def test_who_takes_a_queue_without_consent_may_repeat_events(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "rival"),
+    [("mine", ""), ("other_dead", ""), ("other_overdue", OTHER), ("other_lease_over", OTHER)],
+)
+def test_a_living_owner_that_lost_its_queue_by_force_is_noted(name: str, rival: str) -> None:
+    decision = decided(name, "unowned_wanted")
+    assert isinstance(decision, Acquire) and decision.record.rival == rival
+    assert decision.has_rival is (rival != "")
+
+
+@pytest.mark.parametrize(("rival", "noted"), [(OTHER, OTHER), (GONE, ""), ("", "")])
+@pytest.mark.parametrize("owner", [GONE, ME, ""])
+def test_a_rival_is_noted_until_it_is_dead(owner: str, rival: str, noted: str) -> None:
+    state = OWNED if owner else FREE
+    before = record(owner, state=state, rival=rival)
+    decision = decide(situation(before, Unowned()), OPTIONS)
+    assert isinstance(decision, Acquire) and decision.record.rival == noted
+
+
+@pytest.mark.parametrize(
     ("handoff", "may_repeat"), [(None, True), (Handoff(False, 2), True), (Handoff(True, 0), False)]
 )
 def test_who_takes_a_free_queue_repeats_nothing_after_a_clean_hand_off(

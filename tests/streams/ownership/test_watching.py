@@ -96,7 +96,7 @@ class Desk:
     def freed(self, queue: str, /) -> None: ...
 
     def _begin(
-        self, queue: str, epoch: int, progress: Progress, *, may_repeat: bool
+        self, queue: str, epoch: int, progress: Progress, *, may_repeat: bool, has_rival: bool
     ) -> StillReader:
         return self.readers.setdefault(queue, StillReader())
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from millstream.runtime import QueueUnavailable
 from millstream.streams.api.subscription_rows import HERE, SubscriptionRow, time_of
 from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.identity import QueueId, StreamId
@@ -37,10 +38,12 @@ from .reading.catching_up import CatchUp
 from .reading.passage import Crossing
 from .reading.reader import ReaderCore
 from .reading.receiving import Receiving, end_tasks
-from .reading.seeking import place_at
+from .reading.seeking import last_stored, place_at
 from .reading.steps import (
     Ack,
     Action,
+    Bound,
+    Bounded,
     Discard,
     Event,
     Extend,
@@ -80,6 +83,7 @@ class PullingAgent(SeenAgent):
     Args:
         progress: where a former owner was, as the record says it.
         may_repeat: what is read may have been delivered by a former owner.
+        has_rival: a former owner may still deliver, also messages that are stored from now on.
         changed: called when the owner of the queue should decide anew.
     """
 
@@ -91,6 +95,7 @@ class PullingAgent(SeenAgent):
         progress: Progress,
         *,
         may_repeat: bool = False,
+        has_rival: bool = False,
         changed: Callable[[QueueId], None],
     ) -> None:
         self._parts = parts
@@ -140,7 +145,7 @@ class PullingAgent(SeenAgent):
             losses=self._losses,
         )
         done_before = DoneBefore(progress.done)
-        self._core = self._new_core(after, done_before, may_repeat)
+        self._core = self._new_core(after, done_before, may_repeat=may_repeat, has_rival=has_rival)
         self._standing = standing_of(
             parts, self.behind, progress, done_before, self.subscribers, self._wary, self._losses
         )
@@ -154,7 +159,12 @@ class PullingAgent(SeenAgent):
         self.is_acked = True  # False: the last acknowledgement failed, so what is done comes again
 
     def _new_core(
-        self, after: Token | None, done_before: DoneBefore, may_repeat: bool
+        self,
+        after: Token | None,
+        done_before: DoneBefore,
+        *,
+        may_repeat: bool,
+        has_rival: bool,
     ) -> ReaderCore:
         return ReaderCore(
             self.cache,
@@ -165,6 +175,7 @@ class PullingAgent(SeenAgent):
             after=after,
             done_before=done_before,
             may_repeat=may_repeat,
+            asks_bounds=self.behind.is_used and not has_rival,
             now_s=self._clock.now(),
             wall_s=self._clock.wall_s(),
         )
@@ -315,6 +326,8 @@ class PullingAgent(SeenAgent):
                     self._step(returned)
             case Open():
                 self._open(action)
+            case Bound():
+                self._tasks.start(self._ask_bounds())
             case Discard():
                 if self._receiving is not None:
                     self._receiving.discard()
@@ -373,6 +386,16 @@ class PullingAgent(SeenAgent):
         adapter = self._parts.adapter
         assert isinstance(adapter, Rewinds), "nobody is behind where nothing can be read again"
         return adapter.reader(self.queue)
+
+    async def _ask_bounds(self) -> None:
+        """Without an answer, more events than necessary are marked as redelivered."""
+        limit_s = self._options.call_limit_s
+        try:
+            last = await last_stored(self._make_reader, self._where, limit_s)
+        except QueueUnavailable as error:
+            self.findings.at_fault(str(error))
+        else:
+            self._step(Bounded(last))
 
     def fetch(self) -> None:
         """A subscription has come to items that are to be read anew."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from millstream.runtime.extending import Clock
 from millstream.streams.contracts.capability import Capability
+from millstream.streams.contracts.token import Token
 
 from .cache.queue_cache import QueueCache
 from .delivery.dispatch import Dispatch
@@ -124,6 +125,11 @@ class SeenAgent:
     def backlog(self) -> int:
         """Events not read yet, when it was measured last."""
         return 0 if self._receiving is None else self._receiving.backlog
+
+    @property
+    def repeats_to(self) -> Token | None:
+        """The last message that a former owner can have delivered; None: not known."""
+        return self._core.repeats_to
 
     @property
     def repeats_upto(self) -> int:

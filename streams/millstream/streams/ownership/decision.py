@@ -124,6 +124,11 @@ class Acquire(msgspec.Struct, frozen=True):
     may_repeat: bool = False
     progress: Progress = Progress()
 
+    @property
+    def has_rival(self) -> bool:
+        """May a silo that lost the queue by force still deliver from it?"""
+        return self.record.rival != ""
+
 
 class Renew(msgspec.Struct, frozen=True):
     """Write the record: still owned in the same epoch.
@@ -280,7 +285,17 @@ def _acquired(record: QueueRecord | None, now: Situation, options: OwnershipOpti
         deaths=0 if record is None else record.deaths,
         suspects=() if record is None else record.suspects,
         lost=None if record is None else record.lost,
+        rival=_rival(record, now),
     )
+
+
+def _rival(record: QueueRecord | None, now: Situation) -> SiloAddress:
+    """The silo that may still deliver from a queue which this one takes; empty: none may."""
+    if record is None:
+        return ""
+    is_taken = record.state is not QueueState.FREE and record.owner != now.me
+    rival = record.owner if is_taken and record.owner in now.live else record.rival
+    return rival if rival in now.live else ""
 
 
 def _held(record: QueueRecord, now: Situation) -> QueueRecord:

@@ -93,7 +93,13 @@ class BeginReading(Protocol[R_co]):
     """Makes the reader of a queue that was just acquired."""
 
     def __call__(
-        self, queue: QueueId, epoch: int, progress: Progress, *, may_repeat: bool
+        self,
+        queue: QueueId,
+        epoch: int,
+        progress: Progress,
+        *,
+        may_repeat: bool,
+        has_rival: bool,
     ) -> R_co: ...
 
 
@@ -415,7 +421,11 @@ class QueueManager(Generic[R]):
             return  # another silo was first: read again
         owned.local = Owned(record.epoch)
         owned.reader = self._begin(
-            queue, record.epoch, decision.progress, may_repeat=decision.may_repeat
+            queue,
+            record.epoch,
+            decision.progress,
+            may_repeat=decision.may_repeat,
+            has_rival=decision.has_rival,
         )
         owned.reader.start()
         how = "; its last owner is gone or did not answer" if decision.is_forced else ""

@@ -158,6 +158,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
     `deaths`: so many owners in a row died, of which the first may have made progress; 0 once the
     present one has. `suspects`: what was out when they did, if that was noted.
     `lost`: subscriptions may still have to hear of this.
+    `rival`: a silo that was alive when the queue was taken from it by force, and may still deliver.
     `is_held`: nobody is to read it (`holding`).
     `checkpoint`: the frontier, in rows of older versions; only read.
     """
@@ -175,6 +176,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
     suspects: tuple[Suspect, ...] = ()
     is_held: bool = False
     lost: Lost | None = None
+    rival: SiloAddress = ""
 
     @property
     def progress(self) -> Progress:

@@ -101,11 +101,22 @@ class QueueReading:
         await self.letters.put(letter)
 
     def _begin(
-        self, queue: QueueId, epoch: int, progress: Progress, *, may_repeat: bool
+        self,
+        queue: QueueId,
+        epoch: int,
+        progress: Progress,
+        *,
+        may_repeat: bool,
+        has_rival: bool,
     ) -> PullingAgent:
-        wake = self.manager.wake
         return PullingAgent(
-            self._parts, queue, epoch, progress, may_repeat=may_repeat, changed=wake
+            self._parts,
+            queue,
+            epoch,
+            progress,
+            may_repeat=may_repeat,
+            has_rival=has_rival,
+            changed=self.manager.wake,
         )
 
     async def start(self, services: SiloServices) -> None:

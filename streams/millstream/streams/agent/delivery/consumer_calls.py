@@ -56,6 +56,11 @@ class Source(Protocol):
         """Index of the last message in the cache that a former owner may have delivered."""
         ...
 
+    @property
+    def repeats_to(self) -> Token | None:
+        """The last message that a former owner can have delivered; None: not known."""
+        ...
+
     def give_back(self, token: Token, delay_s: float, /) -> None:
         """A handler has failed at a message that the queue gives out again."""
         ...

@@ -19,6 +19,7 @@ from millstream.runtime.extending import Budget, Clock, Runners, Tasks
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.lagging.behind import (
+    LAST_INDEX,
     Behind,
     BehindCursor,
     SubscriptionKey,
@@ -63,7 +64,7 @@ from .steps import (
     WaitUntil,
     Wake,
 )
-from .subscriber import Seat, Subscriber
+from .subscriber import Seat, Subscriber, upto
 
 __all__ = ["Dispatch"]
 
@@ -413,15 +414,12 @@ class Dispatch:
 
     def _act(self, subscriber: Subscriber, delivery: Delivery, action: Action) -> None:
         if isinstance(action, Deliver):
-            index = delivery.next_index  # of a backlog that a former owner may have delivered?
-            is_backlog = index is not None and index <= self._source.repeats_upto
-            may_repeat = is_backlog or delivery.may_repeat
-            items = action.items
+            items, may_repeat = self._repeated(delivery, action.items)
             if subscriber.gaps:
                 items = subscriber.upto_gap(items)
             sent = subscriber.sent_upto
             if sent is not None and items[0].token <= sent:
-                items, may_repeat = subscriber.upto_sent(items), True
+                items, may_repeat = upto(items, sent), True
             subscriber.is_redelivered = may_repeat
             subscriber.retries += action.attempt > 1
             last = items[-1].token
@@ -443,6 +441,22 @@ class Dispatch:
             self._source.give_back(action.token, action.delay_s)
         elif isinstance(action, GiveUp):
             self._tasks.start(self._give_up(subscriber, delivery, action))
+
+    def _repeated(self, delivery: Delivery, items: Sequence[Item]) -> tuple[Sequence[Item], bool]:
+        """The first of these items that are alike: a former owner may have delivered them, or not.
+
+        Returns whether one may have.
+        """
+        index, last = delivery.next_index, self._source.repeats_to
+        is_backlog = index is not None and index <= self._source.repeats_upto
+        if not (is_backlog or delivery.may_repeat):
+            return items, False
+        if last is None:
+            return items, True
+        end = Token(last.era, last.seq, LAST_INDEX)
+        if items[0].token > end:
+            return items, False
+        return upto(items, end), True
 
     def _tick_at(
         self,

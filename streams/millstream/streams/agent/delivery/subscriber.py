@@ -25,7 +25,7 @@ from .by_hand import DeliveryByHand
 from .delivery import Delivery
 from .options import DeliveryOptions
 
-__all__ = ["Deliveries", "Fits", "Seat", "Subscriber"]
+__all__ = ["Deliveries", "Fits", "Seat", "Subscriber", "upto"]
 
 HELD = Backoff(first_s=2.0, ceiling_s=60.0)
 """When a queue without order gives again what a subscription that is held gave back."""
@@ -228,13 +228,6 @@ class Subscriber:
             return items
         return [item for item in items if len(self.gaps_before(item.token)) == len(told)]
 
-    def upto_sent(self, items: Sequence[Item]) -> Sequence[Item]:
-        """The first of these items, of which one was sent before, as far as all of them were."""
-        sent = self.sent_upto
-        if sent is None or items[-1].token <= sent:
-            return items
-        return list(takewhile(lambda item: item.token <= sent, items))
-
     def note_sent(self, upto: Token | None) -> None:
         """A former owner has sent it this."""
         if upto is not None and (self.sent_upto is None or upto > self.sent_upto):
@@ -247,6 +240,13 @@ class Subscriber:
             self.gaps_told += 1
             known, more = self.gone_max, gap.messages_max
             self.gone_max = None if known is None or more is None else known + more
+
+
+def upto(items: Sequence[Item], last: Token) -> Sequence[Item]:
+    """The first of these items, up to a token."""
+    if items[-1].token <= last:
+        return items
+    return list(takewhile(lambda item: item.token <= last, items))
 
 
 class Seat(msgspec.Struct, frozen=True):

@@ -23,7 +23,16 @@ from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import BehindAt
 
-__all__ = ["BEGINNING", "Behind", "BehindCursor", "SubscriptionKey", "before", "following", "past"]
+__all__ = [
+    "BEGINNING",
+    "LAST_INDEX",
+    "Behind",
+    "BehindCursor",
+    "SubscriptionKey",
+    "before",
+    "following",
+    "past",
+]
 
 BEGINNING = Token(0, 0, 0)  # the oldest message that is kept, whichever it is
 LAST_INDEX = 2**32 - 1  # that an item can have

@@ -25,6 +25,7 @@ from typing import Any
 from millstream.runtime.extending import Backoff
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.flow import read_grant
+from millstream.streams.agent.lagging.behind import BEGINNING
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.lagging.done_before import DoneBefore
 from millstream.streams.agent.options import StreamOptions
@@ -40,6 +41,8 @@ from .steps import (
     Ack,
     Acked,
     Action,
+    Bound,
+    Bounded,
     Closed,
     Discard,
     Event,
@@ -80,11 +83,14 @@ class ReaderCore:
         where: names provider and queue in what is said.
         after, done_before: where a former owner was, and what it had done above that.
         may_repeat: what is read may have been delivered by a former owner.
+        asks_bounds: no former owner can deliver messages that are stored after the receiver has
+            started, and the adapter says which message was stored last.
         wall_s: when the queue was acquired, by the wall clock.
     """
 
     __slots__ = (
         "_acks",
+        "_asks_bounds",
         "_behind",
         "_cache",
         "_empty_reads",
@@ -119,6 +125,7 @@ class ReaderCore:
         "may_repeat",
         "position",
         "read_count",
+        "repeats_to",
         "repeats_upto",
         "stops",
     )
@@ -134,6 +141,7 @@ class ReaderCore:
         after: Token | None,
         done_before: DoneBefore | None = None,
         may_repeat: bool = False,
+        asks_bounds: bool = False,
         now_s: float = 0.0,
         wall_s: float = 0.0,
     ) -> None:
@@ -171,6 +179,8 @@ class ReaderCore:
         self._repeats_waiting = 0
         self.position = after  # the last message that was read
         self.may_repeat = may_repeat
+        self._asks_bounds = asks_bounds and may_repeat
+        self.repeats_to: Token | None = None  # the last that a former owner can have delivered
         self.repeats_upto = -1  # index of the last message that a former owner may have delivered
         self.is_fenced = False
         self.read_count = 0
@@ -235,6 +245,8 @@ class ReaderCore:
                 pass
             case Got():
                 self._got(event, now_s)
+            case Bounded():
+                self._bounded(event.last)
             case Acked() | Extended() | Released():
                 self._settled(event, now_s)
             case Returned():
@@ -262,6 +274,18 @@ class ReaderCore:
         if isinstance(event, Gone) and (event.first is None or event.first != self._gap_first):
             self._gap_first = event.first
             self._out.append(Gap(self.position, event.first))
+        if self._asks_bounds and self.may_repeat and self.repeats_to is None:
+            self._out.append(Bound())
+
+    def _bounded(self, last: Token | None) -> None:
+        """Messages above `last` were stored after every former owner had stopped."""
+        if self.repeats_to is None:
+            self.repeats_to = last or BEGINNING
+            self.may_repeat = self.may_repeat and not self._is_past_repeats(self.position)
+
+    def _is_past_repeats(self, token: Token | None) -> bool:
+        """Has reading come to the last message that a former owner can have delivered?"""
+        return self.repeats_to is not None and (token or BEGINNING) >= self.repeats_to
 
     def hold_acks(self, *, is_held: bool) -> None:
         """Acknowledge nothing, until the queue's record says what was found to be gone."""
@@ -306,12 +330,18 @@ class ReaderCore:
     def _mark_repeats(self, messages: Sequence[QueueMessage]) -> None:
         """After an unclean hand-over, what was stored before it may be known to its handlers.
 
-        That is the backlog: up to the first read that finds nothing, or a message that is younger
-        than the hand-over.
+        That is the backlog: up to the message that was stored last when reading began, if that is
+        known; else up to the first read that finds nothing, or a message that is younger than the
+        hand-over.
         """
-        if self.may_repeat:
+        if not self.may_repeat:
+            return
+        if self.repeats_to is None:
             self.may_repeat = bool(messages) and messages[-1].enqueued_s < self._young_s
             self._repeats_waiting += len(messages)
+        else:
+            self._repeats_waiting += sum(one.token <= self.repeats_to for one in messages)
+            self.may_repeat = bool(messages) and not self._is_past_repeats(messages[-1].token)
 
     def _settled(self, event: Acked | Extended | Released, now_s: float) -> None:
         """A call of those has returned. Leases that are lost: what waits here is dropped."""

@@ -18,6 +18,8 @@ __all__ = [
     "Ack",
     "Acked",
     "Action",
+    "Bound",
+    "Bounded",
     "Closed",
     "Discard",
     "Event",
@@ -72,6 +74,12 @@ class Gone(msgspec.Struct, frozen=True):
 
     serial: int
     first: Token | None
+
+
+class Bounded(msgspec.Struct, frozen=True):
+    """The answer to `Bound`: the last message that was stored; None: the queue was empty."""
+
+    last: Token | None
 
 
 class Got(msgspec.Struct, frozen=True):
@@ -151,6 +159,7 @@ class Tick(msgspec.Struct, frozen=True):
 
 Event = (
     Progressed
+    | Bounded
     | Got
     | Acked
     | Extended
@@ -175,6 +184,10 @@ class Open(msgspec.Struct, frozen=True):
 
     serial: int
     after: Token | None
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """Ask which message was stored last; answer with Bounded, or not at all."""
 
 
 class Read(msgspec.Struct, frozen=True):
@@ -253,6 +266,7 @@ class Fence(msgspec.Struct, frozen=True):
 
 Action = (
     Open
+    | Bound
     | Read
     | Ack
     | Extend
