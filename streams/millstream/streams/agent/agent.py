@@ -98,11 +98,10 @@ class PullingAgent(SeenAgent):
         has_rival: bool = False,
         changed: Callable[[QueueId], None],
     ) -> None:
-        self._parts = parts
+        self._parts, self._changed = parts, changed
         self._options = options = parts.options
         self._clock = parts.clock
         self._tasks = parts.new_tasks()
-        self._changed = changed
         self.queue, self.epoch = queue, epoch
         self._where = f"{parts.outlet.provider}: {queue}"
         outlet = parts.outlet
