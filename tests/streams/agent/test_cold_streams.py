@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import Collection
 from contextvars import Context
 from types import SimpleNamespace
 from typing import Any
@@ -66,8 +67,9 @@ class Desk:
             tasks=Tasks(asyncio.get_running_loop(), Context),
         )
 
-    async def rows(self, stream: StreamId) -> list[SubscriptionRow]:
-        return await self.answer
+    async def rows_of(self, streams: Collection[StreamId]) -> dict[StreamId, list[SubscriptionRow]]:
+        rows = await self.answer
+        return {stream: rows for stream in streams}
 
     async def held(self, namespace: str) -> list[tuple[StreamId, SubscriptionRow]]:
         return []
@@ -238,13 +240,13 @@ async def test_a_lookup_that_raises_anything_is_asked_again_and_named(
         [row("one")],
     ]
 
-    async def rows(stream: StreamId) -> list[SubscriptionRow]:
+    async def rows_of(streams: Collection[StreamId]) -> dict[StreamId, list[SubscriptionRow]]:
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return {stream: answer for stream in streams}
 
-    monkeypatch.setattr(desk, "rows", rows)
+    monkeypatch.setattr(desk, "rows_of", rows_of)
     desk.subscribers.route(MESSAGE, 0)
     await until(lambda: desk.offered == ["one"])
     desk.subscribers.close()
@@ -279,14 +281,35 @@ async def test_a_question_that_is_never_answered_is_asked_again(
     desk = Desk()
     asked: list[StreamId] = []
 
-    async def rows(stream: StreamId) -> list[SubscriptionRow]:
-        asked.append(stream)
+    async def rows_of(streams: Collection[StreamId]) -> dict[StreamId, list[SubscriptionRow]]:
+        asked.extend(streams)
         if len(asked) < 3:
             await asyncio.Event().wait()
-        return [row("s")]
+        return {stream: [row("s")] for stream in streams}
 
-    monkeypatch.setattr(desk, "rows", rows)
+    monkeypatch.setattr(desk, "rows_of", rows_of)
     desk.subscribers.route(MESSAGE, 0)
     await until(lambda: desk.offered == ["s"])
     assert asked == [STREAM] * 3
     desk.subscribers.close()
+
+
+async def test_streams_that_are_met_in_one_turn_are_asked_for_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subscribers, "ASK_RETRY_S", 0)
+    desk, asked = Desk(), list[list[str]]()
+
+    async def rows_of(streams: Collection[StreamId]) -> dict[StreamId, list[SubscriptionRow]]:
+        asked.append([stream.key for stream in streams])
+        if any(stream.key == "b" for stream in streams) and len(asked) < 6:
+            raise ValueError("a row of b cannot be decoded")
+        return {stream: [row(f"{stream.key}-reader")] for stream in streams}
+
+    monkeypatch.setattr(desk, "rows_of", rows_of)
+    for index, key in enumerate("abc"):
+        desk.subscribers.route(QueueMessage(StreamId("notes", key), Token(1, index), [b"x"]), index)
+    await until(lambda: len(desk.offered) == 3)
+    desk.subscribers.close()
+    assert asked[:4] == [["a", "b", "c"], ["a"], ["b"], ["c"]] and desk.unpinned == [0, 2, 1]
+    assert desk.offered == ["a-reader", "c-reader", "b-reader"]

@@ -296,7 +296,7 @@ def test_a_stream_whose_subscriptions_cannot_be_read_is_named(
 
     found = play(caplog, tell)
     assert found.lines[0].startswith("default: queue-0: stream lines/a has not moved for")
-    assert "its subscriptions are asked for again, after" in found.lines[0]
+    assert "its subscriptions are read again, after" in found.lines[0]
     assert "no disk" in found.lines[0] and "no disk" in found.sentence
 
 

@@ -31,7 +31,10 @@ class TroubledStore(MemoryStateStore):
 
     def range(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Row]]:
         self._refuse(prefix, self.away)
-        return super().range(prefix, after, limit)
+        found = super().range(prefix, after, limit)
+        for key, _ in found:
+            self._refuse(key, self.away)
+        return found
 
     def put(self, key: str, data: bytes, expect: Etag | None, fence: int) -> Etag:
         self._refuse(key, self.away | self.read_only)

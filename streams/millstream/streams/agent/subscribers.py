@@ -1,6 +1,6 @@
 """Which subscriptions the streams of one queue have, as its agent knows them.
 
-Owns: one entry per stream and subscription, and the question to the rendezvous grain when a stream
+Owns: one entry per stream and subscription, and reading the subscription rows when a stream
 is cold. Invariants: a cold stream's messages stay pinned until its subscriptions are known, and its
 former queue is done; an idle subscription is one entry without a cursor; a subscription attached at
 `next` sees every message that is routed after it was attached.
@@ -11,7 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from functools import partial
 from typing import Protocol
 
@@ -34,7 +42,7 @@ from .audience.newcomers import Newcomers
 from .audience.sent_before import SentBefore
 from .audience.spreading import AT_ONCE, spread
 from .audience.stream_entry import StreamEntry, has_backlog, parts, places
-from .audience.whole_stream import follow_stream
+from .audience.whole_stream import follow_few, follow_stream
 from .cache.queue_cache import QueueCache
 from .delivery.subscriber import Deliveries, Subscriber
 from .giving_back import give_back
@@ -52,20 +60,24 @@ __all__ = ["Known", "Subscribers"]
 
 log = logging.getLogger("millstream.subscribers")
 
+ASKED_AT_ONCE = 1_000
+"""Streams whose subscription rows are read by one question."""
 ASK_RETRY_S = 0.5
-ASK_LIMIT_S = 60.0  # for the rendezvous, or the store, to say which subscriptions a stream has
+ASK_LIMIT_S = 60.0  # for the store to say which subscriptions a stream has
 
 
 class Known(Protocol):
-    """What is known of subscriptions, in the cluster and by the rendezvous grains."""
+    """The subscriptions of one provider: the marks of grain classes, and the rows in the store."""
 
     @property
     def implicit(self) -> ImplicitSet:
         """The implicit ones of the provider, as of now."""
         ...
 
-    def rows(self, stream: StreamId, /) -> Awaitable[Sequence[SubscriptionRow]]:
-        """The explicit ones of a stream, and implicit ones that are held. Whatever it raises: ask
+    def rows_of(
+        self, streams: Collection[StreamId], /
+    ) -> Awaitable[Mapping[StreamId, Sequence[SubscriptionRow]]]:
+        """The explicit ones of streams, and implicit ones that are held. Whatever it raises: ask
         again."""
         ...
 
@@ -104,6 +116,7 @@ class Subscribers:
         self._clock = clock
         self._tasks = tasks
         self._streams: dict[StreamId, StreamEntry] = {}
+        self._unasked: list[tuple[StreamId, StreamEntry]] = []  # cold, since this turn of the loop
         self._holds = Holds(known)
         self._reconciling: Reconciling | None = None
         if stored is not None:
@@ -170,7 +183,7 @@ class Subscribers:
         if held is None:
             entry.cold = []
             entry.is_parked = self._behind.get((stream, UNKNOWN)) is not None
-            self._tasks.start(self._ask(stream, entry))
+            self._ask_soon(stream, entry)
         entry.holds.update((row.id, held_as(row)) for row in held or ())
         if held is not None:
             entry.holds.setdefault(WHOLE_STREAM, "")
@@ -267,21 +280,75 @@ class Subscribers:
                 if entry.cold is None:  # else it may be held
                     self._deliveries.restore(new)
 
-    async def _ask(self, stream: StreamId, entry: StreamEntry) -> None:
-        """Ask the rendezvous until it answers; other streams do not wait."""
-        entry.asking = "its subscriptions are being asked for"
+    def _ask_soon(self, stream: StreamId, entry: StreamEntry) -> None:
+        """Read the rows of all streams that become cold in this turn of the loop at once."""
+        entry.asking = "its subscriptions are being read"
+        self._unasked.append((stream, entry))
+        if len(self._unasked) == 1:
+            self._tasks.start(self._ask_all())
+
+    async def _ask_all(self) -> None:
+        asked, self._unasked = self._unasked, []
+        for part in parts(asked, ASKED_AT_ONCE):
+            self._tasks.start(self._ask(part))
+
+    async def _ask(self, asked: Sequence[tuple[StreamId, StreamEntry]]) -> None:
+        """Read the rows of some streams until that succeeds; other streams do not wait."""
         while True:
             try:
-                ask = self._holds.of if self._is_implicit_only(stream) else self._known.rows
-                async with asyncio.timeout(ASK_LIMIT_S):
-                    rows = await ask(stream)
+                rows = await self._rows_of([stream for stream, _ in asked])
                 break
-            except Exception as error:  # the stream's own trouble, whatever it is
-                text = f"{type(error).__name__}: {text_of(error)}"
-                entry.asking = f"its subscriptions are asked for again, after {text}"
-                self._log_unknown(stream, error)
+            except Exception as error:  # whatever it is; perhaps the trouble of one stream
+                if len(asked) > 1:
+                    for one in asked:
+                        self._tasks.start(self._ask([one]))
+                    return
+                self._note_unknown(*asked[0], error)
                 await asyncio.sleep(ASK_RETRY_S)
-        entry.asking = ""  # nothing below waits for others
+        for some in parts(asked, AT_ONCE):
+            for stream, entry in some:
+                self._answered(stream, entry, rows[stream])
+            self._progressed()
+            self._deliveries.pump()
+            await asyncio.sleep(0)
+
+    def _note_unknown(self, stream: StreamId, entry: StreamEntry, error: Exception) -> None:
+        text = f"{type(error).__name__}: {text_of(error)}"
+        entry.asking = f"its subscriptions are read again, after {text}"
+        left_out = self._lines.take(self._clock.now())
+        if left_out is not None:
+            said = "the subscriptions of %s are not known yet, its events wait: %s%s"
+            log.warning(said, shown(str(stream)), text, left_out)
+
+    async def _rows_of(
+        self, streams: Collection[StreamId]
+    ) -> Mapping[StreamId, Sequence[SubscriptionRow]]:
+        """Raises whatever reading raises."""
+        implicit = {stream for stream in streams if self._is_implicit_only(stream)}
+        others = [stream for stream in streams if stream not in implicit]
+        async with asyncio.timeout(ASK_LIMIT_S):
+            found = dict(await self._known.rows_of(others)) if others else {}
+            for stream in implicit:
+                found[stream] = await self._holds.of(stream)
+        return found
+
+    def _answered(
+        self, stream: StreamId, entry: StreamEntry, rows: Sequence[SubscriptionRow]
+    ) -> None:
+        """The stream goes on now, or later: with many subscriptions, or a former queue."""
+        entry.asking = ""
+        if len(rows) > AT_ONCE or entry.moved_era >= 0:
+            self._tasks.start(self._learn(stream, entry, rows))
+            return
+        self._make_known(stream, entry, rows)
+        entry.holds.setdefault(WHOLE_STREAM, "")
+        follow_few(entry, self._deliveries)
+        self._restore(stream, entry)
+        self._offer_cold(entry)
+
+    async def _learn(
+        self, stream: StreamId, entry: StreamEntry, rows: Sequence[SubscriptionRow]
+    ) -> None:
         for part in parts(rows, AT_ONCE):
             self._make_known(stream, entry, part)
             await asyncio.sleep(0)
@@ -329,19 +396,15 @@ class Subscribers:
         new.sent_upto = self._sent_before.take(new.key)
         entry.subscribers[new.id] = new
 
-    def _log_unknown(self, stream: StreamId, error: Exception) -> None:
-        left_out = self._lines.take(self._clock.now())
-        if left_out is not None:
-            name = type(error).__name__
-            text = "the subscriptions of %s are not known yet, its events wait: %s: %s%s"
-            log.warning(text, shown(str(stream)), name, error, left_out)
-
     def _release(self, entry: StreamEntry) -> None:
+        self._offer_cold(entry)
+        self._progressed()
+        self._deliveries.pump()
+
+    def _offer_cold(self, entry: StreamEntry) -> None:
         cold, entry.cold = entry.cold or [], None
         for message, index in cold:
             self._offer(entry, message, index)
-        self._progressed()
-        self._deliveries.pump()
 
     def attach(self, stream: StreamId, row: SubscriptionRow) -> None:
         """A subscription was made or resumed: from here on it sees the stream's events."""
@@ -350,7 +413,7 @@ class Subscribers:
         if entry is None and row.start not in (HERE, "next"):
             entry = self._meet(stream)
         if entry is None:
-            return  # cold: the first event asks the rendezvous, which has the row
+            return  # cold: the row is stored, and is read with the first event
         entry.detached.pop(row.id, None)
         entry.hear_of(row.id)
         entry.holds[row.id] = ""

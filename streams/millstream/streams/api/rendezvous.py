@@ -371,11 +371,6 @@ class Rendezvous(Grain):
         stored = [row for row, _ in self._rows.values() if row.id != WHOLE_STREAM]
         return [*stored, *(row for row in self._implicit() if row.id not in self._rows)]
 
-    @always_interleave
-    async def rows_for_agent(self) -> list[SubscriptionRow]:
-        """As `rows`, also while one is being attached; and whether all of them are paused."""
-        return [row for row, _ in self._rows.values()]
-
 
 @cache  # one class for each provider, in every silo and client of the process
 def rendezvous_of(provider: str) -> type[Rendezvous]:

@@ -7,7 +7,8 @@ subscription has a row only while it is paused or faulted, a whole stream only w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -32,6 +33,7 @@ __all__ = [
     "is_kept_while_held",
     "row_key",
     "rows_of_namespace",
+    "rows_of_streams",
     "rows_under",
     "stream_row",
     "time_of",
@@ -134,6 +136,43 @@ async def rows_of_namespace(
     """
     prefix = row_key(join_key(provider, namespace))
     return [(StreamId(namespace, row.grain_key), row) for row, _ in await rows_under(store, prefix)]
+
+
+async def rows_of_streams(
+    store: StateStore, provider: str, streams: Collection[StreamId]
+) -> dict[StreamId, list[SubscriptionRow]]:
+    """The rows of each of these streams. Raises StorageUnavailable.
+
+    Cost: one scan where few other streams of their namespaces have rows, else at most one scan for
+    each stream and each `ROWS_PER_SCAN` rows.
+    """
+    wanted = {row_key(join_key(provider, *stream)): stream for stream in streams}
+    found: dict[StreamId, list[SubscriptionRow]] = {stream: [] for stream in streams}
+    for namespace in sorted({stream.namespace for stream in streams}):
+        within = row_key(join_key(provider, namespace))
+        prefixes = sorted(prefix for prefix in wanted if prefix.startswith(within))
+        if len(prefixes) == 1:
+            within = prefixes[0]
+        at, after = 0, ""
+        while at < len(prefixes):
+            after = max(after, prefixes[at])
+            rows = await store.scan(within, after, ROWS_PER_SCAN)
+            for key, stored in rows:
+                stream = wanted.get(_stream_part(key))
+                if stream is not None:
+                    found[stream].append(_decode(stored.data))
+            if len(rows) < ROWS_PER_SCAN:
+                break
+            after = rows[-1][0]
+            at = bisect_right(prefixes, after, lo=at)
+            if after.startswith(prefixes[at - 1]):
+                at -= 1  # there may be more of this stream
+    return found
+
+
+def _stream_part(key: str) -> str:
+    """How the keys of all rows of a row's stream begin; an id may have separators."""
+    return SEPARATOR.join([*key.split(SEPARATOR, 3)[:3], ""])
 
 
 _decode = msgspec.msgpack.Decoder(SubscriptionRow).decode

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from millstream.runtime import StateStore
 from millstream.runtime.extending import SiloServices
@@ -20,7 +20,7 @@ from millstream.streams.api.subscription_rows import (
     SubscriptionRow,
     row_key,
     rows_of_namespace,
-    rows_under,
+    rows_of_streams,
 )
 from millstream.streams.contracts.identity import StreamId
 
@@ -49,15 +49,15 @@ class Following:
         self._timer: asyncio.TimerHandle | None = None
         self.implicit = ImplicitSet()
 
-    async def rows(self, stream: StreamId, /) -> Sequence[SubscriptionRow]:
-        """The explicit subscriptions of a stream. Raises what calls raise."""
-        key = rendezvous_key(self._provider, stream)
-        return await self._services.grain(rendezvous_of(self._provider), key).rows_for_agent()
+    async def rows_of(
+        self, streams: Collection[StreamId], /
+    ) -> Mapping[StreamId, Sequence[SubscriptionRow]]:
+        """The rows of these streams, straight from the store. Raises StorageUnavailable."""
+        return await rows_of_streams(self._store, self._provider, streams)
 
     async def stored(self, stream: StreamId, /) -> Sequence[SubscriptionRow]:
         """The rows of a stream, straight from the store. Raises StorageUnavailable."""
-        key = rendezvous_key(self._provider, stream)
-        return [row for row, _ in await rows_under(self._store, row_key(key))]
+        return (await self.rows_of([stream]))[stream]
 
     async def is_stored(self, stream: StreamId, subscription: str, /) -> bool:
         """Is there a row? Raises StorageUnavailable."""

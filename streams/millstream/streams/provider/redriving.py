@@ -66,7 +66,7 @@ class Redriving:
             marks = self._following.implicit_now().of(failure.stream)
             one = marks.get(failure.subscription)
             return None if one is None else implicit_row(one, failure.stream.key)
-        rows = await self._following.rows(failure.stream)
+        rows = await self._following.stored(failure.stream)
         return next((row for row in rows if row.id == failure.subscription), None)
 
     def _batch(self, failure: DeliveryFailure, commit_with: str) -> WireBatch:

@@ -15,7 +15,7 @@ from millstream.streams.agent.delivery.subscriber import Deliveries, Subscriber
 from .spreading import AT_ONCE
 from .stream_entry import StreamEntry, parts
 
-__all__ = ["follow_stream"]
+__all__ = ["follow_few", "follow_stream"]
 
 
 async def follow_stream(entry: StreamEntry, deliveries: Deliveries) -> None:
@@ -25,6 +25,11 @@ async def follow_stream(entry: StreamEntry, deliveries: Deliveries) -> None:
         if number:
             await asyncio.sleep(0)
         _follow(part, deliveries, is_paused=entry.is_paused)
+
+
+def follow_few(entry: StreamEntry, deliveries: Deliveries) -> None:
+    """As `follow_stream`, for a stream with few subscriptions."""
+    _follow(entry.subscribers.values(), deliveries, is_paused=entry.is_paused)
 
 
 def _follow(part: Iterable[Subscriber], deliveries: Deliveries, *, is_paused: bool) -> None:
