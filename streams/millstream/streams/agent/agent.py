@@ -264,14 +264,22 @@ class PullingAgent(SeenAgent):
         self._close()
         self.dispatch.close()
         receiving, self._receiving = self._receiving, None
-        if receiving is not None:
-            if not self.is_fenced:
-                ack, back = self._core.last()
-                is_open = self._core.is_open
-                self.is_acked = await receiving.settle(ack, back) if is_open else ack is None
-            await receiving.close()
-        await self._catch_up.close()
-        await end_tasks(list(self._tasks))
+        try:
+            if receiving is not None:
+                await self._let_go(receiving)
+            await self._catch_up.close()
+            await end_tasks(list(self._tasks))
+        finally:  # the caller may be cancelled meanwhile: nobody calls again then
+            if receiving is not None:
+                receiving.abort()
+            self._tasks.cancel()
+
+    async def _let_go(self, receiving: Receiving) -> None:
+        if not self.is_fenced:
+            ack, back = self._core.last()
+            is_open = self._core.is_open
+            self.is_acked = await receiving.settle(ack, back) if is_open else ack is None
+        await receiving.close()
 
     def abort(self) -> None:
         """Stop without a word, as when the silo was evicted."""

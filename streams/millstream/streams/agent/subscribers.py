@@ -317,8 +317,8 @@ class Subscribers:
         entry.asking = f"its subscriptions are read again, after {text}"
         left_out = self._lines.take(self._clock.now())
         if left_out is not None:
-            said = "the subscriptions of %s are not known yet, its events wait: %s%s"
-            log.warning(said, shown(str(stream)), text, left_out)
+            said = "the subscriptions of %s are not known yet, its events wait: %s: %s%s"
+            log.warning(said, shown(str(stream)), type(error).__name__, text_of(error), left_out)
 
     async def _rows_of(
         self, streams: Collection[StreamId]
