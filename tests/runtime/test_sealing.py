@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from millstream.runtime import Corrupt
-from millstream.runtime.extending import Sealed, seal, unseal
+from millstream.runtime.extending import Sealed, seal, seal_content, unseal
 from millstream.runtime.sealing import SEAL_BYTES
 
 NUMBERS = st.integers(0, 2**64 - 1)
@@ -54,3 +54,10 @@ def test_the_form_is_as_the_module_says() -> None:
     front, content = b"MSrw" + (3).to_bytes(8, "little") + (4).to_bytes(8, "little"), b"xyz"
     check = xxh3_64_intdigest((1).to_bytes(4, "little") + b"k" + front + content)
     assert seal("k", Sealed(3, 4, content)) == front + check.to_bytes(8, "little") + content
+
+
+def test_content_whose_versions_nobody_compares_is_the_first_version_of_birth_0() -> None:
+    front = b"MSrw" + (1).to_bytes(8, "little") + bytes(8)
+    check = xxh3_64_intdigest((1).to_bytes(4, "little") + b"k" + front + b"xyz")
+    assert seal_content("k", b"xyz") == front + check.to_bytes(8, "little") + b"xyz"
+    assert unseal("k", seal_content("k", b"xyz")) == Sealed(1, 0, b"xyz")

@@ -60,7 +60,8 @@ def unseal(key: str, data: bytes) -> Sealed:
     front, content = data[: FRONT.size], data[SEAL_BYTES:]
     if len(data) < SEAL_BYTES or not front.startswith(MAGIC):
         raise Corrupt(f"row {shown(key)} is no sealed row: {ADVICE}")
-    if CHECK.unpack_from(data, FRONT.size)[0] != check_of(key, front, content):
+    (check,) = CHECK.unpack_from(data, FRONT.size)
+    if check != check_of(key, front, content):
         text = f"row {shown(key)} is damaged, or was written under another key: its check over"
         raise Corrupt(f"{text} {len(data)} bytes does not fit; {ADVICE}")
     _, generation, birth = FRONT.unpack(front)

@@ -162,6 +162,16 @@ class Worker(Grain):
             LOG.append("swallowed")
         return "late"
 
+    async def swallow_then_group(self) -> str:
+        LOG.append("waits")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            async with asyncio.TaskGroup() as group:  # in which nothing fails
+                group.create_task(asyncio.sleep(0))
+            LOG.append("swallowed")
+        return "late"
+
     async def swallow_in_order(self) -> str:
         """As code that really means it: the request is taken back."""
         try:
@@ -307,10 +317,11 @@ async def test_a_method_of_a_system_target_may_handle_groups(
 
 
 @WHERE
-async def test_a_cancellation_of_the_caller_that_the_turn_swallowed_after_a_group_is_raised(
-    cluster: LocalCluster, where: str
+@pytest.mark.parametrize("method", ["group_then_swallow", "swallow_then_group"])
+async def test_a_cancellation_of_the_caller_that_the_turn_swallowed_beside_a_group_is_raised(
+    cluster: LocalCluster, where: str, method: str
 ) -> None:
-    call = asyncio.ensure_future(worker(cluster, where).group_then_swallow())
+    call = asyncio.ensure_future(getattr(worker(cluster, where), method)())
     await until(lambda: LOG == ["waits"])
     call.cancel()
     with pytest.raises(asyncio.CancelledError):

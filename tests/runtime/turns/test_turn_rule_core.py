@@ -13,7 +13,7 @@ import pytest
 from millstream.runtime.definition.grain import DeactivationReason
 from millstream.runtime.errors import NotInCluster, Overloaded
 from millstream.runtime.turns.activation import Activation, ActivationState
-from millstream.runtime.turns.mailbox import Mailbox
+from millstream.runtime.turns.mailbox import Mailbox, WaitingBytes
 from millstream.runtime.turns.request import Request
 
 State = ActivationState
@@ -159,14 +159,18 @@ def test_who_enters_is_of_the_activation_and_uses_it(kind: str) -> None:
 
 @pytest.mark.parametrize("state", [State.CREATING, State.ACTIVATING, State.DEACTIVATING])
 def test_a_hook_leaves_the_activation_gated(state: State) -> None:
-    activation, hook = running("plain", state)
-    activation.leave(hook)
-    assert activation.is_gated and activation.running is None
+    for extensions in ({}, {"kept": 1}):
+        activation, hook = running("plain", state)
+        activation.ensure_mailbox().extensions = extensions
+        activation.leave(hook)
+        assert activation.is_gated and activation.running is None
+        assert not activation.try_enter(a_request())
 
 
 def test_the_last_who_leaves_opens_the_gate_and_drops_the_mailbox() -> None:
     for kind in KINDS:
         activation, request = running(kind)
+        activation.ensure_mailbox()
         activation.leave(request)
         assert not activation.is_gated and activation.mailbox is None
 
@@ -429,6 +433,58 @@ def test_who_gives_up_twice_counts_once_and_is_dropped_when_half_have_given_up()
     assert box.withdrawn == 2 and len(box.waiting) == 5
     box.withdraw(entries[2])
     assert box.withdrawn == 0 and list(box.waiting) == entries[3:]
+
+
+def waiting_for_bytes(*kinds: str) -> tuple[Activation, WaitingBytes, list[Entry]]:
+    """An activation in which a turn runs, and calls of 40 bytes wait; 100 bytes may."""
+    activation, _ = running("plain")
+    account = activation.kind.waiting_bytes = WaitingBytes(100, 1_000)
+    entries = [Entry(kind) for kind in kinds]
+    for entry in entries:
+        entry.size_bytes = 40
+        activation.queue(entry)
+    return activation, account, entries
+
+
+def leave_running(activation: Activation, _: Entry) -> None:
+    assert activation.running is not None
+    activation.leave(activation.running)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ends"),
+    [
+        ("plain", leave_running),
+        ("read", leave_running),
+        ("plain", Activation.withdraw),
+    ],
+)
+def test_a_call_that_waits_no_longer_makes_room_for_another_of_its_size(
+    kind: str, ends: Callable[[Activation, Entry], None]
+) -> None:
+    activation, account, (first, _) = waiting_for_bytes(kind, "plain")
+    with pytest.raises(Overloaded, match="80 bytes of calls wait, and 40 more would"):
+        queue_bytes(activation, 40)
+    ends(activation, first)
+    assert account.used == 40
+    queue_bytes(activation, 60)
+    assert account.used == 100
+    with pytest.raises(Overloaded, match="100 bytes of calls wait, and 1 more would"):
+        queue_bytes(activation, 1)
+
+
+def queue_bytes(activation: Activation, size_bytes: int) -> None:
+    entry = Entry()
+    entry.size_bytes = size_bytes
+    activation.queue(entry)
+
+
+def test_a_caller_that_gives_up_after_its_call_was_sent_on_gives_its_bytes_back_once() -> None:
+    activation, account, entries = waiting_for_bytes("plain", "plain")
+    box = activation.ensure_mailbox()
+    assert list(box.take_all()) == entries and account.used == 0
+    box.withdraw(entries[0])
+    assert account.used == 0 == box.waiting_bytes
 
 
 def test_half_that_gave_up_are_not_yet_more_than_half() -> None:

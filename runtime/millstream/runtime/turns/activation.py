@@ -72,8 +72,8 @@ class Activation(TurnRule):
             self.running = None
             self.is_gated = self.state is not VALID
             return
-        is_alone = self.running is request and self.state is VALID and box.extensions
-        if is_alone and not (
+        is_kept = self.state is VALID and box.extensions
+        if is_kept and not (
             box.waiting or box.readers or box.interleaving or box.is_awaited or box.stop
         ):  # the same
             box.first_turn_due = self.is_gated = False
