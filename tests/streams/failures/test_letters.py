@@ -10,7 +10,8 @@ from tests.conditions import spin
 from millstream.runtime import Conflict, MemoryStateStore
 from millstream.streams import DeadLetter, DeadLetters, DeliveryFailure, StreamId, Token
 from millstream.streams.agent.delivery.giving_up import ERROR_CHARS_MAX, error_text
-from millstream.streams.failures.letters import LetterRows, letter_id
+from millstream.streams.contracts.message import OutMessage, ProducerMark
+from millstream.streams.failures.letters import OUTBOX, LetterRows, letter_id, unsent_letter
 from millstream.streams.failures.target import DeadLettersTarget
 from millstream.streams.provider.outlet import SiloOutlet
 
@@ -21,6 +22,25 @@ def letter(
     stream, token = StreamId("lines", key), Token(1, seq, index)
     failure = DeliveryFailure("p", subscription, stream, token, body, {}, 3, "ValueError: no")
     return DeadLetter(failure, float(seq), letter_id(failure))
+
+
+def test_a_refused_message_of_an_outbox_is_a_letter_with_its_number_and_its_grain() -> None:
+    mark = ProducerMark("Mill/a b", 7)
+    message = OutMessage(StreamId("lines", "a"), [b"\x05"], {"h": "x"}, mark)
+    found = unsent_letter("p", message, "StreamError: too large", 9.0)
+    assert found.failure == DeliveryFailure(
+        "p",
+        OUTBOX,
+        message.stream,
+        Token(0, 7, 0),
+        b"\x05",
+        {"h": "x"},
+        1,
+        "StreamError: too large",
+        grain_key="Mill/a b",
+        decision="dead_letter",
+    )
+    assert (found.stored_s, found.id) == (9.0, letter_id(found.failure, "Mill%2Fa b"))
 
 
 class Nobody:

@@ -25,7 +25,12 @@ from millstream.runtime import (
 from millstream.runtime.testing import Simulation, run
 from millstream.streams import OutMessage, Token
 from millstream.streams.publishing.ingest import IngestMessage, IngestTarget
-from millstream.streams.publishing.numbered import OPENING_S, NumberedPublisher, encode_messages
+from millstream.streams.publishing.numbered import (
+    OPENING_S,
+    WINDOW_BYTES_MAX,
+    NumberedPublisher,
+    encode_messages,
+)
 
 T = TypeVar("T")
 ACCEPTED = [0, 1, 3, 6, 7, 9, 12, 13, 15, 18]
@@ -245,6 +250,48 @@ def test_what_is_out_is_given_up_by_closing() -> None:
         return [*found, silent.out, publisher.accepted]
 
     assert simulated(go) == [3, 0, 0]
+
+
+class Answering(Silent):
+    """A gateway that answers a second later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+
+    async def call(self, *args: Any, **kwargs: Any) -> Any:
+        self.out += 1
+        self.most = max(self.most, self.out)
+        await asyncio.sleep(1.0)
+        self.out -= 1
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "waited_s"),
+    [
+        ([WINDOW_BYTES_MAX - 9, 9, 0], 3, 0.0),
+        ([WINDOW_BYTES_MAX - 9, 10, 0], 2, 1.0),
+        ([WINDOW_BYTES_MAX + 1, 1], 1, 1.0),  # larger than all, it is out alone
+        ([10, WINDOW_BYTES_MAX + 1], 1, 1.0),
+    ],
+)
+def test_calls_without_an_answer_have_a_limit_of_bytes(
+    sizes: list[int], most: int, waited_s: float
+) -> None:
+    async def go() -> tuple[int, float]:
+        loop, answering = asyncio.get_running_loop(), Answering()
+        gateway: Any = answering
+        publisher = NumberedPublisher(gateway, "lines", "w/0", "p", window=9)
+        for size in sizes:
+            await publisher.publish(bytes(size), 1)
+            publisher.check()
+        sent_s = loop.time()
+        await publisher.drain()
+        return answering.most, sent_s
+
+    out, sent_s = simulated(go)
+    assert out == most and sent_s == pytest.approx(waited_s, abs=0.1)
 
 
 async def test_no_failure_is_left_that_nobody_has_looked_at() -> None:

@@ -9,11 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from millstream.runtime import PublishUnknown, QueueFull, QueueUnavailable, StreamError
+from millstream.runtime import (
+    PublishUnknown,
+    QueueFull,
+    QueueUnavailable,
+    StaleMapper,
+    StreamError,
+)
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import OutMessage, ProducerMark
 from millstream.streams.contracts.token import Token
-from millstream.streams.publishing.send_queue import Publish, SendQueue
+from millstream.streams.publishing.send_queue import (
+    Publish,
+    SendQueue,
+    is_final,
+    is_passing,
+    refusal_of,
+)
 from millstream.streams.publishing.split import SendLimits
 
 STREAM = StreamId("n", "k")
@@ -274,3 +286,50 @@ def test_a_publish_whose_streams_went_apart_has_the_outcomes_of_its_parts() -> N
     one, two, three, four = publish.outcomes()
     assert (one, two, four) == (Token(1, 1), Token(2, 1), Token(2, 2))
     assert isinstance(three, QueueFull)
+
+
+# --- why a message is not stored ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cause", "passes", "is_for_good"),
+    [
+        (QueueFull("full"), True, False),
+        (QueueUnavailable("away"), True, False),
+        (StaleMapper("old"), True, False),
+        (PublishUnknown("?"), False, False),
+        (StreamError("no"), False, True),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_passes_or_is_for_good_or_says_neither(
+    cause: StreamError, passes: bool, is_for_good: bool
+) -> None:
+    assert (is_passing(cause), is_final(cause)) == (passes, is_for_good)
+
+
+def test_an_error_that_is_not_of_a_queue_refuses_no_message_for_good() -> None:
+    assert not is_final(OSError("disk"))
+
+
+class Checking:
+    """Queues that refuse messages with this error; None: they accept all."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+
+    def check(self, message: OutMessage, /) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [ValueError("too large"), StreamError("no such stream")])
+def test_the_message_that_is_too_large_is_refused_for_good_with_the_reason(
+    error: Exception,
+) -> None:
+    refusal = refusal_of(Checking(error), OutMessage(STREAM, [b"a"]))
+    assert is_final(refusal) and str(refusal) == str(error)
+
+
+def test_a_message_beside_one_that_is_too_large_may_be_accepted_later() -> None:
+    assert is_passing(refusal_of(Checking(None), OutMessage(STREAM, [b"a"])))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millstream.runtime import ConfigError
 from millstream.streams import MessageLimits, OutMessage, ProducerMark, StreamId
-from millstream.streams.contracts.message import content_bytes
+from millstream.streams.contracts.message import VALUE_HEAD_BYTES, content_bytes, message_bytes
 from millstream.streams.publishing.split import (
     PublishLimits,
     SendLimits,
@@ -103,6 +103,48 @@ def test_what_surely_fits_is_never_refused(
     message = OutMessage(stream, items, headers, mark)
     if limits.surely_fits(message, content_bytes(items, headers)):
         check_size(message, limits)
+
+
+@pytest.mark.parametrize(
+    ("producer", "limit"),
+    [
+        (None, 64 + 16 * 6),
+        (ProducerMark("pqr", 1), 64 + 16 * 9),
+    ],
+)
+def test_a_message_surely_fits_up_to_a_sixteenth_of_its_limits(
+    producer: ProducerMark | None, limit: int
+) -> None:
+    message = OutMessage(A, [b"1", b"2"], {}, producer)  # six bytes with names and items
+
+    def fits(limits: PublishLimits) -> bool:
+        return limits.surely_fits(message, 2)
+
+    assert fits(PublishLimits(queue=MessageLimits(limit, 2)))
+    assert fits(PublishLimits(message_bytes_max=limit))
+    assert not fits(PublishLimits(queue=MessageLimits(limit - 1, 2)))
+    assert not fits(PublishLimits(message_bytes_max=limit - 1))
+    assert not fits(PublishLimits(queue=MessageLimits(limit, 1)))
+
+
+@pytest.mark.parametrize("head", [None, OutMessage(A, (), {"h": "xyz"})])
+def test_a_list_is_cut_where_its_queue_accepts_no_more_to_the_byte(head: OutMessage | None) -> None:
+    room = 2 * (10 + VALUE_HEAD_BYTES) + (0 if head is None else message_bytes(head))
+    limits = PublishLimits(queue=MessageLimits(room))
+    whole = [b"x" * 10] * 2
+    (part,) = split_items(whole, limits, head)
+    assert part is whole
+    for sizes_of, wanted in (([10, 10, 10], [2, 1]), ([10, 11], [1, 1]), ([11, 9, 1], [2, 1])):
+        parts = split_items([b"x" * size for size in sizes_of], limits, head)
+        assert [len(one) for one in parts] == wanted
+
+
+@pytest.mark.parametrize("head", [None, OutMessage(A, (), {"h": "xyz"})])
+def test_a_list_is_cut_at_the_size_of_a_message_less_its_headers(head: OutMessage | None) -> None:
+    limits = PublishLimits(message_bytes_max=20 + (0 if head is None else 4))
+    for sizes_of, wanted in (([10, 10], [2]), ([10, 11], [1, 1]), ([10, 10, 10], [2, 1])):
+        parts = split_items([b"x" * size for size in sizes_of], limits, head)
+        assert [len(one) for one in parts] == wanted
 
 
 @given(

@@ -54,12 +54,13 @@ def unsent_letter(provider: str, message: OutMessage, why: str, wall_s: float) -
     Its subscription is `OUTBOX`, its number in the outbox the token's; a redrive publishes it.
     """
     assert message.mark is not None, "an outbox numbers its messages"
+    (item,) = message.items
     failure = DeliveryFailure(
         provider=provider,
         subscription=OUTBOX,
         stream=message.stream,
         token=Token(0, message.mark.seq),
-        body=bytes(message.items[0]),
+        body=bytes(item),
         headers=dict(message.headers),
         attempts=1,
         error=why,
