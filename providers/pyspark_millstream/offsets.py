@@ -152,12 +152,12 @@ def advance(
 
 
 def _moved(position: Token, end: Token, ahead: int, total: int, most: int) -> Token:
-    if total <= most or not ahead:
+    if not ahead:
         return max(position, end)
-    share = max(1, ahead * most // total)
-    if share >= ahead or position.era != end.era:
+    if position.era != end.era:
         return end
-    return Token(position.era, position.seq + share)
+    share = max(1, ahead * most // total)
+    return min(end, Token(position.era, position.seq + share))
 
 
 def ranges(start: Offset, end: Offset, split_messages: int) -> list[Range]:
@@ -165,12 +165,12 @@ def ranges(start: Offset, end: Offset, split_messages: int) -> list[Range]:
     found: list[Range] = []
     for queue, stop in sorted(end.items()):
         position = start.get(queue, stop)
-        while position.era == stop.era and behind(position, stop) > split_messages:
-            following = Token(position.era, position.seq + split_messages)
+        while position < stop:
+            following = stop
+            if position.era == stop.era:
+                following = min(stop, Token(position.era, position.seq + split_messages))
             found.append(Range(queue, position, following))
             position = following
-        if position < stop:
-            found.append(Range(queue, position, stop))
     return found
 
 

@@ -39,7 +39,8 @@ _NAIVE_EPOCH = datetime(1970, 1, 1)
 def values_of(column: Array) -> list[Any]:
     """The values of a column as Python objects.
 
-    Raises ValueError: a map whose keys are nested, or of which two are equal.
+    Raises ValueError: a map whose keys are nested, or of which two are equal; a time that is no
+    whole number of microseconds.
     """
     import pyarrow.types as kinds
 
@@ -102,11 +103,14 @@ def _maps(column: Array) -> list[dict[Any, Any] | None]:
 
 
 def _timestamps(column: Array) -> list[datetime | None]:
-    """To datetimes by arithmetic: pyarrow's own way looks the zone up for each value."""
+    """To datetimes by arithmetic: pyarrow's own way looks the zone up for each value.
+
+    Raises ArrowInvalid, a ValueError: a time is no whole number of microseconds.
+    """
     import pyarrow as arrow
 
     epoch = _NAIVE_EPOCH if column.type.tz is None else _EPOCH
-    exact = column.cast(arrow.timestamp("us", column.type.tz), safe=False)
+    exact = column.cast(arrow.timestamp("us", column.type.tz))
     micros = exact.cast(arrow.int64()).to_pylist()
     return [None if value is None else epoch + timedelta(0, 0, value) for value in micros]
 
@@ -139,13 +143,11 @@ def array_of(values: Sequence[Any], kind: DataType) -> Array:
 def _with_texts(values: Sequence[Any], kind: DataType) -> Array:
     """Values of which some or all are texts."""
     import pyarrow as arrow
+    import pyarrow.compute as compute
 
     texts = [one if type(one) is str else None for one in values]
-    read = _read_texts(texts, kind)
-    if all(one is None or type(one) is str for one in values):
-        return read
-    parts = zip(values, read.to_pylist(), strict=True)
-    return arrow.array([said if type(one) is str else one for one, said in parts], kind)
+    others = [None if type(one) is str else one for one in values]
+    return compute.coalesce(_read_texts(texts, kind), arrow.array(others, kind))
 
 
 def _structs(values: Sequence[Any], kind: DataType) -> Array:

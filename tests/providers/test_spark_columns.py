@@ -201,7 +201,10 @@ def test_an_item_that_is_no_messagepack_is_named() -> None:
 
 
 def test_messages_are_cut_into_parts_of_so_many_rows() -> None:
-    messages = [message("a", *range(count)) for count in (3, 1, 9, 1, 1)]
-    found = [[len(one.items) for one in part] for part in cut(messages, 4)]
-    assert found == [[3, 1], [9], [1, 1]]
+    def cut_at_4(*counts: int) -> list[list[int]]:
+        messages = [message("a", *range(count)) for count in counts]
+        return [[len(one.items) for one in part] for part in cut(messages, 4)]
+
+    assert cut_at_4(3, 1, 9, 1, 1) == [[3, 1], [9], [1, 1]]
+    assert cut_at_4(4, 3, 1, 3) == [[4], [3, 1], [3]]
     assert list(cut([], 4)) == []

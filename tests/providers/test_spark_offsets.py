@@ -18,6 +18,7 @@ from pyspark_millstream.offsets import (
     Loss,
     ReadSource,
     advance,
+    behind,
     ends,
     firsts,
     losses,
@@ -41,6 +42,28 @@ def extent(queue: str, first: int, last: int, *, is_open: bool = True) -> Extent
     if first > last:
         return Extent(queue, None, None, is_open)
     return Extent(queue, t(first), t(last), is_open)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "count"),
+    [
+        (t(3), t(8), 5),
+        (t(8), t(8), 0),
+        (t(8), t(3), 0),
+        (t(3, era=1), t(8), 0),
+        (t(9), t(4, era=1), 4),  # how many the former era had behind it is not known
+        (t(9), t(0, era=1), 1),
+    ],
+)
+def test_the_messages_between_two_positions_are_counted_by_their_numbers(
+    start: Token, end: Token, count: int
+) -> None:
+    assert behind(start, end) == count
+
+
+def test_a_position_behind_what_is_known_stays_beside_a_queue_that_is_far_ahead() -> None:
+    extents = [extent("a", 1, 9), extent("b", 1, 100)]
+    assert advance({"a": t(50), "b": t(1)}, extents, 10) == {"a": t(50), "b": t(11)}
 
 
 def test_a_batch_goes_to_the_end_where_nothing_limits_it() -> None:

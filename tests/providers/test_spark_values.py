@@ -175,3 +175,23 @@ def test_nan_in_a_map_is_missing_as_a_value_and_kept_as_a_key() -> None:
     kind = arrow.map_(arrow.float64(), arrow.float64())
     (found,) = values_of(arrow.array([[(NAN, NAN), (1.0, NAN)]], kind))
     assert list(found.values()) == [None, None] and None not in found
+
+
+@pytest.mark.parametrize("kind", [arrow.string(), arrow.large_string()], ids=str)
+@pytest.mark.parametrize("value", [7, b"x", True])
+def test_a_column_of_texts_takes_nothing_else(kind: Any, value: Any) -> None:
+    assert array_of(["a", None], kind).to_pylist() == ["a", None]
+    with pytest.raises(TypeError, match="it is no text"):
+        array_of(["a", value], kind)
+
+
+@pytest.mark.parametrize("kind", [arrow.timestamp("ns"), arrow.timestamp("ns", "UTC")], ids=str)
+def test_a_time_that_no_item_can_have_is_refused_and_not_cut(kind: Any) -> None:
+    (found,) = values_of(arrow.array([1_000], kind))
+    assert found == datetime(1970, 1, 1, 0, 0, 0, 1, kind.tz and UTC)
+    with pytest.raises(ValueError, match="would lose data"):
+        values_of(arrow.array([1_001], kind))
+
+
+def test_a_struct_without_fields_is_there_or_is_not() -> None:
+    assert array_of([None, {}, {"x": 1}], arrow.struct([])).to_pylist() == [None, {}, {}]

@@ -162,5 +162,18 @@ def test_a_field_that_cannot_be_said_is_named_and_not_guessed(
     assert found.name == name and said in found.unsaid
 
 
+@pytest.mark.parametrize(("lists", "is_said"), [(15, True), (16, False)])
+def test_a_type_may_be_nested_sixteen_deep(lists: int, is_said: bool) -> None:
+    kind: Any = int | None  # that a value may be missing is no level
+    for _ in range(lists):
+        kind = list[kind]
+    (found,) = columns_of(msgspec.defstruct("Deep", [("n", kind)]))
+    assert found.name == "n"
+    if is_said:
+        assert found.kind == "array<" * lists + "bigint" + ">" * lists
+    else:
+        assert not found.kind and "nested more than 16 deep" in found.unsaid
+
+
 def test_a_name_is_quoted() -> None:
     assert quoted("a`b c") == "`a``b c`"

@@ -10,6 +10,7 @@ ask first, and at once.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from millstream.runtime import ConfigError, Conflict, StateStore
@@ -38,17 +39,16 @@ class Incarnation:
         """16 hex digits; made if there is none yet. Raises Corrupt, StorageError."""
         while not self._known:
             row = await self._store.read(self._key)
-            if row is not None:
+            if row is None:
+                await self._make()
+            else:
                 self._known = unseal(self._key, row.data).content.decode()
-                break
-            made = f"{self._new_id():016x}"
-            try:
-                data = seal_content(self._key, made.encode())
-                await self._store.write(self._key, data, None, NO_FENCE)
-            except Conflict:
-                continue  # another silo was first
-            self._known = made
         return self._known
+
+    async def _make(self) -> None:
+        data = seal_content(self._key, f"{self._new_id():016x}".encode())
+        with contextlib.suppress(Conflict):  # another silo was first
+            await self._store.write(self._key, data, None, NO_FENCE)
 
 
 def check_incarnation(provider: str, asked: str, own: str) -> None:

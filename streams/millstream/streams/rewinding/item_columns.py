@@ -87,15 +87,14 @@ def kind_of(node: mi.Type, depth: int) -> str:
         if len(others) != 1:
             names = " or ".join(_shown(one) for one in others)
             raise Unsaid(f"it is {names}")
-        return kind_of(others[0], depth)
+        (only,) = others
+        return kind_of(only, depth)
     if isinstance(node, LISTS):
         return f"array<{kind_of(node.item_type, depth + 1)}>"
     if isinstance(node, mi.DictType):
         return f"map<{_key_kind(node.key_type)},{kind_of(node.value_type, depth + 1)}>"
-    if isinstance(node, mi.EnumType):
-        return _kind_of_values([one.value for one in node.cls.__members__.values()])
-    if isinstance(node, mi.LiteralType):
-        return _kind_of_values(node.values)
+    if isinstance(node, mi.EnumType | mi.LiteralType):
+        return _choice_kind(node)
     return PLAIN.get(type(node)) or _struct_kind(node, depth)
 
 
@@ -116,14 +115,19 @@ def _struct_kind(node: mi.Type, depth: int) -> str:
 def _key_kind(node: mi.Type) -> str:
     """Of what names entries: a scalar. Raises Unsaid."""
     if isinstance(node, mi.EnumType | mi.LiteralType):
-        return kind_of(node, 0)
+        return _choice_kind(node)
     if type(node) not in PLAIN:
         raise Unsaid(f"its keys are {_shown(node)}")
     return PLAIN[type(node)]
 
 
-def _kind_of_values(values: Any) -> str:
-    """The type of those that a field may have. Raises Unsaid."""
+def _choice_kind(node: mi.EnumType | mi.LiteralType) -> str:
+    """The type of the values that a field may have. Raises Unsaid."""
+    values: Any
+    if isinstance(node, mi.LiteralType):
+        values = node.values
+    else:
+        values = [one.value for one in node.cls.__members__.values()]
     if all(isinstance(one, str) for one in values):
         return "string"
     if all(isinstance(one, int) and not isinstance(one, bool) for one in values):

@@ -114,12 +114,8 @@ def fresh(
 
 def latest(rows: Iterable[ChangeRow]) -> set[ChangeRow]:
     """Of each message its latest change, among changes of which none comes twice."""
-    found: dict[MessageName, ChangeRow] = {}
-    for row in rows:
-        known = found.get(row.message)
-        if known is None or known.place < row.place:
-            found[row.message] = row
-    return set(found.values())
+    ordered = sorted(rows, key=lambda row: row.place)
+    return set({row.message: row for row in ordered}.values())
 
 
 def day_of(time_ms: int) -> str:

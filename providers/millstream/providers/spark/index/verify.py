@@ -36,7 +36,10 @@ LIFE_FACTS = (
 
 
 class LifeFacts(NamedTuple):
-    """A life of a message, as the tables have it; `ended`: the version of its collection."""
+    """A life of a message, as the tables have it; `ended`: the version of its collection.
+
+    `current`, `current_created_ms` and `current_sequence` are of one row, and None without it.
+    """
 
     queue: str
     shard: int
@@ -119,8 +122,9 @@ def _wrong_in(life: LifeFacts) -> list[Finding]:
 
 def _wrong_now(life: LifeFacts) -> str:
     """How `current` differs from the latest change of a life; empty: it does not."""
-    if life.current is None or life.current_created_ms is None or life.current_sequence is None:
+    if life.current is None:
         return "" if life.ended is not None else f"version {life.last} is not in current"
+    assert life.current_created_ms is not None and life.current_sequence is not None
     own, now = (life.created_ms, life.sequence), (life.current_created_ms, life.current_sequence)
     if now == own:
         if life.ended is None and life.current == life.last:
@@ -143,6 +147,7 @@ def differences(
     for queue in sorted({*index, *queues}):
         here, there = index.get(queue, {}), queues.get(queue, {})
         for state in sorted({*here, *there}):
-            if here.get(state, 0) != there.get(state, 0):
-                found.append(Difference(queue, state, here.get(state, 0), there.get(state, 0)))
+            in_index, in_queue = here.get(state, 0), there.get(state, 0)
+            if in_index != in_queue:
+                found.append(Difference(queue, state, in_index, in_queue))
     return found
