@@ -15,11 +15,15 @@ from millstream.console.sim.run.record import Run
 from millstream.console.sim.runner import run_seed
 from millstream.providers.ledger.bookie.journal import Journal
 from millstream.providers.ledger.bookie.store import Store
+from millstream.providers.ledger.metadata import rows
+from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.metadata.witness import Witness
 from millstream.providers.ledger.recovery.copying import Copier
 from millstream.providers.ledger.topic import topic
 from millstream.providers.ledger.topic.cursors.retention import ledgers_to_trim
 from millstream.providers.ledger.topic.record import Span
-from millstream.runtime.extending import DiskFile, DiskThread
+from millstream.runtime import Corrupt
+from millstream.runtime.extending import DiskFile, DiskThread, Sealed
 from millstream.runtime.testing import Delivered, Simulation, run
 from millstream.streams import OutMessage, ProducerMark, StreamId, Token
 
@@ -27,6 +31,8 @@ T = TypeVar("T")
 SEEDS = range(1, 21)
 LOSING = (3, 20, 4, 15)
 """Seeds in which silos are lost for good."""
+OLD_FILES = {7: "up", 14: "down"}
+"""Seeds in which a file of rows is put back: while silos run, and while all are down."""
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +99,50 @@ def test_copies_that_are_counted_and_not_made_are_noticed(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Copier, "fill", nothing)
     assert is_noticed("cannot be read by", LOSING)
+
+
+@planted
+@pytest.mark.parametrize("what", ["nothing is compared", "no row is named"])
+def test_old_rows_that_nobody_notices_or_names_are_noticed(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(witness: Witness, at: str, row: Sealed | None) -> None:
+        raise Corrupt("something is older than it was")
+
+    if what == "nothing is compared":
+        monkeypatch.setattr(Witness, "is_met_by", lambda self, row: True)
+    else:
+        monkeypatch.setattr(rows, "refuse_older", refuse)
+    assert is_noticed("is refused, and no row is named", OLD_FILES)
+
+
+@planted
+def test_an_old_row_that_stops_the_queues_of_other_rows_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    look, found = Rows._look, list[Corrupt]()
+
+    async def look_once(self: Rows[Any, Any], name: str) -> Any:
+        if found and "/topics/" in name:
+            raise found[0]
+        try:
+            return await look(self, name)
+        except Corrupt as error:
+            found.append(error)
+            raise
+
+    monkeypatch.setattr(Rows, "_look", look_once)
+    assert is_noticed("has no row in the old file", OLD_FILES)
+
+
+@pytest.mark.parametrize("seed", [pytest.param(one, marks=pytest.mark.spare) for one in OLD_FILES])
+def test_in_some_runs_a_file_of_rows_is_old_and_its_rows_are_named_and_taken_back(
+    seed: int,
+) -> None:
+    outcome = run_seed("ledger", seed)
+    assert not outcome.failure
+    assert outcome.figures[f"files put back while silos are {OLD_FILES[seed]}"] == 1
+    assert outcome.figures["rows taken back"] > 0
 
 
 @pytest.mark.spare

@@ -500,6 +500,22 @@ def test_nemesis_plays_every_verb_and_restarts_what_is_down() -> None:
     assert [at_s for at_s, _ in outcome.history.of(Repaired)] == [6.0]
 
 
+def test_nemesis_plays_verbs_of_its_caller_with_the_words_of_their_steps() -> None:
+    played: list[tuple[float, str, str]] = []
+
+    async def main(sim: Simulation) -> None:
+        def move(what: str, where: str) -> None:
+            played.append((sim.loop.time(), what, where))
+
+        await sim.nemesis(parse_script("1.5 move a b\n2 repair"), print, {"move": move})
+        await sim.nemesis(parse_script("0 move a"), print, {"move": move})
+
+    with pytest.raises(SimulationFailed) as caught:
+        run(main, 1)
+    assert "nemesis step 0.000000 move a: " in caught.value.report
+    assert played == [(1.5, "a", "b")]
+
+
 def test_power_cut_that_had_no_occasion_is_taken_back_by_the_restart() -> None:
     async def main(sim: Simulation) -> None:
         sim.host("red")

@@ -48,14 +48,20 @@ class Nemesis:
 
     Args:
         restart: makes a host new and starts its program; called for a host that is down.
+        verbs: further verbs, each with the function that is called with the words of its step.
     """
 
     def __init__(
-        self, simulation: Troubled, script: Iterable[Step], restart: Callable[[str], object]
+        self,
+        simulation: Troubled,
+        script: Iterable[Step],
+        restart: Callable[[str], object],
+        verbs: Mapping[str, Callable[..., object]] | None = None,
     ) -> None:
         self._simulation = simulation
         self._script = tuple(script)
         self._restart = restart
+        self._verbs = dict(verbs or {})
         self._down: dict[str, None] = {}
         self._paused: dict[str, None] = {}
         self._copies: dict[str, Mapping[str, bytes]] = {}
@@ -81,6 +87,9 @@ class Nemesis:
 
     def _play(self, verb: str, words: tuple[str, ...]) -> None:
         network = self._simulation.network
+        if verb in self._verbs:
+            self._verbs[verb](*words)
+            return
         match verb, words:
             case ("crash", (host, ("silent" | "reset") as how)):
                 self._down[host] = None

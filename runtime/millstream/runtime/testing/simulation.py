@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass
@@ -254,16 +254,22 @@ class Simulation:
         self.history.record(Repaired())
 
     def nemesis(
-        self, script: Iterable[Step], restart: Callable[[str], object]
+        self,
+        script: Iterable[Step],
+        restart: Callable[[str], object],
+        verbs: Mapping[str, Callable[..., object]] | None = None,
     ) -> asyncio.Task[None]:
         """Play a script beside the driver; await the task to wait for its end.
 
         Args:
             restart: gets the name of a host that is down; calls `restart(name)` of this
                 simulation and spawns the host's program.
+            verbs: further verbs that the script may have, such as those of a store; each function
+                gets the words of its step.
         """
         self.script = tuple(script)
-        task = self.loop.create_task(Nemesis(self, self.script, restart).run(), context=Context())
+        nemesis = Nemesis(self, self.script, restart, verbs)
+        task = self.loop.create_task(nemesis.run(), context=Context())
         self._spawned[task] = None
         task.add_done_callback(self._ended, context=Context())
         return task

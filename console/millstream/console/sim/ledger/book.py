@@ -92,6 +92,13 @@ class Book:
         """What is before `first` is not kept any more."""
         self._trimmed[queue] = max(first, self._trimmed[queue])
 
+    def queue_of(self, stream: str) -> str | None:
+        """The queue of a stream; None: nothing is known of it."""
+        for queue, seen in self._seen.items():
+            if any(content.stream == stream for content in seen.values()):
+                return queue
+        return None
+
     def items_of(self, stream: str) -> list[str]:
         """What is known of a stream, in order."""
         return [

@@ -197,14 +197,16 @@ async def read_page(
     return page.next, page.at_end
 
 
-async def read_log(book: Book, adapter: NotedAdapter, queue: str, who: str) -> Log:
+async def read_log(
+    book: Book, adapter: NotedAdapter, queue: str, who: str, *, tries: int = TRIES
+) -> Log:
     """A queue from its first message to its end. Raises StreamError: it cannot be read."""
-    for attempt in range(TRIES):
+    for attempt in range(tries):
         reader = adapter.reader(queue)
         try:
             return await _read_all(book, reader, queue, who)
         except StreamError:
-            if attempt == TRIES - 1:
+            if attempt == tries - 1:
                 raise
         finally:
             await reader.aclose()

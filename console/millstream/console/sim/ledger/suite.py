@@ -7,18 +7,22 @@ while, silos join and leave; owners write on after they let go, or stand still a
 and ledgers are small. Replicated, one directory is wiped or put back as it was long before, which a
 ledger of two acknowledgements survives once, or copies of one bookie are damaged, and all copies
 must be good again soon after the trouble ends, or a silo is lost for good with its directory,
-another one joins, and once copies are made again a second one is lost; and clocks differ.
+another one joins, and once copies are made again a second one is lost; and clocks differ. In some
+runs one file of the state store with the rows of ledgers is put back as it was before, while silos
+run or while all are down; then an operator takes back the rows that are named.
 Judged, beside what `streams` judges: what was acknowledged is there after a last power cut, under
 its number, and what was refused is nowhere; a number reads the same for everybody and at any time,
 and none is missing; what was acknowledged before something was sent is before it; a producer's
-sequences are stored once, in their order; what is deleted was handled.
+sequences are stored once, in their order; what is deleted was handled. After a file was put back a
+queue either works, or is refused with the name of a row of that file, and works once the newer
+rows are back; queues without a row in the file work all the time.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -56,6 +60,7 @@ from millstream.streams import QueueAdapterFactory
 from .book import Book
 from .damage import Damage
 from .leaving import Leaving
+from .old_files import OldFiles
 from .queues import NotedAdapter, NotedLedgerQueues, Tail, Together, read_log
 from .troubles import (
     HOSTS_MAX,
@@ -116,7 +121,9 @@ class LedgerRun(StreamsRun):
         self.adapters: dict[str, NotedAdapter] = {}
         self.options_of_queues = options_of(self.dice("options"))
         self._store = FailingStore(self.dice("store"))
+        self._stores = {"default": self._store}
         self._table = FailingTable(self.dice("table"))
+        self.old_files: OldFiles | None = None
         self._stubborn_share = self.dice("stubborn").choice((0.0, 1.0))
 
     def dice(self, name: str) -> Random:
@@ -135,6 +142,13 @@ class LedgerRun(StreamsRun):
         repeater = Repeater(self, host, f"{name} again")
         return Together(plain, repeater, Tail(self, self, host))
 
+    def have_old_files(self) -> None:
+        """A file with rows of ledgers is put back in this run."""
+        rows = self._stores["rows"] = FailingStore(self.dice("rows"))
+        self.old_files = OldFiles(self, self.dice("old files"), rows)
+        self.options_of_queues = replace(self.options_of_queues, store="rows")
+        self.figures["runs with an old file"] += 1
+
     def should_be_stubborn(self) -> bool:
         return not self.is_over and self.simulation.rng.random() < self._stubborn_share
 
@@ -144,8 +158,12 @@ class LedgerRun(StreamsRun):
         """Let every machine lose its power."""
         raise NotImplementedError
 
-    def shared(self) -> tuple[MemoryStateStore, MemoryMembershipTable]:
-        return self._store, self._table
+    def shared(self) -> tuple[dict[str, MemoryStateStore], MemoryMembershipTable]:
+        return {**self._stores}, self._table
+
+    def verbs(self, programs: Programs) -> dict[str, Callable[..., object]]:
+        assert self.cluster is not None
+        return {} if self.old_files is None else self.old_files.verbs(self.cluster, programs)
 
     def boot(self, name: str, programs: Programs) -> None:
         assert self.cluster is not None
@@ -153,11 +171,15 @@ class LedgerRun(StreamsRun):
             programs.boot(name)
 
     def more_troubles(self, programs: Programs) -> list[Coroutine[Any, Any, None]]:
-        return [outages(self, self.dice("outages"), self._store, self._table)]
+        stores = self._stores.values()
+        return [outages(self, self.dice("outages"), stores, self._table)]
 
     async def calm_down(self, programs: Programs) -> None:
         """Cut the power a last time: what is there then is what was stored."""
         assert self.cluster is not None
+        if self.old_files is not None:
+            parts = (self.cluster, programs, self.book, self.adapters)
+            await self.old_files.taken_back(*parts)
         await self.cluster.until_settled(VOTES_S, RECOVERY_S)
         await asyncio.sleep(LAST_APPENDS_S)
         self.cut_power()
@@ -224,12 +246,15 @@ class EmbeddedRun(LedgerRun):
         simulation.share_disk(*(f"silo-{number}" for number in range(HOSTS_MAX)))
         super().__init__(simulation)
         simulation.disk(MACHINE).set_latency(*self.dice("latency").choice(SYNC_S))
+        if self.dice("has old files").random() < 0.4:
+            self.have_old_files()
 
     def plan(self) -> Plan:
         plan = make_plan(
             *(self.simulation, self.steady), duration_s=DURATION_S, verbs=KINDS, silos_max=SILOS
         )
-        return all_at_once(self.dice("all at once"), plan, DURATION_S)
+        plan = all_at_once(self.dice("all at once"), plan, DURATION_S)
+        return plan if self.old_files is None else self.old_files.plan(plan)
 
     def more_troubles(self, programs: Programs) -> list[Coroutine[Any, Any, None]]:
         assert self.cluster is not None
@@ -266,6 +291,9 @@ class ReplicatedRun(LedgerRun):
             self.damage = Damage(self, self.dice("flips"), self._store)
             self.options_of_queues = self.damage.options(self.options_of_queues)
             self.figures["runs that damage copies"] += 1
+        has_other = self.leaving is not None or self.damage is not None
+        if not has_other and self.dice("has old files").random() < 0.6:
+            self.have_old_files()
 
     def plan(self) -> Plan:
         plan = make_plan(
@@ -275,6 +303,8 @@ class ReplicatedRun(LedgerRun):
             silos_max=SILOS + 1,
         )
         plan = all_at_once(self.dice("all at once"), plan, DURATION_S)
+        if self.old_files is not None:
+            return self.old_files.plan(plan)
         # one loss at a time: a second one must wait for the copies
         return (
             plan if self.leaving or self.damage else one_loss(self.dice("loss"), plan, DURATION_S)

@@ -7,6 +7,7 @@ silos, `all_at_once`, `one_loss`. Invariant: when the run is over all of them ha
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 from millstream.console.sim.run.plan import Plan
 from millstream.console.sim.run.programs import Programs
@@ -30,6 +31,7 @@ __all__ = [
     "joins",
     "one_loss",
     "outages",
+    "with_steps",
 ]
 
 SILOS = 3
@@ -97,19 +99,25 @@ async def joins(run: Run, rng: Random, programs: Programs) -> None:
         run.figures["joins"] += 1
 
 
-async def outages(run: Run, rng: Random, store: FailingStore, table: FailingTable) -> None:
-    """Now and then the store or the table fails for a while, a little or wholly."""
+async def outages(
+    run: Run, rng: Random, stores: Collection[FailingStore], table: FailingTable
+) -> None:
+    """Now and then the stores or the table fail for a while, a little or wholly."""
     while not run.is_over:
         await asyncio.sleep(rng.uniform(*CALM_S))
         if run.is_over:
             break
         run.figures["outages"] += 1
         if rng.random() < 0.5:
-            store.rate = rng.choice(RATES)
+            rate = rng.choice(RATES)
+            for store in stores:
+                store.rate = rate
         else:
             table.rate = rng.choice(TABLE_RATES)
         await asyncio.sleep(rng.uniform(*OUTAGE_S))
-        store.rate = table.rate = 0.0
+        table.rate = 0.0
+        for store in stores:
+            store.rate = 0.0
 
 
 async def comings_and_goings(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -132,9 +132,13 @@ class StreamsRun(Handling):
         """What goes wrong."""
         return make_plan(self.simulation, self.steady, duration_s=DURATION_S)
 
-    def shared(self) -> tuple[MemoryStateStore, MemoryMembershipTable | None]:
-        """The store and the table of the silos; None: one that does not fail."""
-        return MemoryStateStore(), None
+    def shared(self) -> tuple[dict[str, MemoryStateStore], MemoryMembershipTable | None]:
+        """The stores and the table of the silos; None: one that does not fail."""
+        return {"default": MemoryStateStore()}, None
+
+    def verbs(self, programs: Programs) -> dict[str, Callable[..., object]]:
+        """Verbs of the script that only this suite has."""
+        return {}
 
     def boot(self, name: str, programs: Programs) -> None:
         """A host that crashed comes back."""
@@ -308,13 +312,13 @@ async def play_watched(run: StreamsRun, standing_still: StandingStill) -> Counte
 
 def cluster_of(run: StreamsRun, plan: Plan) -> SimCluster:
     """The silos of a run."""
-    store, table = run.shared()
+    stores, table = run.shared()
     return SimCluster(
         run.simulation,
         silos=plan.silos,
         grains=[Reader, Listener, Careful],
         streams={"default": run.provider},
-        stores={"default": store},
+        stores=stores,
         membership=table,
         options=RUNTIME,
         skew_s=run.skew_s,
@@ -328,7 +332,8 @@ async def trouble(run: StreamsRun, plan: Plan, programs: Programs) -> None:
     loop, cluster = run.simulation.loop, run.cluster
     stops = Stops(run, cluster, run.stop_every_s)
     others = [loop.create_task(one) for one in (stops.play(), *run.more_troubles(programs))]
-    await run.simulation.nemesis(plan.script, lambda name: run.boot(name, programs))
+    verbs = run.verbs(programs)
+    await run.simulation.nemesis(plan.script, lambda name: run.boot(name, programs), verbs)
     run.is_over = programs.is_over = stops.is_over = True
     await asyncio.gather(*others)
     await run.calm_down(programs)

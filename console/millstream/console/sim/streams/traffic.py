@@ -55,7 +55,10 @@ class Publisher:
 
     async def _publish(self, runtime: Any) -> None:
         namespace = self._rng.choice((ORDERS, TALK))
-        key = self._rng.choice(KEYS)
+        await self.publish(runtime, namespace, self._rng.choice(KEYS))
+
+    async def publish(self, runtime: Any, namespace: StreamNamespace[str], key: str) -> None:
+        """Publish some items, and note what became of them."""
         items = [self._next_item(namespace) for _ in range(self._rng.choice((1, 1, 3)))]
         started_s = self._loop.time()
         self._run.figures["published"] += len(items)
