@@ -297,6 +297,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     "client": {
         f"{RUNTIME}/client/gateway_list.py": (CLIENT,),
         f"{RUNTIME}/client/eviction_watch.py": (CLIENT,),
+        f"{RUNTIME}/silo/gateway_news.py": (f"{CLIENT}/test_gateway_news.py",),
     },
     "contracts": {
         f"{STREAMS}/contracts/answers.py": (f"{CONTRACTS}/test_answers.py",),

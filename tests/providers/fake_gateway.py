@@ -23,6 +23,7 @@ from millstream.runtime.wire.message import (
     Call,
     Cancel,
     Failure,
+    GatewayView,
     Goodbye,
     Hello,
     Message,
@@ -162,7 +163,7 @@ class FakeGateway:
             return True
         assert isinstance(message, Call)
         if message.kind == "$gateway":
-            known = [self.name] if message.method == "gateways" else []
+            known: Any = GatewayView(1, [self.name]) if message.method == "gateways" else []
             sock.sendall(frame(encode_messages([Reply(message.id, _raw(known))])))
             return True
         with self._lock:

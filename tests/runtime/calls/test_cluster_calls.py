@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.conditions import until
+from tests.runtime.pinned import pin
 
 from millstream.runtime import (
     HASHED,
@@ -293,7 +294,7 @@ async def test_a_system_target_that_is_not_there_is_named_with_those_that_are(
     for name in ("noon", "morning"):
         silo.assembly.targets.add(Clerk(), name)
     gateways = cluster.client.gateways
-    gateways.known = [silo.gateway]
+    pin(cluster.client, silo.gateway)
     spec = Clerk.target_specs["file"]
     if method != "file":
         spec = type(spec)("Clerk", method, Clerk.file, [])
@@ -331,7 +332,7 @@ async def test_a_plain_method_of_a_target_answers_in_no_task_and_overtakes_nothi
 ) -> None:
     silo, gateways, scribe = cluster.silos[0], cluster.client.gateways, Scribe()
     silo.assembly.targets.add(scribe)
-    gateways.known = [silo.gateway]
+    pin(cluster.client, silo.gateway)
     spec = Scribe.target_specs["write"]
 
     async def write(number: int, may_wait: bool) -> Any:
@@ -525,7 +526,7 @@ async def test_the_silo_that_stops_lets_the_calls_end_that_it_relays() -> None:
         staying, leaving = cluster.silos
         await staying.grain(Near, "a").where()
         async with connect(leaving.gateway) as client:
-            client.gateways.known = [leaving.gateway]
+            pin(client, leaving.gateway)
             call = asyncio.create_task(client.grain(Near, "a").stay("s"))
             await until(lambda: "+s" in LOG)
             stopping = asyncio.create_task(leaving.stop())

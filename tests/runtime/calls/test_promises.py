@@ -32,6 +32,7 @@ from millstream.runtime.testing import SimCluster, Simulation, run
 from millstream.runtime.wire.framing import FrameReader, frame
 from millstream.runtime.wire.message import (
     Call,
+    GatewayView,
     Hello,
     Message,
     Redirect,
@@ -103,7 +104,7 @@ class Gateway:
             hello = msgspec.structs.replace(message, sender="gateway:1@1", is_silo=True)
             link.write(frame(encode_messages([hello])))
         elif isinstance(message, Call) and message.kind.startswith("$"):  # asked for its gateways
-            nobody = Reply(message.id, msgspec.Raw(msgspec.msgpack.encode([])))
+            nobody = Reply(message.id, msgspec.Raw(msgspec.msgpack.encode(GatewayView(1, []))))
             link.write(frame(encode_messages([nobody])))
         elif isinstance(message, Call):
             self.calls.append(message)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.conditions import spin, until
+from tests.runtime.pinned import pin
 
 from millstream.runtime import (
     PREFER_LOCAL,
@@ -267,7 +268,7 @@ async def test_a_gateway_counts_the_calls_that_it_has_relayed_until_they_are_ans
         holding = asyncio.ensure_future(home.grain(Desk, "a").hold())
         await until(lambda: LOG == ["holds"])
         async with connect(gateway.gateway) as client:
-            client.gateways.known = [gateway.gateway]
+            pin(client, gateway.gateway)
             ref = client.grain(Desk, "a")
             calls = [asyncio.ensure_future(ref.put(bytes(30 * KB))) for _ in range(5)]
             await until(lambda: sum(call.done() for call in calls) == 2)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.conditions import until
+from tests.runtime.pinned import hush, pin
 
 from millstream.runtime import (
     ConfigError,
@@ -33,6 +34,7 @@ from millstream.runtime.client.gateways import GATEWAYS_EVERY_S
 from millstream.runtime.testing import SimCluster, Simulation, run
 from millstream.runtime.wire.address import Address, endpoint_of
 from millstream.runtime.wire.connection import Peer
+from millstream.runtime.wire.message import GatewayView
 from millstream.runtime.wire.transport import Link
 
 QUICK = MembershipOptions(probe_every_s=0.1, probe_timeout_s=0.3, missed_probes_max=2)
@@ -46,6 +48,10 @@ class Desk(Grain):
 
 def gateways_of(client: Client) -> set[str]:
     return {endpoint_of(name) for name in client.gateways.known}
+
+
+def seen(gateways: list[str], version: int = 1) -> GatewayView:
+    return GatewayView(version, gateways)
 
 
 # --- whole clusters -------------------------------------------------------------------------------
@@ -98,6 +104,7 @@ async def test_a_client_whose_gateway_crashed_asks_another_one_at_once() -> None
         dying, staying = cluster.silos
         async with connect(dying.gateway, staying.gateway) as client:
             assert gateways_of(client) == {dying.gateway, staying.gateway}
+            hush(dying, staying)
             new = await cluster.start_silo()
             assert new.gateway not in gateways_of(client)
             await dying.kill()
@@ -114,6 +121,7 @@ async def test_the_given_addresses_are_the_last_resort() -> None:
         async with connect(first.gateway, second.gateway) as client:
             await first.stop()
             await until(lambda: gateways_of(client) == {second.gateway})
+            hush(second)
             async with silo(first.gateway) as again:  # nobody tells the client
                 await second.kill()
                 await until(lambda: again.gateway in gateways_of(client))
@@ -142,10 +150,10 @@ async def test_a_first_gateway_that_is_away_or_foreign_is_passed_over() -> None:
 async def test_gateways_that_refuse_are_passed_over_in_one_try() -> None:
     async with Silo(grains=[Desk]) as silo, connect(silo.gateway) as client:
         gone = [f"127.0.0.1:{port}@1" for port in (1, 2, 3)]
-        client.gateways.known = [*gone, silo.address]
+        pin(client, *gone, silo.address)
         for key in KEYS:
             assert (await client.gateways.ready(key)).name == silo.address
-        client.gateways.known = gone
+        pin(client, *gone)
         assert (await client.gateways.ready("a")).name == silo.address  # it was given
 
 
@@ -358,6 +366,7 @@ def test_a_gateway_that_leaves_is_asked_for_the_others_on_the_connection_that_is
             )
             async with client:
                 assert gateways_of(client) == {"a:7000", "b:7000"}
+                hush(silos["a"], silos["b"])
                 await simulation.call(simulation.host("b"), silos["b"].stop())
                 assert gateways_of(client) == {"a:7000"}
                 for name in "cd":
@@ -520,18 +529,18 @@ def test_a_silo_that_joins_says_that_it_is_no_gateway_yet() -> None:
 def test_given_addresses_come_last_and_in_their_order() -> None:
     names = GatewayList(["a:1", "b:1"])
     assert names.order("x") == ["a:1", "b:1"] and not names.known
-    names.learn(["c:1@1", "d:1@1"])
+    names.learn(seen(["c:1@1", "d:1@1"]), "t")
     assert set(names.order("x")[:2]) == {"c:1@1", "d:1@1"}
     assert names.order("x")[2:] == ["a:1", "b:1", "c:1", "d:1"]
 
 
 def test_an_evicted_gateway_is_not_learnt_again_from_one_that_does_not_know() -> None:
     names = GatewayList(["a:1"])
-    names.learn(["a:1@1", "b:1@1"])
+    names.learn(seen(["a:1@1", "b:1@1"]), "t")
     names.evict("b:1@1")
     assert names.known == ["a:1@1"]
     for found in (["a:1@1"], ["a:1@1", "b:1@1"]):
-        names.learn(found)
+        names.learn(seen(found), "t")
         assert names.known == ["a:1@1"]
     names.check()
     for number in range(EVICTED_KEPT_MAX):
@@ -585,7 +594,7 @@ def test_a_call_that_waits_over_two_looks_is_slow() -> None:
 
 def test_names_are_spread_over_the_gateways_and_each_keeps_its_own() -> None:
     names = GatewayList(["a:1"])
-    names.learn([f"{letter}:1@1" for letter in "abcd"])
+    names.learn(seen([f"{letter}:1@1" for letter in "abcd"]), "t")
     firsts = Counter(names.order(f"{number}")[0] for number in range(400))
     assert len(firsts) == 4 and min(firsts.values()) > 50
     assert all(names.order(key) == names.order(key) for key in KEYS)
@@ -593,21 +602,21 @@ def test_names_are_spread_over_the_gateways_and_each_keeps_its_own() -> None:
 
 def test_a_gateway_that_left_is_not_believed_until_it_is_another_one() -> None:
     names = GatewayList(["a:1"])
-    names.learn(["a:1@1", "b:1@1"])
+    names.learn(seen(["a:1@1", "b:1@1"]), "t")
     names.leave("a:1@1")
     assert names.known == ["b:1@1"]
-    names.learn(["a:1@1", "b:1@1"])  # who was asked has not heard of it
+    names.learn(seen(["a:1@1", "b:1@1"]), "t")  # who was asked has not heard of it
     assert names.known == ["b:1@1"]
-    names.learn(["a:1@2", "b:1@1"])
+    names.learn(seen(["a:1@2", "b:1@1"]), "t")
     assert names.known == ["a:1@2", "b:1@1"]
 
 
 def test_who_said_goodbye_is_forgotten_when_nobody_tells_of_it_any_more() -> None:
     names = GatewayList(["a:1"])
-    names.learn(["a:1@1", "b:1@1"])
+    names.learn(seen(["a:1@1", "b:1@1"]), "t")
     names.leave("a:1@1")
-    names.learn(["b:1@1"])
-    names.learn(["a:1@1", "b:1@1"])
+    names.learn(seen(["b:1@1"]), "t")
+    names.learn(seen(["a:1@1", "b:1@1"]), "t")
     assert names.known == ["a:1@1", "b:1@1"]
 
 
@@ -615,7 +624,7 @@ def test_the_only_gateway_is_known_as_long_as_there_is_one() -> None:
     names = GatewayList(["a:1"])
     assert not names.only
     for known, only in (["b:1@1"], "b:1@1"), (["b:1@1", "c:1@1"], ""), (["c:1@1"], "c:1@1"):
-        names.learn(known)
+        names.learn(seen(known), "t")
         assert names.only == only
     names.leave("c:1@1")
     assert not names.only
@@ -633,9 +642,9 @@ def test_others_are_asked_in_turn() -> None:
 
 def test_an_address_that_was_told_once_is_a_last_resort_the_latest_first() -> None:
     names = GatewayList(["a:1"])
-    names.learn(["b:1@1", "c:1@1"])
-    names.learn(["d:1@1"])
-    names.learn(["c:1@2", "a:1@2"])
+    names.learn(seen(["b:1@1", "c:1@1"]), "t")
+    names.learn(seen(["d:1@1"]), "t")
+    names.learn(seen(["c:1@2", "a:1@2"]), "t")
     assert set(names.order("x")[:2]) == {"c:1@2", "a:1@2"}
     assert names.order("x")[2:] == ["a:1", "c:1", "d:1", "b:1"]
 
@@ -643,7 +652,7 @@ def test_an_address_that_was_told_once_is_a_last_resort_the_latest_first() -> No
 def test_addresses_are_kept_of_gateways_that_are_evicted_or_leave() -> None:
     names = GatewayList(["a:1"])
     names.evict("b:1@1")
-    names.learn(["b:1@1", "c:1@1"])
+    names.learn(seen(["b:1@1", "c:1@1"]), "t")
     names.leave("c:1@1")
     assert names.known == [] and names.order("x") == ["a:1", "b:1", "c:1"]
 
@@ -651,15 +660,15 @@ def test_addresses_are_kept_of_gateways_that_are_evicted_or_leave() -> None:
 def test_only_so_many_addresses_are_kept_and_the_oldest_goes_first() -> None:
     names = GatewayList(["a:1"])
     for number in range(ADDRESSES_KEPT_MAX + 5):
-        names.learn([f"b:{number}@1"])
+        names.learn(seen([f"b:{number}@1"]), "t")
     kept = [f"b:{number}" for number in reversed(range(5, ADDRESSES_KEPT_MAX + 5))]
     assert names.order("x")[1:] == ["a:1", *kept]
 
 
 def test_an_empty_list_is_no_news() -> None:
     names = GatewayList(["a:1"])
-    names.learn(["b:1@1"])
-    names.learn([])
+    names.learn(seen(["b:1@1"]), "t")
+    names.learn(seen([]), "t")
     assert names.known == ["b:1@1"]
 
 
@@ -679,7 +688,7 @@ def test_whatever_is_learnt_the_given_addresses_stay_and_nothing_piles_up(
             names.leave(what)
             left.add(what)
         else:
-            names.learn(what)
+            names.learn(seen(what), "t")
             left &= set(what) or left
         names.check()
         assert not left & set(names.known)

@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 from tests.conditions import spin, until
 from tests.runtime.callers import runtime_of
+from tests.runtime.pinned import pin
 
 from millstream.runtime import (
     PREFER_LOCAL,
@@ -308,7 +309,7 @@ async def test_a_method_of_a_system_target_may_handle_groups(
 ) -> None:
     silo, gateways = cluster.silos[0], cluster.client.gateways
     silo.assembly.targets.add(Clerk())
-    gateways.known = [silo.gateway]
+    pin(cluster.client, silo.gateway)
     for _ in range(2):
         assert await gateways.ask("x", "$clerk", "", Clerk.target_specs["file"], (body,)) == 1
 

@@ -13,7 +13,14 @@ from millstream.runtime.tasks import Tasks
 from millstream.runtime.wire.connection import LocalEnd, Peer
 from millstream.runtime.wire.framing import FrameReader, frame
 from millstream.runtime.wire.greeting import Greeting, Identity, hello_of
-from millstream.runtime.wire.message import Call, Failure, Message, decode_messages, encode_messages
+from millstream.runtime.wire.message import (
+    Call,
+    Failure,
+    GatewayView,
+    Message,
+    decode_messages,
+    encode_messages,
+)
 from millstream.runtime.wire.outbox import Outbox
 from millstream.runtime.wire.secret import Secrets
 from millstream.runtime.wire.transport import LinkReceiver
@@ -98,6 +105,7 @@ class Office:
         self.calls: list[Call] = []
         self.greeted_by: list[Peer] = []
         self.left: list[Peer] = []
+        self.views: list[GatewayView] = []
 
     def serve(self, peer: Peer, call: Call, /) -> None:
         self.calls.append(call)
@@ -111,6 +119,9 @@ class Office:
 
     def leaving(self, peer: Peer, /) -> None:
         self.left.append(peer)
+
+    def told(self, peer: Peer, view: GatewayView, /) -> None:
+        self.views.append(view)
 
 
 def end_of(office: Office, secrets: Secrets = SECRET, **options: Any) -> LocalEnd:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.runtime.pinned import pin
 
 from millstream.runtime import PREFER_LOCAL, Grain, LocalCluster, Silo, SiloUnavailable, grain
 from millstream.runtime.calls.engine import CallEngine
@@ -138,7 +139,7 @@ async def test_a_gateway_lets_the_client_send_a_call_again_that_it_could_not_rel
     one, two = cluster.silos
     assert await two.grain(Desk, "a").where() == two.address
     assert await one.grain(Desk, "a").where() == two.address
-    cluster.client.gateways.known = [one.address]
+    pin(cluster.client, one.address)
     drop_connections(one.assembly.engine)
     closed = (
         close_as_they_open(one.assembly.engine, 1)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.conditions import until
+from tests.runtime.pinned import pin
 
 from millstream.runtime import (
     PREFER_LOCAL,
@@ -77,7 +78,7 @@ async def test_the_call_above_the_limit_is_refused_and_the_others_end(
 ) -> None:
     one, two = cluster.silos
     async with Client([two.gateway], options=RuntimeOptions()) as client:
-        client.gateways.known = [one.gateway if caller == "client" else two.gateway]
+        pin(client, one.gateway if caller == "client" else two.gateway)
         runtime: Any = two if caller == "silo" else client
         held = [asyncio.create_task(runtime.grain(Desk, f"{n}").stay()) for n in range(LIMIT)]
         await until(lambda: len(STARTED) == LIMIT)

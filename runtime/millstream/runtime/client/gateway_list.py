@@ -2,17 +2,20 @@
 
 Owns: `GatewayList`. Not: connections (`peers`), asking for the list (`gateways`). Invariants: what
 `connect` was given is never forgotten and comes last, with the addresses of gateways that the
-cluster told: whoever was restarted there may be known to nobody else. A gateway that said goodbye
-or was evicted is not used again. A name is `host:port@generation`, so one that was restarted at its
-address is another gateway.
+cluster told: whoever was restarted there may be known to nobody else. A list that is older than
+the latest one, or that of another membership table, changes nothing, unless no known gateway is
+left that could contradict it. A gateway that said goodbye or was evicted is not used again. A name
+is `host:port@generation`, so one that was restarted at its address is another gateway.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from millstream.runtime.cluster.ring import hash_of
 from millstream.runtime.wire.address import endpoint_of
+from millstream.runtime.wire.message import GatewayView
 
 __all__ = ["ADDRESSES_KEPT_MAX", "EVICTED_KEPT_MAX", "GatewayList"]
 
@@ -29,12 +32,24 @@ class GatewayList:
     `only`, the one of `known` if there are no others, else empty.
     """
 
-    __slots__ = ("_evicted", "_last", "_leaving", "_told", "given", "known", "only")
+    __slots__ = (
+        "_evicted",
+        "_last",
+        "_leaving",
+        "_table_id",
+        "_told",
+        "_version",
+        "given",
+        "known",
+        "only",
+    )
 
     def __init__(self, given: Sequence[str]) -> None:
         self.given = list(dict.fromkeys(given))
         self.known: list[str] = []
         self.only = ""
+        self._table_id: str | None = None  # of the silos that told
+        self._version = -math.inf  # of the latest list
         self._leaving: set[str] = set()
         self._evicted: dict[str, None] = {}  # by age
         self._told: list[str] = []  # addresses, the latest first
@@ -51,13 +66,29 @@ class GatewayList:
         start = hash_of(name) % len(known)
         return [*known[start:], *known[:start], *self._last]
 
-    def learn(self, found: Sequence[str]) -> None:
-        """The cluster's gateways, as one of them sees it; it may not know yet who leaves."""
-        if found:
+    def learn(self, view: GatewayView, table_id: str) -> None:
+        """The cluster's gateways, as one of them sees it; it may not know yet who leaves.
+
+        Args:
+            table_id: names the membership table that this gateway follows.
+        """
+        found = view.gateways
+        if self._table_id is None:
+            self._table_id = table_id
+        if found and table_id == self._table_id and view.version >= self._version:
+            self._version = view.version
             self._keep(found)
             self._leaving.intersection_update(found)
             unusable = self._leaving | self._evicted.keys()
             self._know([name for name in found if name not in unusable])
+
+    def start_over(self, view: GatewayView, table_id: str) -> None:
+        """A list that is believed whatever was known, since no known gateway answers.
+
+        After a backup was restored, the silos follow another table, or one of lower versions.
+        """
+        self._table_id, self._version = table_id, -math.inf
+        self.learn(view, table_id)
 
     def leave(self, name: str) -> None:
         """A gateway said goodbye."""

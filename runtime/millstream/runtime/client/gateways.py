@@ -34,7 +34,7 @@ from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.turns.run import Turns
 from millstream.runtime.wire.connection import Peer
-from millstream.runtime.wire.message import Call, Failure
+from millstream.runtime.wire.message import Call, Failure, GatewayView
 from millstream.runtime.wire.peers import Peers
 
 from .gateway_list import GatewayList
@@ -77,10 +77,6 @@ class Gateways:
     def known(self) -> list[str]:
         """The gateways that the cluster told, without those that leave."""
         return self._list.known
-
-    @known.setter
-    def known(self, found: Sequence[str]) -> None:
-        self._list.learn(found)
 
     # -- finding (`Locator`)
 
@@ -141,10 +137,14 @@ class Gateways:
         """The gateway stops: use others for new calls. It knows them best, and is connected."""
         self._list.leave(peer.name)
         try:
-            LastQuestion(self).ask(peer)
+            LastQuestion(self, peer).ask()
         except MillstreamError as error:
             log.info("gateway %s leaves, and could not be asked for others: %s", peer.name, error)
             self.want_list()
+
+    def told(self, peer: Peer, view: GatewayView, /) -> None:
+        """A gateway tells which gateways there are, asked or not."""
+        self._list.learn(view, peer.table_id)
 
     def serve(self, peer: Peer, call: Call, /) -> None:
         """Nothing can be called on a client."""
@@ -190,23 +190,30 @@ class Gateways:
     async def refresh(self) -> None:
         """Ask for the current list, one gateway after the other until one answers.
 
-        What the answer does not name is used as a last resort only, by its address. Raises
+        What the answer does not name is used as a last resort only, by its address. The answer of
+        a gateway that is not known is believed: those that are known were asked before. Raises
         SiloUnavailable.
         """
         failures: list[str] = []
         for gateway in self._list.order(""):
             try:
                 peer = self._peers.get(gateway)
-                found = await self.remote.call(peer, GatewayTarget.target_name, "", LIST_SPEC, ())
-            except MillstreamError as error:
+                view = await self.remote.call(peer, GatewayTarget.target_name, "", LIST_SPEC, ())
+            except (MillstreamError, TypeError) as error:  # TypeError: the answer is none
                 failures.append(str(error))
+                continue
+            if peer.name in self._list.known:
+                self._list.learn(view, peer.table_id)
             else:
-                self._list.learn(found)
-                return
+                self._list.start_over(view, peer.table_id)
+            return
         raise SiloUnavailable("; ".join(failures), may_have_run=False)
 
     async def keep_list(self) -> None:
-        """Ask for the list every 10 s, and when a gateway was lost; for ever."""
+        """Ask for the list every 10 s, and when a gateway was lost; for ever.
+
+        Gateways tell of changes unasked; whoever missed that finds out here.
+        """
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(GATEWAYS_EVERY_S):
@@ -306,21 +313,22 @@ class LastQuestion:
     Sent before its goodbye has been dealt with, so that the connection stays for the answer.
     """
 
-    __slots__ = ("_gateways",)
+    __slots__ = ("_gateways", "_peer")
 
-    def __init__(self, gateways: Gateways) -> None:
+    def __init__(self, gateways: Gateways, peer: Peer) -> None:
         self._gateways = gateways
+        self._peer = peer
 
-    def ask(self, peer: Peer) -> None:
+    def ask(self) -> None:
         """Send the question. Raises Overloaded, SiloUnavailable."""
         body = msgspec.Raw(LIST_SPEC.arguments.encode(()))
         ttl_s = self._gateways.options.call_timeout_s
         name, method = GatewayTarget.target_name, LIST_SPEC.wire_name
-        peer.send_call(Call(0, name, "", method, body, ttl_s, "", [], 0, None), self)
+        self._peer.send_call(Call(0, name, "", method, body, ttl_s, "", [], 0, None), self)
 
     def reply(self, body: msgspec.Raw, /) -> None:
         try:
-            self._gateways.known = self._gateways.remote.take(LIST_SPEC, body)
+            self._gateways.told(self._peer, self._gateways.remote.take(LIST_SPEC, body))
         except TypeError as error:
             log.warning("a gateway that leaves: %s", error)
             self._gateways.want_list()

@@ -16,10 +16,11 @@ from millstream.runtime.definition.markers import open_to
 from millstream.runtime.errors import MillstreamError, SiloUnavailable
 from millstream.runtime.role import Role
 from millstream.runtime.tasks import Tasks
+from millstream.runtime.wire.message import GatewayView
 
 from .table import MemberInfo, Status, TableView, members_of
 
-__all__ = ["GatewayTarget", "Loads", "Watched"]
+__all__ = ["GatewayTarget", "Loads", "Watched", "gateways_seen_by"]
 
 log = logging.getLogger("millstream.gateway")
 
@@ -44,18 +45,13 @@ class GatewayTarget(SystemTarget):
         self._loads = loads
 
     @open_to(Role.CLIENT)
-    async def gateways(self) -> list[str]:
-        """The active silos that take clients, as `host:port@generation`.
-
-        Raises SiloUnavailable: this silo is no member yet. It may know nobody but silos that have
-        crashed, and a client that believed it would look for the cluster there.
-        """
-        own = self._members.view.row(self._me)
-        if own is None or own.status is Status.JOINING:
+    async def gateways(self) -> GatewayView:
+        """The active silos that take clients. Raises SiloUnavailable: this one is no member yet."""
+        seen = gateways_seen_by(self._me, self._members.view)
+        if seen is None:
             text = f"{self._me} is joining its cluster, and is no gateway yet: try again"
             raise SiloUnavailable(text, may_have_run=False)
-        rows = self._members.view.rows
-        return sorted(row.silo for row in rows if row.is_gateway and row.status is Status.ACTIVE)
+        return seen
 
     @open_to(Role.CLIENT)
     async def members(self) -> list[MemberInfo]:
@@ -71,6 +67,19 @@ class GatewayTarget(SystemTarget):
     async def load(self, silo: str, activations: int) -> None:
         """How many activations a silo has."""
         self._loads.learn(silo, activations)
+
+
+def gateways_seen_by(me: str, view: TableView) -> GatewayView | None:
+    """The active silos that take clients, sorted; None as long as the silo `me` is no member.
+
+    It may know nobody but silos that have crashed then, and a client that believed it would look
+    for the cluster there.
+    """
+    own = view.row(me)
+    if own is None or own.status is Status.JOINING:
+        return None
+    rows = [row for row in view.rows if row.is_gateway and row.status is Status.ACTIVE]
+    return GatewayView(view.version, sorted(row.silo for row in rows))
 
 
 class Loads:

@@ -1,7 +1,8 @@
 """Who has connected to this silo, and who leaves.
 
 Owns: the connections that others opened, the clients among them, the goodbyes said and heard. Not:
-connections to others (`peers`), what visitors call (`arrivals`). Invariants: an end that leaves in
+connections to others (`peers`), what visitors call (`arrivals`), what clients are told
+(`gateway_news`). Invariants: an end that leaves in
 order keeps its connection until its last call is answered; a silo can connect however many
 strangers and clients there are, since it is known for a silo only once it has greeted.
 """
@@ -14,8 +15,11 @@ from collections.abc import Callable, Collection, Iterable
 from millstream.runtime.cluster.table import Status, TableView
 from millstream.runtime.repeated import Repeated
 from millstream.runtime.wire.connection import LocalEnd, Peer
-from millstream.runtime.wire.message import Goodbye
+from millstream.runtime.wire.framing import FrameError
+from millstream.runtime.wire.message import GatewayView, Goodbye
 from millstream.runtime.wire.transport import Link
+
+from .gateway_news import GatewayNews
 
 __all__ = ["Visitors"]
 
@@ -45,6 +49,7 @@ class Visitors:
         self.clients: dict[str, Peer] = {}
         self.newcomers: dict[Peer, None] = {}
         self._silo_count = 0  # of `inbound`
+        self._news = GatewayNews(end, self.clients)
         self._leaving: set[str] = set()  # silos that were seen stopping
         self._is_gateway_open = True
         self._is_stopping = False
@@ -94,12 +99,17 @@ class Visitors:
         if peer.is_silo:
             self._leaving.add(peer.name)
 
+    def told(self, peer: Peer, view: GatewayView, /) -> None:
+        """A silo goes by its membership table, whatever others say. Raises FrameError."""
+        raise FrameError("it tells a silo of gateways, and only a silo may tell that to a client")
+
     def has_left(self, silo: str) -> bool:
         """Stopping silos take no new calls; what they still have moves soon."""
         return silo in self._leaving
 
     def follow(self, view: TableView, live: Collection[str]) -> None:
-        """Close the connections of silos that are not alive in a newer view."""
+        """Close the connections of silos that are not alive in a newer view; tell the clients."""
+        self._news.follow(view)
         self._leaving.update(view.with_status(Status.STOPPING))
         self._leaving &= {row.silo for row in view.rows}
         for peer in [*self._outgoing(), *self.inbound]:
@@ -130,5 +140,6 @@ class Visitors:
 
     def close(self) -> None:
         """Close what others opened."""
+        self._news.close()
         for peer in list(self.inbound):
             peer.close("the silo stops")

@@ -40,6 +40,7 @@ from .message import (
     Call,
     Cancel,
     Failure,
+    GatewayView,
     Goodbye,
     Message,
     Ping,
@@ -92,6 +93,10 @@ class Welcome(Protocol):
 
     def leaving(self, peer: Peer, /) -> None:
         """It stops: no new calls to it."""
+        ...
+
+    def told(self, peer: Peer, view: GatewayView, /) -> None:
+        """It tells which gateways there are. Raises FrameError: it has no business to."""
         ...
 
 
@@ -206,6 +211,9 @@ class Peer(Serving):
     Args:
         name: whom it leads to; empty for who connects to us.
         on_closed: told once, when it is closed.
+
+    Attributes: `is_silo`, `role` and `table_id` (the membership table that it follows), as the
+    other end has said in its greeting.
     """
 
     def __init__(self, end: LocalEnd, name: str, on_closed: Callable[[Peer], None]) -> None:
@@ -215,6 +223,7 @@ class Peer(Serving):
         self._on_closed = on_closed
         self.is_silo = True
         self.role = Role.SILO
+        self.table_id = ""
         self.is_leaving = False
         self._is_opener = bool(name)
         self._reader = FrameReader(min(GREETING_BYTES_MAX, end.options.frame_bytes_max))
@@ -271,6 +280,7 @@ class Peer(Serving):
         self._reader.limit_bytes = self._options.frame_bytes_max
         self._limit_to(hello.frame_bytes_max, hello.batch_messages_max)
         self.is_silo, self.role, self.name = hello.is_silo, role_in(hello), hello.sender
+        self.table_id = hello.table_id
         self._end.pulse.add(self)
         self._end.welcome.greeted(self)
         self._become_ready()
@@ -517,6 +527,8 @@ class Peer(Serving):
                 self._end.welcome.leaving(self)
                 # those that the greeting woke in this iteration send what they have first
                 self._loop.call_soon(self._finish_leaving)
+            case GatewayView():
+                self._end.welcome.told(self, message)
             case Unreadable():
                 self._refuse_unreadable(message)
             case _:

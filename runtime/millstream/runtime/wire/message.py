@@ -22,6 +22,7 @@ __all__ = [
     "Call",
     "Cancel",
     "Failure",
+    "GatewayView",
     "Goodbye",
     "Hello",
     "Message",
@@ -36,7 +37,7 @@ __all__ = [
     "encode_messages",
 ]
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 
 
 class Hello(msgspec.Struct, tag=0, array_like=True, frozen=True):
@@ -125,7 +126,15 @@ class Proof(msgspec.Struct, tag=8, array_like=True, frozen=True):
     digest: bytes
 
 
-Message = Hello | Call | Reply | Failure | Cancel | Redirect | Goodbye | Ping | Proof
+class GatewayView(msgspec.Struct, tag=9, array_like=True, frozen=True):
+    """The gateways of a cluster, `host:port@generation` each, in a version of the membership
+    table. A silo sends it to its clients, unasked and as an answer."""
+
+    version: int
+    gateways: list[str]
+
+
+Message = Hello | Call | Reply | Failure | Cancel | Redirect | Goodbye | Ping | Proof | GatewayView
 
 
 class Unreadable(NamedTuple):

@@ -84,7 +84,7 @@ class Peers:
     async def _open(self, silo: str, peer: Peer) -> None:
         try:
             link = await self._transport.connect(Address.parse(endpoint_of(silo)))
-        except SiloUnavailable as error:
+        except (SiloUnavailable, ValueError) as error:  # ValueError: a name that is no address
             self._note_refusal(silo)
             peer.close(str(error))
             return

@@ -4,7 +4,9 @@ Owns: the batch of this loop iteration, the calls outstanding, who waits until c
 the greeting, what is read (`connection`), where batches are cut (`batch`). Invariants: messages
 leave in the order in which they were given; all that is given in one loop iteration leaves in as
 few frames as the limits allow; a link that is full is given no more, so what waits here can still
-be withdrawn, and its bytes are counted; a message that cannot be encoded fails alone.
+be withdrawn, and its bytes are counted; a message that cannot be encoded fails alone. The one
+exception to the order is a message that a later one replaces: one of these waits at most, until all
+others are written.
 """
 
 from __future__ import annotations
@@ -70,6 +72,7 @@ class Sending:
         self._out: list[Message] = []
         self._sizes: list[int] = []  # bytes that each of them takes, at most
         self._out_bytes = 0
+        self._latest: Message | None = None  # replaced as long as it is not written
         self._kept: dict[int, Call] = {}  # calls that a full link left in `_out`, by id
         self._has_withdrawn = False  # calls in `_out` that are not sent any more
         self._written_bytes = 0
@@ -89,7 +92,7 @@ class Sending:
 
     def _become_ready(self) -> None:
         """Wake those who wait, in order; only then is the peer ready for newcomers."""
-        if self._out and self._is_writable:
+        if (self._out or self._latest) and self._is_writable:
             self.flush()
         if not (self._greeted and self._is_writable) or self.is_closed:
             self.is_ready = False
@@ -140,6 +143,7 @@ class Sending:
         unsent = {message.id for message in self._out if isinstance(message, Call)}
         calls, self._calls = self._calls, {}
         self._out, self._sizes, self._out_bytes, self._kept = [], [], 0, {}
+        self._latest = None
         for call_id, receiver in calls.items():
             is_sent = call_id not in unsent
             receiver.broken(SiloUnavailable(text, may_have_run=is_sent, silo=self.name))
@@ -159,6 +163,17 @@ class Sending:
         self._out.append(message)
         self._sizes.append(size_bytes)
         self._out_bytes += size_bytes
+
+    def send_latest(self, message: Message, size_bytes: int) -> None:
+        """Write a message of at most so many bytes once the link has taken all others.
+
+        Until then another one replaces it. Nothing is sent that the other end would not take.
+        """
+        if not self.is_closed and size_bytes + SPARE_BYTES <= self._peer_frame_max:
+            self._latest = message
+            if not self._is_marked:
+                self._is_marked = True
+                self._outbox.mark(self)
 
     def send_call(self, call: Call, receiver: AnswerReceiver, body_bytes: int | None = None) -> int:
         """Send a call; returns its id. `body_bytes`: of its body, where they are known.
@@ -219,7 +234,7 @@ class Sending:
     def flush(self) -> None:
         """Write what has collected, as few frames as the limits allow, while the link takes it."""
         self._is_marked = False
-        if not self._out or not self._greeted or self.is_closed:
+        if not (self._out or self._latest) or not self._greeted or self.is_closed:
             return
         if self._is_writable:
             if self._has_withdrawn:
@@ -231,6 +246,9 @@ class Sending:
                 self._write_some(out, sizes)
             elif out:
                 self._write(out)
+            if self._latest and self._is_writable:
+                latest, self._latest = self._latest, None
+                self._write([latest])
         if not self._is_writable:
             self._heed_answers()
 
