@@ -394,3 +394,31 @@ def test_a_cache_that_fills_has_all_of_its_room() -> None:
     assert cache.room() == (20, 99)
     cache.append(message_of(A, 1, b"x"))
     assert cache.room() == (19, 98)
+
+
+# --- streams without subscriptions ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("notes", ["none", "out_of_turn", "all"])
+def test_a_message_that_nobody_hears_is_done_and_takes_no_room(notes: Notes) -> None:
+    cache = QueueCache(CacheLimits(events_max=1), Token(1, 0), notes=notes)
+    cache.unheard[B] = 1
+    before = cache.moved
+    assert not cache.passes_by(message_of(A, 1, b"1"))
+    cache.append(message_of(A, 1, b"1"))
+    assert cache.passes_by(message_of(B, 2, b"2", b"3")) and cache.passes_by(message_of(B, 3))
+    assert (cache.events, cache.newest, cache.acked_upto()) == (1, Token(1, 3), Token(1, 0))
+    assert (cache.unheard_count, cache.purged, cache.moved) == (2, 3, before + 2)
+    assert cache.take_done() == ([] if notes == "none" else [Token(1, 2), Token(1, 3)])
+    assert cache.done_ranges(9) == [(Token(1, 2), Token(1, 3))]
+    cache.unpin(0)
+    assert cache.acked_upto() == Token(1, 3)
+    cache.append(message_of(A, 4, b"4"))
+    assert cache.acked_upto() == Token(1, 3)
+    cache.check()
+
+
+def test_a_message_of_another_era_than_the_one_in_which_nobody_heard_its_stream_is_kept() -> None:
+    cache = QueueCache(CacheLimits())
+    cache.unheard[A] = 1
+    assert not cache.passes_by(QueueMessage(A, Token(2, 1), (b"x",)))

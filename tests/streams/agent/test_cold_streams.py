@@ -55,7 +55,7 @@ class Desk:
         self.unpinned: list[int] = []
         self.implicit = ImplicitSet()
         clock: Any = SimpleNamespace(now=asyncio.get_running_loop().time, wall_s=lambda: 0.0)
-        cache: Any = SimpleNamespace(unpin=self.unpinned.append)
+        cache: Any = SimpleNamespace(unpin=self.unpinned.append, unheard={}, unheard_count=0)
         self.subscribers = Subscribers(
             cache,
             BehindBook(QueueCache(CacheLimits()), is_used=False),

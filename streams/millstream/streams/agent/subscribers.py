@@ -124,7 +124,6 @@ class Subscribers:
         self._lines = LineBudget()
         self._losses = losses or Losses()
         self._sent_before = SentBefore(sent)
-        self.unheard_count = 0
 
     def route(self, message: QueueMessage, index: int) -> None:
         """Give a message that was just appended to the subscriptions of its stream."""
@@ -156,7 +155,8 @@ class Subscribers:
             entry.spreading = self._tasks.start(giving)
             return
         if not entry.subscribers:
-            self.unheard_count += len(message.items)
+            self._cache.unheard_count += len(message.items)
+            self._cache.unheard[message.stream] = message.token.era
         if message.attempt and self._cache.gives_back:
             self._cache.slot(index).goes_back = len(entry.subscribers) == 1
         for subscriber in entry.subscribers.values():
@@ -392,6 +392,7 @@ class Subscribers:
         return known
 
     def _add(self, entry: StreamEntry, new: Subscriber) -> None:
+        self._cache.unheard.pop(new.stream, None)
         new.is_paused = entry.is_paused
         new.sent_upto = self._sent_before.take(new.key)
         entry.subscribers[new.id] = new
@@ -509,6 +510,7 @@ class Subscribers:
         """Forget streams that had no event since `before_s` and have nothing undelivered."""
         idle = [s for s, entry in self._streams.items() if entry.is_idle(before_s, self._losses)]
         for stream in idle:
+            self._cache.unheard.pop(stream, None)
             subscribers = self._streams.pop(stream).subscribers.values()
             self._losses.forget(stream, is_told=not any(one.gaps for one in subscribers))
 

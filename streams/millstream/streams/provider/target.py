@@ -173,7 +173,7 @@ def agent_stats(agent: PullingAgent, now_s: float) -> QueueStats:
         agent.read_count,
         agent.dispatch.delivered_count,
         agent.dispatch.given_up_count,
-        agent.subscribers.unheard_count,
+        agent.cache.unheard_count,
         agent.subscribers.stream_count,
         agent.dispatch.calls_out,
         max(0.0, now_s - (agent.cache.oldest_s or now_s)),

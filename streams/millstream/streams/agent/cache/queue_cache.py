@@ -66,6 +66,8 @@ class QueueCache:
         gives_back: bool = False,
     ) -> None:
         self.limits = limits
+        self.unheard: dict[StreamId, int] = {}  # streams without subscriptions, and in which era
+        self.unheard_count = 0  # events of them
         self._fills = limits.policy == "streams"  # it is read until it is full
         self.gives_back = gives_back
         self.has_tried = False  # has a message come that was tried before?
@@ -166,6 +168,18 @@ class QueueCache:
             for follower in self._followers.get(message.stream, ()):
                 follower.arrived(slot)
         return slot.index
+
+    def passes_by(self, message: QueueMessage) -> bool:
+        """Does nobody hear the message? Then it is done, and takes no room. Else: False."""
+        if self.unheard.get(message.stream) != message.token.era:
+            return False
+        self._newest = message.token
+        self.unheard_count += len(message.items)
+        self._left_events += max(1, len(message.items))
+        self.moved += 1
+        if self._notes != "none":
+            self._done.append(message.token)
+        return True
 
     def _has_room(self, slot: Slot) -> bool:
         """As `fits`, for a message that has been measured."""

@@ -457,16 +457,20 @@ class ReaderCore:
             return
         cache.purge()
         taken: list[QueueMessage] = []
-        first = cache.next_index
+        first, count = cache.next_index, 0
         for message in waiting:
-            if not cache.fits(message):
-                break
-            cache.append(message)
-            taken.append(message)
+            if not (cache.unheard and cache.passes_by(message)):
+                if not cache.fits(message):
+                    break
+                cache.append(message)
+                taken.append(message)
+            count += 1
             self.read_count += len(message.items)
+            if self._repeats_waiting:
+                self._repeats_waiting -= 1
+                self.repeats_upto = cache.next_index - 1
+        del waiting[:count]
         if taken:
-            del waiting[: len(taken)]
-            self._note_repeats(first, len(taken))
             self._out.append(Offer(taken, first))
             if self._relief is not None and cache.next_index - cache.left > len(taken):
                 self._out += self._relief.taken(taken)  # not for what is here alone
@@ -478,12 +482,6 @@ class ReaderCore:
             self._settling.give_back(tokens, 0.0, has_run=False)
             self._waiting.clear()
             self._repeats_waiting = 0
-
-    def _note_repeats(self, first: int, count: int) -> None:
-        repeated = min(count, self._repeats_waiting)
-        if repeated:
-            self._repeats_waiting -= repeated
-            self.repeats_upto = first + repeated - 1
 
     def _grant(self) -> tuple[int, int] | None:
         """What a read may bring now; None: nothing."""
