@@ -14,6 +14,7 @@ CLUSTER, SILO, CLIENT = "tests/runtime/cluster", "tests/runtime/silo", "tests/ru
 CONTRACTS, PUBLISHING = "tests/streams/contracts", "tests/streams/publishing"
 REWINDING, SPARK = "tests/streams/rewinding", "providers/pyspark_millstream"
 INDEX = "providers/millstream/providers/spark/index"
+RULES = "tests/streams/staging/test_coordinator_rules.py"
 STAGING = "tests/streams/staging/test_coordinator_model.py"
 REFUSED = "tests/streams/staging/test_refused.py"
 DESK = "tests/streams/staging/test_desk.py"
@@ -331,7 +332,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "staging": {
         f"{STREAMS}/staging/batch.py": (STAGING,),
-        f"{STREAMS}/staging/coordinator.py": (STAGING, REFUSED),
+        f"{STREAMS}/staging/coordinator.py": (RULES, STAGING, REFUSED),
         f"{STREAMS}/staging/desk.py": (REFUSED, DESK),
     },
     "consumer": {

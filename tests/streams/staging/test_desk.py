@@ -297,6 +297,81 @@ def test_what_was_decided_is_delivered_by_whoever_keeps_house_next() -> None:
     assert kept == {lane: [i for i in found if i[:1] == b"0"] for lane, found in expected().items()}
 
 
+def test_a_batch_that_is_aborted_takes_no_more_chunks_whichever_silo_is_asked() -> None:
+    async def go() -> list[object]:
+        world = World({})
+        spark = Spark(world)
+        manifests = [await spark.write_part(0, part) for part in range(PARTS)]
+        await world.desk.desk.abort(0)
+        world.new_desk()
+        names = [one.attempt for one in manifests if one is not None]
+        found = [await world.desk.desk.lease(name, 1) for name in names]
+        assert found == [Gone([name]) for name in names]
+        return [await world.desk.desk.begin("after", 0, 0)]
+
+    assert simulated(go) == [Begun()]
+
+
+def chunks_in(world: World) -> int:
+    return len(world.store.range("staged/default/chunk/", "", 100))
+
+
+def test_chunks_that_were_delivered_are_deleted_at_once_and_their_names_a_little_later() -> None:
+    async def go() -> None:
+        world = World({})
+        desk = world.desk
+        assert await Spark(world).try_batch(0)
+        assert chunks_in(world) == PARTS * CHUNKS
+        assert await desk.desk.keep_house() == pytest.approx(SWEEP_AFTER_S, abs=0.1)
+        assert chunks_in(world) == 0
+        state, _ = await world.new_desk().desk.state()
+        assert set(state.dropped.values()) == {0}, "their room is not free"
+        await put(desk, "u1", 0, Chunk("rows", LANES, []))  # the silo that stored it hung
+        await asyncio.sleep(SWEEP_AFTER_S + 1)
+        assert await desk.desk.keep_house() is None
+        assert chunks_in(world) == 0
+        state, _ = await world.new_desk().desk.state()
+        assert not state.has_staged
+
+    simulated(go)
+
+
+def test_an_attempt_that_went_silent_is_dropped_and_then_swept() -> None:
+    async def go() -> None:
+        world = World({})
+        desk = world.desk
+        assert await Spark(world).write_part(0, 0) is not None
+        assert await desk.desk.keep_house() == pytest.approx(SILENT_S, abs=0.1)
+        await asyncio.sleep(SILENT_S + 1)
+        assert await desk.desk.keep_house() == pytest.approx(SWEEP_AFTER_S, abs=0.1)
+        assert await desk.desk.lease("u1", 1) == Gone(["u1"])
+        assert chunks_in(world) == CHUNKS
+        await asyncio.sleep(SWEEP_AFTER_S + 1)
+        assert await desk.desk.keep_house() is None and chunks_in(world) == 0
+
+    simulated(go)
+
+
+def test_the_row_of_a_writer_that_is_used_once_is_removed_and_may_be_made_anew() -> None:
+    async def go() -> None:
+        world = World({})
+        desk, rows = world.desk.desk, StagedRows(world.store, "default")
+        await desk.keep_house()
+        await desk.begin("u", 0, 0, once=True)
+        await desk.abort(0)
+        await asyncio.sleep(SWEEP_AFTER_S + 1)
+        left_s = SILENT_S - SWEEP_AFTER_S - 1
+        assert await desk.keep_house() == pytest.approx(left_s, abs=0.1)
+        assert len(await rows.writers("", 10)) == 1
+        await asyncio.sleep(left_s)
+        assert await desk.keep_house() is None
+        assert await rows.writers("", 10) == []
+        assert await desk.begin("v", 0, 0) == Begun()
+        assert len(await rows.writers("", 10)) == 1
+
+    simulated(go)
+
+
 def test_a_chunk_that_is_stored_does_not_change() -> None:
     async def go() -> None:
         rows = StagedRows(MemoryStateStore(), "default")

@@ -24,8 +24,9 @@ from tests.streams.staging.test_desk import (
     simulated,
 )
 
-from millstream.runtime import QueueFull, StreamError
+from millstream.runtime import QueueFull, StorageUnavailable, StreamError
 from millstream.streams import OutMessage
+from millstream.streams.staging.batch import Manifest
 from millstream.streams.staging.coordinator import (
     SILENT_S,
     SWEEP_AFTER_S,
@@ -34,6 +35,7 @@ from millstream.streams.staging.coordinator import (
     Refused,
     Waiting,
 )
+from millstream.streams.staging.desk import STATUS_WAIT_S
 from millstream.streams.staging.rows import RefusedMessage
 from millstream.streams.staging.status import WriterStatus, status_of
 
@@ -215,6 +217,136 @@ def test_without_an_operator_the_batch_waits_with_its_cause_and_goes_on_when_the
     }
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+def test_whoever_looks_at_a_writer_has_its_batch_tried_for_a_second(is_full: bool) -> None:
+    """Its silo died, so no other one knows yet why the batch waits."""
+
+    async def go() -> tuple[WriterStatus, float]:
+        world = Fussy({}, {POISON[0]}, too_large=False)
+        desk, _ = await refused_batch(world)
+        await desk.tasks.aclose()
+        desk, loop = world.new_desk(), asyncio.get_running_loop()
+
+        async def full(messages: Sequence[OutMessage]) -> Any:
+            raise QueueFull("full")
+
+        if is_full:
+            desk.enqueue = full  # type: ignore[method-assign]
+        began_s = loop.time()
+        status = status_of("w", *await desk.desk.state())
+        took_s = loop.time() - began_s
+        await desk.tasks.aclose()
+        return status, took_s
+
+    status, took_s = simulated(go)
+    assert status.waiting == 0
+    assert status.refusal == ("" if is_full else "StreamError: no, never")
+    assert took_s == pytest.approx(STATUS_WAIT_S if is_full else 0.0, abs=0.1)
+
+
+def test_whoever_looks_at_a_writer_whose_batch_can_be_delivered_sees_it_delivered() -> None:
+    async def go() -> tuple[WriterStatus, WriterStatus]:
+        world = Fussy({}, {POISON[0]}, too_large=False)
+        desk, _ = await refused_batch(world)
+        await desk.tasks.aclose()
+        world.poison.clear()
+        desk = world.new_desk()
+        first = status_of("w", *await desk.desk.state())
+        again = status_of("w", *await desk.desk.state())
+        await desk.tasks.aclose()
+        return first, again
+
+    first, again = simulated(go)
+    assert first == again and first.waiting is None and first.refusal == ""
+
+
+async def refused_batch(world: Fussy) -> tuple[Desk, list[Manifest]]:
+    """A batch that is decided, and of which a queue refuses a message."""
+    spark = Spark(world)
+    manifests = [await spark.write_part(0, part) for part in range(PARTS)]
+    found = [one for one in manifests if one is not None]
+    assert isinstance(await world.desk.desk.commit(0, found, WAIT_S), Refused)
+    return world.desk, found
+
+
+def test_a_batch_is_told_as_waiting_while_its_end_cannot_be_stored() -> None:
+    async def go() -> WriterStatus:
+        world = Fussy({}, {POISON[0]}, too_large=False)
+        desk, _ = await refused_batch(world)
+        await desk.tasks.aclose()
+        world.poison.clear()
+        desk = world.new_desk()
+
+        async def away(*args: Any) -> Any:
+            raise StorageUnavailable("the store takes no writes")
+
+        desk.write = away  # type: ignore[method-assign]
+        status = status_of("w", *await desk.desk.state())
+        await desk.tasks.aclose()
+        return status
+
+    assert simulated(go).waiting == 0
+
+
+def test_a_refusal_is_forgotten_once_the_queue_only_asks_to_wait() -> None:
+    async def go() -> object:
+        world = Fussy({}, {POISON[0]}, too_large=False)
+        desk, manifests = await refused_batch(world)
+
+        async def full(messages: Sequence[OutMessage]) -> Any:
+            raise QueueFull("full")
+
+        desk.enqueue = full  # type: ignore[method-assign]
+        answer = await desk.desk.commit(0, manifests, WAIT_S)
+        await desk.tasks.aclose()
+        return answer
+
+    assert isinstance(simulated(go), Waiting)
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.2, 3.0])
+def test_whoever_asks_for_a_batch_waits_as_long_as_he_said(wait_s: float) -> None:
+    async def go() -> tuple[object, float]:
+        world = Fussy({}, {POISON[0]}, too_large=False)
+        desk, manifests = await refused_batch(world)
+
+        async def full(messages: Sequence[OutMessage]) -> Any:
+            raise QueueFull("full")
+
+        desk.enqueue = full  # type: ignore[method-assign]
+        loop, tasks = asyncio.get_running_loop(), len(asyncio.all_tasks())
+        began_s = loop.time()
+        answer = await desk.desk.commit(0, manifests, wait_s)
+        took_s = loop.time() - began_s
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == tasks  # nothing is left that waits
+        await desk.tasks.aclose()
+        return answer, took_s
+
+    answer, took_s = simulated(go)
+    assert isinstance(answer, Waiting) and took_s == pytest.approx(wait_s, abs=0.01)
+
+
+def test_whoever_asks_for_a_batch_has_it_tried_at_once_however_long_it_was_refused() -> None:
+    async def go() -> tuple[object, float]:
+        world = Fussy({}, {POISON[0]}, too_large=False)
+        desk, manifests = await refused_batch(world)
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(60.0)
+        steps = world.steps
+        while world.steps == steps:  # until just after a try
+            await asyncio.sleep(0.01)
+        world.poison.clear()
+        began_s = loop.time()
+        answer = await desk.desk.commit(0, manifests, 60.0)
+        took_s = loop.time() - began_s
+        await desk.tasks.aclose()
+        return answer, took_s
+
+    answer, took_s = simulated(go)
+    assert answer == Done(12) and took_s < 0.5
+
+
 def test_what_an_operator_gave_up_is_finished_by_whoever_keeps_house_next() -> None:
     """The silo dies as soon as the operator's word is stored."""
 
@@ -295,6 +427,25 @@ def test_what_was_given_up_before_is_forgotten_when_a_later_batch_is() -> None:
 
     (key,) = simulated(go)
     assert key.startswith(f"w/{1:020}/")
+
+
+def test_what_was_given_up_is_forgotten_with_a_writer_that_is_used_once() -> None:
+    async def go() -> None:
+        world = Fussy({}, set(POISON), too_large=False)
+        desk, _ = await refused_batch(world)
+        assert isinstance(await desk.desk.abandon(0, WAIT_S), Abandoned)
+        await desk.desk.begin("last", 1, 0, once=True)
+        await desk.desk.abort(1)
+        await desk.desk.keep_house()
+        assert world.store.range("staged/default/refused/", "", 1)
+        await asyncio.sleep(SWEEP_AFTER_S + 1)
+        await desk.desk.keep_house()
+        await asyncio.sleep(SILENT_S)
+        await desk.desk.keep_house()
+        await desk.tasks.aclose()
+        assert world.store.range("staged/default/", "", 1) == []
+
+    simulated(go)
 
 
 def test_storage_that_is_away_while_something_is_given_up_is_tried_again() -> None:

@@ -99,9 +99,8 @@ def check_manifests(manifests: Sequence[Manifest]) -> None:
         name, lanes = f"attempt {manifest.attempt!r}", manifest.lanes
         if len(set(lanes)) < len(lanes):
             raise ValueError(f"{name} names a lane twice: {', '.join(lanes)}")
-        if any(
-            len(counts) != len(lanes) or min(counts, default=0) < 0 for counts in manifest.chunks
-        ):
+        chunks = manifest.chunks
+        if any(len(counts) != len(lanes) or any(n < 0 for n in counts) for counts in chunks):
             raise ValueError(f"{name}: each chunk has one count, 0 or more, for each of its lanes")
     for what, names in (
         ("a part", [manifest.part for manifest in manifests]),
@@ -109,8 +108,8 @@ def check_manifests(manifests: Sequence[Manifest]) -> None:
     ):
         if len(set(names)) < len(names):
             raise ValueError(f"a batch has one attempt for each part; {what} is there twice")
-    chunks = sum(len(manifest.chunks) for manifest in manifests)
-    if chunks > CHUNKS_MAX:
+    count = sum(len(manifest.chunks) for manifest in manifests)
+    if count > CHUNKS_MAX:
         raise ValueError(
-            f"a batch of {chunks} chunks; CHUNKS_MAX is {CHUNKS_MAX}: write less at once"
+            f"a batch of {count} chunks; CHUNKS_MAX is {CHUNKS_MAX}: write less at once"
         )

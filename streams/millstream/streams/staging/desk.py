@@ -103,7 +103,7 @@ class WriterDesk:
         self._delivery: asyncio.Task[None] | None = None
         self._steps = 0  # chunks that were accepted, or messages of one that is settled
         self._refusal = ""  # why a queue refuses a message of the decided batch for good
-        self._told = ""  # the refusal that the log has
+        self._told: str  # the refusal of the present delivery that the log has
         self._is_refused = asyncio.Event()
         self._is_asked = asyncio.Event()  # somebody waits: try again at once
 
@@ -174,18 +174,16 @@ class WriterDesk:
             await self._settled(delivery, end_s)
             if self._refusal:
                 return Refused(answer.batch.number, self._refusal)
-            if not delivery.done() or self._loop.time() >= end_s:
+            if self._loop.time() >= end_s:
                 return Waiting(self._steps)
 
     async def _settled(self, delivery: asyncio.Task[None], end_s: float) -> None:
         """Wait until a delivery ends, or a queue refuses a message."""
         refused = self._loop.create_task(self._is_refused.wait())
         try:
-            await asyncio.wait(
-                [delivery, refused],
-                timeout=max(0.0, end_s - self._loop.time()),
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(end_s):
+                    await asyncio.wait([delivery, refused], return_when=asyncio.FIRST_COMPLETED)
         finally:
             refused.cancel()
 
@@ -211,7 +209,7 @@ class WriterDesk:
             await self._ask(lambda core, name=attempt: core.swept(name))  # type: ignore[misc]
         await self._forget()
         due_s = await self._ask(lambda core: core.next_due_s())
-        return None if due_s is None else max(0.0, due_s - self._loop.time())
+        return None if due_s is None else due_s - self._loop.time()
 
     async def _forget(self) -> None:
         """Remove the row of a writer that is over."""
