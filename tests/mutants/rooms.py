@@ -167,7 +167,10 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{BOOKIE}/watches.py": (f"{BOOKIES}/test_bookie.py",),
         f"{BOOKIE}/store.py": (f"{BOOKIES}/test_store.py", *OPENED),
     },
-    "metadata": {f"{LEDGER}/metadata/{name}.py": ROWS for name in ("ledgers", "rows", "witness")},
+    "metadata": {
+        f"{LEDGER}/metadata/ledgers.py": (f"{LEDGERS}/test_ledger_numbers.py", *ROWS),
+        **{f"{LEDGER}/metadata/{name}.py": ROWS for name in ("rows", "witness")},
+    },
     "protocol": {
         f"{LEDGER}/protocol/{name}.py": (f"{LEDGERS}/test_protocol_{name}.py",)
         for name in ("appending", "entry", "quorum", "record", "recovering")

@@ -105,12 +105,7 @@ class LedgerIds:
         if number < free:
             return None
 
-        def raised(found: Counter | None) -> Counter:
-            known = found or Counter(FIRST_LEDGER)
-            above = max(known.free, number + 1), max(known.closed, number + 1)
-            return msgspec.structs.replace(known, free=above[0], closed=above[1])
-
-        await self._counter.update("counter", raised)
+        await self._raise(free=number + 1, closed=number + 1)
         return free
 
     async def oldest(self, listed: int | None) -> int:
@@ -121,20 +116,26 @@ class LedgerIds:
         """
         found = await self._read()
         upto = min(found.free if listed is None else listed, found.gone + PROVED_MAX)
-        if upto <= found.gone:
-            return found.gone
-        await self._raise(upto, found.gone)
+        await self._raise(closed=upto)  # nobody makes one below it any more, so look now
         for number in range(found.gone, upto):
             if await self._rows.read(number) is not None:
                 upto = number
                 break
-        return (await self._raise(upto, upto)).gone
+        return (await self._raise(gone=upto)).gone
 
-    async def _raise(self, closed: int, gone: int) -> Counter:
+    async def _raise(
+        self, free: int = FIRST_LEDGER, closed: int = FIRST_LEDGER, gone: int = FIRST_LEDGER
+    ) -> Counter:
+        """Raise what is lower than that."""
+
         def raised(found: Counter | None) -> Counter:
             known = found or Counter(FIRST_LEDGER)
-            highest = max(known.closed, closed), max(known.gone, gone)
-            return msgspec.structs.replace(known, closed=highest[0], gone=highest[1])
+            return msgspec.structs.replace(
+                known,
+                free=max(known.free, free),
+                closed=max(known.closed, closed),
+                gone=max(known.gone, gone),
+            )
 
         return await self._counter.update("counter", raised)
 
