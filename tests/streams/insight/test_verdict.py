@@ -16,6 +16,7 @@ from millstream.streams import (
     StreamReport,
     SubscriptionReport,
 )
+from millstream.streams.insight.report import LetterReport
 from millstream.streams.insight.verdict import CHECKS, rate_of, verdict
 
 STREAM = StreamId("orders", "eu")
@@ -86,6 +87,45 @@ def test_what_stands_still_says_what_it_waits_for() -> None:
     check, text = found(cold)
     assert check == "standing_still"
     assert text == "All of orders/eu waits: its subscriptions are being asked for."
+
+
+def test_what_stands_still_is_told_after_ten_seconds_with_a_reason_of_500_characters() -> None:
+    assert found(with_subscription(state="ready", still_s=9.99))[0] == "nothing"
+    check, text = found(with_subscription(state="ready", still_s=10.0, reason="x" * 501))
+    assert check == "standing_still"
+    assert text.endswith(f"for 10.0 s: {'x' * 500}... (501 characters).")
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(1, "1"), (4, "4"), (5, "5 or more"), (6, "6 or more")]
+)
+def test_dead_letters_of_a_stream_are_counted_and_the_first_is_told(count: int, said: str) -> None:
+    letters = [LetterReport(f"s/{at}", "s", at + 3, f"ValueError: {at}") for at in range(count)]
+    check, text = found(replace(FINE, letters=letters))
+    assert check == "nothing"
+    assert text == (
+        "Nothing holds orders/eu up: 3 events of it are under way. Dead letters of it: "
+        f"{said}, such as s/0, given up after 3 attempts: ValueError: 0."
+    )
+
+
+@pytest.mark.parametrize(
+    ("lags", "said"),
+    [
+        (None, ""),
+        ([], ""),
+        ([0, 0], ""),
+        ([1, 1_200], ", and 1,200 events of it wait that were read"),
+        ([1], ", and 1 events of it wait that were read"),
+    ],
+)
+def test_a_stream_that_is_paused_tells_how_many_of_its_events_wait(
+    lags: list[int] | None, said: str
+) -> None:
+    subscriptions = None if lags is None else [replace(SUB, lag_events=lag) for lag in lags]
+    report = replace(FINE, is_paused=True, subscriptions=subscriptions)
+    text = f"orders/eu is paused by hand{said}. `resume_stream` lets it go on."
+    assert found(report) == ("stream_paused", text)
 
 
 def test_a_queue_that_cannot_be_read_says_what_its_adapter_raised() -> None:
@@ -228,6 +268,8 @@ def test_every_check_has_been_seen() -> None:
         ({"lag_s": 1.0, "event_s": 0.1}, "handler_slow"),
         ({"lag_s": 0.99, "event_s": 0.1}, "nothing"),
         ({"lag_s": 5.0, "event_s": 0.1, "state": "ready"}, "handler_slow"),
+        ({"lag_s": 10.0, "state": "unacked"}, "subscription_parked"),
+        ({"lag_s": 9.99, "state": "unacked"}, "nothing"),
     ],
 )
 def test_the_limits_of_the_checks(changes: dict[str, Any], check: str) -> None:

@@ -75,6 +75,23 @@ async def test_other_names_are_other_queues() -> None:
         await other.agree()
 
 
+class Called(HashRingMapper):
+    """A mapper whose name says what it does, which cannot be seen of its queues."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(queues=2)
+        self.name = name
+
+
+async def test_a_mapper_of_another_name_is_refused_though_its_queues_are_the_same() -> None:
+    store = MemoryStateStore()
+    await MapperRecords(store, "p", Called("by customer")).agree()
+    await MapperRecords(store, "p", Called("by customer")).agree()
+    for other in (Called("by region"), HashRingMapper(queues=2)):
+        with pytest.raises(ConfigError, match="mapper 'by customer', mapper epoch 1; this silo"):
+            await MapperRecords(store, "p", other).agree()
+
+
 class Late(MemoryStateStore):
     """Lets another go first at each read."""
 
