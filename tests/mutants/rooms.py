@@ -96,6 +96,7 @@ HANDLE = (
     f"{LEDGERS}/test_loss.py",
 )
 ROWS = (
+    f"{LEDGERS}/test_rows_steps.py",
     f"{LEDGERS}/test_metadata_rows.py",
     f"{LEDGERS}/test_witnessed_rows.py",
     f"{LEDGERS}/test_rows_put_back.py",
@@ -197,7 +198,6 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         },
     },
     "topic": {
-        f"{LEDGER}/metadata/rows.py": (f"{LEDGERS}/test_metadata_rows.py",),
         f"{LEDGER}/topic/form.py": (*APPENDING, *TOPIC_READING),
         f"{LEDGER}/topic/record.py": (
             f"{LEDGERS}/test_topic_tail.py",

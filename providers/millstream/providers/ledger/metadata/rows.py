@@ -17,7 +17,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from millstream.runtime import Conflict, Corrupt, Etag, Row, StorageUnavailable
-from millstream.runtime.extending import Sealed, seal, shown, unseal
+from millstream.runtime.extending import Sealed, seal, seal_content, shown, unseal
 
 from .metadata import Metadata
 from .witness import NO_BIRTH, Witness, refuse_older, witness_key
@@ -28,6 +28,7 @@ ROW_TRIES_MAX = 16
 """Tries of one change; some 10 s together."""
 ROWS_PER_SCAN = 500
 NO_FENCE = 0  # records hold terms and epochs of their own
+UNKNOWN = 0  # generation in a witness that demands none
 WITNESS = msgspec.msgpack.Decoder(Witness)
 
 
@@ -48,6 +49,13 @@ class Stored(NamedTuple, Generic[C]):
 
     value: C
     seal: Sealed
+    etag: Etag
+
+
+class Watching(NamedTuple):
+    """The content of a witness, with its etag."""
+
+    value: Witness
     etag: Etag
 
 
@@ -214,9 +222,8 @@ class Rows(Generic[K, T]):
             return
         witness = await store.read(key)
         if row is not None:
-            going = Witness(name, 0, birth_of(name, row), is_going=True)
-            data = seal(key, Sealed(1, going.birth, msgspec.msgpack.encode(going)))
-            etag = await store.write(key, data, None if witness is None else witness.etag, NO_FENCE)
+            going = Witness(name, UNKNOWN, birth_of(name, row), is_going=True)
+            etag = await self._write_witness(going, None if witness is None else witness.etag)
             await store.clear(name, row.etag, NO_FENCE)
             await store.clear(key, etag, NO_FENCE)
         elif witness is not None:
@@ -227,7 +234,7 @@ class Rows(Generic[K, T]):
         if witness is not None and witness.value.is_going:
             await self._end(name, witness)
 
-    async def _end(self, name: str, witness: Stored[Witness]) -> None:
+    async def _end(self, name: str, witness: Watching) -> None:
         """End a deletion that was begun; a row of a later creation stays."""
         row = await self._metadata.store.read(name)
         if row is not None and birth_of(name, row) == witness.value.birth:
@@ -236,7 +243,7 @@ class Rows(Generic[K, T]):
 
     # --- witnesses ---
 
-    async def _look(self, name: str) -> tuple[Stored[T] | None, Stored[Witness] | None]:
+    async def _look(self, name: str) -> tuple[Stored[T] | None, Watching | None]:
         """A row and its witness; only a witness that stays the same can accuse the row.
 
         Raises Corrupt; Conflict: others changed the row `ROW_TRIES_MAX` times meanwhile.
@@ -253,7 +260,7 @@ class Rows(Generic[K, T]):
                 refuse_older(witness.value, self._witness_key(name), found and found.seal)
         raise Conflict(f"{shown(name)}: others changed it {ROW_TRIES_MAX} times in one look")
 
-    async def _pin(self, name: str, row: Sealed, witness: Stored[Witness] | None) -> None:
+    async def _pin(self, name: str, row: Sealed, witness: Watching | None) -> None:
         """The witness knows of this version, or of a later one; unless the row was deleted."""
         new = Witness(name, row.generation, row.birth)
         for _ in range(ROW_TRIES_MAX):
@@ -264,35 +271,31 @@ class Rows(Generic[K, T]):
                     if found is None or found.seal.birth != row.birth:
                         return
                 if witness is not None and not witness.value.knows(new):
-                    await self._write_witness(name, new, witness)
+                    await self._write_witness(new, witness.etag)
                 return
             except Conflict:
                 witness = await self._witness(name)
         raise Conflict(f"{shown(name)}: others changed its witness {ROW_TRIES_MAX} times")
 
-    async def _reserved(self, name: str, witness: Stored[Witness] | None) -> Stored[Witness] | None:
+    async def _reserved(self, name: str, witness: Watching | None) -> Watching | None:
         """A witness of a row that may not be there yet; the one that is there, if there is one. So
         a witness that knows a version is only ever made of one, and a deletion sees all of them."""
         if not self._is_witnessed or witness is not None:
             return witness
-        return await self._write_witness(name, Witness(name, 0, NO_BIRTH), None)
+        reserved = Witness(name, UNKNOWN, NO_BIRTH)
+        return Watching(reserved, await self._write_witness(reserved, None))
 
-    async def _write_witness(
-        self, name: str, new: Witness, before: Stored[Witness] | None
-    ) -> Stored[Witness]:
-        row = Sealed(1, new.birth, msgspec.msgpack.encode(new))
-        if before is not None:
-            row = row._replace(generation=before.seal.generation + 1)
-        key, etag = self._witness_key(name), None if before is None else before.etag
-        stored = await self._metadata.store.write(key, seal(key, row), etag, NO_FENCE)
-        return Stored(new, row, stored)
+    async def _write_witness(self, new: Witness, expect: Etag | None) -> Etag:
+        key = self._witness_key(new.key)
+        data = seal_content(key, msgspec.msgpack.encode(new))
+        return await self._metadata.store.write(key, data, expect, NO_FENCE)
 
-    async def _witness(self, name: str) -> Stored[Witness] | None:
+    async def _witness(self, name: str) -> Watching | None:
         if not self._is_witnessed:
             return None
         key = self._witness_key(name)
         row = await self._metadata.store.read(key)
-        return None if row is None else opened(key, row, WITNESS)
+        return None if row is None else Watching(opened(key, row, WITNESS).value, row.etag)
 
     def _witness_key(self, name: str) -> str:
         return witness_key(self._metadata.prefix, name)
