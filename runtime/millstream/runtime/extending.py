@@ -20,6 +20,7 @@ from .codec.failures import answerable, describe
 from .codec.hooks import register_hook as register_opened
 from .codec.types import bare, named, union_members
 from .codec.unions import needs_wrappers
+from .damage import DamageLog
 from .definition.grain import Contract, is_reentrant, states_of
 from .definition.grain_type import GrainType
 from .definition.headers import check_headers
@@ -34,7 +35,7 @@ from .options import check_fields, check_kind
 from .plugins import load_plugin
 from .repeated import LineBudget
 from .role import Role
-from .sealing import Sealed, seal, seal_content, unseal
+from .sealing import Sealed, open_row, seal, seal_content, unseal
 from .silo.extended import ExtendedGrain, extension_at, extension_of, is_grain
 from .silo.part import SiloPart
 from .silo.services import (
@@ -58,6 +59,7 @@ __all__ = [
     "Budget",
     "Clock",
     "Codec",
+    "DamageLog",
     "Declaration",
     "DirLock",
     "Disk",
@@ -104,6 +106,7 @@ __all__ = [
     "marks_of",
     "named",
     "needs_wrappers",
+    "open_row",
     "open_to",
     "read_file",
     "refuse_stale",

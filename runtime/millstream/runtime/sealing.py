@@ -1,9 +1,9 @@
 """Stored rows as bytes that can be checked: what is written, under which key, and in which version.
 
-Owns: `Sealed`, `seal`, `unseal`. Pure. Not: which rows are sealed, and what is compared with a
-version (the owner of the rows). The check is XXH3 (docs/decisions/0013). Invariant: the check
-covers the key and every byte, so a row that was damaged, cut off, or stored under another key is
-never opened.
+Owns: `Sealed`, `seal`, `unseal`, `open_row`. Pure. Not: which rows are sealed, and what is compared
+with a version (the owner of the rows). The check is XXH3 (docs/decisions/0013). Invariant: the
+check covers the key and every byte, so a row that was damaged, cut off, or stored under another key
+is never opened.
 
     0  magic "MSrw" | generation u64 | birth u64 | check u64, XXH3-64 of the key's length u32, the
        key, the 20 bytes before the check, and the content
@@ -15,14 +15,18 @@ All integers are little-endian.
 from __future__ import annotations
 
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from msgspec import MsgspecError
+from msgspec.msgpack import Decoder
 from xxhash import xxh3_64
 
 from .errors import Corrupt
 from .text import shown
 
-__all__ = ["SEAL_BYTES", "Sealed", "seal", "seal_content", "unseal"]
+__all__ = ["SEAL_BYTES", "Sealed", "open_row", "seal", "seal_content", "unseal"]
+
+C = TypeVar("C")
 
 MAGIC = b"MSrw"
 FRONT = Struct("<4sQQ")
@@ -66,6 +70,26 @@ def unseal(key: str, data: bytes) -> Sealed:
         raise Corrupt(f"{text} {len(data)} bytes does not fit; {ADVICE}")
     _, generation, birth = FRONT.unpack(front)
     return Sealed(generation, birth, content)
+
+
+def open_row(key: str, data: bytes, decoder: Decoder[C]) -> C:
+    """What a row says that `seal_content` has sealed, or that version 0.1 has written bare.
+
+    Args:
+        decoder: of a struct or a list. A sealed row begins with an integer in MessagePack, so no
+            decoder of these takes a sealed row whose first bytes are damaged for a bare one.
+
+    Raises Corrupt: the row is damaged, or of a newer version.
+    """
+    is_sealed = data.startswith(MAGIC)
+    content = unseal(key, data).content if is_sealed else data
+    try:
+        return decoder.decode(content)
+    except (MsgspecError, ValueError) as error:
+        if is_sealed:
+            text = f"row {shown(key)} is whole, and not what this version writes: {error}; read it"
+            raise Corrupt(f"{text} with the newer version, or restore the row") from error
+        raise Corrupt(f"row {shown(key)} is damaged: {error}; {ADVICE}") from error
 
 
 ADVICE = "stop the processes that use the store, and restore all of the store from one backup"

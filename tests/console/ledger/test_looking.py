@@ -44,6 +44,43 @@ def test_topics_and_ledgers_are_listed(shop: Shop) -> None:
     assert all(one["bytes"] > 0 and one["under_replicated"] == "" for one in found["ledgers"])
 
 
+def test_damaged_rows_are_counted_named_and_left_out(shop: Shop) -> None:
+    found = shop.say("ls", "--json").value
+    (first, second), (topic, _) = (
+        [one["ledger"] for one in found["ledgers"]],
+        [one["topic"] for one in found["topics"]],
+    )
+    (bookie,) = (one["bookie"] for one in shop.say("bookies", "--json").value["bookies"])
+    assert found["damaged_rows"] == []
+
+    async def damage() -> None:
+        store = SqliteStateStore(shop.rows)
+        for name in (f"ledgers/{first:019d}", f"topics/{topic.replace('/', '%2F')}"):
+            row = await store.read(f"ledger/topics/{name}")
+            assert row is not None
+            await store.write(f"ledger/topics/{name}", row.data[:-1], row.etag, 0)
+        await store.aclose()
+
+    run(damage())
+    rows = [f"topics/{topic.replace('/', '%2F')}", f"ledgers/{first:019d}"]
+    said = shop.say("ls")
+    assert (
+        said.code == 0
+        and f"damaged rows, which are left out here: 2 ({', '.join(rows)})"
+        in (said.out.splitlines()[-1])
+    )
+    value = shop.say("ls", "--json").value
+    assert value["damaged_rows"] == rows
+    assert [one["ledger"] for one in value["ledgers"]] == [second]
+    assert shop.say("bookies").out.splitlines()[-1] == said.out.splitlines()[-1]
+    assert shop.say("bookies", "--json").value["damaged_rows"] == rows
+    for name in (topic, str(first)):
+        refused = shop.say("show", name)
+        assert refused.code == 1 and "Corrupt: row ledger/topics/" in refused.error
+    assert "there is no topic" in shop.say("show", "none").error
+    assert shop.say("bookies", "--drain", bookie).code == 1
+
+
 def test_one_topic_and_one_ledger_are_shown(shop: Shop) -> None:
     text = shop.say("show", "orders/0").out
     assert "epoch:" in text and "billing" in text and "sealed" in text

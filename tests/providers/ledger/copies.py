@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -47,6 +47,9 @@ class Around:
             name: BookieRecord(name, f"silo-{name}", 1, is_draining=one.is_leaving)
             for name, one in self._bookies.all.items()
         }
+
+    def unreadable(self) -> Collection[str]:
+        return ()
 
     def runs(self, bookie: str, /) -> bool:
         return not self._bookies.all[bookie].is_away

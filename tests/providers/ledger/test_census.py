@@ -26,7 +26,7 @@ from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, 
 from millstream.providers.ledger.serving.census import Census
 from millstream.providers.ledger.topic.listed import ListedLedgers
 from millstream.providers.ledger.topic.record import TopicRecord, topic_rows
-from millstream.runtime import Corrupt, MemoryStateStore
+from millstream.runtime import MemoryStateStore
 from millstream.runtime.extending import Tasks
 
 ALONE = Quorum(1, 1, 1)
@@ -139,16 +139,20 @@ async def test_what_a_topic_lists_is_kept_though_its_row_is_gone(
 
 
 @virtually
-async def test_a_ledger_whose_row_is_missing_against_its_witness_ends_the_collection() -> None:
+async def test_a_ledger_whose_row_is_missing_against_its_witness_is_kept_and_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     store, bookie = MemoryStateStore(), await opened(new_disk())
     one = Process(store, bookie, 1)
-    lost, kept = [await one.write() for _ in range(2)]
+    lost, kept, deleted = [await one.write() for _ in range(3)]
+    await one.ledgers.delete(deleted)
     key = f"ledger/c/ledgers/{lost:019d}"
     row = store.get(key)
     assert row is not None
     store.remove(key, row.etag, 0)
-    with pytest.raises(Corrupt, match=f"row {key} is missing"):
+    for _ in range(2):
         await one.census.collect(bookie)
+    assert caplog.text.count(f"row {key} is missing: its witness") == 1
     assert bookie.store.ledgers() == [lost, kept]
     await bookie.aclose()
 

@@ -36,9 +36,9 @@ async def show_bookies(arguments: argparse.Namespace) -> int:
         reports = list(map(report_facts, content.reports))
         scrubs = [scrub_facts(one) for one in content.scrubs]
         values = {"bookies": found, "copies": reports, "scrubs": scrubs}
-        print_json({"cluster": source.scope, **values})
+        print_json({"cluster": source.scope, **values, "damaged_rows": list(content.damaged)})
         return 0
-    print_lines(lines_of(found))
+    print_lines([*lines_of(found), *content.damage_lines()])
     for report in content.reports:
         print_lines(["", *lines_of_report(report, now_s)])
     for scrub in content.scrubs:
@@ -129,7 +129,11 @@ def state_of(content: Content, record: BookieRecord, ledgers: int) -> str:
     else:
         state = "writable" if record.is_writable else "read-only"
     if record.is_draining:
-        state += ", empty: may be removed" if not ledgers else f", {ledgers} ledgers to move"
+        unknown = content.damaged_in("ledgers/")
+        if ledgers or not unknown:
+            state += f", {ledgers} ledgers to move" if ledgers else ", empty: may be removed"
+        else:
+            state += f", {unknown} ledgers cannot be read: keep it"
     return state
 
 

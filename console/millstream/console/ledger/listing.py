@@ -27,9 +27,11 @@ async def show_list(arguments: argparse.Namespace) -> int:
     topics = [topic_facts(content, one) for one in content.topics.values()]
     ledgers = [ledger_facts(content, one, now_s) for one in content.ledgers.values()]
     if arguments.json:
-        print_json({"cluster": source.scope, "topics": topics, "ledgers": ledgers})
+        values = {"topics": topics, "ledgers": ledgers, "damaged_rows": list(content.damaged)}
+        print_json({"cluster": source.scope, **values})
         return 0
-    print_lines([*topic_table(topics), "", *ledger_table(content, ledgers)])
+    tables = [*topic_table(topics), "", *ledger_table(content, ledgers)]
+    print_lines([*tables, *content.damage_lines()])
     return 0
 
 

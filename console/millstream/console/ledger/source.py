@@ -12,29 +12,39 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
+from millstream.console.dead_letters import plain
 from millstream.providers.ledger.alone.process import OneProcess
 from millstream.providers.ledger.metadata.bookies import BookieRecord, bookie_rows
 from millstream.providers.ledger.metadata.ledgers import ledger_rows
-from millstream.providers.ledger.metadata.metadata import Metadata
+from millstream.providers.ledger.metadata.metadata import Metadata, key_part
+from millstream.providers.ledger.metadata.rows import Record, Rows
 from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.providers.ledger.recovery.report import RecoveryReport, report_rows
 from millstream.providers.ledger.scrubbing.report import ScrubReport, scrub_rows
 from millstream.providers.ledger.topic.cursors.cursor import CursorRecord, cursor_rows
 from millstream.providers.ledger.topic.record import TopicRecord, topic_rows
-from millstream.runtime import ConfigError, Env, StateStore
+from millstream.runtime import ConfigError, Corrupt, Env, StateStore
 from millstream.runtime.extending import load_plugin
 
 __all__ = ["Content", "Source", "near", "source_of"]
 
+T = TypeVar("T", bound=Record)
+
+DAMAGED_SHOWN_MAX = 20
+"""Damaged rows whose names are printed."""
 HIGHEST = chr(0x10FFFF)
 FOLDER = "ledger/"
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """All rows of one cluster's ledgers, each as it was when it was read."""
+    """All rows of one cluster's ledgers, each as it was when it was read.
+
+    `damaged`: what is wrong with those that cannot be read, by name, such as `topics/t`.
+    """
 
     topics: dict[str, TopicRecord]
     ledgers: dict[int, LedgerRecord]
@@ -42,15 +52,18 @@ class Content:
     cursors: dict[str, list[CursorRecord]]
     reports: list[RecoveryReport]
     scrubs: list[ScrubReport]
+    damaged: dict[str, Corrupt]
 
     def topic(self, name: str) -> TopicRecord:
-        """Raises LookupError, which names those that are near."""
+        """Raises LookupError, which names those that are near; Corrupt: its row is damaged."""
+        self._refuse_damaged(f"topics/{key_part(name)}")
         if name not in self.topics:
             raise LookupError(f"there is no topic {name!r}; {near(name, self.topics)}")
         return self.topics[name]
 
     def ledger(self, ledger: int) -> LedgerRecord:
-        """Raises LookupError, which names those that are near."""
+        """Raises LookupError, which names those that are near; Corrupt: its row is damaged."""
+        self._refuse_damaged(f"ledgers/{ledger:019d}")
         if ledger not in self.ledgers:
             others = sorted(self.ledgers, key=lambda one: (abs(one - ledger), one))[:3]
             known = ", ".join(map(str, sorted(others))) or "none"
@@ -59,12 +72,32 @@ class Content:
         return self.ledgers[ledger]
 
     def bookie(self, text: str) -> BookieRecord:
-        """By its UUID, or how that begins. Raises LookupError, which names those that are near."""
+        """By its UUID, or how that begins. Raises LookupError, which names those that are near;
+        Corrupt: its row is damaged."""
+        self._refuse_damaged(f"bookies/{text}")
         found = [name for name in self.bookies if text and name.startswith(text)]
         if len(found) != 1:
             what = f"{len(found)} bookies begin with" if found else "there is no bookie"
             raise LookupError(f"{what} {text!r}; {near(text, found or self.bookies)}")
         return self.bookies[found[0]]
+
+    def _refuse_damaged(self, row: str) -> None:
+        if row in self.damaged:
+            raise self.damaged[row]
+
+    def damaged_in(self, folder: str) -> int:
+        """How many rows of a folder are damaged, such as `ledgers/`."""
+        return sum(row.startswith(folder) for row in self.damaged)
+
+    def damage_lines(self) -> list[str]:
+        """How many rows are left out of what is printed, and some of their names; [] if none is.
+        The log says of each what is wrong."""
+        if not self.damaged:
+            return []
+        names, count = list(self.damaged), len(self.damaged)
+        shown = plain(", ".join(names[:DAMAGED_SHOWN_MAX]))
+        more = f" and {count - DAMAGED_SHOWN_MAX:,} more" if count > DAMAGED_SHOWN_MAX else ""
+        return ["", f"damaged rows, which are left out here: {count:,} ({shown}{more})"]
 
     def lost_bookies(self) -> set[str]:
         """Those that the last report says are lost."""
@@ -82,18 +115,26 @@ class Source:
     process: OneProcess
 
     async def content(self) -> Content:
-        """Read all of them. Raises StorageError."""
+        """Read all of them that can be read. Raises StorageError."""
         cursors: dict[str, list[CursorRecord]] = {}
-        async for cursor in cursor_rows(self.metadata).scan():
+        damaged: dict[str, Corrupt] = {}
+        for cursor in await self._all(cursor_rows(self.metadata), damaged):
             cursors.setdefault(cursor.topic, []).append(cursor)
         return Content(
-            {one.topic: one async for one in topic_rows(self.metadata).scan()},
-            {one.ledger: one async for one in ledger_rows(self.metadata).scan()},
-            {one.bookie: one async for one in bookie_rows(self.metadata).scan()},
+            {one.topic: one for one in await self._all(topic_rows(self.metadata), damaged)},
+            {one.ledger: one for one in await self._all(ledger_rows(self.metadata), damaged)},
+            {one.bookie: one for one in await self._all(bookie_rows(self.metadata), damaged)},
             cursors,
-            [one async for one in report_rows(self.metadata).scan()],
-            [one async for one in scrub_rows(self.metadata).scan()],
+            await self._all(report_rows(self.metadata), damaged),
+            await self._all(scrub_rows(self.metadata), damaged),
+            damaged,
         )
+
+    async def _all(self, rows: Rows[Any, T], damaged: dict[str, Corrupt]) -> list[T]:
+        scan = rows.scan()
+        found = [one async for one in scan]
+        damaged |= {f"{rows.folder}{name}": error for name, error in scan.damaged.items()}
+        return found
 
 
 @asynccontextmanager

@@ -176,9 +176,11 @@ class OwnLedgers:
             is_told = len(failed) == 1 and refused is not None  # a refusal names the file
             raise cls(str(first) if is_told else text) from first
         here = self._bookies.here()
-        ledgers = [record async for record in self._ledger_rows.scan()]
-        topics = [record async for record in self._topic_rows.scan()]
-        lack = unmet(ledgers, topics, usual, here)
+        ledger_scan, topic_scan = self._ledger_rows.scan(), self._topic_rows.scan()
+        ledgers = [record async for record in ledger_scan]
+        topics = [record async for record in topic_scan]
+        damaged = (str(e) for scan in (ledger_scan, topic_scan) for e in scan.damaged.values())
+        lack = next(damaged, "") or unmet(ledgers, topics, usual, here)
         if lack:
             raise cls(f"{text}; {lack}: mend that first, then open again") from first
         log.error("%s; topics are on %d directories until it can be", text, len(here))

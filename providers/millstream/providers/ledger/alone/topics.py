@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import unquote
 
 from millstream.providers.ledger.bookie.options import BookieOptions
 from millstream.providers.ledger.protocol.quorum import Quorum, check_quorum
@@ -301,9 +302,12 @@ class LedgerTopics:
         return await topics.open(part, await topics.last_epoch(part) + 1, options, settings)
 
     async def names(self) -> list[str]:
-        """All topics that there are, sorted. Raises StorageError."""
+        """All topics that there are, sorted, also those whose rows are damaged. Raises
+        StorageError."""
         self._refuse_closed()
-        return sorted([record.topic async for record in self._home.managed.scan()])
+        scan = self._home.managed.scan()
+        whole = [record.topic async for record in scan]
+        return sorted([*whole, *map(unquote, scan.damaged)])
 
     async def delete(self, name: str) -> None:
         """Delete a topic with all of its messages and subscriptions; again is harmless.

@@ -38,13 +38,13 @@ async def mark_draining(
         is_live: is a silo, by its address, there? Without it, rows are believed.
 
     Raises BookieAway: there is no such bookie; NotEnoughBookies: too few others can take what it
-    has; StorageError.
+    has; Corrupt: the row of a ledger is damaged, so nobody knows that; StorageError.
     """
     rows = bookie_rows(metadata)
     if is_draining:
         others = [
             record.bookie
-            async for record in rows.scan()
+            async for record in rows.scan()  # what is damaged does not count
             if record.bookie != bookie
             and record.is_writable
             and not record.is_draining
@@ -65,10 +65,13 @@ async def mark_draining(
 
 
 async def widest_with(metadata: Metadata, bookie: str) -> int:
-    """Over how many bookies the widest fragment that one is of is spread; 0: it is of none."""
-    widest = 0
-    async for record in ledger_rows(metadata).scan():
+    """Over how many bookies the widest fragment that one is of is spread; 0: it is of none. Raises
+    Corrupt: a row is damaged, which may be of a wider one."""
+    widest, scan = 0, ledger_rows(metadata).scan()
+    async for record in scan:
         for fragment in record.fragments:
             if bookie in fragment.bookies:
                 widest = max(widest, len(fragment.bookies))
+    for error in scan.damaged.values():
+        raise error
     return widest

@@ -14,6 +14,7 @@ import asyncio
 import msgspec
 
 from millstream.providers.ledger.protocol.record import LedgerRecord
+from millstream.runtime import Corrupt
 
 from .metadata import Metadata
 from .rows import Rows
@@ -112,16 +113,25 @@ class LedgerIds:
         """Below this number no ledger is there, nor will be. Raises StorageError.
 
         Args:
-            listed: the lowest number that a scan has shown, which may be a moment old.
+            listed: the lowest number that a scan has shown, which may be a moment old; 0: nobody
+                knows, and it is as it was.
         """
         found = await self._read()
         upto = min(found.free if listed is None else listed, found.gone + PROVED_MAX)
         await self._raise(closed=upto)  # nobody makes one below it any more, so look now
         for number in range(found.gone, upto):
-            if await self._rows.read(number) is not None:
+            if await self._may_be_there(number):
                 upto = number
                 break
         return (await self._raise(gone=upto)).gone
+
+    async def _may_be_there(self, ledger: int) -> bool:
+        """Has it a row, or one that is damaged?"""
+        try:
+            return await self._rows.read(ledger) is not None
+        except Corrupt as error:
+            self._rows.tell(ledger, error)
+            return True
 
     async def _raise(
         self, free: int = FIRST_LEDGER, closed: int = FIRST_LEDGER, gone: int = FIRST_LEDGER

@@ -19,13 +19,16 @@ one key, and no key is below another's folder; every operation has a token of it
 from __future__ import annotations
 
 import asyncio
+import logging
 from itertools import count
 from urllib.parse import quote
 
 from millstream.runtime import StateStore
-from millstream.runtime.extending import Backoff, Clock
+from millstream.runtime.extending import Backoff, Clock, DamageLog
 
 __all__ = ["Metadata", "key_part"]
+
+log = logging.getLogger("millstream.ledger")
 
 BETWEEN_TRIES = Backoff(first_s=0.005, ceiling_s=1.0)
 READABLE = " :@,;=+"  # beside letters, digits and _.-~
@@ -45,9 +48,11 @@ class Metadata:
         scope: tells clusters of ledgers in one store apart.
         clock: for back-offs and tokens.
         owner: who writes, such as the silo's address; for people who look at rows.
+
+    Attributes: `damage`, where whoever meets a damaged row, and goes on without it, says so.
     """
 
-    __slots__ = ("_clock", "_counter", "_mark", "_prefix", "_store")
+    __slots__ = ("_clock", "_counter", "_mark", "_prefix", "_store", "damage")
 
     def __init__(self, store: StateStore, scope: str, clock: Clock, owner: str = "") -> None:
         self._store = store
@@ -56,6 +61,7 @@ class Metadata:
         # the owner's name alone is no token: two parts of a silo may write one row
         self._mark = f"{owner}:{int(clock.uniform(0.0, TOKEN_HIGH)):012x}"
         self._counter = count(1)
+        self.damage = DamageLog(log)
 
     @property
     def store(self) -> StateStore:

@@ -5,7 +5,8 @@ Owns: `Rows`. Not: the form of a row (`millstream.runtime.sealing`), what a witn
 then, so no update of another is lost; a write whose answer was lost is recognised by the token in
 the row, and is not a failure (BookKeeper #1967). Should another have written on top of such a row
 before it was read again, the change is made once more: changes are such that this does no harm.
-A row that is damaged, missing or older than its witness is never given out.
+A row that is damaged, missing or older than its witness is never given out; a scan goes on behind a
+damaged one, and says which those are.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from millstream.runtime.extending import Sealed, seal, seal_content, shown, unse
 from .metadata import Metadata
 from .witness import NO_BIRTH, Witness, refuse_older, witness_key
 
-__all__ = ["ROWS_PER_SCAN", "ROW_TRIES_MAX", "Rows"]
+__all__ = ["ROWS_PER_SCAN", "ROW_TRIES_MAX", "Rows", "Scan"]
 
 ROW_TRIES_MAX = 16
 """Tries of one change; some 10 s together."""
@@ -59,6 +60,42 @@ class Watching(NamedTuple):
     etag: Etag
 
 
+class Scan(Generic[C]):
+    """The records of a folder, read in pages while they are asked for.
+
+    Attributes: `damaged`: the rows that were passed over until now, by their names behind the
+        folder. What they say is unknown: whoever deletes, counts or gives up by what a scan shows
+        must look here, too. The log names each row once.
+    """
+
+    __slots__ = ("_decoder", "_folder", "_metadata", "damaged")
+
+    def __init__(
+        self, metadata: Metadata, folder: str, decoder: msgspec.msgpack.Decoder[C]
+    ) -> None:
+        self._metadata = metadata
+        self._folder = folder
+        self._decoder = decoder
+        self.damaged: dict[str, Corrupt] = {}
+
+    async def __aiter__(self) -> AsyncIterator[C]:
+        after, damage = "", self._metadata.damage
+        while True:
+            page = await self._metadata.store.scan(self._folder, after, ROWS_PER_SCAN)
+            for name, row in page:
+                try:
+                    found = opened(name, row, self._decoder).value
+                except Corrupt as error:
+                    self.damaged[name.removeprefix(self._folder)] = error
+                    damage.tell(name, error)
+                    continue
+                damage.is_whole(name)
+                yield found
+            if len(page) < ROWS_PER_SCAN:
+                return
+            after = page[-1][0]
+
+
 class Rows(Generic[K, T]):
     """The rows of one folder, by key.
 
@@ -86,6 +123,11 @@ class Rows(Generic[K, T]):
         self._is_witnessed = is_witnessed
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(kind)
+
+    @property
+    def folder(self) -> str:
+        """Where the rows are, such as `ledgers/`."""
+        return self._folder
 
     async def read(self, key: K) -> T | None:
         """The stored value; None: there is no such row. Raises Corrupt, StorageError."""
@@ -135,21 +177,17 @@ class Rows(Generic[K, T]):
         name = self._key(key)
         await self._again(name, lambda: self._end_if_begun(name))
 
-    async def scan(self, within: str = "") -> AsyncIterator[T]:
-        """All records in the order of keys, read in pages; of those whose name begins so.
+    def scan(self) -> Scan[T]:
+        """All records in the order of keys, by `async for`, and the rows that are damaged.
 
         Of what changes meanwhile, what was or what is then. Witnesses are not read: an old row is
-        given as it is, and so is a row whose deletion stopped halfway. Raises Corrupt,
-        StorageError.
+        given as it is, and so is a row whose deletion stopped halfway. Raises StorageError.
         """
-        folder, after = self._metadata.key(self._folder + within), ""
-        while True:
-            page = await self._metadata.store.scan(folder, after, ROWS_PER_SCAN)
-            for name, row in page:
-                yield self._opened(name, row).value
-            if len(page) < ROWS_PER_SCAN:
-                return
-            after = page[-1][0]
+        return Scan(self._metadata, self._metadata.key(self._folder), self._decoder)
+
+    def tell(self, key: K, error: Corrupt) -> None:
+        """A read has found this row damaged, and its reader goes on without: say so, once."""
+        self._metadata.damage.tell(f"a read of {self._key(key)}", error)
 
     async def _run(
         self, key: K, change: Callable[[T | None], T | None], operation: str, pins: bool = True
@@ -302,13 +340,10 @@ class Rows(Generic[K, T]):
 
     async def _stored(self, name: str) -> Stored[T] | None:
         row = await self._metadata.store.read(name)
-        return None if row is None else self._opened(name, row)
+        return None if row is None else opened(name, row, self._decoder)
 
     def _key(self, key: K) -> str:
         return self._metadata.key(self._folder + self._name_of(key))
-
-    def _opened(self, name: str, row: Row) -> Stored[T]:
-        return opened(name, row, self._decoder)
 
 
 def opened(name: str, row: Row, decoder: msgspec.msgpack.Decoder[C]) -> Stored[C]:

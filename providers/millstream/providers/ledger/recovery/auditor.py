@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import msgspec
@@ -19,6 +19,7 @@ import msgspec
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.metadata import Metadata
+from millstream.providers.ledger.metadata.rows import Scan
 from millstream.providers.ledger.protocol.errors import LedgerError, LedgerGone
 from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.runtime import StorageError
@@ -49,6 +50,10 @@ class Surroundings(Protocol):
         """Their rows."""
         ...
 
+    def unreadable(self) -> Collection[str]:
+        """Bookies whose rows are damaged."""
+        ...
+
     def runs(self, bookie: str, /) -> bool:
         """Does a live silo run this one, which has a row?"""
         ...
@@ -61,7 +66,7 @@ class Surroundings(Protocol):
 class Records(Protocol):
     """The records of all ledgers. May raise StorageError."""
 
-    def scan(self) -> AsyncIterator[LedgerRecord]: ...
+    def scan(self) -> Scan[LedgerRecord]: ...
 
 
 class Auditor:
@@ -159,7 +164,8 @@ class Auditor:
         live = set(filter(self._around.runs, known))
         leaving = {name for name, record in known.items() if record.is_draining}
         before = dict(self._standings.all())
-        has_changed = self._standings.see(now_s, live, known.keys(), leaving)
+        unreadable = self._around.unreadable()
+        has_changed = self._standings.see(now_s, live, known.keys(), leaving, unreadable)
         was_acting, self._is_acting = self._is_acting, self._around.is_first()
         if self._is_acting and not was_acting:
             wall_s = self._context.clock.wall_s()
@@ -211,7 +217,8 @@ class Auditor:
         agenda, count, ledgers_of = self._agenda, 0, Counter[str]()
         room = len(self._context.bookies.writable())
         agenda.begin()
-        async for record in self._records.scan():
+        scan = self._records.scan()
+        async for record in scan:
             named = {name for one in record.fragments for name in one.bookies}
             if named.isdisjoint(self._standings.all()):
                 continue  # it is in another place
@@ -223,7 +230,9 @@ class Auditor:
                 await asyncio.sleep(0)
         self._ledgers_of = ledgers_of
         wall_s = self._context.clock.wall_s()
-        self._report = msgspec.structs.replace(self._report, ledgers=count, audited_s=wall_s)
+        self._report = msgspec.structs.replace(
+            self._report, ledgers=count, audited_s=wall_s, damaged=len(scan.damaged)
+        )
         return list(agenda.jobs())
 
     async def _work(self, jobs: deque[Job]) -> None:
@@ -246,7 +255,10 @@ class Auditor:
 
     def _tell_drained(self) -> None:
         """Say once of each bookie that it is empty."""
-        drained = {one.bookie for one in self.report().bookies if one.is_drained}
+        report = self.report()
+        if report.damaged:
+            return  # a ledger that cannot be read may need any bookie
+        drained = {one.bookie for one in report.bookies if one.is_drained}
         for bookie in sorted(drained - self._drained):
             log.info("bookie %s is drained: no ledger needs it; its directory may go", bookie)
         self._drained = drained

@@ -27,7 +27,7 @@ class BookieReport(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_drained(self) -> bool:
-        """May its directory be deleted?"""
+        """May its directory be deleted, if all rows of ledgers can be read?"""
         return self.standing == "leaving" and not self.ledgers
 
 
@@ -48,7 +48,8 @@ class RecoveryReport(msgspec.Struct, frozen=True, array_like=True):
     `ledgers`: that were looked at; `lacking`: that lack something now, `places` of fragments among
     them without a bookie that stays. `filled`, `entries`, `size_bytes`, `checked`, `ended`: since
     `since_s`, places that got another bookie, entries and bytes that were copied, entries that were
-    looked at where they belong, ledgers that were given an end.
+    looked at where they belong, ledgers that were given an end. `damaged`: ledgers whose rows
+    cannot be read, as of the last look; while there are any, no bookie is called drained.
     """
 
     place: str
@@ -67,6 +68,7 @@ class RecoveryReport(msgspec.Struct, frozen=True, array_like=True):
     bookies: tuple[BookieReport, ...] = ()
     stuck: tuple[Stuck, ...] = ()
     operation: str = ""
+    damaged: int = 0
 
 
 def report_rows(metadata: Metadata) -> Rows[str, RecoveryReport]:

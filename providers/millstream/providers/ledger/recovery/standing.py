@@ -2,7 +2,7 @@
 
 Owns: `Standing`, `Standings`. Invariants: a bookie is lost when nobody has run it for
 `lost_bookie_after_s` as this process has seen it, and at once no more when somebody does; one that
-was never seen is counted from when it was first asked for.
+was never seen is counted from when it was first asked for; one whose row is damaged is never lost.
 """
 
 from __future__ import annotations
@@ -42,14 +42,19 @@ class Standings:
         self._now_s = 0.0
 
     def see(
-        self, now_s: float, here: Collection[str], known: Collection[str], leaving: Collection[str]
+        self,
+        now_s: float,
+        here: Collection[str],
+        known: Collection[str],
+        leaving: Collection[str],
+        unreadable: Collection[str] = (),
     ) -> bool:
-        """Bookies that run now, all that have rows, and those that shall be emptied; has any
-        standing changed?"""
+        """Bookies that run now, all that have rows, those that shall be emptied, and those whose
+        rows are damaged; has any standing changed?"""
         self._now_s = now_s
         named = {*self._known, *here, *known}
         for bookie in named:
-            if bookie in here:
+            if bookie in here or bookie in unreadable:
                 self._away_since_s.pop(bookie, None)
             else:
                 self._away_since_s.setdefault(bookie, now_s)
@@ -60,7 +65,8 @@ class Standings:
     def _judged(self, bookie: str, here: Collection[str], leaving: Collection[str]) -> Standing:
         if bookie in here:
             return Standing.LEAVING if bookie in leaving else Standing.HERE
-        is_lost = self._now_s - self._away_since_s[bookie] >= self._lost_after_s
+        since_s = self._away_since_s.get(bookie, self._now_s)
+        is_lost = self._now_s - since_s >= self._lost_after_s
         return Standing.LOST if is_lost else Standing.AWAY
 
     def of(self, bookie: str) -> Standing:

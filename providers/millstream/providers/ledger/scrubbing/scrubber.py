@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -22,6 +22,7 @@ from millstream.providers.ledger.bookie.bookie import Bookie
 from millstream.providers.ledger.bookie.damage.checking import Checked, SegmentCheck
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.metadata.metadata import Metadata
+from millstream.providers.ledger.metadata.rows import Scan
 from millstream.providers.ledger.protocol.errors import BookieAway, BookieOverloaded, LedgerError
 from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.providers.ledger.recovery.options import RecoveryOptions
@@ -56,7 +57,7 @@ LOST_ADVICE += "`millstream ledger recover {} --accept-loss` gives the entry up"
 class Records(Protocol):
     """The records of all ledgers. May raise StorageError."""
 
-    def scan(self) -> AsyncIterator[LedgerRecord]: ...
+    def scan(self) -> Scan[LedgerRecord]: ...
 
 
 class Scrubber:
@@ -273,7 +274,7 @@ class Scrubber:
             await asyncio.sleep(BUSY_S)
 
     async def _compare(self, bookie: Bookie) -> None:
-        """Which entries does the bookie lack, by the records of all ledgers?"""
+        """Which entries does the bookie lack, by the records of all ledgers that can be read?"""
         async for record in self._records.scan():
             ledger = record.ledger
 

@@ -3,7 +3,8 @@
 Owns: `Census`. Not: what a bookie does with what is gone (`bookie.collection`). Invariants: a
 ledger counts as gone only if a read of its one row, made after the bookie was asked, finds none, no
 topic lists it, and its number was given out by these rows: after an older backup of them was
-restored, what they do not know is kept. Numbers below which all are gone are proved one by one
+restored, what they do not know is kept; a ledger whose row is damaged is kept, and while the row of
+a topic is damaged all ledgers are. Numbers below which all are gone are proved one by one
 (`LedgerIds.oldest`).
 """
 
@@ -30,8 +31,8 @@ NAME_BITS = 2.0**32
 class Listed(Protocol):
     """Knows which ledgers topics list. Every method may raise StorageError."""
 
-    async def all(self) -> Mapping[int, str]:
-        """All listed ledgers, each with its topic; as of a moment ago."""
+    async def all(self) -> Mapping[int, str] | None:
+        """All listed ledgers, each with its topic; as of a moment ago. None: not all are known."""
         ...
 
     async def damage(self, topic: str, ledger: int, /) -> Corrupt | None:
@@ -82,27 +83,35 @@ class Census:
         """Let a bookie forget what was deleted, and drop what is elsewhere. Raises BookieError,
         too."""
         free, kept, elsewhere = await self._ids.free(), set[int](), set[int]()
-        async for record in self._rows.scan():
+        scan = self._rows.scan()
+        async for record in scan:
             kept.add(record.ledger)
             if not record.needs(bookie.name):
                 elsewhere.add(record.ledger)
-
+        kept |= set(map(int, scan.damaged))
         listed = await self._listed.all()
 
         async def is_gone(ledger: int) -> bool:
             # a scan may be a moment old: what it shows is kept, what it does not is looked up
-            if ledger >= free or ledger in kept or await self._rows.read(ledger) is not None:
+            if listed is None or ledger >= free or ledger in kept or await self._has_row(ledger):
                 return False
             return ledger not in listed or not await self._is_damaged(listed[ledger], ledger)
 
         async def is_elsewhere(ledger: int) -> bool:
-            if ledger not in elsewhere:
-                return False
-            now = await self._rows.read(ledger)
-            return now is not None and not now.needs(bookie.name)
+            return ledger in elsewhere and await self._has_row(ledger, without=bookie.name)
 
-        oldest = await self._ids.oldest(min(kept | listed.keys(), default=None))
-        await bookie.collect(is_gone, oldest, is_elsewhere)
+        known = 0 if listed is None else min(kept | listed.keys(), default=None)
+        await bookie.collect(is_gone, await self._ids.oldest(known), is_elsewhere)
+
+    async def _has_row(self, ledger: int, without: str = "") -> bool:
+        """Has a ledger a row, damaged or not? `without`: one that is whole, and does not need this
+        bookie."""
+        try:
+            record = await self._rows.read(ledger)
+        except Corrupt as error:
+            self._rows.tell(ledger, error)
+            return not without
+        return record is not None and not (without and record.needs(without))
 
     async def _is_damaged(self, topic: str, ledger: int) -> bool:
         """Does a topic list a ledger whose row is gone?"""

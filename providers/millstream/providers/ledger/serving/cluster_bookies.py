@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from urllib.parse import unquote
 
 from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
 from millstream.providers.ledger.metadata.bookies import BookieRecord
@@ -86,6 +87,7 @@ class ClusterBookies:
         self._rows = rows
         self._place = place
         self._known: dict[str, BookieRecord] = {}
+        self._unreadable: set[str] = set()
         self._here: dict[str, Bookie] = {}
         self._looked_s = -LOOK_S
         self._looking = asyncio.Lock()
@@ -114,7 +116,11 @@ class ClusterBookies:
         async with self._looking:
             if self._clock.now() - self._looked_s < LOOK_AGAIN_S:
                 return
-            self._known = {record.bookie: record async for record in self._rows.scan()}
+            scan = self._rows.scan()
+            found = {record.bookie: record async for record in scan}
+            self._unreadable = set(map(unquote, scan.damaged))
+            # of a damaged row what it said before: its bookie has not gone
+            self._known = {b: r for b, r in self._known.items() if b in self._unreadable} | found
             self._looked_s = self._clock.now()
 
     async def _follow(self) -> None:
@@ -161,6 +167,10 @@ class ClusterBookies:
     def known(self) -> Mapping[str, BookieRecord]:
         """The rows of this place's bookies, as they were read last."""
         return {name: one for name, one in self._known.items() if one.place == self._place}
+
+    def unreadable(self) -> Collection[str]:
+        """Bookies whose rows are damaged, of whatever place."""
+        return self._unreadable
 
     def away(self, owner: str) -> list[str]:
         """Bookies that have run, and that no live silo runs now; of the directories of a silo, by

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 
 import msgspec
 
@@ -216,8 +215,17 @@ class HostedBookie:
         self._was_full = is_full
         if now_s >= self._collect_at_s:
             self._collect_at_s = now_s + (COLLECT_FULL_S if is_full else COLLECT_EVERY_S)
-            with suppress(BookieReadOnly):  # without any room nothing can be removed, either
-                await self._census.collect(bookie)
+            await self._collect(bookie)
+
+    async def _collect(self, bookie: Bookie) -> None:
+        """Remove what was deleted; without any room nothing can be removed, either."""
+        try:
+            await self._census.collect(bookie)
+        except BookieReadOnly:
+            return
+        except StorageError as error:
+            text = "%s: bookie %s keeps what was deleted until the rows of ledgers can be read: %s"
+            log.warning(text, self._path, bookie.name, error)
 
     async def _say(self, bookie: Bookie) -> None:
         """Write its row, if it has changed."""

@@ -22,14 +22,19 @@ class ListedLedgers:
     def __init__(self, metadata: Metadata) -> None:
         self._rows = topic_rows(metadata)
 
-    async def all(self) -> Mapping[int, str]:
-        """All listed ledgers, each with its topic; as of a moment ago."""
+    async def all(self) -> Mapping[int, str] | None:
+        """All listed ledgers, each with its topic; as of a moment ago. None: the row of a topic is
+        damaged, so nobody knows what else is listed."""
         scan = self._rows.scan()
-        return {span.ledger: one.topic async for one in scan for span in one.spans}
+        found = {span.ledger: one.topic async for one in scan for span in one.spans}
+        return None if scan.damaged else found
 
     async def damage(self, topic: str, ledger: int) -> Corrupt | None:
         """What is wrong with a ledger that has no row, and that a topic listed a moment ago; None:
         the topic lists it no more."""
-        record = await self._rows.read(topic)
+        try:
+            record = await self._rows.read(topic)
+        except Corrupt as error:
+            return error
         is_listed = record is not None and record.lists(ledger)
         return listed_and_gone(topic, ledger) if is_listed else None

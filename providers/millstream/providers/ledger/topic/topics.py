@@ -161,8 +161,8 @@ class Topics:
     async def sweep(self) -> int:
         """Delete ledgers of topics that no list has any more, or never had; how many.
 
-        They are left by a crash between two writes. Looks at the rows of all ledgers. Raises
-        StorageError.
+        They are left by a crash between two writes. Looks at the rows of all ledgers; those whose
+        row, or whose topic's row, is damaged stay. Raises StorageError.
         """
         deleted = 0
         async for record in self._rows.scan():
@@ -177,8 +177,6 @@ class Topics:
             if runs_here():
                 try:
                     await self.sweep()
-                except Corrupt as error:
-                    log.error("ledgers without a topic were not looked for: %s", error)
                 except StorageError as error:
                     log.info("ledgers without a topic were not looked for: %s", error)
 
@@ -186,7 +184,11 @@ class Topics:
         is_young = self._home.clock.wall_s() - record.created_s < ORPHAN_AFTER_S
         if is_young or not record.topic:
             return False
-        topic = await self._home.topics.read(record.topic)
+        try:
+            topic = await self._home.topics.read(record.topic)
+        except Corrupt as error:
+            self._home.topics.tell(record.topic, error)
+            return False
         if topic is None:
             return True
         if topic.lists(record.ledger):
