@@ -94,12 +94,25 @@ async def print_list(letters: DeadLetters, arguments: argparse.Namespace) -> int
     while left > 0:
         found = await letters.list(arguments.subscription, after=after, limit=min(left, LINES_MAX))
         if not found:
-            return 0
+            return await tell_damaged(letters, arguments)
         for letter in found:
             print(line(letter))
         after, left = found[-1].id, left - len(found)
     print(f"there may be more: --after '{plain(after)}'", file=sys.stderr)
-    return 0
+    return await tell_damaged(letters, arguments)
+
+
+async def tell_damaged(letters: DeadLetters, arguments: argparse.Namespace) -> int:
+    """Say which letters are damaged, and in no list; 1: some are."""
+    found = await letters.damaged(arguments.subscription, limit=LINES_MAX)
+    if not found:
+        return 0
+    count = f"{len(found)}{' or more' if len(found) == LINES_MAX else ''}"
+    text = f"damaged, and not listed: {count}; `show ID` says what is wrong, `delete ID` forgets it"
+    fail(text, 1)
+    for letter_id in found:
+        print(plain(letter_id), file=sys.stderr)
+    return 1
 
 
 async def do_each(letters: DeadLetters, arguments: argparse.Namespace) -> int:

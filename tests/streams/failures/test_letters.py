@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from tests.conditions import spin
 
-from millstream.runtime import Conflict, MemoryStateStore
+from millstream.runtime import Conflict, Corrupt, MemoryStateStore
 from millstream.streams import DeadLetter, DeadLetters, DeliveryFailure, StreamId, Token
 from millstream.streams.agent.delivery.giving_up import ERROR_CHARS_MAX, error_text
 from millstream.streams.contracts.message import OutMessage, ProducerMark
@@ -215,3 +216,61 @@ async def test_one_that_somebody_else_deletes_meanwhile_is_not_there() -> None:
     rows = LetterRows(Overtaken(), "p")
     await rows.put(letter(1))
     assert not await letters_over(rows).delete(letter(1).id)
+
+
+def damage(store: MemoryStateStore, one: DeadLetter) -> str:
+    """Flip the last bit of a letter's row; its key."""
+    key = f"dead/p/{one.id}"
+    row = store.get(key)
+    assert row is not None
+    store.put(key, row.data[:-1] + bytes([row.data[-1] ^ 1]), row.etag, 0)
+    return key
+
+
+async def test_a_damaged_letter_is_named_and_the_others_are_listed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryStateStore()
+    rows, redriver = LetterRows(store, "p"), Nobody()
+    given = [letter(seq) for seq in range(1, 41)]
+    for one in given:
+        await rows.put(one)
+    damaged = [given[0], *given[10:30]]  # more than one page in a row
+    keys = [damage(store, one) for one in damaged]
+    whole = [one for one in given if one not in damaged]
+    letters = letters_over(rows, redriver)
+    assert await letters.list(limit=100) == whole
+    assert [one async for one in letters.all()] == whole
+    assert await letters.list(limit=12) == whole[:12]
+    ids = [one.id for one in damaged]
+    assert await letters.damaged() == ids and await letters.damaged("t") == []
+    assert await letters.damaged(after=ids[0], limit=3) == ids[1:4]
+    for key in keys:
+        assert caplog.text.count(f"row {key} is damaged") == 1
+    for act in (letters.get, letters.redrive):
+        with pytest.raises(Corrupt, match=f"row {keys[0]} is damaged"):
+            await act(ids[0])
+    assert not redriver.redriven
+    assert await letters.delete(ids[0]) and await letters.damaged() == ids[1:]
+
+
+async def test_no_flipped_bit_gives_another_letter() -> None:
+    store = MemoryStateStore()
+    rows = LetterRows(store, "p")
+    await rows.put(letter(1))
+    key = f"dead/p/{letter(1).id}"
+    row = store.get(key)
+    assert row is not None
+    etag = row.etag
+    for bit in range(8 * len(row.data)):
+        data = bytearray(row.data)
+        data[bit // 8] ^= 1 << bit % 8
+        etag = store.put(key, bytes(data), etag, 0)
+        with pytest.raises(Corrupt, match=r"^row dead/p/"):
+            await rows.get(letter(1).id)
+
+
+async def test_a_letter_that_was_written_bare_is_read() -> None:
+    store = MemoryStateStore()
+    store.put(f"dead/p/{letter(1).id}", msgspec.msgpack.encode(letter(1)), None, 0)
+    assert await letters_over(LetterRows(store, "p")).list() == [letter(1)]

@@ -17,6 +17,7 @@ from millstream.runtime import (
     Silo,
     StorageUnavailable,
 )
+from millstream.runtime.extending import unseal
 from millstream.streams import Event, PersistentStreams, StreamNamespace, subscribe
 from millstream.streams.ownership.record import QueueRecord, QueueState
 
@@ -73,7 +74,8 @@ def silo_on(store: SlowStore) -> Silo:
 
 async def records(store: SlowStore) -> list[QueueRecord]:
     rows = await store.scan("queue/default/", "", 100)
-    return [msgspec.msgpack.decode(row.data, type=QueueRecord) for _, row in rows]
+    datas = [unseal(key, row.data).content for key, row in rows]
+    return [msgspec.msgpack.decode(data, type=QueueRecord) for data in datas]
 
 
 @pytest.mark.one_in(2)

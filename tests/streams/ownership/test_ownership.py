@@ -9,6 +9,7 @@ import pytest
 
 from millstream.runtime.definition.storage import MemoryStateStore
 from millstream.runtime.errors import ConfigError, Conflict, StorageError
+from millstream.runtime.extending import unseal
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.decision import (
     Acquire,
@@ -410,7 +411,8 @@ async def test_store_gives_back_what_was_written_under_its_key() -> None:
     assert await store.read("q-0") == StoredRecord(full, etag)
     ((key, row),) = await rows.scan("", "", 10)
     assert (key, row.fence) == ("queue/orders/q-0", 0)
-    assert msgspec.msgpack.decode(row.data)["frontier"] == [1, 2**64 - 1, 3]
+    content = unseal(key, row.data).content
+    assert msgspec.msgpack.decode(content)["frontier"] == [1, 2**64 - 1, 3]
 
 
 async def test_store_refuses_a_write_that_expects_another_version() -> None:

@@ -27,6 +27,9 @@ class LetterCalls(Protocol):
     def page(
         self, subscription: str, stream: StreamId | None, after: str, limit: int, /
     ) -> Coroutine[Any, Any, Sequence[DeadLetter]]: ...
+    def damaged(
+        self, subscription: str, stream: StreamId | None, after: str, limit: int, /
+    ) -> Coroutine[Any, Any, Sequence[str]]: ...
     def get(self, letter_id: str, /) -> Coroutine[Any, Any, DeadLetter]: ...
     def delete(self, letter_id: str, /) -> Coroutine[Any, Any, bool]: ...
     def redrive(self, letter_id: str, /) -> Coroutine[Any, Any, None]: ...
@@ -58,9 +61,24 @@ class DeadLetters:
             limit: letters at most, 1 to 1,000. A list has at most 1 MiB, or one letter: it may be
                 shorter than the limit; only an empty one is the end.
 
-        Raises ValueError.
+        Letters whose rows are damaged are in no list: `damaged` gives their ids. Raises ValueError.
         """
         return await self._calls.page(subscription, stream, after, limit)
+
+    async def damaged(
+        self,
+        subscription: str = "",
+        *,
+        stream: StreamId | None = None,
+        after: str = "",
+        limit: int = 100,
+    ) -> Sequence[str]:
+        """Ids of letters whose rows are damaged; arguments and errors as those of `list`.
+
+        `get` of such an id raises Corrupt, which says what is wrong; `delete` forgets the letter.
+        Costs a read of all letters, until there are so many.
+        """
+        return await self._calls.damaged(subscription, stream, after, limit)
 
     async def all(
         self, subscription: str = "", *, stream: StreamId | None = None
@@ -73,7 +91,7 @@ class DeadLetters:
             after = found[-1].id
 
     async def get(self, letter_id: str, /) -> DeadLetter:
-        """One letter, by its id. Raises LookupError."""
+        """One letter, by its id. Raises LookupError, Corrupt (its row is damaged)."""
         return await self._calls.get(letter_id)
 
     async def delete(self, letter_id: str, /) -> bool:
@@ -101,6 +119,12 @@ class GatewayLetters:
         self, subscription: str, stream: StreamId | None, after: str, limit: int, /
     ) -> Coroutine[Any, Any, Sequence[DeadLetter]]:
         method = DeadLettersTarget.page
+        return self._gateway.call("", self._target, method, subscription, stream, after, limit)
+
+    def damaged(
+        self, subscription: str, stream: StreamId | None, after: str, limit: int, /
+    ) -> Coroutine[Any, Any, Sequence[str]]:
+        method = DeadLettersTarget.damaged
         return self._gateway.call("", self._target, method, subscription, stream, after, limit)
 
     def get(self, letter_id: str, /) -> Coroutine[Any, Any, DeadLetter]:

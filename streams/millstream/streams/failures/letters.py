@@ -2,17 +2,20 @@
 
 Owns: their rows and ids. Not: when they are written (`agent`), who may ask for them (`target`).
 Invariants: a letter is never replaced by another; where tokens stay, storing one again is harmless;
-where they do not, each has an id of its own, so that none is taken for known.
+where they do not, each has an id of its own, so that none is taken for known; a row is sealed, and
+one that is damaged is listed as such and never given out.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from urllib.parse import quote
 
 import msgspec
 
-from millstream.runtime import Conflict, StateStore
+from millstream.runtime import Conflict, Corrupt, StateStore
+from millstream.runtime.extending import DamageLog, open_row, seal_content
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import OutMessage
 from millstream.streams.contracts.token import Token
@@ -20,6 +23,8 @@ from millstream.streams.contracts.token import Token
 from .handler import DeliveryFailure
 
 __all__ = ["LETTERS_MAX", "OUTBOX", "DeadLetter", "LetterRows", "letter_id", "unsent_letter"]
+
+log = logging.getLogger("millstream.streams")
 
 LETTERS_MAX = 1_000  # that one `list` may ask for
 LIST_BYTES_MAX = 1 << 20  # of letters in one list, and half of a frame; one may be larger
@@ -83,11 +88,14 @@ class LetterRows:
         self._store = store
         self._list_bytes_max = min(LIST_BYTES_MAX, frame_bytes_max // 2)
         self._prefix = f"dead/{provider}/"
+        self._decoder = msgspec.msgpack.Decoder(DeadLetter)
+        self._damage = DamageLog(log)
 
     async def put(self, letter: DeadLetter) -> None:
         """Store a letter under its id; storing it again is harmless. Raises StorageUnavailable."""
         try:
-            key, data = f"{self._prefix}{letter.id}", msgspec.msgpack.encode(letter)
+            key = f"{self._prefix}{letter.id}"
+            data = seal_content(key, msgspec.msgpack.encode(letter))
             await self._store.write(key, data, None, NO_FENCE)
         except Conflict:
             return  # stored by an earlier try whose answer was lost
@@ -95,37 +103,70 @@ class LetterRows:
     async def list(
         self, subscription: str, stream: StreamId | None, after: str, limit: int
     ) -> Sequence[DeadLetter]:
-        """Up to `limit` letters behind the id `after`, in the order of ids; [] at the end."""
-        parts = [subscription] if stream is None else [subscription, *stream]
-        prefix = self._prefix + "".join(f"{quote(part, safe=SAFE)}/" for part in parts if part)
+        """Up to `limit` letters behind the id `after`, in the order of ids; [] at the end.
+
+        Those that are damaged are left out (`damaged`), and the log names them. Raises
+        StorageError.
+        """
+        prefix = self._prefix_of(subscription, stream)
         last = f"{self._prefix}{after}" if after else ""
         found: list[DeadLetter] = []
         size_bytes = 0
         while len(found) < limit:
             count = min(ROWS_PER_SCAN, limit - len(found))
             rows = await self._store.scan(prefix, last, count)
-            for key, row in rows:
-                size_bytes += len(row.data)
+            for last, row in rows:
+                letter = self._whole(last, row.data)
+                size_bytes += 0 if letter is None else len(row.data)
                 if found and size_bytes > self._list_bytes_max:
                     return found
-                found.append(self._decode(key, row.data))
-                last = key
+                found += () if letter is None else (letter,)
             if len(rows) < count:
                 break
         return found
 
+    async def damaged(
+        self, subscription: str, stream: StreamId | None, after: str, limit: int
+    ) -> Sequence[str]:
+        """Ids of up to `limit` letters behind the id `after` whose rows are damaged. Reads all
+        letters until there are so many. Raises StorageError."""
+        prefix = self._prefix_of(subscription, stream)
+        last = f"{self._prefix}{after}" if after else ""
+        found: list[str] = []
+        while rows := await self._store.scan(prefix, last, ROWS_PER_SCAN):
+            for last, row in rows:
+                if self._whole(last, row.data) is None:
+                    found.append(last.removeprefix(self._prefix))
+                if len(found) == limit:
+                    return found
+        return found
+
+    def _prefix_of(self, subscription: str, stream: StreamId | None) -> str:
+        parts = [subscription] if stream is None else [subscription, *stream]
+        return self._prefix + "".join(f"{quote(part, safe=SAFE)}/" for part in parts if part)
+
+    def _whole(self, key: str, data: bytes) -> DeadLetter | None:
+        """The letter of a row; None: it is damaged, and the log says so."""
+        try:
+            letter = self._decode(key, data)
+        except Corrupt as error:
+            self._damage.tell(key, error)
+            return None
+        self._damage.is_whole(key)
+        return letter
+
     def _decode(self, key: str, data: bytes) -> DeadLetter:
-        letter = msgspec.msgpack.decode(data, type=DeadLetter)
+        letter = open_row(key, data, self._decoder)
         return msgspec.structs.replace(letter, id=key.removeprefix(self._prefix))
 
     async def get(self, letter_id: str) -> DeadLetter | None:
-        """The letter of an id."""
+        """The letter of an id; None: there is none. Raises Corrupt, StorageError."""
         key = f"{self._prefix}{letter_id}"
         row = await self._store.read(key)
         return None if row is None else self._decode(key, row.data)
 
     async def delete(self, letter_id: str) -> bool:
-        """Forget a letter; False: there is none of that id."""
+        """Forget a letter, also a damaged one; False: there is none of that id."""
         key = f"{self._prefix}{letter_id}"
         row = await self._store.read(key)
         if row is None:

@@ -38,15 +38,20 @@ class DeadLettersTarget(SystemTarget):
         self, subscription: str, stream: StreamId | None, after: str, limit: int
     ) -> list[DeadLetter]:
         """Letters behind an id, in the order of ids. Raises ValueError (the limit)."""
-        if not 1 <= limit <= LETTERS_MAX:
-            raise ValueError(f"limit is {limit}; it must be 1 to {LETTERS_MAX}")
-        if stream is not None and not subscription:
-            raise ValueError(f"stream {stream}: name its subscription, too")
+        check_list(subscription, stream, limit)
         return [*await self._rows.list(subscription, stream, after, limit)]
 
     @open_to(Role.OPERATOR)
+    async def damaged(
+        self, subscription: str, stream: StreamId | None, after: str, limit: int
+    ) -> list[str]:
+        """Ids of letters behind an id that cannot be read. Raises ValueError (the limit)."""
+        check_list(subscription, stream, limit)
+        return [*await self._rows.damaged(subscription, stream, after, limit)]
+
+    @open_to(Role.OPERATOR)
     async def get(self, letter_id: str) -> DeadLetter:
-        """One letter. Raises LookupError."""
+        """One letter. Raises LookupError, Corrupt."""
         letter = await self._rows.get(letter_id)
         if letter is None:
             raise LookupError(f"there is no dead letter {shown(letter_id)}")
@@ -63,3 +68,11 @@ class DeadLettersTarget(SystemTarget):
         letter = await self.get(letter_id)
         await self._redriver.redrive(letter)
         await self._rows.delete(letter_id)
+
+
+def check_list(subscription: str, stream: StreamId | None, limit: int) -> None:
+    """Raise ValueError unless so many letters of these may be asked for."""
+    if not 1 <= limit <= LETTERS_MAX:
+        raise ValueError(f"limit is {limit}; it must be 1 to {LETTERS_MAX}")
+    if stream is not None and not subscription:
+        raise ValueError(f"stream {stream}: name its subscription, too")

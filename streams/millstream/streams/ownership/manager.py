@@ -15,7 +15,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from millstream.runtime import Conflict, Etag, MillstreamError, StorageError
+from millstream.runtime import Conflict, Corrupt, Etag, MillstreamError, StorageError
 from millstream.runtime.extending import SiloAddress, Tasks
 from millstream.streams.contracts.identity import QueueId
 
@@ -51,6 +51,9 @@ from .record import (
 __all__ = ["BeginReading", "QueueManager", "Reader", "Surroundings"]
 
 log = logging.getLogger("millstream.manager")
+
+DAMAGED_LOOK_S = 10.0
+"""How long until a damaged queue record is looked at again: an operator has to restore it."""
 
 
 class Reader(Protocol):
@@ -290,6 +293,9 @@ class QueueManager(Generic[R]):
             wait_s: float | None = self._options.poll_s
             try:
                 wait_s = await self._decide(queue, owned)
+            except Corrupt as error:
+                log.error("%s: nobody reads it: %s", queue, error, extra=self._where(queue))
+                wait_s = DAMAGED_LOOK_S
             except StorageError as error:
                 log.warning("%s: the queue record: %s", queue, error, extra=self._where(queue))
             except Exception:

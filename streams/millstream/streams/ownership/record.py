@@ -2,19 +2,21 @@
 
 Owns: `QueueRecord`, and where it is stored. Not: what is written when (`decision`). Invariants: it
 changes only by compare-and-set, and by nothing but `OwnershipStore`; it is never deleted; frontier
-and `behind` are of one instant, so that what the frontier has passed is done, or is behind.
+and `behind` are of one instant, so that what the frontier has passed is done, or is behind; the row
+is sealed, and of a damaged one nothing is believed: its queue is read by nobody.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from enum import Enum
 
 import msgspec
 
-from millstream.runtime import Etag, Row, StateStore, StorageError
-from millstream.runtime.extending import SiloAddress
+from millstream.runtime import Corrupt, Etag, Row, StateStore
+from millstream.runtime.extending import DamageLog, SiloAddress, open_row, seal_content
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.token import Token
 
@@ -36,6 +38,8 @@ __all__ = [
     "says",
     "with_progress",
 ]
+
+log = logging.getLogger("millstream.manager")
 
 ROWS_PER_SCAN = 1000
 READS_MAX = 64  # records that are read at once
@@ -274,27 +278,38 @@ class StoredRecord(msgspec.Struct, frozen=True):
 class OwnershipStore:
     """Reads and writes queue records in a provider's state store; nothing else writes them."""
 
-    __slots__ = ("_decoder", "_encoder", "_prefix", "_store")
+    __slots__ = ("_damage", "_decoder", "_encoder", "_prefix", "_store")
 
     def __init__(self, store: StateStore, provider: str) -> None:
         self._store = store
         self._prefix = f"queue/{provider}/"
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(QueueRecord)
+        self._damage = DamageLog(log)
 
     async def read(self, queue: QueueId) -> StoredRecord | None:
-        """The record, or None if the queue never had an owner. Raises StorageError."""
+        """The record, or None if the queue never had an owner. Raises Corrupt, StorageError."""
         row = await self._store.read(self._prefix + queue)
         return None if row is None else self._stored(queue, row)
 
     async def read_all(self, queues: Sequence[QueueId]) -> dict[QueueId, StoredRecord]:
-        """The records of those queues that ever had an owner. Raises StorageError."""
+        """The records of those queues that ever had an owner; those that are damaged are left out,
+        and the log names each once. Raises StorageError."""
         found: dict[QueueId, StoredRecord] = {}
         for start in range(0, len(queues), READS_MAX):
             some = queues[start : start + READS_MAX]
-            records = await asyncio.gather(*map(self.read, some))
+            records = await asyncio.gather(*map(self._read_whole, some))
             found |= {q: record for q, record in zip(some, records, strict=True) if record}
         return found
+
+    async def _read_whole(self, queue: QueueId) -> StoredRecord | None:
+        try:
+            stored = await self.read(queue)
+        except Corrupt as error:
+            self._damage.tell(queue, error)
+            return None
+        self._damage.is_whole(queue)
+        return stored
 
     async def etags(self) -> dict[QueueId, Etag]:
         """The version of every record of the provider. Raises StorageError."""
@@ -308,10 +323,8 @@ class OwnershipStore:
                 return found
 
     def _stored(self, queue: QueueId, row: Row) -> StoredRecord:
-        try:
-            return StoredRecord(upgraded(self._decoder.decode(row.data)), row.etag)
-        except msgspec.DecodeError as error:
-            raise StorageError(f"{self._prefix}{queue} is not a queue record: {error}") from None
+        record = open_row(self._prefix + queue, row.data, self._decoder)
+        return StoredRecord(upgraded(record), row.etag)
 
     async def write(self, queue: QueueId, record: QueueRecord, expect_etag: Etag | None) -> Etag:
         """Replace the version `expect_etag` (None: no row yet); returns the new etag.
@@ -319,5 +332,6 @@ class OwnershipStore:
         Raises Conflict (read and decide again), StorageUnavailable (the outcome is unknown: read).
         """
         assert (record.owner == "") == (record.state is QueueState.FREE), f"{record}"
-        data = self._encoder.encode(record)
-        return await self._store.write(self._prefix + queue, data, expect_etag, NO_FENCE)
+        key = self._prefix + queue
+        data = seal_content(key, self._encoder.encode(record))
+        return await self._store.write(key, data, expect_etag, NO_FENCE)
