@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 
 from millstream.runtime import Address
 from millstream.runtime.extending import shown_value
 
-__all__ = ["address", "part_name", "positive", "utf8"]
+__all__ = ["address", "part_name", "port", "positive", "seconds", "some_seconds", "utf8", "whole"]
+
+PORT_MAX = 65_535
 
 
 def address(given: str) -> str:
@@ -41,4 +44,36 @@ def positive(given: str) -> int:
     value = int(given)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not above 0")
+    return value
+
+
+def whole(given: str) -> int:
+    """A whole number, 0 or more."""
+    value = int(given)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is below 0")
+    return value
+
+
+def port(given: str) -> int:
+    """A port to listen on; 0 takes a free one."""
+    value = whole(given)
+    if value > PORT_MAX:
+        raise argparse.ArgumentTypeError(f"{value} is above {PORT_MAX}")
+    return value
+
+
+def seconds(given: str) -> float:
+    """A time in seconds, 0 or more."""
+    value = float(given)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{given} is no number of seconds, 0 or more")
+    return value
+
+
+def some_seconds(given: str) -> float:
+    """A time in seconds above 0."""
+    value = seconds(given)
+    if not value:
+        raise argparse.ArgumentTypeError("0 seconds are no time")
     return value

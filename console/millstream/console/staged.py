@@ -15,7 +15,7 @@ from millstream.streams.staging.outside import StagedWrites
 from millstream.streams.staging.rows import RefusedMessage
 from millstream.streams.staging.status import WriterStatus
 
-from .arguments import part_name, utf8
+from .arguments import part_name, utf8, whole
 from .dead_letters import add_cluster, plain
 from .gateway import connected
 
@@ -35,7 +35,7 @@ def add_staged(command: argparse.ArgumentParser) -> None:
     for one in (show, abandon):
         one.add_argument("namespace", type=part_name, help="of the streams")
         one.add_argument("writer", type=utf8, help="as `list` prints it")
-    abandon.add_argument("batch", type=int, help="the batch that waits, as `list` prints it")
+    abandon.add_argument("batch", type=whole, help="the batch that waits, as `list` prints it")
     for one in (every, show, abandon):
         add_cluster(one)
     command.set_defaults(run=run_staged)

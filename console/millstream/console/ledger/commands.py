@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import sys
 
-from millstream.console.arguments import part_name, positive
+from millstream.console.arguments import part_name, positive, seconds, whole
 from millstream.console.dead_letters import plain
 from millstream.console.gateway import add_gateway
 from millstream.runtime import MillstreamError
@@ -33,7 +33,7 @@ def add_ledger(command: argparse.ArgumentParser) -> None:
         add_source(action)
     for action in (show, read):
         action.add_argument("name", metavar="TOPIC|LEDGER", help="as `ls` prints it")
-    read.add_argument("--from", dest="first", type=int, metavar="N", help="the first one")
+    read.add_argument("--from", dest="first", type=whole, metavar="N", help="the first one")
     read.add_argument("--count", type=positive, default=COUNT, help=f"how many ({COUNT})")
     for action in (read, recover):
         action.add_argument(
@@ -79,7 +79,7 @@ def add_recover(recover: argparse.ArgumentParser) -> None:
         help="a bookie that will never come back, though it is not known to be lost",
     )
     recover.add_argument(
-        "--wait", type=float, default=5.0, metavar="S", help="how long to look for bookies (5)"
+        "--wait", type=seconds, default=5.0, metavar="S", help="how long to look for bookies (5)"
     )
 
 

@@ -13,7 +13,14 @@ import sys
 from pathlib import Path
 from typing import TypeAlias
 
-from millstream.console.arguments import part_name, positive
+from millstream.console.arguments import (
+    part_name,
+    port,
+    positive,
+    seconds,
+    some_seconds,
+    whole,
+)
 from millstream.console.dead_letters import plain
 from millstream.console.gateway import add_gateway
 from millstream.runtime import MillstreamError
@@ -64,8 +71,12 @@ def add_messages(actions: Actions) -> None:
     enqueue.add_argument("--id", help="the same body under the same id is taken once")
     enqueue.add_argument("--priority", help="a number, lower is more urgent; or a class: HIGH")
     add_pairs(enqueue, "--metadata", "a pair of its metadata; may be repeated")
-    enqueue.add_argument("--invisible", type=float, metavar="S", help="not before so many seconds")
-    enqueue.add_argument("--lease", type=float, metavar="S", help="how long a lease of it lasts")
+    enqueue.add_argument(
+        "--invisible", type=seconds, metavar="S", help="not before so many seconds"
+    )
+    enqueue.add_argument(
+        "--lease", type=some_seconds, metavar="S", help="how long a lease of it lasts"
+    )
     enqueue.add_argument("--attempts", type=positive, help="how often it may be leased")
     get = of_message(actions, "get", "one message wholly")
     get.add_argument("--payload", action="store_true", help="write its payload, and no more")
@@ -73,7 +84,7 @@ def add_messages(actions: Actions) -> None:
         many = of_queue(actions, name, text)
         many.add_argument("--count", type=positive, default=20, help="how many (20)")
         add_wanted(many)
-    many.add_argument("--after", type=int, default=0, metavar="N", help="behind this sequence")
+    many.add_argument("--after", type=whole, default=0, metavar="N", help="behind this sequence")
     many.add_argument("--state", choices=STATES, help="those in this state")
     cancel = of_message(actions, "cancel", "it is not needed, in whatever state it is")
     cancel.add_argument("--reason", default="")
@@ -88,25 +99,27 @@ def add_work(actions: Actions) -> None:
     dequeue = of_queue(actions, "dequeue", "lease the most urgent messages")
     dequeue.add_argument("--worker", default="pq", help="who works, for people who look (pq)")
     dequeue.add_argument("--count", type=positive, default=1, help="at most so many (1)")
-    dequeue.add_argument("--wait", type=float, default=0.0, metavar="S", help="for a first one")
-    dequeue.add_argument("--lease", type=float, metavar="S", help="how long the leases last")
+    dequeue.add_argument("--wait", type=seconds, default=0.0, metavar="S", help="for a first one")
+    dequeue.add_argument("--lease", type=some_seconds, metavar="S", help="how long the leases last")
     add_wanted(dequeue)
     of_lease(actions, "complete", "the work is done")
     fail = of_lease(actions, "fail", "it cannot be done: the message is errored")
     release = of_lease(actions, "release", "give the message back")
-    release.add_argument("--delay", type=float, default=0.0, metavar="S", help="not at once")
+    release.add_argument("--delay", type=seconds, default=0.0, metavar="S", help="not at once")
     release.add_argument("--refund", action="store_true", help="the attempt was none")
     for one in (fail, release):
         one.add_argument("--reason", default="", help="why, for people who look")
     extend = of_lease(actions, "extend", "the lease holds for longer")
-    extend.add_argument("--lease", type=float, metavar="S", help="from now; default: as before")
+    extend.add_argument(
+        "--lease", type=some_seconds, metavar="S", help="from now; default: as before"
+    )
 
 
 def add_serve(actions: Actions) -> None:
     serve = actions.add_parser("serve", help="the HTTP API, until Ctrl-C")
     add_cluster(serve)
     serve.add_argument("--host", default="127.0.0.1", help="where it listens (127.0.0.1)")
-    serve.add_argument("--port", type=int, default=PORT, help=f"0 takes a free one ({PORT})")
+    serve.add_argument("--port", type=port, default=PORT, help=f"0 takes a free one ({PORT})")
     serve.add_argument(
         "--token-file", type=Path, metavar="FILE", help="has the token (MILLSTREAM_PQ_TOKEN)"
     )
