@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.conditions import until
 
-from millstream.runtime import Grain, LocalCluster, RuntimeOptions, Silo, SiloUnavailable
+from millstream.runtime import Grain, LocalCluster, NotHosted, RuntimeOptions, Silo, SiloUnavailable
 from millstream.runtime.calls.search import Searches
 from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.wire.connection import Peer
@@ -108,6 +108,33 @@ async def test_those_who_wait_keep_their_order_when_they_must_look_again(silo: S
     again = [name for name, number in waiters.got if number == 1]
     assert [name for name in again if "late" not in name] == [f"{n}" for n in range(5)]
     assert [name for name in again if "late" in name] == [f"late {n}" for n in range(5)]
+
+
+async def test_who_comes_right_after_a_search_has_failed_has_the_grain_looked_for_again(
+    silo: Silo,
+) -> None:
+    waiters = Waiters(silo)
+    locate, fails = waiters.searches._locate, [True, True]
+
+    async def located(kind: GrainKind, key: str) -> Any:
+        await asyncio.sleep(0)
+        if fails and fails.pop():
+            raise NotHosted("no silo hosts it yet")
+        return await locate(kind, key)
+
+    waiters.searches._locate = located
+
+    async def calls_until_it_works() -> int:
+        for tries in range(1, 100):
+            try:
+                await waiters.call("a")
+            except NotHosted:
+                continue  # at once
+            return tries
+        return 0
+
+    assert await asyncio.gather(*(calls_until_it_works() for _ in range(5))) == [3] * 5
+    await until(lambda: not waiters.searches.has_waiting("Desk", "a"))
 
 
 async def test_who_must_wait_before_another_try_waits_though_others_look_again(

@@ -56,10 +56,13 @@ class Search:
 
     @property
     def is_stale(self) -> bool:
-        """What was found has ended, or closed, or leaves."""
+        """What was found has ended, or closed, or leaves; or nothing was found, which is true of
+        those only who waited then."""
         if isinstance(self.found, Activation):
             return self.found.is_gone
-        return isinstance(self.found, Peer) and (self.found.is_closed or self.found.is_leaving)
+        if isinstance(self.found, Peer):
+            return self.found.is_closed or self.found.is_leaving
+        return True
 
 
 class Searches:
