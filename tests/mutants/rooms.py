@@ -301,6 +301,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     "client": {
         f"{RUNTIME}/client/gateway_list.py": (CLIENT,),
         f"{RUNTIME}/client/eviction_watch.py": (CLIENT,),
+        f"{RUNTIME}/client/gateway_table.py": (f"{CLIENT}/test_gateway_table.py",),
         f"{RUNTIME}/silo/gateway_news.py": (f"{CLIENT}/test_gateway_news.py",),
     },
     "contracts": {

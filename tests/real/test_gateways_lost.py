@@ -1,9 +1,10 @@
-"""A client whose gateways were all killed, and one of which is started again."""
+"""A client whose gateways were all killed: one of them is started again, or others are started."""
 
 from __future__ import annotations
 
 import asyncio
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +41,52 @@ class Echo(Grain):
         raise NotImplementedError
 
 
-async def test_a_client_goes_on_with_the_one_gateway_that_is_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+MakeSilo = Callable[..., SiloProcess]
+
+
+@pytest.fixture
+def silo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeSilo:
+    """Makes a silo of one cluster, not started yet."""
     (tmp_path / "lost_app.py").write_text(textwrap.dedent(MODULE))
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    def silo(name: str, **arguments: Any) -> SiloProcess:
+    def make(name: str, **arguments: Any) -> SiloProcess:
         arguments["directory"] = str(tmp_path / "data")
         return SiloProcess("lost_app:make", arguments, tmp_path / f"{name}.log")
 
+    return make
+
+
+async def where_at_last(echo: Echo) -> str:
+    """Where the grain is, once a call works. Raises TimeoutError."""
+    async with asyncio.timeout(FOUND_S):
+        while True:  # also while the silos join
+            try:
+                async with asyncio.timeout(1.0):
+                    return await echo.where()
+            except (MillstreamError, TimeoutError):
+                await asyncio.sleep(0.1)
+
+
+async def test_a_client_that_has_the_table_goes_on_with_four_silos_that_it_never_knew(
+    tmp_path: Path, silo: MakeSilo
+) -> None:
+    async with SiloProcesses([silo(f"old-{number}") for number in range(4)]) as old:
+        gateways = [process.gateway for process in old]
+        async with connect(*gateways, membership=f"sqlite:{tmp_path / 'data'}") as client:
+            echo = client.grain(Echo, "a")
+            assert await echo.where() in {process.address for process in old}
+            assert len(client.gateways.known) == 4
+            await old.kill()
+            async with SiloProcesses([silo(f"new-{number}") for number in range(4)]) as new:
+                addresses = {process.address for process in new}
+                assert await where_at_last(echo) in addresses
+                async with asyncio.timeout(FOUND_S):
+                    while not set(client.gateways.known) <= addresses:
+                        await asyncio.sleep(0.1)
+
+
+async def test_a_client_goes_on_with_the_one_gateway_that_is_started_again(silo: MakeSilo) -> None:
     async with SiloProcesses([silo(f"old-{number}") for number in range(3)]) as old:
         first, second, _ = old
         async with connect(first.gateway) as client:
@@ -59,14 +96,7 @@ async def test_a_client_goes_on_with_the_one_gateway_that_is_started_again(
             new = silo("new", address=second.gateway)
             starting = asyncio.create_task(new.start())
             try:
-                async with asyncio.timeout(FOUND_S):
-                    while True:  # also while the silo joins
-                        try:
-                            async with asyncio.timeout(1.0):
-                                found = await echo.where()
-                            break
-                        except (MillstreamError, TimeoutError):
-                            await asyncio.sleep(0.1)
+                found = await where_at_last(echo)
                 await starting
                 assert found == new.address
             finally:

@@ -7,12 +7,13 @@ Owns: the form `name[:argument]` and its errors. Groups: `millstream.membership`
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from inspect import signature
 from typing import Any
 
 from .errors import ConfigError
 
-__all__ = ["find_plugin", "load_plugin"]
+__all__ = ["find_plugin", "load_plugin", "maker_of"]
 
 
 def find_plugin(group: str, text: str) -> Callable[..., Any]:
@@ -28,13 +29,18 @@ def find_plugin(group: str, text: str) -> Callable[..., Any]:
     return made
 
 
-def load_plugin(group: str, text: str) -> Any:
-    """Make the plug-in `name:argument` of a group. Raises ConfigError, and what it raises."""
+def maker_of(group: str, text: str) -> Callable[[], Any]:
+    """A function that makes the plug-in `name:argument` of a group. Raises ConfigError."""
     make = find_plugin(group, text)
     name, colon, argument = text.partition(":")
     if not colon and _needs_argument(make):
         raise ConfigError(f"{text!r}: {name!r} needs an argument: write {name}:argument")
-    return make(argument) if colon else make()
+    return partial(make, argument) if colon else make
+
+
+def load_plugin(group: str, text: str) -> Any:
+    """Make the plug-in `name:argument` of a group. Raises ConfigError, and what it raises."""
+    return maker_of(group, text)()
 
 
 def _needs_argument(make: Callable[..., Any]) -> bool:

@@ -456,6 +456,9 @@ async def test_a_silo_that_has_stopped_tells_nobody(is_closed: bool) -> None:
     await spin()
     told = [] if is_closed else [GatewayView(1, ["here:1@1"])]
     assert link.of(GatewayView) == told
+    if not is_closed:
+        news.follow(TableView(2, (MemberRow("here:1@1", Status.ACTIVE),)))
+        assert news._timer is None  # nothing is due
 
 
 def test_a_version_with_the_same_gateways_is_no_news() -> None:

@@ -193,6 +193,22 @@ def test_silos_of_two_membership_tables_refuse_each_other_by_name() -> None:
     assert isinstance(opener.refusal, OtherTable) and not opener.is_done and not accepter.is_done
 
 
+@pytest.mark.parametrize("theirs", ["two", ""])
+def test_a_client_that_has_a_membership_table_talks_to_silos_of_no_other_one(theirs: str) -> None:
+    own = hello("client-1", is_silo=False, table_id="one")
+    client = Greeting(own, NO_SECRETS, is_opener=True, expected="b:2")
+    silo = Greeting(hello("b:2@2", table_id=theirs), SECRET, is_opener=False)
+    if not theirs:  # a silo that does not tell
+        assert client.take([silo.own]) == [] and silo.take([own]) == []
+        return
+    text = r"b:2@2 follows membership table two, not one: give connect\(membership=\.\.\.\)"
+    with pytest.raises(OtherTable, match=text):
+        client.take([silo.own])
+    with pytest.raises(OtherTable, match="client-1 follows membership table one, not two$"):
+        silo.take([own])
+    assert isinstance(client.refusal, OtherTable)
+
+
 def test_a_client_may_talk_to_silos_of_any_membership_table() -> None:
     client = Greeting(hello("client-1", is_silo=False), NO_SECRETS, is_opener=True)
     silo = Greeting(hello("b:2@2", table_id="two"), SECRET, is_opener=False)

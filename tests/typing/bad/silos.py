@@ -126,6 +126,8 @@ async def use_a_client() -> None:
     connect(7700)  # E
     connect(["127.0.0.1:7700"])  # E
     connect("127.0.0.1:7700", clsuter="x")  # E
+    connect(membership=["sqlite:data"])  # E
+    connect("127.0.0.1:7700", membership=MemoryMembershipTable)  # E
     connect("127.0.0.1:7700", options=MembershipOptions())  # E
     with connect("127.0.0.1:7700") as other:  # E
         print(other)

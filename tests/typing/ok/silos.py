@@ -198,6 +198,9 @@ async def client_program() -> None:
     assert_type(operator_secret(Path("data/cluster")), str)
     async with connect("127.0.0.1:7700", "127.0.0.1:7701", cluster="x", options=options) as client:
         assert_type(client, Client)
+        assert_type(connect(membership="sqlite:data"), Client)
+        assert_type(connect("127.0.0.1:7700", membership=MemoryMembershipTable()), Client)
+        assert_type(Client([], membership="sqlite:data"), Client)
         assert_type(await client.grain(CounterApi, "a").add(1), int)
         await client.stream(WORDS, "a").publish("one")
         found = await why(client, client.stream(WORDS, "eu"))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from millstream.runtime.calls.engine import CallEngine
 from millstream.runtime.cluster.gateways import GatewayTarget
-from millstream.runtime.cluster.table import MemberInfo
+from millstream.runtime.cluster.table import MemberInfo, MembershipTable
 from millstream.runtime.definition.grain import Contract, Openable
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, NotInCluster, SiloUnavailable
@@ -25,6 +25,7 @@ from millstream.runtime.wire.secret import NO_SECRETS, Secrets, check_operator_s
 from millstream.runtime.wire.transport import TcpTransport, Transport, links_closed
 
 from .eviction_watch import EvictionWatch
+from .gateway_table import GatewayTable
 from .gateways import GatewayCalls, Gateways
 
 __all__ = ["Client", "connect"]
@@ -44,13 +45,15 @@ class Client:
         self,
         gateways: Sequence[str],
         *,
+        membership: MembershipTable | str | None = None,
         cluster: str = "dev",
         options: RuntimeOptions | None = None,
         env: Env | None = None,
         transport: Transport | None = None,
         operator_secret: str = "",
     ) -> None:
-        self._given = checked_gateways(gateways)
+        self._given = checked_gateways(gateways, has_table=membership is not None)
+        self._table = None if membership is None else GatewayTable(membership)
         check_kind("connect(cluster=...)", cluster, str)
         self._cluster = cluster
         self._options = RuntimeOptions() if options is None else options
@@ -114,7 +117,7 @@ class Client:
             )
         engine = self._engine = self._make_engine()
         gateways = self.gateways = Gateways(
-            self._given, engine.turns, engine.tasks, engine.peers, engine.remote
+            self._given, self._table, engine.turns, engine.end, engine.peers, engine.remote
         )
         engine.open(gateways, lambda kind: {}, GatewayCalls(gateways))
         engine.end.open(inbox=gateways, welcome=gateways)
@@ -163,18 +166,18 @@ class Client:
         await self.aclose()
 
     async def _connect(self) -> None:
-        """Learn the gateways from the first that answers. Raises SiloUnavailable, ConfigError."""
+        """Learn the gateways from the first that answers. Raises SiloUnavailable, ConfigError, and
+        StorageUnavailable if the membership table cannot be read."""
+        await self.gateways.look_up()
         try:
             await self.gateways.refresh()
         except SiloUnavailable as error:
-            refusals = self.engine.peers.refusals
-            if not all(gateway in refusals for gateway in self._given):
-                raise SiloUnavailable(
-                    f"no gateway answers, of cluster {self._cluster!r}: {error}",
-                    may_have_run=False,
-                ) from None
-            found = "; ".join(f"{gateway}: {refusals[gateway]}" for gateway in self._given)
-            raise ConfigError(found) from None
+            refusals, asked = self.engine.peers.refusals, self.gateways.addresses
+            if asked and all(gateway in refusals for gateway in asked):
+                found = [f"{gateway}: {refusals[gateway]}" for gateway in asked]
+                raise ConfigError("; ".join([*found, *self.gateways.table_texts])) from None
+            text = f"no gateway answers, of cluster {self._cluster!r}: {error}"
+            raise SiloUnavailable(text, may_have_run=False) from None
 
     async def aclose(self) -> None:
         """Close the connections; pending calls end with SiloUnavailable.
@@ -189,12 +192,13 @@ class Client:
             await links_closed()
 
 
-def checked_gateways(gateways: Sequence[str]) -> list[str]:
-    """The addresses that a client was given. Raises ConfigError."""
+def checked_gateways(gateways: Sequence[str], *, has_table: bool = False) -> list[str]:
+    """The addresses that a client was given, at least one unless it has the membership table.
+    Raises ConfigError."""
     if isinstance(gateways, str):
         raise ConfigError(f"Client({gateways!r}): give a list of addresses, or use connect()")
-    if not gateways:
-        raise ConfigError("connect() needs at least one gateway, as host:port")
+    if not (gateways or has_table):
+        raise ConfigError("connect() needs at least one gateway, as host:port, or membership=...")
     for gateway in gateways:
         if not isinstance(gateway, str):
             raise ConfigError(
@@ -204,12 +208,15 @@ def checked_gateways(gateways: Sequence[str]) -> list[str]:
         try:
             Address.parse(gateway)
         except ValueError as error:
-            raise ConfigError(f"connect(): {error}") from None
+            advice = f"; a membership table is given by connect(membership={gateway!r})"
+            is_table = gateway.partition(":")[0].isidentifier()
+            raise ConfigError(f"connect(): {error}{advice if is_table else ''}") from None
     return list(gateways)
 
 
 def connect(
     *gateways: str,
+    membership: MembershipTable | str | None = None,
     cluster: str = "dev",
     options: RuntimeOptions | None = None,
     operator_secret: str = "",
@@ -217,11 +224,23 @@ def connect(
     """A client of a cluster: `async with connect("127.0.0.1:7700") as client`.
 
     Args:
-        gateways: one or more `host:port` of silos; the others are learnt.
+        gateways: `host:port` of silos, one or more unless `membership` is given; the others are
+            learnt.
+        membership: the membership table of the cluster, in a form that `Silo(membership=...)`
+            takes, such as `sqlite:directory`. The client reads the addresses of silos in it at the
+            start, and whenever no gateway that it knows answers, so it finds a cluster of which no
+            former silo is left. It changes nothing in the table. Silos that follow another table
+            are refused. If the table cannot be read, `async with` raises StorageUnavailable.
         cluster: the cluster's name; if all gateways are of other clusters, `async with` raises
             ConfigError.
         operator_secret: of the cluster, to be allowed what operators may do, such as pausing
             queues; `operator_secret()` reads it where the silos keep it. If the gateways do not
             know it, `async with` raises ConfigError.
     """
-    return Client(gateways, cluster=cluster, options=options, operator_secret=operator_secret)
+    return Client(
+        gateways,
+        membership=membership,
+        cluster=cluster,
+        options=options,
+        operator_secret=operator_secret,
+    )

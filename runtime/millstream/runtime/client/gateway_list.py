@@ -90,6 +90,10 @@ class GatewayList:
         self._table_id, self._version = table_id, -math.inf
         self.learn(view, table_id)
 
+    def suggest(self, addresses: Sequence[str]) -> None:
+        """Gateways may be there; they are a last resort, before those that were told earlier."""
+        self._keep(addresses)
+
     def leave(self, name: str) -> None:
         """A gateway said goodbye."""
         self._leaving.add(name)

@@ -1,16 +1,18 @@
 """A client's gateways: which it is connected to, and which grain goes through which.
 
 Owns: `Gateways`: asking for the list of all, and choosing. Is the `Locator` of a client. Not:
-which of them may be used (`gateway_list`). Invariants: calls to one grain go through one gateway
-while that is connected, so they keep their order; a call whose gateway is lost after it was sent
-ends with SiloUnavailable, one that was not sent yet goes through another gateway; one question for
-the list is under way at a time, not counting those to gateways that leave.
+which of them may be used (`gateway_list`), the membership table (`gateway_table`). Invariants:
+calls to one grain go through one gateway while that is connected, so they keep their order; a call
+whose gateway is lost after it was sent ends with SiloUnavailable, one that was not sent yet goes
+through another gateway; one question for the list is under way at a time, not counting those to
+gateways that leave; the table is read at the start, and later only when no known gateway answers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -30,20 +32,22 @@ from millstream.runtime.errors import (
     Rejected,
     SiloUnavailable,
 )
-from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.turns.run import Turns
-from millstream.runtime.wire.connection import Peer
+from millstream.runtime.wire.connection import LocalEnd, Peer
 from millstream.runtime.wire.message import Call, Failure, GatewayView
 from millstream.runtime.wire.peers import Peers
 
 from .gateway_list import GatewayList
+from .gateway_table import GatewayTable, Reading
 
 __all__ = ["GatewayCalls", "Gateways"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 GATEWAYS_EVERY_S = 10.0
+TABLE_EVERY_S = 1.0
+"""Least time between two readings of the membership table while no gateway answers."""
 ASK_AGAIN_S = 1.0
 """Longest wait before a system target is asked for again that starting silos may have."""
 LIST_SPEC: Any = GatewayTarget.gateways.__millstream_spec__  # type: ignore[attr-defined]
@@ -57,18 +61,29 @@ class Gateways:
 
     Args:
         given: `host:port` of those that the program named.
+        table: where others are found, if the program has named it.
     """
 
     def __init__(
-        self, given: Sequence[str], turns: Turns, tasks: Tasks, peers: Peers, remote: Remote
+        self,
+        given: Sequence[str],
+        table: GatewayTable | None,
+        turns: Turns,
+        end: LocalEnd,
+        peers: Peers,
+        remote: Remote,
     ) -> None:
         self.options = turns.options
         self.remote = remote
+        self._table = table
+        self._reading: Reading | None = None
+        self._looked_up_s = -math.inf
         self._turns = turns
+        self._end = end
         self._peers = peers
         self._list = GatewayList(given)
         self._list_wanted = asyncio.Event()
-        self._searches = Searches(turns, tasks, self._locate, self.lost)
+        self._searches = Searches(turns, end.tasks, self._locate, self.lost)
         self.looked_for = self._searches.under_way
         self.has_waiting = self._searches.has_waiting
         """Do calls wait for a connection to this grain's gateway?"""
@@ -77,6 +92,18 @@ class Gateways:
     def known(self) -> list[str]:
         """The gateways that the cluster told, without those that leave."""
         return self._list.known
+
+    @property
+    def addresses(self) -> list[str]:
+        """All gateways that would be asked now, in order."""
+        return self._list.order("")
+
+    @property
+    def table_texts(self) -> list[str]:
+        """Which membership table the client was given, for messages; empty if none."""
+        if self._reading is None:
+            return []
+        return [f"the membership table of this client is {self._reading.text}"]
 
     # -- finding (`Locator`)
 
@@ -188,26 +215,55 @@ class Gateways:
         self._list_wanted.set()
 
     async def refresh(self) -> None:
-        """Ask for the current list, one gateway after the other until one answers.
+        """Ask for the current list, one gateway after the other until one answers: those that are
+        known, those that the membership table names, and at last all whose addresses are kept.
 
-        What the answer does not name is used as a last resort only, by its address. The answer of
-        a gateway that is not known is believed: those that are known were asked before. Raises
+        What the answer does not name is used as a last resort only, by its address. Raises
         SiloUnavailable.
         """
-        failures: list[str] = []
-        for gateway in self._list.order(""):
+        failures: dict[str, str] = {}
+        if await self._ask_any(self._list.known, failures):
+            return
+        why = await self._look_up_again()
+        named = [] if self._reading is None else self._reading.addresses
+        if not await self._ask_any([*named, *self._list.order("")], failures):
+            raise SiloUnavailable("; ".join([*failures.values(), *why]), may_have_run=False)
+
+    async def _ask_any(self, gateways: Sequence[str], failures: dict[str, str]) -> bool:
+        """Learn the list of the first that answers, of those that have not failed. The answer of a
+        gateway that is not known is believed: those that are known were asked before."""
+        for gateway in [one for one in gateways if one not in failures]:
             try:
                 peer = self._peers.get(gateway)
                 view = await self.remote.call(peer, GatewayTarget.target_name, "", LIST_SPEC, ())
             except (MillstreamError, TypeError) as error:  # TypeError: the answer is none
-                failures.append(str(error))
+                failures[gateway] = str(error)
                 continue
             if peer.name in self._list.known:
                 self._list.learn(view, peer.table_id)
             else:
                 self._list.start_over(view, peer.table_id)
+            return True
+        return False
+
+    async def _look_up_again(self) -> list[str]:
+        """Read the table, unless that was done a moment ago; what to say if nobody answers."""
+        if self._turns.loop.time() - self._looked_up_s >= TABLE_EVERY_S:
+            try:
+                await self.look_up()
+            except MillstreamError as error:
+                return [str(error)]
+        return [] if self._reading is None else [self._reading.advice]
+
+    async def look_up(self) -> None:
+        """Read the membership table, if there is one: keep the addresses that it names, and refuse
+        silos that follow another table. Raises StorageUnavailable, ConfigError."""
+        if self._table is None:
             return
-        raise SiloUnavailable("; ".join(failures), may_have_run=False)
+        self._looked_up_s = self._turns.loop.time()
+        reading = self._reading = await self._table.read()
+        self._end.follow(reading.table_id)
+        self._list.suggest(reading.addresses)
 
     async def keep_list(self) -> None:
         """Ask for the list every 10 s, and when a gateway was lost; for ever.

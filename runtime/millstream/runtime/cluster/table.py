@@ -26,10 +26,13 @@ __all__ = [
     "MemoryMembershipTable",
     "Status",
     "TableView",
+    "is_table",
     "members_of",
     "table_id_of",
     "table_text",
 ]
+
+TABLE_METHODS = ("read", "write", "heartbeat", "forget", "identity", "aclose")
 
 
 class Status(Enum):
@@ -151,6 +154,13 @@ class MembershipTable(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+def is_table(value: object) -> bool:
+    """Is it a `MembershipTable`: an object, and no class, with all of the methods?"""
+    return not isinstance(value, type) and all(
+        callable(getattr(value, method, None)) for method in TABLE_METHODS
+    )
 
 
 def table_id_of(identity: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from millstream.runtime.cluster.table import is_table
 from millstream.runtime.definition.grain import Grain
 from millstream.runtime.definition.storage import MemoryStateStore
 from millstream.runtime.errors import ConfigError
@@ -31,7 +32,6 @@ __all__ = [
 
 DISK_METHODS = ("open", "create", "rename", "lock", "start_thread")
 STORE_METHODS = ("read", "write", "clear", "scan")
-TABLE_METHODS = ("read", "write", "heartbeat", "forget", "identity", "aclose")
 TRANSPORT_METHODS = ("connect", "listen", "listen_probe", "probe")
 
 
@@ -63,7 +63,7 @@ def check_stores_of_grains(grains: Iterable[type[Grain]], stores: Mapping[str, o
 
 def check_table(table: object) -> None:
     """Raise ConfigError for what is no membership table."""
-    if not _has(table, TABLE_METHODS):
+    if not is_table(table):
         raise _refuse("membership", table, "a MembershipTable, or name:argument")
 
 

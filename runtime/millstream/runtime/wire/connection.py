@@ -154,6 +154,10 @@ class LocalEnd:
         """From now on calls and greetings have somebody who takes them."""
         self.inbox, self.welcome = inbox, welcome
 
+    def follow(self, table_id: str) -> None:
+        """This end goes by another membership table from its next greeting on."""
+        self.identity = self.identity._replace(table_id=table_id)
+
     def greeting(self, is_opener: bool, expected: str) -> Greeting:
         """This end's part of the greeting on a new connection."""
         own = hello_of(self.identity, self.options, self.env)

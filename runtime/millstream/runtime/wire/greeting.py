@@ -5,9 +5,9 @@ secret's place (`secret`), the time that greeting may take (`connection`). Invar
 the messages of a greeting is taken before it is done; a silo is taken for one only after it has
 proved that it knows the cluster's secret, over nonces of both sides and all that both said, and a
 client for an operator only after the same with the operator's secret; the side that was called says
-nothing of the secret to one that does not know it; two silos talk only if they follow one
-membership table. The address is checked first: another silo at the address of a former one says
-nothing about the former one.
+nothing of the secret to one that does not know it; two processes that each know a membership table
+talk only if it is the same one. The address is checked first: another silo at the address of a
+former one says nothing about the former one.
 
 The order: both say `Hello`. Between silos, and between an operator and a silo, the one that opened
 the connection then sends its `Proof`, and the other, when that is right, its own.
@@ -55,7 +55,8 @@ OPENER, ACCEPTER = b"opener", b"accepter"
 class Identity(NamedTuple):
     """What a process says of itself: the silo's address, or a client's id.
 
-    `table_id` names the membership table that a silo follows; empty for a client.
+    `table_id` names the membership table that a silo follows, or in which a client looks for
+    gateways; empty for a client that knows none.
     """
 
     cluster: str
@@ -93,7 +94,7 @@ class GreetingError(FrameError):
 
 
 class OtherTable(GreetingError):
-    """The other end is a silo that follows another membership table."""
+    """The other end follows another membership table."""
 
 
 class SiloReplaced(GreetingError):
@@ -234,9 +235,11 @@ def why_apart(own: Hello, other: Hello) -> GreetingError | None:
         advice = "" if own.is_silo else ": name that cluster, or another gateway"
         text = f"it is in cluster {shown(other.cluster)!r}, not {own.cluster!r}{advice}"
         return GreetingError(text)
-    if own.is_silo and other.is_silo and other.table_id != own.table_id:
-        text = "{} follows membership table {}, not {}"
-        return OtherTable(text.format(shown(other.sender), shown(other.table_id), own.table_id))
+    has_table = own.table_id and other.table_id
+    if ((own.is_silo and other.is_silo) or has_table) and other.table_id != own.table_id:
+        advice = "" if own.is_silo else ": give connect(membership=...) the table of that silo"
+        text = f"{shown(other.sender)} follows membership table {shown(other.table_id)}, not "
+        return OtherTable(f"{text}{own.table_id}{advice}")
     return None
 
 

@@ -45,7 +45,8 @@ class Hello(msgspec.Struct, tag=0, array_like=True, frozen=True):
 
     `nonce`: random bytes of a silo or an operator, over which both sides prove that they know the
     secret. `is_operator`: a client that proves the operator's secret.
-    `table_id`: names the membership table that a silo follows; a client follows none.
+    `table_id`: names the membership table that a silo follows, or a client was given; may be empty
+    for a client.
     """
 
     version: int

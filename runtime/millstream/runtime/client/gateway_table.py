@@ -1,0 +1,104 @@
+"""The membership table, as a client looks for gateways in it.
+
+Owns: `GatewayTable`, `Reading`. Not: when the table is read (`gateways`), which addresses are kept
+(`gateway_list`). Invariants: a client changes nothing in the table; a table that is made from text
+is made for one reading and closed after it, so each reading finds what is at that place now; a
+table that was given as an object is not closed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from millstream.runtime.cluster.limited_table import LimitedTable
+from millstream.runtime.cluster.table import (
+    MembershipTable,
+    Status,
+    TableView,
+    is_table,
+    table_id_of,
+    table_text,
+)
+from millstream.runtime.errors import ConfigError, MillstreamError, StorageUnavailable
+from millstream.runtime.plugins import maker_of
+from millstream.runtime.text import shown
+
+__all__ = ["GatewayTable", "Reading", "addresses_in"]
+
+PLUGINS = "millstream.membership"
+
+
+class Reading(NamedTuple):
+    """What a client needs of a membership table.
+
+    Attributes: `table_id`, as silos tell it in their greeting; `addresses`, `host:port` of the
+    active silos that take clients, the one that gave the last sign first; `text`, the table as
+    messages show it.
+    """
+
+    table_id: str
+    addresses: list[str]
+    text: str
+
+    @property
+    def advice(self) -> str:
+        """What to do when no gateway answers."""
+        if self.addresses:
+            return f"no silo that membership table {self.text} names has answered: start one"
+        return (
+            f"membership table {self.text} names no active silo: start a silo that uses it, or "
+            "give connect(membership=...) the table that the silos use"
+        )
+
+
+class GatewayTable:
+    """Reads the membership table of a cluster.
+
+    Args:
+        given: the table, or text that names a plug-in, such as `sqlite:directory`. Raises
+            ConfigError for anything else.
+    """
+
+    def __init__(self, given: MembershipTable | str) -> None:
+        self._given = given
+        if isinstance(given, str):
+            maker_of(PLUGINS, given)
+        elif not is_table(given):
+            raise ConfigError(
+                f"connect(membership=...) is {shown(repr(given))}; it must be a MembershipTable, "
+                "or name:argument"
+            )
+
+    async def read(self) -> Reading:
+        """Read the table. Raises StorageUnavailable, ConfigError."""
+        try:
+            return await self._read()
+        except MillstreamError:
+            raise
+        except Exception as error:
+            text = f"the membership table {shown(repr(self._given))} cannot be read: {error!r}"
+            raise StorageUnavailable(text) from error
+
+    async def _read(self) -> Reading:
+        if not isinstance(self._given, str):
+            return await read(self._given)
+        table: MembershipTable = maker_of(PLUGINS, self._given)()
+        try:
+            return await read(table)
+        finally:
+            await table.aclose()
+
+
+async def read(table: MembershipTable) -> Reading:
+    """What a table says. Raises StorageUnavailable, and what the table raises."""
+    limited = LimitedTable(table)
+    table_id = table_id_of(await limited.identity())
+    return Reading(table_id, addresses_in(await limited.read()), table_text(table))
+
+
+def addresses_in(view: TableView) -> list[str]:
+    """Where the gateways of a view are. After a crash of all silos the rows of those that crashed
+    say active, too; so silos that gave a sign later come first."""
+    rows = [row for row in view.rows if row.is_gateway and row.status is Status.ACTIVE]
+    rows.sort(key=lambda row: (-row.last_sign_s, row.silo))
+    return list(dict.fromkeys(row.endpoint for row in rows))
