@@ -600,6 +600,19 @@ def test_names_are_spread_over_the_gateways_and_each_keeps_its_own() -> None:
     assert all(names.order(key) == names.order(key) for key in KEYS)
 
 
+def test_a_gateway_that_comes_or_goes_changes_the_way_of_its_own_share_only() -> None:
+    names, keys = GatewayList(["a:1"]), [f"{number}" for number in range(1000)]
+    four = [f"{letter}:1@1" for letter in "abcd"]
+    names.learn(seen(four), "t")
+    before = {key: names.order(key)[0] for key in keys}
+    names.learn(seen([*four, "e:1@1"]), "t")
+    with_fifth = {key: names.order(key)[0] for key in keys}
+    moved = [key for key in keys if before[key] != with_fifth[key]]
+    assert {with_fifth[key] for key in moved} == {"e:1@1"} and 100 < len(moved) < 300
+    names.leave("e:1@1")
+    assert {key: names.order(key)[0] for key in keys} == before
+
+
 def test_a_gateway_that_left_is_not_believed_until_it_is_another_one() -> None:
     names = GatewayList(["a:1"])
     names.learn(seen(["a:1@1", "b:1@1"]), "t")

@@ -4,7 +4,8 @@ Owns: `GatewayList`. Not: connections (`peers`), asking for the list (`gateways`
 `connect` was given is never forgotten and comes last, with the addresses of gateways that the
 cluster told: whoever was restarted there may be known to nobody else. A list that is older than
 the latest one, or that of another membership table, changes nothing, unless no known gateway is
-left that could contradict it. A gateway that said goodbye or was evicted is not used again. A name
+left that could contradict it. A gateway that comes or goes changes the way of its own share of the
+names only. A gateway that said goodbye or was evicted is not used again. A name
 is `host:port@generation`, so one that was restarted at its address is another gateway.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from millstream.runtime.cluster.ring import hash_of
+from millstream.runtime.cluster.ring import Ring, hash_of
 from millstream.runtime.wire.address import endpoint_of
 from millstream.runtime.wire.message import GatewayView
 
@@ -36,6 +37,7 @@ class GatewayList:
         "_evicted",
         "_last",
         "_leaving",
+        "_ring",
         "_table_id",
         "_told",
         "_version",
@@ -48,6 +50,7 @@ class GatewayList:
         self.given = list(dict.fromkeys(given))
         self.known: list[str] = []
         self.only = ""
+        self._ring = Ring(())
         self._table_id: str | None = None  # of the silos that told
         self._version = -math.inf  # of the latest list
         self._leaving: set[str] = set()
@@ -60,10 +63,10 @@ class GatewayList:
 
         `only` says so quicker, where there is one.
         """
-        known = self.known
-        if not known:
+        known, first = self.known, self._ring.owner(hash_of(name))
+        if first is None:
             return [*self._last]
-        start = hash_of(name) % len(known)
+        start = known.index(first)
         return [*known[start:], *known[:start], *self._last]
 
     def learn(self, view: GatewayView, table_id: str) -> None:
@@ -118,6 +121,8 @@ class GatewayList:
         self._last = [*self.given, *self._told]
 
     def _know(self, names: list[str]) -> None:
+        if set(names) != set(self.known):  # several gateways tell the same
+            self._ring = Ring(names)
         self.known = names
         (self.only,) = names if len(names) == 1 else ("",)
 
@@ -129,3 +134,4 @@ class GatewayList:
         assert self._last == [*self.given, *self._told]
         assert len(self._told) <= ADDRESSES_KEPT_MAX
         assert len(set(self.known)) == len(self.known)
+        assert self._ring.silos == tuple(sorted(self.known))

@@ -2,10 +2,11 @@
 
 Owns: `Gateways`: asking for the list of all, and choosing. Is the `Locator` of a client. Not:
 which of them may be used (`gateway_list`), the membership table (`gateway_table`). Invariants:
-calls to one grain go through one gateway while that is connected, so they keep their order; a call
-whose gateway is lost after it was sent ends with SiloUnavailable, one that was not sent yet goes
-through another gateway; one question for the list is under way at a time, not counting those to
-gateways that leave; the table is read at the start, and later only when no known gateway answers.
+calls to one grain go through one gateway while that is connected and the list gives them no other
+one, so they keep their order; a call whose gateway is lost after it was sent ends with
+SiloUnavailable, one that was not sent yet goes through another gateway; one question for the list
+is under way at a time, not counting those to gateways that leave; the table is read at the start,
+and later only when no known gateway answers.
 """
 
 from __future__ import annotations
