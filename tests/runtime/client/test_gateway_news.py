@@ -28,7 +28,7 @@ from millstream.runtime import (
 from millstream.runtime.client.client import Client
 from millstream.runtime.client.gateway_list import GatewayList
 from millstream.runtime.client.gateways import GATEWAYS_EVERY_S
-from millstream.runtime.cluster.gateways import gateways_seen_by
+from millstream.runtime.cluster.gateways import ASKED_S, gateways_seen_by
 from millstream.runtime.silo.gateway_news import TOLD_EVERY_S, GatewayNews, PacedNews
 from millstream.runtime.testing import SimCluster, Simulation, run
 from millstream.runtime.wire.address import endpoint_of
@@ -143,6 +143,18 @@ def test_a_client_of_a_silo_that_tells_nothing_finds_out_by_asking() -> None:
         assert len(client.gateways.known) == 3
         await asyncio.sleep(GATEWAYS_EVERY_S + 1)
         assert client.gateways.known == addresses(cluster)
+
+    with_client(step)
+
+
+def test_a_gateway_that_does_not_answer_is_passed_over_after_a_moment() -> None:
+    async def step(simulation: Simulation, cluster: SimCluster, client: Client) -> None:
+        first = client.gateways.addresses[0]
+        await client.engine.peers.get(first).ready()
+        simulation.crash(endpoint_of(first).partition(":")[0], is_silent=True)
+        begun = asyncio.get_running_loop().time()
+        await client.gateways.refresh()
+        assert asyncio.get_running_loop().time() - begun < ASKED_S + SOON_S
 
     with_client(step)
 

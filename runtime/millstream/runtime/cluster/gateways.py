@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from millstream.runtime.calls.system_target import SystemTarget, Targets
-from millstream.runtime.definition.markers import open_to
+from millstream.runtime.definition.markers import open_to, timeout
 from millstream.runtime.errors import MillstreamError, SiloUnavailable
 from millstream.runtime.role import Role
 from millstream.runtime.tasks import Tasks
@@ -20,11 +20,13 @@ from millstream.runtime.wire.message import GatewayView
 
 from .table import MemberInfo, Status, TableView, members_of
 
-__all__ = ["GatewayTarget", "Loads", "Watched", "gateways_seen_by"]
+__all__ = ["ASKED_S", "GatewayTarget", "Loads", "Watched", "gateways_seen_by"]
 
 log = logging.getLogger("millstream.gateway")
 
 LOADS_EVERY_S = 1.0
+ASKED_S = 3.0
+"""How long a client waits for the list of a gateway, before it asks another one."""
 
 
 class Watched(Protocol):
@@ -44,6 +46,7 @@ class GatewayTarget(SystemTarget):
         self._members = members
         self._loads = loads
 
+    @timeout(ASKED_S)
     @open_to(Role.CLIENT)
     async def gateways(self) -> GatewayView:
         """The active silos that take clients. Raises SiloUnavailable: this one is no member yet."""
