@@ -244,14 +244,24 @@ class PublishUnknown(StreamError):
 
 
 class CursorTooOld(StreamError):
-    """The position asked for is older than what the provider still has.
+    """Messages behind the position asked for are gone: the provider keeps them no more.
 
-    Attributes: `first`: the token of the oldest message that is kept; None: nothing is.
+    Args:
+        what: text for people.
+        first: where reading goes on: the token of the oldest message that is kept behind the
+            position. Every message that is gone is below `first`, and every one that is kept is
+            at `first` or above it. None: nothing is kept. Give it by name; a token in place of
+            `what` raises TypeError.
     """
 
     first: Any = None
 
     def __init__(self, what: str = "", *, first: Any = None) -> None:
+        if not isinstance(what, str):
+            raise TypeError(
+                f"CursorTooOld({what!r}): the first argument is a text; write "
+                "CursorTooOld(text, first=the token of the oldest message that is kept)"
+            )
         self.first = first
         super().__init__(what)
 

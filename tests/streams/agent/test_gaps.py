@@ -388,3 +388,10 @@ async def test_a_loss_of_one_that_is_behind_is_told_to_it_alone_and_before_what_
             events = [one for one in found if not isinstance(one, Gap)]
             holes = sum(b - a > 1 for a, b in itertools.pairwise(events))
             assert holes == len(gaps_of(key)) and events == sorted(events)
+
+
+def test_a_token_in_place_of_the_text_is_refused() -> None:
+    """The runtime would take it that nothing is kept, and pass over all that is."""
+    with pytest.raises(TypeError, match=r"CursorTooOld\(text, first="):
+        CursorTooOld(token(3))  # type: ignore[arg-type]
+    assert CursorTooOld("gone", first=token(3)).first == token(3)
