@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from millstream.runtime import QueueFull
+from millstream.runtime import ConfigError, QueueFenced, QueueFull, QueueUnavailable
 from millstream.streams import Capability, PushReceiver, QueueMessage, StreamId, Token
 
 ITEM_ACK = frozenset({Capability.ITEM_ACK, Capability.OWN_POSITION})
@@ -134,3 +134,63 @@ async def test_closing_ends_a_read_and_drops_what_is_held() -> None:
     assert await reading == [] and source.told == ["closed"]
     source.push_all(1)  # the network was not told yet
     assert await numbers(receiver) == []
+
+
+async def test_a_message_that_is_held_is_not_held_twice() -> None:
+    """A source that connects anew is given again what is not acknowledged."""
+    source, receiver = await started(ITEM_ACK)
+    source.push_all(1, 2, 1)
+    assert await numbers(receiver) == [1, 2]
+    source.push_all(1, 2)
+    assert await numbers(receiver) == [] and receiver.events_held == 2
+    await receiver.release([Token(1, 1)], 60.0, True)
+    source.push_all(1)
+    assert await numbers(receiver) == [] and receiver.events_held == 2
+    await receiver.ack(None, [Token(1, 2)])
+    source.push_all(2)
+    assert await numbers(receiver) == [2]
+
+
+async def test_repeats_do_not_use_up_the_room() -> None:
+    source, receiver = await started(ITEM_ACK)
+    for _ in range(3):
+        source.push_all(1, 2, 3)
+    assert source.told == [] and receiver.refused == 0
+    await numbers(receiver)
+    await receiver.ack(None, [Token(1, number) for number in (1, 2, 3)])
+    assert receiver.events_held == 0 and not receiver.is_paused
+
+
+async def test_a_refused_message_can_be_pushed_again() -> None:
+    source, receiver = await started(events_max=1)
+    source.push_all(1, 2)
+    with pytest.raises(QueueFull):
+        source.push_all(3)
+    assert (receiver.events_held, receiver.refused, receiver.is_paused) == (2, 1, True)
+    assert await numbers(receiver) == [1, 2]
+    source.push_all(3)
+    assert await numbers(receiver) == [3]
+
+
+async def test_a_lost_connection_ends_reading() -> None:
+    _, receiver = await started()
+    reading = asyncio.ensure_future(receiver.read(10, 1000, 60.0))
+    await asyncio.sleep(0)
+    receiver.disconnected(OSError("reset by peer"))
+    receiver.disconnected(OSError("another one"))
+    with pytest.raises(QueueUnavailable, match="OSError: reset by peer"):
+        await reading
+    with pytest.raises(QueueUnavailable):
+        await receiver.read(10, 1000, 0.0)
+    _, receiver = await started()
+    receiver.disconnected(QueueFenced("another owner"))
+    with pytest.raises(QueueFenced):
+        await receiver.read(10, 1000, 0.0)
+    await receiver.aclose()
+    assert await numbers(receiver) == []
+
+
+@pytest.mark.parametrize("limits", [{"events_max": 0}, {"bytes_max": 0}, {"events_max": -1}])
+def test_a_receiver_without_room_is_refused(limits: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="not 1 or more"):
+        PushReceiver(Source(), ITEM_ACK, **limits)

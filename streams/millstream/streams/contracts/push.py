@@ -1,9 +1,9 @@
 """Sources that can only push: a receiver that buffers what they push until it is read.
 
 Owns: `PushReceiver`, what it asks of a source, and its limits. Not: connecting to the source.
-Invariants: what is held is bounded, and the source is paused before that; what was released is read
-again from here, so a source need not be able to take anything back; since it is not told, attempts
-are not counted (`QueueMessage.attempt` is 0).
+Invariants: what is held is bounded, and the source is paused before that; a message that is held
+is not held twice; what was released is read again from here, so a source need not be able to take
+anything back; since it is not told, attempts are not counted (`QueueMessage.attempt` is 0).
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from millstream.runtime import QueueFull
+from millstream.runtime import ConfigError, QueueFull, QueueUnavailable, StreamError
+from millstream.runtime.extending import shown
 
+from .answers import text_of
 from .capability import Capability
 from .message import QueueMessage
 from .token import Token
@@ -30,29 +32,45 @@ BEYOND_PAUSE = 2  # a paused source may push so many times the limits before it 
 
 
 class PushSource(Protocol):
-    """One queue of a broker that calls back, for one owner."""
+    """One queue of a broker that calls back, for one owner.
+
+    All methods, and `push`, are called on the event loop of the silo. A client library that calls
+    back in a thread of its own hands a message over by `loop.call_soon_threadsafe(push, message)`.
+    """
 
     async def start(self, push: Callable[[QueueMessage], None], after: Token | None, /) -> None:
-        """Begin to push what is behind a position; None: what is not acknowledged.
+        """Connect, and begin to push what is behind a position; None: what is not acknowledged.
 
-        `push` never waits. It raises QueueFull if the source goes on pushing though it is paused.
+        Called once. Take the queue over from a former owner that never closed its connection.
+        `push` may be called from now on, also before this returns; it never waits. It raises
+        QueueFull, and has not taken the message, if the source goes on pushing although it is
+        paused: push that message again after `resume`. Raises StreamError: no connection.
         """
         ...
 
     def pause(self) -> None:
-        """Push no more. What is on its way may still be pushed."""
+        """Push no more. What is on its way may still be pushed, up to the limit once more.
+
+        Called from within `push`, so it must neither wait nor raise.
+        """
         ...
 
     def resume(self) -> None:
-        """Go on behind the last message that was pushed."""
+        """Go on behind the last message that was pushed.
+
+        May be called from within `ack`, so it must neither wait nor raise; it may call `push`.
+        """
         ...
 
     async def ack(self, upto: Token | None, also: Sequence[Token], /) -> None:
-        """These are done, as `QueueReceiver.ack` has it."""
+        """These are done, as `QueueReceiver.ack` has it: the broker pushes them to nobody again."""
         ...
 
     async def aclose(self) -> None:
-        """Push no more; whoever starts next is given what is not acknowledged."""
+        """Disconnect and push no more; whoever starts next is given what is not acknowledged.
+
+        Called once, also if `start` has raised or was not called.
+        """
         ...
 
 
@@ -63,8 +81,15 @@ class PushReceiver:
         source: what pushes, for this queue and owner.
         capabilities: those of the provider. With ITEM_ACK messages are kept from being read until
             they are acknowledged, and count as held; without it they are held until they are read.
-        events_max: the source is paused while so many events are held, and goes on at half.
+        events_max: the source is paused while so many events are held, and goes on once fewer than
+            half of them are; 1 or more. What the source has on its way (its prefetch) must not be
+            more.
         bytes_max: the same in bytes of items.
+
+    Attributes: `events_max`; `events_held`: events that are held now; `is_paused`: was the source
+    told to pause; `refused`: pushes that raised QueueFull.
+
+    Raises ConfigError: a limit is below 1.
     """
 
     def __init__(
@@ -75,47 +100,69 @@ class PushReceiver:
         events_max: int = EVENTS_MAX,
         bytes_max: int = BYTES_MAX,
     ) -> None:
+        for name, limit in (("events_max", events_max), ("bytes_max", bytes_max)):
+            if limit < 1:
+                raise ConfigError(f"PushReceiver({name}={limit!r}): not 1 or more")
         self._source = source
         self._keeps = Capability.ITEM_ACK in capabilities
-        self._events_max = events_max
+        self.events_max = events_max
         self._bytes_max = bytes_max
         self._ready: deque[QueueMessage] = deque()
+        self._held: set[Token] = set()  # of all parts
         self._out: dict[Token, QueueMessage] = {}
         self._delayed: list[tuple[float, int, QueueMessage]] = []
         self._numbers = itertools.count()
-        self._events = 0
+        self.events_held = 0
         self._bytes = 0
-        self._is_paused = False
+        self.is_paused = False
+        self.refused = 0
+        self._lost: BaseException | None = None
         self._is_closed = False
         self._changed = asyncio.Event()
 
     # -- the source's side
 
     def push(self, message: QueueMessage) -> None:
-        """Take a message. Raises QueueFull: the source goes on though it is paused."""
-        if self._is_closed:
+        """Take a message; one that is held already is dropped.
+
+        Raises QueueFull: it is not taken, since the source goes on though it is paused.
+        """
+        if self._is_closed or message.token in self._held:
             return
         if self._is_beyond(BEYOND_PAUSE):
+            self.refused += 1
             raise QueueFull(
-                f"{self._events} events and {self._bytes} bytes are held, {BEYOND_PAUSE} times the "
-                "limit: the source must not push while it is paused"
+                f"{self.events_held} events and {self._bytes} bytes are held, {BEYOND_PAUSE} times "
+                "the limit: the source must not push while it is paused"
             )
-        self._hold(message, 1)
         self._ready.append(replace(message, attempt=0) if message.attempt else message)
+        self._changed.set()
+        self._hold(message, 1)
+
+    def disconnected(self, error: BaseException) -> None:
+        """The source has lost its connection: the next read raises, so that the runtime closes
+        this receiver and opens another one.
+
+        Args:
+            error: why; a StreamError is raised as it is, another one as QueueUnavailable.
+        """
+        self._lost = self._lost or error
         self._changed.set()
 
     def _is_beyond(self, times: float) -> bool:
-        return self._events >= self._events_max * times or self._bytes >= self._bytes_max * times
+        is_beyond = self.events_held >= self.events_max * times
+        return is_beyond or self._bytes >= self._bytes_max * times
 
     def _hold(self, message: QueueMessage, sign: int) -> None:
         """Count a message in (1) or out (-1), and pause the source or let it go on."""
-        self._events += sign * len(message.items)
+        (self._held.add if sign > 0 else self._held.discard)(message.token)
+        self.events_held += sign * len(message.items)
         self._bytes += sign * sum(map(len, message.items))
-        if not self._is_paused and self._is_beyond(1):
-            self._is_paused = True
+        if not self.is_paused and self._is_beyond(1):
+            self.is_paused = True
             self._source.pause()
-        elif self._is_paused and not self._is_closed and not self._is_beyond(0.5):
-            self._is_paused = False
+        elif self.is_paused and not self._is_closed and not self._is_beyond(0.5):
+            self.is_paused = False
             self._source.resume()
 
     # -- the reader's side
@@ -129,6 +176,8 @@ class PushReceiver:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + wait_s
         while not self._is_closed:
+            if self._lost is not None:
+                raise fault_of_connection(self._lost)
             self._ripen(loop.time())
             if self._ready:
                 return self._take(max_events, max_bytes)
@@ -193,7 +242,17 @@ class PushReceiver:
             return
         self._is_closed = True
         self._changed.set()
+        self._held.clear()
         self._ready.clear()
         self._out.clear()
         self._delayed.clear()
         await self._source.aclose()
+
+
+def fault_of_connection(error: BaseException) -> StreamError:
+    """What a read raises when the source has lost its connection."""
+    if isinstance(error, StreamError):
+        return error
+    return QueueUnavailable(
+        f"the source is disconnected: {type(error).__name__}: {shown(text_of(error))}"
+    )
