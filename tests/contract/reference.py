@@ -6,6 +6,7 @@ A fault is planted by a subclass of one of its parts (`tests/contract/broken`).
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,13 +26,17 @@ from millstream.streams import (
     MessageLimits,
     OutMessage,
     Page,
+    QueueAdapter,
     QueueId,
+    QueueMapper,
     QueueMessage,
     StreamId,
     Token,
 )
+from millstream.streams.testing import AdapterHooks
 
 C = Capability
+PATIENCE_S = 60.0  # waiting costs nothing where time is a number
 NOWHERE = Token(0, 0)
 LOG = frozenset({C.DURABLE, C.ORDERED, C.STABLE_TOKENS})
 LEDGER = LOG | {C.WAKEUP, C.REWIND, C.OWN_POSITION, C.FENCED, C.DEDUP, C.SEALED}
@@ -74,12 +79,18 @@ class Shelf:
     mapper_epoch: int = 0
     barrier: Token | None = None
     last: Token | None = None
+    lost: Token = NOWHERE  # the last message that is gone
     retained: dict[str, Token] = field(default_factory=dict)
     bell: asyncio.Event = field(default_factory=asyncio.Event)
 
     def ring(self) -> None:
         self.bell.set()
         self.bell = asyncio.Event()
+
+    @property
+    def first(self) -> Token:
+        """The oldest message that is kept, or the number that the next one will have."""
+        return self.stored[0].token if self.stored else Token(self.era, self.seq + 1)
 
 
 class Broker:
@@ -90,6 +101,8 @@ class Broker:
         self.lease_s = lease_s
         self.shelves: dict[QueueId, Shelf] = {}
         self.keeps: Callable[[Shelf, Stored], bool] = lambda shelf, one: False
+        self.queue_count = 2
+        self.watchers: list[Callable[[], None]] = []
 
     def shelf(self, queue: QueueId) -> Shelf:
         return self.shelves.setdefault(queue, Shelf())
@@ -97,8 +110,26 @@ class Broker:
     async def forget(self, queue: QueueId, count: int) -> None:
         """As retention would: the oldest ones are gone, but for what readers retain."""
         shelf = self.shelf(queue)
-        free = takewhile(lambda one: not self.keeps(shelf, one), shelf.stored[:count])
-        del shelf.stored[: len(list(free))]
+        free = list(takewhile(lambda one: not self.keeps(shelf, one), shelf.stored[:count]))
+        del shelf.stored[: len(free)]
+        shelf.lost = max((one.token for one in free), default=shelf.lost)
+
+    async def skip(self, queue: QueueId, count: int) -> None:
+        """Numbers without a message, as those of markers."""
+        self.shelf(queue).seq += count
+
+    async def relayout(self) -> None:
+        """One more queue."""
+        self.queue_count += 1
+        for changed in self.watchers:
+            changed()
+
+    async def kill(self, adapter: QueueAdapter) -> None:
+        """The connection of a process ends: the broker gives back what was out there."""
+        assert isinstance(adapter, ReferenceAdapter)
+        adapter.is_dead = True
+        for receiver in adapter.receivers:
+            receiver.end()
 
 
 class ReferenceAdapter:
@@ -111,6 +142,7 @@ class ReferenceAdapter:
         self.broker = queues.broker
         self.host = host
         self.receivers: list[ReferenceReceiver] = []
+        self.is_dead = False
         self.broker.keeps = self.keeps
 
     def keeps(self, shelf: Shelf, one: Stored) -> bool:
@@ -175,8 +207,7 @@ class ReferenceAdapter:
     async def retain(self, queue: QueueId, reader: str, position: Token | None, /) -> None:
         shelf = self.broker.shelf(queue)
         if position is None:
-            behind = Token(shelf.era, shelf.seq + 1)
-            position = shelf.stored[0].token if shelf.stored else behind
+            position = shelf.first
         shelf.retained[reader] = max(position, shelf.retained.get(reader, position))
 
     async def let_go(self, queue: QueueId, reader: str, /) -> None:
@@ -201,6 +232,27 @@ class PromptAdapter(ReferenceAdapter):
         if taken + len(messages) > self.broker.capacity or mapper_epoch < shelf.mapper_epoch:
             return None
         return [self.accept(shelf, message, mapper_epoch) for message in messages]
+
+
+class CountMapper:
+    """So many queues; the epoch is their number, which only grows."""
+
+    def __init__(self, count: int) -> None:
+        self.epoch = count
+
+    def queues(self) -> Sequence[QueueId]:
+        return [f"queue-{number}" for number in range(self.epoch)]
+
+    def queue_for(self, stream: StreamId, /) -> QueueId:
+        return f"queue-{zlib.crc32(str(stream).encode()) % self.epoch}"
+
+
+class MappedAdapter(ReferenceAdapter):
+    """Its broker decides how many queues there are."""
+
+    def mapper(self, changed: Callable[[], None], /) -> QueueMapper:
+        self.broker.watchers.append(changed)
+        return CountMapper(self.broker.queue_count)
 
 
 class ReferenceReceiver:
@@ -232,11 +284,9 @@ class ReferenceReceiver:
         self.check_kept(after)
 
     def check_kept(self, after: Token | None) -> None:
-        kept = self.shelf.stored
-        if after is None or not kept or kept[0].token.seq <= self.at.seq + 1:
-            return
-        if kept[0].token.era == self.at.era:
-            raise CursorTooOld("gone", first=kept[0].token)
+        """Raises CursorTooOld: a message behind the position is gone."""
+        if after is not None and self.at < self.shelf.lost:
+            raise CursorTooOld("gone", first=self.shelf.first)
 
     async def read(
         self, max_events: int, max_bytes: int, wait_s: float, /
@@ -332,6 +382,10 @@ class ReferenceReceiver:
         return [token for token in tokens if token not in held]
 
     async def aclose(self) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Nothing is read here any more; what is out is given back."""
         self.is_closed = True
         for one in self.shelf.stored:
             if one.holder is self:
@@ -362,8 +416,8 @@ class ReferenceReader:
         /,
     ) -> Page:
         kept = self.shelf.stored
-        if kept and position < kept[0].token:
-            raise CursorTooOld("gone", first=kept[0].token)
+        if position <= self.shelf.lost:
+            raise CursorTooOld("gone", first=self.shelf.first)
         found, events, size_bytes = list[QueueMessage](), 0, 0
         for count, one in enumerate(one for one in kept if one.token >= position):
             out = one.message
@@ -395,6 +449,17 @@ class ReferenceQueues:
 
     async def open(self, provider: str, host: AdapterHost, /) -> ReferenceAdapter:
         return self.adapter_class(self, host)
+
+
+def hooks_of(broker: Broker) -> AdapterHooks:
+    """What the suite may do to it."""
+    return AdapterHooks(
+        forget=broker.forget,
+        skip=broker.skip,
+        kill=broker.kill,
+        relayout=broker.relayout,
+        patience_s=PATIENCE_S,
+    )
 
 
 Make = Callable[[], ReferenceQueues]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from tests.contract.adapters.partitions import (
@@ -10,37 +11,46 @@ from tests.contract.adapters.partitions import (
     PartitionedBroker,
     PartitionedQueues,
 )
-from tests.contract.adapters.pushing import PushedQueues, PushingBroker
+from tests.contract.adapters.pushing import PushedQueues, PushingBroker, push_hooks
 from tests.contract.adapters.tags import LeasedQueues, LeasingBroker
 from tests.contract.in_virtual_time import in_virtual_time
 
 from millstream.streams import BringsMapper, QueueAdapterFactory, StreamId
 from millstream.streams.contracts.suite.host import BenchHost
-from millstream.streams.testing import ADAPTER_CHECKS, AdapterCheck, run_adapter_check
+from millstream.streams.testing import (
+    ADAPTER_CHECKS,
+    AdapterCheck,
+    AdapterHooks,
+    run_adapter_check,
+)
 
-Provider = tuple[Callable[[], QueueAdapterFactory], Callable[[str, int], Awaitable[None]] | None]
+Provider = tuple[Callable[[], QueueAdapterFactory], AdapterHooks]
 
 
 def leased() -> Provider:
     broker = LeasingBroker()
-    return lambda: LeasedQueues(broker), None
+    return lambda: LeasedQueues(broker), AdapterHooks(kill=broker.kill, patience_s=60.0)
 
 
 def partitioned() -> Provider:
     broker = PartitionedBroker()
-    return lambda: PartitionedQueues(broker), broker.forget
+    hooks = AdapterHooks(
+        forget=broker.forget, skip=broker.skip, kill=broker.kill, relayout=broker.relayout
+    )
+    return lambda: PartitionedQueues(broker), hooks
 
 
 def pushed() -> Provider:
     broker = PushingBroker()
-    return lambda: PushedQueues(broker), None
+    return lambda: PushedQueues(broker), push_hooks(broker)
 
 
 @pytest.mark.parametrize("provider", [leased, partitioned, pushed])
 @pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=str)
 def test_it_keeps_the_contract(check: AdapterCheck, provider: Callable[[], Provider]) -> None:
-    make, forget = provider()
-    in_virtual_time(lambda: run_adapter_check(check, make, forget=forget))
+    make, hooks = provider()
+    why = in_virtual_time(lambda: run_adapter_check(check, make, hooks=hooks))
+    assert not why.startswith("not run")
 
 
 async def test_a_broker_adds_partitions_while_it_is_used() -> None:
@@ -56,3 +66,15 @@ async def test_a_broker_adds_partitions_while_it_is_used() -> None:
     await adapter.aclose()
     broker.add_partition()
     assert told == ["changed"]
+
+
+def test_what_no_hook_shows_of_a_source_is_said() -> None:
+    """A receiver that is pushed to is not taken to pause well because nothing was tried."""
+    for name in ("a_paused_source_pushes_nothing", "pausing_loses_and_repeats_nothing"):
+        check = next(check for check in ADAPTER_CHECKS if check.name == name)
+        for provider, why in (
+            (pushed, "not run: the hook `narrow` is not given"),
+            (leased, "the receiver is no `PushReceiver`"),
+        ):
+            make, _ = provider()
+            assert in_virtual_time(partial(run_adapter_check, check, make)) == why

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.contract.proven import expect_run
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.priority import (
@@ -47,4 +48,5 @@ async def test_streams_over_priority_queues_keep_the_contract(check: AdapterChec
         can_own_queues=False,
     )
     async with silo:
-        await run_adapter_check(check, lambda: queues)
+        why = await run_adapter_check(check, lambda: queues)
+    expect_run(why, "kill")  # it dies in test_dying_silos.py

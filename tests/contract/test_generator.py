@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.contract.proven import expect_run, holds_nothing
 
 from millstream.providers.generator import Generated, GeneratorOptions, GeneratorQueues, adapter
 from millstream.providers.generator.adapter import GeneratorAdapter, GeneratorReceiver
 from millstream.runtime import ConfigError
 from millstream.streams import (
     Capability,
+    FunctionMapper,
     HashRingMapper,
     OutMessage,
     StreamId,
@@ -21,6 +25,7 @@ from millstream.streams import (
 from millstream.streams.testing import (
     ADAPTER_CHECKS,
     AdapterCheck,
+    AdapterHooks,
     ContractBroken,
     run_adapter_check,
 )
@@ -28,6 +33,7 @@ from millstream.streams.testing import (
 TICKS = StreamNamespace("ticks", str, provider="contract")
 MAPPER = HashRingMapper(queues=2)
 KEYS = {MAPPER.queue_for(StreamId("ticks", f"key-{n}")): f"key-{n}" for n in range(20)}
+CHECKS = {check.name: check for check in ADAPTER_CHECKS}
 
 
 def generator() -> GeneratorQueues:
@@ -42,16 +48,79 @@ def generated(queue: str, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=str)
 async def test_the_generator_keeps_the_contract(check: AdapterCheck) -> None:
-    await run_adapter_check(check, generator, generated, MAPPER)
+    hooks = AdapterHooks(kill=holds_nothing)
+    expect_run(await run_adapter_check(check, generator, generated, MAPPER, hooks))
+
+
+def refuses_a_file() -> HashRingMapper:
+    raise AssertionError("made elsewhere only")
+
+
+class Unpicklable(HashRingMapper):
+    __slots__ = ()
+
+    def __reduce__(self) -> str:
+        raise TypeError("it has a connection")
+
+
+class OfThisProcess(HashRingMapper):
+    """Cannot be made anywhere else."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return refuses_a_file, ()
+
+
+def by_hash(stream: StreamId, queues: int) -> int:
+    return hash(stream) % queues
+
+
+def by_parent(stream: StreamId, queues: int) -> int:
+    if str(os.getpid()) != os.environ["PARENT"]:
+        raise ValueError("this is another process")
+    return 0
+
+
+def by_length(stream: StreamId, queues: int) -> int:
+    return len(stream.key) % queues
+
+
+async def test_a_mapper_is_asked_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARENT", str(os.getpid()))
+    check = CHECKS["a_mapper_answers_alike_in_every_process"]
+    sound = FunctionMapper(queues=2, by=by_length, name="by length")
+    assert await run_adapter_check(check, generator, generated, sound) == ""
+    for mapper, why in (
+        (Unpicklable(queues=2), "cannot be pickled.*it has a connection"),
+        (
+            OfThisProcess(queues=2),
+            "cannot be rebuilt.*AssertionError: made elsewhere only",
+        ),
+    ):
+        assert re.match(
+            f"not run: the mapper {why}",
+            await run_adapter_check(check, generator, generated, mapper),
+        )
+    for by, came in ((by_hash, "in another process"), (by_parent, "StreamError.*another process")):
+        unsound = FunctionMapper(queues=2, by=by, name="unsound")
+        with pytest.raises(ContractBroken, match=came):
+            await run_adapter_check(check, generator, generated, unsound)
+
+
+async def test_a_missing_hook_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    check = CHECKS["a_process_that_died_keeps_no_queue"]
+    why = await run_adapter_check(check, generator, generated, MAPPER)
+    assert why == "not run: the hook `kill` is not given"
+    assert capsys.readouterr().out == f"{check}: {why}\n"
 
 
 async def test_what_is_skipped_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    named = {check.name: check for check in ADAPTER_CHECKS}
-    leases = named["extending_holds_a_message"]
+    leases = CHECKS["extending_holds_a_message"]
     why = await run_adapter_check(leases, generator, generated, MAPPER)
     assert why == "LEASED is not declared"
     assert capsys.readouterr().out == f"skipped: {leases}: {why}\n"
-    writes = named["a_list_is_stored_whole"]
+    writes = CHECKS["a_list_is_stored_whole"]
     why = await run_adapter_check(writes, generator, generated, MAPPER)
     assert why == "the provider accepts no messages"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.contract.proven import expect_run
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryOptions, MemoryQueues
@@ -34,4 +35,6 @@ async def test_the_memory_provider_keeps_the_contract(check: AdapterCheck) -> No
         can_own_queues=False,
     )
     async with silo:
-        await run_adapter_check(check, lambda: queues)
+        why = await run_adapter_check(check, lambda: queues)
+    # it keeps what is not done, numbers it without holes, and dies in test_dying_silos.py
+    expect_run(why, "forget", "skip", "kill")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,6 +18,7 @@ from millstream.streams import (
     Capability,
     OutMessage,
     Page,
+    QueueAdapter,
     QueueId,
     QueueMessage,
     StreamId,
@@ -28,18 +30,17 @@ ERA = 1
 
 @dataclass(eq=False)
 class Partition:
-    """A log: offsets begin at `first`, and rise by one."""
+    """A log: the offsets of records rise, with holes; what is before `first` is gone, and the next
+    record has the offset `end`."""
 
     first: int = 0
+    end: int = 0
     records: list[QueueMessage] = field(default_factory=list)
     bell: asyncio.Event = field(default_factory=asyncio.Event)
 
-    @property
-    def end(self) -> int:
-        return self.first + len(self.records)
-
     def append(self, message: OutMessage, stamp_s: float) -> Token:
         token = Token(ERA, self.end)
+        self.end += 1
         self.records.append(
             QueueMessage(message.stream, token, message.items, message.headers, stamp_s)
         )
@@ -48,7 +49,8 @@ class Partition:
         return token
 
     def from_offset(self, offset: int) -> list[QueueMessage]:
-        return self.records[max(0, offset - self.first) :]
+        at = bisect_left(self.records, offset, key=lambda record: record.token.seq)
+        return self.records[at:]
 
 
 class PartitionedBroker:
@@ -68,8 +70,21 @@ class PartitionedBroker:
 
     async def forget(self, queue: QueueId, count: int) -> None:
         partition = self.partition(queue)
+        gone = partition.records[:count]
         del partition.records[:count]
-        partition.first += count
+        partition.first = gone[-1].token.seq + 1 if gone else partition.first
+
+    async def skip(self, queue: QueueId, count: int) -> None:
+        """Offsets of markers, which no consumer is given."""
+        self.partition(queue).end += count
+
+    async def relayout(self) -> None:
+        self.add_partition()
+
+    async def kill(self, adapter: QueueAdapter) -> None:
+        """A process dies: nobody in it is told of anything. It holds nothing here."""
+        assert isinstance(adapter, PartitionedAdapter)
+        adapter.unwatch()
 
 
 class PartitionMapper:
@@ -128,6 +143,9 @@ class PartitionedAdapter:
         return PartitionReader(self._broker.partition(queue))
 
     async def aclose(self) -> None:
+        self.unwatch()
+
+    def unwatch(self) -> None:
         for changed in self._watching:
             self._broker.watchers.remove(changed)
         self._watching.clear()
@@ -212,7 +230,9 @@ class PartitionReader:
         returned = found[: fitting(found, max_events, 10**9)]
         if len(returned) < len(found):
             return Page(returned, found[len(returned)].token, False)
-        end = looked_at[-1].token.seq + 1 if looked_at else max(position.seq, first)
+        end = looked_at[-1].token.seq + 1 if looked_at else max(position.seq, self._partition.end)
+        if len(looked_at) == len(records):
+            end = max(end, self._partition.end)
         return Page(returned, Token(ERA, end), end >= self._partition.end)
 
     async def aclose(self) -> None: ...

@@ -13,11 +13,14 @@ from millstream.streams import (
     Capability,
     OutMessage,
     PushReceiver,
+    QueueAdapter,
     QueueId,
     QueueMessage,
     Token,
 )
+from millstream.streams.testing import AdapterHooks
 
+NARROW_EVENTS = 4
 Push = Callable[[QueueMessage], None]
 
 
@@ -28,6 +31,10 @@ class Topic:
     kept: dict[int, QueueMessage] = field(default_factory=dict)
     number: int = 0
     session: Session | None = None
+
+    def connect(self, session: Session) -> None:
+        """A session of the same name takes over: the former one is told no more."""
+        self.session = session
 
 
 class PushingBroker:
@@ -47,6 +54,12 @@ class PushingBroker:
         if topic.session is not None:
             topic.session.wake()
 
+    async def kill(self, adapter: QueueAdapter) -> None:
+        """A process dies: its connections are gone, and nothing of it runs."""
+        assert isinstance(adapter, PushedAdapter)
+        for session in adapter.sessions:
+            session.cut()
+
 
 class Session:
     """A `PushSource`: one subscriber's connection."""
@@ -59,8 +72,12 @@ class Session:
 
     async def start(self, push: Push, after: Token | None, /) -> None:
         self._push = push
-        self._topic.session = self
+        self._topic.connect(self)
         self.wake()
+
+    def cut(self) -> None:
+        """The connection ends without a word."""
+        self._push = None
 
     def wake(self) -> None:
         """The network's turn: what is kept is pushed soon."""
@@ -71,8 +88,8 @@ class Session:
             if self._push is None or self._is_paused:
                 return
             if number > self._pushed:
-                self._pushed = number
                 self._push(message)
+                self._pushed = number
 
     def pause(self) -> None:
         self._is_paused = True
@@ -102,9 +119,15 @@ class PushedQueues:
         }
     )
 
-    def __init__(self, broker: PushingBroker, events_max: int = 110) -> None:
+    def __init__(
+        self,
+        broker: PushingBroker,
+        events_max: int = 110,
+        session_class: Callable[[Topic], Session] = Session,
+    ) -> None:
         self.broker = broker
         self.events_max = events_max
+        self.session_class = session_class
 
     async def open(self, provider: str, host: AdapterHost) -> PushedAdapter:
         return PushedAdapter(self, host)
@@ -114,6 +137,7 @@ class PushedAdapter:
     def __init__(self, queues: PushedQueues, host: AdapterHost) -> None:
         self._queues = queues
         self._host = host
+        self.sessions: list[Session] = []
 
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int
@@ -124,8 +148,20 @@ class PushedAdapter:
         return [None] * len(messages)
 
     def receiver(self, queue: QueueId, epoch: int) -> PushReceiver:
-        session = Session(self._queues.broker.topic(queue))
         found = self._queues
+        session = found.session_class(found.broker.topic(queue))
+        self.sessions.append(session)
         return PushReceiver(session, found.capabilities, events_max=found.events_max)
 
     async def aclose(self) -> None: ...
+
+
+def push_hooks(
+    broker: PushingBroker, session_class: Callable[[Topic], Session] = Session
+) -> AdapterHooks:
+    """What the suite may do to it."""
+
+    def narrow() -> PushedQueues:
+        return PushedQueues(broker, NARROW_EVENTS, session_class)
+
+    return AdapterHooks(kill=broker.kill, narrow=narrow, patience_s=60.0)

@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from millstream.runtime import EnqueueFailed, QueueFull
-from millstream.streams import AdapterHost, Capability, OutMessage, QueueId, QueueMessage, Token
+from millstream.streams import (
+    AdapterHost,
+    Capability,
+    OutMessage,
+    QueueAdapter,
+    QueueId,
+    QueueMessage,
+    Token,
+)
 
 LEASE_S = 0.1
 
@@ -114,6 +122,12 @@ class LeasingBroker:
         queue.ring()
         return True
 
+    async def kill(self, adapter: QueueAdapter) -> None:
+        """A process dies: its sessions end, and what they have not settled goes back."""
+        assert isinstance(adapter, LeasedAdapter)
+        for receiver in adapter.receivers:
+            receiver.cut()
+
 
 class LeasedQueues:
     capabilities = frozenset(
@@ -137,6 +151,7 @@ class LeasedAdapter:
     def __init__(self, broker: LeasingBroker, host: AdapterHost) -> None:
         self._broker = broker
         self._host = host
+        self.receivers: list[LeasedReceiver] = []
 
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int
@@ -151,7 +166,8 @@ class LeasedAdapter:
         return done
 
     def receiver(self, queue: QueueId, epoch: int) -> LeasedReceiver:
-        return LeasedReceiver(self._broker.queue(queue))
+        self.receivers.append(found := LeasedReceiver(self._broker.queue(queue)))
+        return found
 
     async def aclose(self) -> None: ...
 
@@ -210,4 +226,8 @@ class LeasedReceiver:
         return [token for token in tokens if token.seq not in held]
 
     async def aclose(self) -> None:
+        self._channel.close()
+
+    def cut(self) -> None:
+        """The connection ends."""
         self._channel.close()

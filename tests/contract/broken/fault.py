@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tests.contract.adapters.pushing import PushedQueues, PushingBroker, Session, push_hooks
 from tests.contract.reference import (
     KINDS,
     Broker,
@@ -13,8 +14,13 @@ from tests.contract.reference import (
     ReferenceQueues,
     ReferenceReader,
     ReferenceReceiver,
+    hooks_of,
 )
 
+from millstream.streams import QueueAdapterFactory
+from millstream.streams.testing import AdapterHooks
+
+Make = Callable[[], QueueAdapterFactory]
 Part = type[ReferenceAdapter] | type[ReferenceReceiver] | type[ReferenceReader]
 P = TypeVar("P", bound=Part)
 
@@ -30,10 +36,10 @@ class Fault:
     def __str__(self) -> str:
         return f"{self.part.__name__}-{self.check}"
 
-    def maker(self) -> Callable[[], ReferenceQueues]:
-        """Makes factories over one provider."""
+    def planted(self) -> tuple[Make, AdapterHooks]:
+        """Makes factories over one provider; and what the suite may do to it."""
         broker = Broker()
-        return lambda: self.factory(broker)
+        return lambda: self.factory(broker), hooks_of(broker)
 
     def factory(self, broker: Broker) -> ReferenceQueues:
         queues = ReferenceQueues(broker, KINDS[self.kind])
@@ -46,7 +52,22 @@ class Fault:
         return queues
 
 
-FAULTS: list[Fault] = []
+@dataclass(frozen=True)
+class SourceFault:
+    """The same with a source that pushes."""
+
+    check: str
+    part: type[Session]
+
+    def __str__(self) -> str:
+        return f"{self.part.__name__}-{self.check}"
+
+    def planted(self) -> tuple[Make, AdapterHooks]:
+        broker = PushingBroker()
+        return lambda: PushedQueues(broker, session_class=self.part), push_hooks(broker, self.part)
+
+
+FAULTS: list[Fault | SourceFault] = []
 
 
 def refused_by(check: str, kind: str = "ledger") -> Callable[[P], P]:
@@ -54,6 +75,19 @@ def refused_by(check: str, kind: str = "ledger") -> Callable[[P], P]:
 
     def plant(part: P) -> P:
         FAULTS.append(Fault(check, kind, part))
+        return part
+
+    return plant
+
+
+S = TypeVar("S", bound=type[Session])
+
+
+def source_refused_by(check: str) -> Callable[[S], S]:
+    """Plant this source in the provider that pushes."""
+
+    def plant(part: S) -> S:
+        FAULTS.append(SourceFault(check, part))
         return part
 
     return plant

@@ -40,6 +40,46 @@ class DelaysForAnHour(ReferenceReceiver):
         await super().release(tokens, delay_s * 3600, has_run)
 
 
+class CutsDelays(ReferenceReceiver):
+    """By less than half."""
+
+    async def release(self, tokens: Tokens, delay_s: float, has_run: bool, /) -> None:
+        await super().release(tokens, delay_s * 0.7, has_run)
+
+
+class LimitsDelays(ReferenceReceiver):
+    """As a broker does that knows no longer one."""
+
+    async def release(self, tokens: Tokens, delay_s: float, has_run: bool, /) -> None:
+        await super().release(tokens, min(delay_s, 1.5), has_run)
+
+
+class RoundsDelaysDown(ReferenceReceiver):
+    """As a broker does that counts in seconds."""
+
+    async def release(self, tokens: Tokens, delay_s: float, has_run: bool, /) -> None:
+        await super().release(tokens, int(delay_s), has_run)
+
+
+for sooner in (CutsDelays, LimitsDelays, RoundsDelaysDown):
+    refused_by("a_released_message_waits_for_its_delay", "leases")(sooner)
+    refused_by("a_released_message_waits_for_its_delay", "tags")(sooner)
+
+
+@refused_by("a_long_list_is_released_whole", "leases")
+class ReleasesTenAtMost(ReferenceReceiver):
+    """As one does that makes one request of a list, however long it is."""
+
+    async def release(self, tokens: Tokens, delay_s: float, has_run: bool, /) -> None:
+        await super().release(tokens[:10], delay_s, has_run)
+
+
+@refused_by("a_long_list_is_acknowledged_whole", "tags")
+class AcknowledgesTenAtMost(ReferenceReceiver):
+    async def ack(self, upto: Token | None, also: Tokens = (), /) -> None:
+        await super().ack(upto, also[:10])
+
+
 @refused_by("releasing_what_is_done_changes_nothing", "leases")
 class RevivesWhatIsDone(ReferenceReceiver):
     async def release(self, tokens: Tokens, delay_s: float, has_run: bool, /) -> None:
@@ -104,6 +144,30 @@ class LeasesAreForItself(ReferenceReceiver):
 class ExtendsNothing(ReferenceReceiver):
     async def extend(self, tokens: Tokens, lease_s: float, /) -> Tokens:
         return ()
+
+
+@refused_by("extending_lasts_as_long_as_was_asked", "leases")
+class ExtendsByHalf(ReferenceReceiver):
+    async def extend(self, tokens: Tokens, lease_s: float, /) -> Tokens:
+        return await super().extend(tokens, lease_s / 2)
+
+
+@refused_by("extending_lasts_as_long_as_was_asked", "leases")
+class LimitsExtensions(ReferenceReceiver):
+    async def extend(self, tokens: Tokens, lease_s: float, /) -> Tokens:
+        return await super().extend(tokens, min(lease_s, 1.5))
+
+
+@refused_by("extending_lasts_as_long_as_was_asked", "leases")
+class ExtendsForAnHour(ReferenceReceiver):
+    async def extend(self, tokens: Tokens, lease_s: float, /) -> Tokens:
+        return await super().extend(tokens, 3600)
+
+
+@refused_by("a_long_list_is_extended_whole", "leases")
+class ExtendsTenAtMost(ReferenceReceiver):
+    async def extend(self, tokens: Tokens, lease_s: float, /) -> Tokens:
+        return await super().extend(tokens[:10], lease_s)
 
 
 @refused_by("extending_says_what_is_lost", "leases")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from datetime import UTC, datetime
 
 from tests.contract.broken.fault import refused_by
@@ -130,6 +131,23 @@ class SeeksBackwards(ReferenceReader):
     async def seek(self, when: datetime, /) -> Token | None:
         before = [one for one in self.shelf.stored if one.enqueued_s <= when.timestamp()]
         return before[-1].token if before else self.shelf.stored[0].token
+
+
+@refused_by("seek_finds_the_first_message_at_or_after_a_time")
+class LeavesOutTheVeryTime(ReferenceReader):
+    async def seek(self, when: datetime, /) -> Token | None:
+        times = ((one.enqueued_s, one.token) for one in self.shelf.stored)
+        return next((token for at_s, token in times if at_s > when.timestamp()), None)
+
+
+@refused_by("seek_finds_the_first_message_at_or_after_a_time")
+class FindsTheLastOfATime(ReferenceReader):
+    async def seek(self, when: datetime, /) -> Token | None:
+        stamps = [one.enqueued_s for one in self.shelf.stored]
+        at = bisect_left(stamps, when.timestamp())
+        if at == len(stamps):
+            return None
+        return self.shelf.stored[bisect_right(stamps, stamps[at]) - 1].token
 
 
 @refused_by("seek_finds_the_first_message_at_or_after_a_time")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from millstream.runtime import CursorTooOld
 from millstream.streams import Capability, PushReceiver, QueueMessage, Token
-from millstream.streams.testing import ADAPTER_CHECKS, run_adapter_check
+from millstream.streams.testing import ADAPTER_CHECKS, AdapterHooks, run_adapter_check
 
 
 class CannotPause:
@@ -34,3 +35,5 @@ async def check() -> None:
     await run_adapter_check(ADAPTER_CHECKS[0], Pauses)  # E
     await run_adapter_check("a_list_is_stored_whole", Pauses)  # E
     ADAPTER_CHECKS[0].name = "mine"  # E
+    AdapterHooks(kill=lambda: None)  # E
+    CursorTooOld(Token(1, 1))  # E

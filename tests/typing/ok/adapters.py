@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import assert_type
 
-from millstream.runtime import EnqueueFailed
+from millstream.runtime import CursorTooOld, EnqueueFailed
 from millstream.runtime.testing import FailingStore, FailingTable, SimCluster, Simulation
 from millstream.streams import (
     AdapterHost,
@@ -17,6 +17,7 @@ from millstream.streams import (
     PersistentStreams,
     PushReceiver,
     PushSource,
+    QueueAdapter,
     QueueAdapterFactory,
     QueueId,
     QueueMessage,
@@ -28,6 +29,7 @@ from millstream.streams.testing import (
     ADAPTER_CHECKS,
     AdapterBench,
     AdapterCheck,
+    AdapterHooks,
     ContractBroken,
     owned,
     owners,
@@ -83,6 +85,22 @@ FACTORY: QueueAdapterFactory = Feed()
 
 
 async def forget(queue: QueueId, count: int) -> None: ...
+async def kill(adapter: QueueAdapter) -> None: ...
+async def relayout() -> None: ...
+
+
+HOOKS = AdapterHooks(
+    forget=forget, skip=forget, kill=kill, relayout=relayout, narrow=Feed, patience_s=60.0
+)
+
+
+def lost_connection(receiver: PushReceiver) -> tuple[int, int, bool, int]:
+    receiver.disconnected(OSError("reset"))
+    return receiver.events_max, receiver.events_held, receiver.is_paused, receiver.refused
+
+
+def is_gone(first: Token) -> CursorTooOld:
+    return CursorTooOld("gone", first=first)
 
 
 async def check_all() -> None:
@@ -91,7 +109,7 @@ async def check_all() -> None:
         why = await run_adapter_check(check, Feed)
         assert_type(why, str)
         await run_adapter_check(
-            check, Feed, lambda queue, count: [b""] * count, HashRingMapper(queues=2), forget
+            check, Feed, lambda queue, count: [b""] * count, HashRingMapper(queues=2), HOOKS
         )
 
 

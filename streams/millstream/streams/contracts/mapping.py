@@ -19,7 +19,8 @@ __all__ = ["QueueBalancer", "QueueMapper", "QueueOwner", "SiloSet"]
 
 
 class QueueMapper(Protocol):
-    """Which queue carries a stream. Pure: equal inputs give equal answers everywhere."""
+    """Which queue carries a stream. Pure: equal inputs give equal answers in every process and at
+    any time, so `hash()`, whose seed is another one in each process, must not be used."""
 
     @property
     def epoch(self) -> int: ...

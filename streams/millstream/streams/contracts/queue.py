@@ -47,7 +47,9 @@ class QueueReceiver(Protocol):
         """Begin behind this position; None: at the oldest message that is not acknowledged.
 
         With OWN_POSITION it begins at the later of `after` and its own; without ORDERED `after` is
-        None. Raises CursorTooOld(first): what is before `first` is gone, reading begins there.
+        None. Raises CursorTooOld(text, first=token): a message behind `after` is gone; `first` is
+        the oldest that is kept (None: none is), and the next read begins with it. A hole in the
+        numbers is no loss.
         """
         ...
 
@@ -72,12 +74,16 @@ class QueueReceiver(Protocol):
     async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool, /) -> None:
         """ITEM_ACK: give messages back to the queue, to be read again after `delay_s`.
 
+        All of them, however long the list is, and none before all of `delay_s` is over.
         `has_run`: they count as tried. No effect on a log, or on what was not read here.
         """
         ...
 
     async def extend(self, tokens: Sequence[Token], lease_s: float, /) -> Sequence[Token]:
-        """LEASED: hold these messages for `lease_s` more; returns those that are lost already."""
+        """LEASED: hold these messages for `lease_s` from now on; returns those that are lost.
+
+        All of them, however long the list is, and for all of `lease_s`.
+        """
         ...
 
     async def aclose(self) -> None:
@@ -91,7 +97,7 @@ class QueueAdapter(Protocol):
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
     ) -> Sequence[Token | None]:
-        """Store messages in order; returns once all are accepted, with their tokens if known.
+        """Store messages in order; returns once all are stored, with their tokens if known.
 
         One call is under way per queue and silo; the runtime puts together what came meanwhile.
         Raises EnqueueFailed(accepted, cause): a prefix is stored, and nothing else of the list,
@@ -131,7 +137,7 @@ class QueueReader(Protocol):
         ...
 
     async def seek(self, when: datetime, /) -> Token | None:
-        """The first message accepted at or after a time; None: none yet."""
+        """The first message accepted at this very time or after it; None: none yet."""
         ...
 
     async def read_from(
@@ -145,7 +151,9 @@ class QueueReader(Protocol):
         """Messages from `position` (inclusive) on, of these streams (None: of all).
 
         `max_bytes` bounds what is looked at, found or not; one message at least is looked at. In
-        the owner's process everything that `read` has returned is seen. Raises CursorTooOld(first).
+        the owner's process everything that `read` has returned is seen.
+        Raises CursorTooOld(text, first=token): a message at `position` or behind it is gone;
+        `first` is the oldest that is kept (None: none is), where the caller reads on.
         """
         ...
 
@@ -232,7 +240,8 @@ class BringsMapper(Protocol):
     """An adapter whose broker decides which queue carries a stream, and how many there are."""
 
     def mapper(self, changed: Callable[[], None], /) -> QueueMapper:
-        """The mapper as of now; `changed` is called when another one holds."""
+        """The mapper as of now, which never changes; `changed` is called, on the event loop of
+        this silo, when another one holds, which has a higher epoch."""
         ...
 
 

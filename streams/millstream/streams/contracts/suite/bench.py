@@ -25,11 +25,20 @@ from millstream.streams.contracts.queue import (
 from millstream.streams.contracts.shapes import capabilities_of, require_shape
 from millstream.streams.contracts.token import Token
 
-from .guarded import START_LIMIT_S, GuardedAdapter, GuardedReader, GuardedReceiver, abandon, within
+from .guarded import (
+    CALL_LIMIT_S,
+    START_LIMIT_S,
+    GuardedAdapter,
+    GuardedReader,
+    GuardedReceiver,
+    abandon,
+    within,
+)
+from .hooks import AdapterHooks, Make, without_hook
 from .host import BenchHost, BenchMapper, BenchWorld
-from .verdict import ContractBroken, expect
+from .verdict import ContractBroken, NotRun, expect
 
-__all__ = ["AdapterBench", "Forget", "Generated", "texts"]
+__all__ = ["AdapterBench", "Generated", "expect_first", "texts"]
 
 PROVIDER = "contract"
 EVENTS_MAX, BYTES_MAX = 1000, 1 << 20
@@ -39,9 +48,8 @@ LONG_S = 5.0  # a wait that something ends
 SOON_S = 2.0  # what ends such a wait does it within
 STREAMS = 500  # of messages whose stream does not matter
 POLL_S = 0.002  # between reads of a provider without WAKEUP
-Make = Callable[[], QueueAdapterFactory]
 Generated = Callable[[QueueId, int], Sequence[bytes]]
-Forget = Callable[[QueueId, int], Awaitable[None]]
+LastCall = Callable[[QueueAdapter], Awaitable[object]]
 
 
 class AdapterBench:
@@ -52,18 +60,18 @@ class AdapterBench:
         make: Make,
         generated: Generated | None = None,
         mapper: QueueMapper | None = None,
-        forget: Forget | None = None,
+        hooks: AdapterHooks | None = None,
     ) -> None:
         self.generated = generated
-        self.forget = forget
+        self.hooks = hooks or AdapterHooks()
         self.capabilities: frozenset[Capability] = frozenset()
         self.mapper: QueueMapper = mapper or BenchMapper()
+        self.has_mapper = mapper is not None
         self.adapter: GuardedAdapter
         self._make = make
         self._world = BenchWorld()
         self._numbers = itertools.count()
-        self._silos: list[GuardedAdapter] = []
-        self._receivers: list[GuardedReceiver | GuardedReader] = []
+        self._silos: dict[GuardedAdapter, list[GuardedReceiver | GuardedReader]] = {}
         self._tasks: list[asyncio.Task[list[QueueMessage]]] = []
 
     # -- life
@@ -73,19 +81,39 @@ class AdapterBench:
         self.adapter = await self.another_silo()
         if isinstance(self.adapter.raw, BringsMapper):
             self.mapper = self.adapter.raw.mapper(lambda: None)
+            self.has_mapper = True
         require_shape(self.adapter.raw.receiver(self.queue, 1), QueueReceiver, "the receiver")
 
-    async def another_silo(self) -> GuardedAdapter:
-        """The same provider as opened in one more silo."""
-        factory = self._make()
+    async def another_silo(self, make: Make | None = None) -> GuardedAdapter:
+        """The same provider as opened in one more silo; `make` makes another factory of it."""
+        factory = (make or self._make)()
         require_shape(factory, QueueAdapterFactory, "the factory")
         host = BenchHost(self.mapper, PROVIDER, self._world)
         raw = await within(factory.open(PROVIDER, host), START_LIMIT_S, "open")
         require_shape(raw, QueueAdapter, "the adapter")
         self.capabilities = capabilities_of(factory, "the factory")
         silo = GuardedAdapter(raw, self.capabilities)
-        self._silos.append(silo)
+        self._silos[silo] = []
         return silo
+
+    async def kill(self, last: LastCall | None = None) -> None:
+        """Kill the process of the first silo, and open another one in its place.
+
+        `last` is a call of its adapter; the process dies in the turn of the loop in which that
+        returns. Needs the hook `kill`.
+        """
+        dead, hook = self.adapter, self.hooks.kill
+        if hook is None:
+            raise NotRun(without_hook("kill"))
+
+        async def call_and_die() -> None:
+            if last is not None:
+                await last(dead.raw)
+            await hook(dead.raw)
+
+        await within(call_and_die(), CALL_LIMIT_S, "the hook `kill`, behind a call of the adapter,")
+        del self._silos[dead]
+        self.adapter = await self.another_silo()
 
     async def reopen(self) -> None:
         """As after a restart of every silo: what is stored is opened anew."""
@@ -97,12 +125,13 @@ class AdapterBench:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for opened in (*self._receivers, *self._silos):
+        receivers = [one for opened in self._silos.values() for one in opened]
+        for opened in (*receivers, *self._silos):
             try:
                 await opened.aclose()
             except (ContractBroken, StreamError):
                 continue
-        self._tasks, self._receivers, self._silos = [], [], []
+        self._tasks, self._silos = [], {}
 
     # -- what is under test
 
@@ -129,6 +158,12 @@ class AdapterBench:
         """Another one, if the mapper has any."""
         queues = self.mapper.queues()
         return queues[1] if len(queues) > 1 else None
+
+    def second_queue(self) -> QueueId:
+        """Another one. Raises NotRun: the mapper has one queue."""
+        if self.other_queue is None:
+            raise NotRun("the mapper has one queue")
+        return self.other_queue
 
     def stream(
         self, number: int = 0, queue: QueueId | None = None, namespace: str = "n"
@@ -170,6 +205,18 @@ class AdapterBench:
             await self.adapter.enqueue(queue, [message])
         return list(texts)
 
+    async def forget(self, count: int) -> None:
+        """Let the provider lose the first messages of the queue. Needs the hook `forget`."""
+        if self.hooks.forget is None:
+            raise NotRun(without_hook("forget"))
+        await self.hooks.forget(self.queue, count)
+
+    async def skip(self, count: int) -> None:
+        """Let the provider use up numbers of the queue. Needs the hook `skip`."""
+        if self.hooks.skip is None:
+            raise NotRun(without_hook("skip"))
+        await self.hooks.skip(self.queue, count)
+
     def move_clock(self, by_s: float) -> None:
         """Move the hosts' wall clock forward."""
         self._world.bench_clock.moved_s += by_s
@@ -180,8 +227,9 @@ class AdapterBench:
         self, epoch: int = 1, queue: QueueId | None = None, silo: GuardedAdapter | None = None
     ) -> GuardedReceiver:
         """A receiver that is not started."""
-        found = (silo or self.adapter).receiver(queue or self.queue, epoch)
-        self._receivers.append(found)
+        silo = silo or self.adapter
+        found = silo.receiver(queue or self.queue, epoch)
+        self._silos[silo].append(found)
         return found
 
     async def begin(
@@ -204,10 +252,15 @@ class AdapterBench:
         is_kept = self.has(Capability.OWN_POSITION)
         return await self.begin(epoch, None if is_kept else position, silo=silo)
 
-    async def collect(self, receiver: GuardedReceiver, count: int) -> list[QueueMessage]:
-        """Read until there are `count` messages. Raises ContractBroken: they do not come."""
+    async def collect(
+        self, receiver: GuardedReceiver, count: int, delay_s: float = 0.0
+    ) -> list[QueueMessage]:
+        """Read until there are `count` messages, which may be out for `delay_s`.
+
+        Raises ContractBroken: they do not come.
+        """
         loop, found = asyncio.get_running_loop(), list[QueueMessage]()
-        end_s = loop.time() + COLLECT_S
+        end_s = loop.time() + delay_s + COLLECT_S
         while len(found) < count:
             most = count - len(found) if self.is_read_only else EVENTS_MAX
             more = await receiver.read(most, BYTES_MAX, QUIET_S)
@@ -216,6 +269,14 @@ class AdapterBench:
                 is_late = loop.time() > end_s
                 expect(not is_late, f"{count - len(found)} more messages", texts(found))
                 await asyncio.sleep(POLL_S)
+        return found
+
+    async def some(self, receiver: GuardedReceiver, most: int) -> list[QueueMessage]:
+        """Read at most so many events, one message at least. Raises ContractBroken: none comes."""
+        end_s = asyncio.get_running_loop().time() + COLLECT_S
+        while not (found := await receiver.read(most, BYTES_MAX, QUIET_S)):
+            expect(asyncio.get_running_loop().time() < end_s, "one more message", "nothing")
+            await asyncio.sleep(POLL_S)
         return found
 
     async def everything(self, receiver: GuardedReceiver, count: int) -> list[QueueMessage]:
@@ -256,8 +317,9 @@ class AdapterBench:
 
     def reader(self, silo: GuardedAdapter | None = None) -> GuardedReader:
         """A reader of the queue."""
-        found = (silo or self.adapter).reader(self.queue)
-        self._receivers.append(found)
+        silo = silo or self.adapter
+        found = silo.reader(self.queue)
+        self._silos[silo].append(found)
         return found
 
 
@@ -282,6 +344,13 @@ async def cancel_call(call: Coroutine[Any, Any, Any], after_turns: int, what: st
     done, _ = await asyncio.wait({task}, timeout=SOON_S)
     await abandon(task, call)
     expect(bool(done), f"{what} that is cancelled ends within {SOON_S:g} s", "it goes on")
+
+
+def expect_first(first: Token | None, lost: Token, kept: Token) -> None:
+    """What a CursorTooOld names as the first: above all that is gone, not above what is kept."""
+    is_so = first is not None and lost < first <= kept
+    wanted = f"CursorTooOld(text, first={kept}), the oldest message that is kept"
+    expect(is_so, f"{wanted}; {lost} is the last that is gone", str(first))
 
 
 def text_of(item: bytes) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from millstream.streams.contracts.capability import Capability
 
 from .bench import AdapterBench
+from .hooks import without_hook
 
 __all__ = ["AdapterCheck", "Checks"]
 
@@ -23,8 +24,9 @@ Body = Callable[[AdapterBench], Coroutine[Any, Any, None]]
 class AdapterCheck:
     """A rule that an adapter is held to. `str` of it is its name.
 
-    Attributes: `rule`: the sentence that it checks; `needs`, `excludes`: capabilities; `run`: the
-    check itself; `is_for_generated`: does it also hold where `enqueue` is refused?
+    Attributes: `rule`: the sentence that it checks; `needs`, `excludes`: capabilities; `hooks`:
+    names of `AdapterHooks` without which it is not run; `run`: the check itself;
+    `is_for_generated`: does it also hold where `enqueue` is refused?
     """
 
     name: str
@@ -33,20 +35,22 @@ class AdapterCheck:
     needs: frozenset[Capability]
     excludes: frozenset[Capability]
     is_for_generated: bool
+    hooks: frozenset[str]
 
     def __str__(self) -> str:
         return self.name
 
     def why_skipped(self, bench: AdapterBench) -> str:
-        """Why it does not apply to what is under test; empty if it does."""
+        """Why it is not run: it does not apply, or a hook is missing; empty if it is run."""
         missing = sorted(one.name for one in self.needs - bench.capabilities)
         if missing:
-            return f"{', '.join(missing)} is not declared"
+            return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not declared"
         if found := sorted(one.name for one in self.excludes & bench.capabilities):
-            return f"{', '.join(found)} is declared"
+            return f"{' and '.join(found)} {'is' if len(found) == 1 else 'are'} declared"
         if bench.is_read_only and not self.is_for_generated:
             return "the provider accepts no messages"
-        return ""
+        missing = sorted(name for name in self.hooks if getattr(bench.hooks, name) is None)
+        return without_hook(missing[0]) if missing else ""
 
 
 class Checks:
@@ -59,13 +63,18 @@ class Checks:
         return iter(self._found)
 
     def check(
-        self, *needs: Capability, excludes: tuple[Capability, ...] = (), generated: bool = False
+        self,
+        *needs: Capability,
+        excludes: tuple[Capability, ...] = (),
+        generated: bool = False,
+        hooks: tuple[str, ...] = (),
     ) -> Callable[[Body], Body]:
         """Collect a function: its docstring is the rule, its name that of the check."""
 
         def collect(body: Body) -> Body:
             rule = " ".join((body.__doc__ or "").split())
-            found = (body.__name__, rule, body, frozenset(needs), frozenset(excludes), generated)
+            capabilities = frozenset(needs), frozenset(excludes)
+            found = (body.__name__, rule, body, *capabilities, generated, frozenset(hooks))
             self._found.append(AdapterCheck(*found))
             return body
 

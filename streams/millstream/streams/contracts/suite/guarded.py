@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from millstream.runtime import EnqueueFailed, StreamError
+from millstream.runtime import CursorTooOld, EnqueueFailed, StreamError
 from millstream.streams.contracts.answers import (
     AdapterFault,
     checked_messages,
@@ -91,6 +91,18 @@ async def _some_turns(task: asyncio.Task[Any]) -> None:
         await asyncio.sleep(0)
 
 
+def check_first(error: CursorTooOld, asked: Token | None, what: str) -> None:
+    """Look at where a CursorTooOld says that reading begins. Raises ContractBroken."""
+    first: object = error.first
+    if first is None:
+        return
+    wanted = f"{what} raises CursorTooOld(text, first=the token of a whole message, or None)"
+    if not isinstance(first, Token):
+        raise ContractBroken(wanted, first)
+    expect(first.index == 0, wanted, str(first))
+    expect(asked is None or first > asked, f"`first` of {what} above {asked}", str(first))
+
+
 class GuardedReceiver:
     """A receiver whose calls end, and whose answers are of the contract's shape."""
 
@@ -100,7 +112,11 @@ class GuardedReceiver:
         self._given: Token | None = None
 
     async def start(self, after: Token | None = None) -> None:
-        await within(self.raw.start(after), START_LIMIT_S, "start")
+        try:
+            await within(self.raw.start(after), START_LIMIT_S, "start")
+        except CursorTooOld as error:
+            check_first(error, after, "start")
+            raise
 
     async def read(self, max_events: int, max_bytes: int, wait_s: float) -> list[QueueMessage]:
         call = self.raw.read(max_events, max_bytes, wait_s)
@@ -157,7 +173,11 @@ class GuardedReader:
         streams: frozenset[StreamId] | None = None,
     ) -> Page:
         call = self.raw.read_from(position, max_events, max_bytes, streams)
-        page = await within(call, CALL_LIMIT_S, "read_from")
+        try:
+            page = await within(call, CALL_LIMIT_S, "read_from")
+        except CursorTooOld as error:
+            check_first(error, position, "read_from")
+            raise
         expect(isinstance(page, Page), "read_from returns a Page", page)
         expect(isinstance(page.next, Token), "Page.next is a token", page.next)
         try:

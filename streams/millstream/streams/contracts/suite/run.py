@@ -10,25 +10,32 @@ from collections.abc import Sequence
 from millstream.runtime import ConfigError
 from millstream.streams.contracts.mapping import QueueMapper
 
-from .acknowledging import acknowledging
-from .bench import AdapterBench, Forget, Generated, Make
+from .bench import AdapterBench, Generated
 from .check import AdapterCheck
-from .leases import leases
-from .life import life
-from .reading import reading
-from .rewinding import rewinding
-from .sealing import sealing
-from .verdict import ContractBroken
-from .writing import writing
+from .checks.acknowledging import acknowledging
+from .checks.dying import dying
+from .checks.leases import leases
+from .checks.life import life
+from .checks.placing import placing
+from .checks.pushing import pushing
+from .checks.reading import reading
+from .checks.rewinding import rewinding
+from .checks.sealing import sealing
+from .checks.writing import writing
+from .hooks import AdapterHooks, Make
+from .verdict import ContractBroken, NotRun
 
 __all__ = ["ADAPTER_CHECKS", "run_adapter_check"]
 
 ADAPTER_CHECKS: Sequence[AdapterCheck] = (
     *life,
+    *placing,
     *writing,
     *reading,
     *acknowledging,
+    *dying,
     *leases,
+    *pushing,
     *rewinding,
     *sealing,
 )
@@ -39,7 +46,7 @@ async def run_adapter_check(
     make: Make,
     generated: Generated | None = None,
     mapper: QueueMapper | None = None,
-    forget: Forget | None = None,
+    hooks: AdapterHooks | None = None,
 ) -> str:
     """Run one check on a provider with empty queues, and close what was opened.
 
@@ -49,20 +56,19 @@ async def run_adapter_check(
         generated: where the provider refuses `enqueue`: gives the first so many items of a queue,
             whose messages have one item each.
         mapper: the queues of the provider, if `queue-0` and `queue-1` will not do.
-        forget: makes the provider lose the first so many messages of a queue, as its retention
-            would; without it the check of that is skipped.
-    Returns: "" if the rule holds, else why the check was skipped, which is printed as well.
+        hooks: what the suite cannot do to the provider by itself.
+    Returns: "" if the rule holds. Else why the check was not run, which is printed as well: what
+        does not apply to the provider, or `not run: the hook ... is not given`.
     Raises: ContractBroken (an AssertionError): the rule does not hold. ConfigError: a shape or
         capabilities that no silo would take.
     """
-    bench = AdapterBench(make, generated, mapper, forget)
+    bench = AdapterBench(make, generated, mapper, hooks)
     try:
         await bench.open()
-        why = check.why_skipped(bench)
+        why = check.why_skipped(bench) or await outcome(check, bench)
         if why:
-            print(f"skipped: {check.name}: {why}")
-        else:
-            await check.run(bench)
+            is_open = why.startswith("not run: ")
+            print(f"{'' if is_open else 'skipped: '}{check.name}: {why}")
         return why
     except ContractBroken as broken:
         broken.check, broken.rule = check.name, check.rule
@@ -75,3 +81,12 @@ async def run_adapter_check(
         raise odd from error
     finally:
         await bench.aclose()
+
+
+async def outcome(check: AdapterCheck, bench: AdapterBench) -> str:
+    """Run a check; why it could not be run, empty if the rule holds."""
+    try:
+        await check.run(bench)
+    except NotRun as none:
+        return str(none)
+    return ""

@@ -1,12 +1,12 @@
 """What a check says of an adapter.
 
-Owns: `ContractBroken`, `expect`. Invariant: no check relies on an `assert` statement, so
+Owns: `ContractBroken`, `NotRun`, `expect`. Invariant: no check relies on an `assert` statement, so
 `python -O` refuses what plain `python` refuses.
 """
 
 from __future__ import annotations
 
-__all__ = ["ContractBroken", "expect"]
+__all__ = ["ContractBroken", "NotRun", "expect"]
 
 SHOWN_MAX = 400
 
@@ -27,6 +27,10 @@ class ContractBroken(AssertionError):
     def __str__(self) -> str:
         named = f"{self.check}: {self.rule} " if self.check else ""
         return f"{named}Expected: {self.expected}. Came: {self.came}."
+
+
+class NotRun(Exception):
+    """A check found out that it cannot be run, or does not apply; its text says why."""
 
 
 def expect(is_so: bool, expected: str, came: object) -> None:

@@ -7,9 +7,7 @@ import itertools
 
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.message import OutMessage, QueueMessage
-from millstream.streams.contracts.token import Token
-
-from .bench import (
+from millstream.streams.contracts.suite.bench import (
     BYTES_MAX,
     EVENTS_MAX,
     LONG_S,
@@ -20,9 +18,10 @@ from .bench import (
     ended,
     texts,
 )
-from .check import Checks
-from .guarded import GuardedReceiver
-from .verdict import expect
+from millstream.streams.contracts.suite.check import Checks
+from millstream.streams.contracts.suite.guarded import GuardedReceiver
+from millstream.streams.contracts.suite.verdict import expect
+from millstream.streams.contracts.token import Token
 
 __all__ = ["reading"]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from millstream.runtime import CursorTooOld, QueueFenced
 from millstream.streams.contracts.capability import Capability
+from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.suite.bench import AdapterBench, expect_first, texts
+from millstream.streams.contracts.suite.check import Checks
+from millstream.streams.contracts.suite.guarded import GuardedReceiver
+from millstream.streams.contracts.suite.verdict import ContractBroken, expect
 from millstream.streams.contracts.token import Token
-
-from .bench import AdapterBench, texts
-from .check import Checks
-from .guarded import GuardedReceiver
-from .verdict import ContractBroken, expect
 
 __all__ = ["acknowledging"]
 
@@ -162,21 +162,30 @@ async def without_a_position_of_its_own_start_begins_where_it_is_told(bench: Ada
     bench.same(await bench.collect(await bench.begin(2, found[0].token), 2), ["b", "c"])
 
 
-@acknowledging.check(ORDERED)
+@acknowledging.check(ORDERED, hooks=("forget",))
 async def a_position_that_is_gone_is_said(bench: AdapterBench) -> None:
-    """`start(after)` before what is kept raises CursorTooOld(first), and reading begins there."""
-    if bench.forget is None:
-        print("skipped: a_position_that_is_gone_is_said: no `forget` is given")
-        return
-    await bench.publish("a", "b", "c", "d")
-    first = await bench.begin()
-    found = await bench.collect(first, 4)
-    await first.aclose()
-    await bench.forget(bench.queue, 2)
+    """`start(after)` raises CursorTooOld if messages behind `after` are gone: its `first` is above
+    all that are gone, not above the oldest that is kept, and reading begins with that."""
+    found = await known(bench, "a", "b", "c", "d")
+    await bench.forget(2)
     receiver = bench.receiver(2)
-    came = await start_too_old(receiver, found[0].token)
-    expect(came == found[2].token, f"CursorTooOld(first={found[2].token})", came)
+    first = await start_too_old(receiver, found[0].token)
+    expect_first(first, found[1].token, found[2].token)
     bench.same(await bench.collect(receiver, 2), ["c", "d"])
+
+
+async def known(bench: AdapterBench, *wanted: str) -> list[QueueMessage]:
+    """Messages, stored now, as a first owner has read them, who acknowledged none."""
+    await bench.publish(*wanted)
+    return await as_read(bench, len(wanted))
+
+
+async def as_read(bench: AdapterBench, count: int) -> list[QueueMessage]:
+    """The first messages of the queue, read by an owner who acknowledges none."""
+    first = await bench.begin()
+    found = await bench.collect(first, count)
+    await first.aclose()
+    return found
 
 
 async def start_too_old(receiver: GuardedReceiver, after: Token) -> Token | None:
@@ -187,6 +196,69 @@ async def start_too_old(receiver: GuardedReceiver, after: Token) -> Token | None
         first: Token | None = error.first
         return first
     raise ContractBroken("CursorTooOld", "no error")
+
+
+@acknowledging.check(ORDERED, hooks=("forget",))
+async def a_queue_that_lost_everything_says_so(bench: AdapterBench) -> None:
+    """Where nothing is kept `first` is None, or above all that is gone and not above what comes
+    next, with which reading begins."""
+    found = await known(bench, "a", "b", "c")
+    await bench.forget(3)
+    receiver = bench.receiver(2)
+    first = await start_too_old(receiver, found[0].token)
+    await bench.publish("d")
+    (new,) = await bench.collect(receiver, 1)
+    bench.same([new], ["d"])
+    if first is not None:
+        expect_first(first, found[-1].token, new.token)
+
+
+@acknowledging.check(ORDERED, hooks=("forget",))
+async def what_is_gone_and_was_done_is_no_gap(bench: AdapterBench) -> None:
+    """`start(after)` raises nothing if all that is gone is at `after` or before: nothing that is
+    wanted is missing, whether later messages are kept or none is stored yet."""
+    found = await known(bench, "a", "b", "c")
+    await bench.forget(2)
+    receiver = await bench.begin(2, found[1].token)
+    bench.same(await bench.collect(receiver, 1), ["c"])
+    await receiver.aclose()
+    await bench.forget(1)
+    receiver = await bench.begin(3, found[2].token)
+    await bench.publish("d")
+    bench.same(await bench.collect(receiver, 1), ["d"])
+
+
+@acknowledging.check(ORDERED, hooks=("skip",))
+async def a_hole_in_the_numbers_is_no_gap(bench: AdapterBench) -> None:
+    """Numbers without a message are passed over: `start(after)` a message before a hole raises
+    nothing, for nothing is lost."""
+    await bench.skip(2)
+    await bench.publish("a")
+    await bench.skip(3)
+    await bench.publish("b")
+    found = await as_read(bench, 2)
+    bench.same(found, ["a", "b"])
+    again = await bench.begin(2, found[0].token)
+    bench.same(await bench.collect(again, 1), ["b"])
+    await again.aclose()
+    await bench.skip(2)
+    last = await bench.begin(3, found[1].token)
+    await bench.publish("c")
+    bench.same(await bench.collect(last, 1), ["c"])
+
+
+@acknowledging.check(ORDERED, hooks=("forget", "skip"))
+async def a_hole_behind_what_is_gone_is_no_gap(bench: AdapterBench) -> None:
+    """What is gone was done, and a hole follows: the oldest message that is kept has a much higher
+    number than `after`, and nothing is lost all the same."""
+    await bench.publish("a")
+    await bench.skip(3)
+    await bench.publish("b")
+    done = (await as_read(bench, 2))[-1].token
+    await bench.skip(4)
+    await bench.publish("c")
+    await bench.forget(2)
+    bench.same(await bench.collect(await bench.begin(2, done), 1), ["c"])
 
 
 @acknowledging.check(generated=True)
@@ -252,9 +324,7 @@ async def the_fence_survives_reopening(bench: AdapterBench) -> None:
 @acknowledging.check(FENCED)
 async def the_fence_is_of_one_queue(bench: AdapterBench) -> None:
     """An epoch of one queue fences no other queue."""
-    other = bench.other_queue
-    if other is None:
-        return
+    other = bench.second_queue()
     wanted = await bench.publish("a")
     receiver = await bench.begin(1)
     await bench.begin(9, queue=other)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any
@@ -13,12 +13,19 @@ from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.queue import Retains
+from millstream.streams.contracts.suite.bench import (
+    BYTES_MAX,
+    COLLECT_S,
+    EVENTS_MAX,
+    POLL_S,
+    AdapterBench,
+    expect_first,
+    texts,
+)
+from millstream.streams.contracts.suite.check import Checks
+from millstream.streams.contracts.suite.guarded import GuardedReader
+from millstream.streams.contracts.suite.verdict import ContractBroken, NotRun, expect
 from millstream.streams.contracts.token import Token
-
-from .bench import BYTES_MAX, COLLECT_S, EVENTS_MAX, POLL_S, AdapterBench, texts
-from .check import Checks
-from .guarded import GuardedReader
-from .verdict import ContractBroken, expect
 
 __all__ = ["rewinding"]
 
@@ -27,6 +34,7 @@ REWIND = Capability.REWIND
 PAGES_MAX = 1000
 FAR_FUTURE = datetime(2500, 1, 1, tzinfo=UTC)
 LONG_AGO = datetime(1980, 1, 1, tzinfo=UTC)
+BESIDE = timedelta(microseconds=500)
 
 
 @rewinding.check(REWIND)
@@ -194,12 +202,13 @@ async def readers_disturb_nobody(bench: AdapterBench) -> None:
 
 @rewinding.check(REWIND)
 async def seek_finds_the_first_message_at_or_after_a_time(bench: AdapterBench) -> None:
-    """By the time of acceptance: the first that is kept for long ago, None for the future."""
-    for text in ("a", "b", "c"):
-        await bench.publish(text)
+    """By the time of acceptance, and a message of exactly that time is found, of several the
+    first; the first that is kept for long ago, None for the future."""
+    for texts_of_one_time in (("a",), ("b", "c"), ("d", "e", "f"), ("g",)):
+        await bench.publish(*texts_of_one_time)
         bench.move_clock(10.0)
         await asyncio.sleep(POLL_S)
-    found = await bench.collect(await bench.begin(), 3)
+    found = await bench.collect(await bench.begin(), 7)
     reader = bench.reader()
     for when, wanted in times(found):
         came = await reader.seek(when)
@@ -210,35 +219,101 @@ def times(found: Sequence[QueueMessage]) -> list[tuple[datetime, Token | None]]:
     """Times, and the message that each leads to; where messages have no times, the ends only."""
     wanted: list[tuple[datetime, Token | None]] = [(LONG_AGO, found[0].token), (FAR_FUTURE, None)]
     stamps = [message.enqueued_s for message in found]
-    if 0.0 in stamps or len(set(stamps)) < len(stamps):
+    if 0.0 in stamps:
         return wanted
-    for at, stamp in enumerate(stamps):
-        when = datetime.fromtimestamp(stamp, UTC)
-        late = when + timedelta(microseconds=500)
-        wanted += [(when - timedelta(microseconds=500), found[at].token)]
-        wanted += [(late, found[at + 1].token if at + 1 < len(found) else None)]
+    for stamp in sorted(set(stamps)):
+        exact = exactly(stamp)
+        for when in (exact - BESIDE, exact, exact + BESIDE):
+            at_s = when.timestamp()
+            first = next((one.token for one in found if one.enqueued_s >= at_s), None)
+            wanted.append((when, first))
     return wanted
 
 
-@rewinding.check(REWIND)
+def exactly(stamp: float) -> datetime:
+    """A time of acceptance; where a datetime cannot hold it, the microsecond before."""
+    when = datetime.fromtimestamp(stamp, UTC)
+    return when if when.timestamp() <= stamp else when - timedelta(microseconds=1)
+
+
+@rewinding.check(REWIND, hooks=("forget",))
 async def a_page_before_what_is_kept_is_refused(bench: AdapterBench) -> None:
-    """`read_from` a position that is gone raises CursorTooOld(first), as `bounds` has it."""
-    if bench.forget is None:
-        print("skipped: a_page_before_what_is_kept_is_refused: no `forget` is given")
-        return
+    """`read_from` a position at or before a message that is gone raises CursorTooOld: its `first`
+    is above all that are gone, not above the oldest that is kept, and leads to that."""
     await bench.publish("a", "b", "c")
     found = await bench.collect(await bench.begin(), 3)
-    await bench.forget(bench.queue, 2)
-    reader = bench.reader()
-    try:
-        came: object = await reader.read_from(found[0].token, EVENTS_MAX, BYTES_MAX)
-    except CursorTooOld as error:
-        came = error.first
-    wanted = found[2].token
-    expect(came == wanted, f"CursorTooOld(first={wanted})", came)
+    await bench.forget(2)
+    reader, wanted = bench.reader(), found[2].token
+    for gone in found[:2]:
+        first = await page_too_old(reader, gone.token)
+        expect_first(first, found[1].token, wanted)
+        bench.same(await pages(reader, first or wanted), ["c"])
     low, _ = await reader.bounds()
     expect(low == wanted, f"{wanted} as the lower bound", low)
     bench.same(await pages(reader, wanted), ["c"])
+
+
+async def page_too_old(reader: GuardedReader, position: Token) -> Token | None:
+    """What is kept first, as the error says."""
+    try:
+        page = await reader.read_from(position, EVENTS_MAX, BYTES_MAX)
+    except CursorTooOld as error:
+        first: Token | None = error.first
+        return first
+    raise ContractBroken("CursorTooOld", page)
+
+
+@rewinding.check(REWIND, hooks=("forget",))
+async def a_page_of_a_queue_that_lost_everything_is_refused(bench: AdapterBench) -> None:
+    """Where nothing is kept `first` is None, or above all that is gone and not above what comes
+    next."""
+    await bench.publish("a", "b")
+    receiver = await bench.begin()
+    found = await bench.collect(receiver, 2)
+    await receiver.aclose()
+    await bench.forget(2)
+    reader = bench.reader()
+    first = await page_too_old(reader, found[0].token)
+    await bench.publish("c")
+    came = await seen(reader, first or behind(found[1].token))
+    bench.same(came, ["c"])
+    if first is not None:
+        expect_first(first, found[1].token, came[0].token)
+
+
+def behind(token: Token) -> Token:
+    """The position behind a message."""
+    return token._replace(seq=token.seq + 1)
+
+
+@rewinding.check(REWIND, hooks=("skip",))
+async def pages_go_over_holes_in_the_numbers(bench: AdapterBench) -> None:
+    """A page may begin in a hole, and leads over it; `at_end` is said in front of one that no
+    message follows. Nothing is gone: CursorTooOld is not raised."""
+    await bench.publish("a")
+    await bench.skip(3)
+    await bench.publish("b")
+    await bench.skip(2)
+    found = await bench.collect(await bench.begin(), 2)
+    reader = bench.reader()
+    bench.same(await pages(reader, found[0].token, 1), ["a", "b"])
+    for within in (behind(found[0].token), found[1].token._replace(seq=found[1].token.seq - 1)):
+        bench.same(await pages(reader, within), ["b"])
+    page = await reader.read_from(behind(found[1].token), EVENTS_MAX, BYTES_MAX)
+    expect(page.at_end and not page.messages, "an empty page at the end", page)
+    await bench.publish("c")
+    bench.same(await seen(reader, page.next), ["c"])
+
+
+@rewinding.check(REWIND, hooks=("forget", "skip"))
+async def a_page_in_a_hole_behind_what_is_gone_is_given(bench: AdapterBench) -> None:
+    """From a position in a hole on everything is kept, though the message before is gone."""
+    await bench.publish("a")
+    await bench.skip(3)
+    await bench.publish("b")
+    found = await bench.collect(await bench.begin(), 2)
+    await bench.forget(1)
+    bench.same(await pages(bench.reader(), behind(found[0].token)), ["b"])
 
 
 Body = Callable[[AdapterBench], Coroutine[Any, Any, None]]
@@ -252,7 +327,7 @@ def where_it_can(body: Body) -> Body:
         if isinstance(bench.adapter.raw, Retains):
             await body(bench)
         else:
-            print(f"skipped: {body.__name__}: the adapter is not `Retains`")
+            raise NotRun("the adapter is not `Retains`")
 
     return checked
 
@@ -342,22 +417,18 @@ async def what_is_retained_outlives_every_silo(bench: AdapterBench) -> None:
 @where_it_can
 async def what_is_retained_is_kept(bench: AdapterBench) -> None:
     """The provider's retention takes nothing at a reader's position, or behind it."""
-    if bench.forget is None:
-        print("skipped: what_is_retained_is_kept: no `forget` is given")
-        return
-    forget: Callable[[str, int], Awaitable[None]] = bench.forget
     messages = await found(bench, "a", "b", "c", "d")
     position = messages[1].token
     await bench.adapter.retain(bench.queue, "r", position)
-    await forget(bench.queue, 3)
+    await bench.forget(3)
     came = texts(await pages(bench.reader(), position))
     expect(came == ["b", "c", "d"], "b, c, d", came)
     await bench.adapter.retain(bench.queue, "r", messages[2].token)
-    await forget(bench.queue, 1)
+    await bench.forget(1)
     came = texts(await pages(bench.reader(), messages[2].token))
     expect(came == ["c", "d"], "c, d", came)
     await bench.adapter.let_go(bench.queue, "r")
-    await forget(bench.queue, 1)
+    await bench.forget(1)
     low, _ = await bench.reader().bounds()
     is_free = low is not None and low > messages[2].token
     expect(is_free, "nothing is kept for who was let go", low)

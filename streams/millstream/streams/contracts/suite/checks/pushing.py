@@ -1,0 +1,90 @@
+"""Sources that push: what is paused pushes nothing, and nothing is lost or repeated by it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millstream.streams.contracts.push import PushReceiver
+from millstream.streams.contracts.queue import QueueReceiver
+from millstream.streams.contracts.suite.bench import (
+    BYTES_MAX,
+    POLL_S,
+    QUIET_S,
+    SOON_S,
+    AdapterBench,
+    texts,
+)
+from millstream.streams.contracts.suite.check import Checks
+from millstream.streams.contracts.suite.guarded import GuardedReceiver
+from millstream.streams.contracts.suite.hooks import without_hook
+from millstream.streams.contracts.suite.verdict import NotRun, expect
+
+__all__ = ["pushing"]
+
+pushing = Checks()
+STORED, MORE = 40, 5
+EVENTS_FEW = 10  # the largest `events_max` of a receiver that is called narrow
+
+
+async def narrow_receiver(bench: AdapterBench) -> GuardedReceiver:
+    """A started receiver that holds few messages. Raises NotRun."""
+    make = bench.hooks.narrow
+    if make is None:
+        is_pushed = isinstance(bench.receiver().raw, PushReceiver)
+        raise NotRun(without_hook("narrow") if is_pushed else "the receiver is no `PushReceiver`")
+    return await bench.begin(silo=await bench.another_silo(make))
+
+
+@pushing.check()
+async def a_paused_source_pushes_nothing(bench: AdapterBench) -> None:
+    """While as much is held as may be, nothing more is pushed but what was on its way."""
+    await publish_numbers(bench, 0, STORED)
+    receiver = await narrow_receiver(bench)
+    raw = pushed(receiver.raw)
+    expect(raw.events_max <= EVENTS_FEW, f"events_max of at most {EVENTS_FEW}", raw.events_max)
+    await until_paused(raw)
+    await asyncio.sleep(QUIET_S)  # for what was on its way
+    held = raw.events_held
+    await publish_numbers(bench, STORED, MORE)
+    await asyncio.sleep(QUIET_S)
+    expect(raw.events_held == held, f"{held} events held while paused", raw.events_held)
+    expect(not raw.refused, "no push beyond twice the limit", f"{raw.refused} that were refused")
+
+
+def pushed(receiver: QueueReceiver) -> PushReceiver:
+    """Raises NotRun: what it holds cannot be seen."""
+    if isinstance(receiver, PushReceiver):
+        return receiver
+    raise NotRun("the receiver is no `PushReceiver`")
+
+
+async def until_paused(receiver: PushReceiver) -> None:
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + SOON_S
+    while not receiver.is_paused:
+        is_late = loop.time() > end_s
+        wanted = f"{receiver.events_max} of {STORED} messages pushed, and then a pause"
+        expect(not is_late, wanted, f"{receiver.events_held} events")
+        await asyncio.sleep(POLL_S)
+
+
+async def publish_numbers(bench: AdapterBench, first: int, count: int) -> None:
+    await bench.publish(*(f"{number:02}" for number in range(first, first + count)))
+
+
+@pushing.check()
+async def pausing_loses_and_repeats_nothing(bench: AdapterBench) -> None:
+    """A source that is paused and resumed again and again gives each message once."""
+    await publish_numbers(bench, 0, STORED)
+    receiver, came = await narrow_receiver(bench), list[str]()
+    while len(came) < STORED:
+        found = await bench.some(receiver, 1 + len(came) % 3)
+        await bench.acknowledge(receiver, found)
+        came += texts(found)
+    wanted = [f"{number:02}" for number in range(STORED)]
+    expect(sorted(came) == wanted, f"each of {STORED} messages once", came)
+    again = await receiver.read(STORED, BYTES_MAX, QUIET_S)
+    expect(not again, "nothing more", texts(again))
+    await receiver.aclose()
+    again = await (await bench.begin(2)).read(STORED, BYTES_MAX, QUIET_S)
+    expect(not again, "nothing: all was acknowledged", texts(again))

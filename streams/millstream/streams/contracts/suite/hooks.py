@@ -1,0 +1,66 @@
+"""What the author of an adapter does to the provider under test, where the suite cannot.
+
+Owns: `AdapterHooks`. Invariant: a check that needs a hook that was not given is not run, and its
+result says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from millstream.streams.contracts.identity import QueueId
+from millstream.streams.contracts.queue import QueueAdapter, QueueAdapterFactory
+
+__all__ = ["AdapterHooks", "Make", "without_hook"]
+
+Make = Callable[[], QueueAdapterFactory]
+PATIENCE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterHooks:
+    """What the suite asks the author of an adapter to do. Each hook is optional.
+
+    `run_adapter_check` returns `not run: the hook ... is not given` for a check that needs one
+    that is missing. A provider to which the event cannot happen needs no hook for it: one whose
+    numbers have no holes, say, has no `skip`.
+    """
+
+    forget: Callable[[QueueId, int], Awaitable[None]] | None = None
+    """`await forget(queue, count)`: lose the first `count` messages of the queue, as the retention
+    of the provider would. Messages that a reader retains (`Retains`) stay."""
+
+    skip: Callable[[QueueId, int], Awaitable[None]] | None = None
+    """`await skip(queue, count)`: use up the next `count` numbers of the queue without a message,
+    as the markers of transactions or a compaction do. Nothing is lost by it."""
+
+    kill: Callable[[QueueAdapter], Awaitable[None]] | None = None
+    """`await kill(adapter)`: end what the adapter and its receivers are, as the death of their
+    process would.
+
+    Their buffers are lost, their tasks run no more, and their connections, sessions and locks end
+    as the broker sees them end when a process dies: without a goodbye, a flush or a commit. Do all
+    of this before the first `await`: a buffer that is still written after that hides a fault.
+    Waiting for the broker to notice may follow. Nothing of the adapter is called afterwards,
+    neither `aclose`. An adapter that holds nothing but what its calls hold needs a function that
+    does nothing."""
+
+    relayout: Callable[[], Awaitable[None]] | None = None
+    """`await relayout()`: change the queues of a broker that decides them (`BringsMapper`), as its
+    operator would; for example add a partition."""
+
+    narrow: Make | None = None
+    """Makes a factory over the same content whose receivers hold few messages: `PushReceiver` with
+    `events_max` of 2 to 10, and a prefetch of the source that is no larger. The suite stores 40
+    messages, so the source is paused and resumed again and again."""
+
+    patience_s: float = PATIENCE_S
+    """The longest delay or lease, in seconds, that a check asks for and waits out. The runtime asks
+    for up to 60 s; give 60 where waiting costs nothing, so that a provider that cuts long delays
+    short is found as well."""
+
+
+def without_hook(name: str) -> str:
+    """What is said of a check that needs a hook which is not given."""
+    return f"not run: the hook `{name}` is not given"

@@ -1,0 +1,17 @@
+"""What a run of a check proves of one of our own providers."""
+
+from __future__ import annotations
+
+from millstream.streams.contracts.queue import QueueAdapter
+
+__all__ = ["expect_run", "holds_nothing"]
+
+
+def expect_run(why: str, *lacking: str) -> None:
+    """The check was run, or does not apply, or lacks one of these hooks."""
+    is_open = why.startswith("not run")
+    assert not is_open or any(f"`{name}`" in why for name in lacking), why
+
+
+async def holds_nothing(adapter: QueueAdapter) -> None:
+    """The hook `kill` for an adapter that holds nothing but what its calls hold."""
