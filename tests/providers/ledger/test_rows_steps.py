@@ -11,9 +11,11 @@ from tests.contract.in_virtual_time import in_virtual_time
 from tests.providers.ledger.clocks import LoopClock
 from tests.providers.ledger.test_metadata_rows import Sum, adding
 from tests.providers.ledger.test_witnessed_rows import KEY, WITNESS
+from xxhash import xxh3_64_intdigest
 
 from millstream.providers.ledger.metadata.metadata import Metadata, key_part
 from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.metadata.witness import witness_key
 from millstream.runtime import Corrupt, Etag, MemoryStateStore, Row
 
 NAMES = {KEY: "row", WITNESS: "witness"}
@@ -74,6 +76,17 @@ def forget(store: Traced, key: str) -> None:
     row = store.get(key)
     assert row is not None
     store.remove(key, row.etag, 0)
+
+
+@pytest.mark.parametrize(("name", "number"), [("0", 0), ("3", 1), ("2", 2), ("5", 5)])
+def test_a_witness_is_stored_under_the_first_number_that_puts_it_into_another_file(
+    name: str, number: int
+) -> None:
+    key = f"ledger/c/sums/{name}"
+    keys = [f"ledger/c/witness/{at}/sums/{name}" for at in range(number + 1)]
+    assert witness_key("ledger/c/", key) == keys[-1]
+    *same, other = [xxh3_64_intdigest(one.encode()) % 2 for one in keys]
+    assert {xxh3_64_intdigest(key.encode()) % 2} == {*same, 1 - other}
 
 
 def test_a_row_with_a_witness_costs_what_the_design_says() -> None:

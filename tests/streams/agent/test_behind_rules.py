@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.lagging.behind import Behind
+from millstream.streams.agent.lagging.behind import (
+    LAST_INDEX,
+    Behind,
+    BehindCursor,
+    before,
+    following,
+    past,
+)
 from millstream.streams.agent.lagging.book import BEHIND_MAX, BehindBook
 from millstream.streams.agent.lagging.done_before import DoneBefore
 from millstream.streams.agent.lagging.standing import Standing
@@ -50,6 +57,15 @@ class Desk:
 def state(behind: Behind) -> tuple[int, int | None, bool]:
     dropped = None if behind.dropped is None else behind.dropped.seq
     return behind.following.seq, dropped, behind.tail is not None
+
+
+def test_positions_just_before_and_behind_an_item_are_of_its_message_or_of_its_neighbours() -> None:
+    first, last = Token(1, 5, 0), Token(1, 5, LAST_INDEX)
+    assert (past(first), past(Token(1, 5, 6))) == (Token(1, 5, 1), Token(1, 5, 7))
+    assert past(Token(1, 5, LAST_INDEX - 1)) == last and past(last) == Token(1, 6, 0)
+    assert before(Token(1, 6, 0)) == last and before(Token(1, 5, 1)) == first
+    assert all(before(past(one)) == one for one in (first, Token(1, 5, 6), last))
+    assert following(first) == following(last) == Token(1, 6, 0)
 
 
 def test_what_comes_is_kept_only_while_a_page_is_read() -> None:
@@ -118,3 +134,24 @@ def test_no_more_than_so_many_are_behind() -> None:
     assert desk.book.has_place
     desk.book.begin((B, "last"), Token(1, 1))
     assert not desk.book.has_place
+
+
+def test_a_place_is_skipped_to_where_nothing_of_it_is_here() -> None:
+    desk = Desk()
+    cursor = BehindCursor(desk.behind)
+    assert cursor.token == desk.behind.position == Token(1, 1)
+    assert not cursor.skip(before(Token(1, 1))), "it is behind that already"
+    assert cursor.skip(Token(1, 1)) and cursor.token == Token(1, 1, 1)
+    assert cursor.skip(Token(1, 2)) and cursor.token == Token(1, 2, 1)
+    assert cursor.skip(Token(1, 3, 4)) and cursor.token == Token(1, 3, 5)
+    assert not cursor.skip(Token(1, 3, 4)) and cursor.token == Token(1, 3, 5)
+
+
+def test_a_place_is_not_skipped_to_while_a_message_is_here_or_when_it_is_over() -> None:
+    desk = Desk()
+    cursor = BehindCursor(desk.behind)
+    desk.behind.take([message(1)], Token(1, 3))
+    assert not cursor.skip(Token(1, 3)) and cursor.token == Token(1, 1)
+    over = Desk()
+    over.behind.end()
+    assert not BehindCursor(over.behind).skip(Token(1, 3))

@@ -312,6 +312,58 @@ def test_a_batch_that_is_aborted_takes_no_more_chunks_whichever_silo_is_asked() 
     assert simulated(go) == [Begun()]
 
 
+def test_nothing_is_stored_that_has_not_changed() -> None:
+    async def go() -> list[int]:
+        world = World({})
+        desk, steps = world.desk.desk, []
+        for _ in range(3):
+            before = world.steps
+            assert await desk.begin("u", 0, 0) == Begun()
+            steps.append(world.steps - before)
+        return steps
+
+    assert simulated(go) == [2, 0, 0]  # the row is read and written, and known from then on
+
+
+def test_a_desk_that_was_replaced_looks_again_before_it_says_that_something_is_gone() -> None:
+    async def go() -> None:
+        world = World({})
+        old = world.desk.desk
+        await old.begin("u", 0, 0)
+        new = world.new_desk().desk
+        await new.begin("v", 0, 1)
+        assert isinstance(await old.lease("v", 1), Leased)
+        before = world.steps
+        assert await old.lease("w", 1) == Gone(["w"])
+        assert world.steps - before == 1  # it is the one that stored the row last
+
+    simulated(go)
+
+
+def test_a_desk_whose_batch_another_one_has_delivered_stops_at_the_next_chunk() -> None:
+    async def go() -> int:
+        world = World({})
+        spark, old = Spark(world), world.desk
+        manifests = [await spark.write_part(0, part) for part in range(PARTS)]
+        found = [one for one in manifests if one is not None]
+
+        async def full(messages: Sequence[OutMessage]) -> Any:
+            raise QueueFull("full")
+
+        old.enqueue = full  # type: ignore[method-assign]
+        assert isinstance(await old.desk.commit(0, found, 0.0), Waiting)
+        new = world.new_desk()
+        assert await new.desk.commit(0, found, WAIT_S) == Done(PARTS * CHUNKS * MESSAGES)
+        await new.desk.keep_house()
+        before = world.steps
+        await asyncio.sleep(60.0)
+        await old.tasks.aclose()
+        await new.tasks.aclose()
+        return world.steps - before
+
+    assert simulated(go) == 2  # no such chunk, and the row says that nothing is to be delivered
+
+
 def chunks_in(world: World) -> int:
     return len(world.store.range("staged/default/chunk/", "", 100))
 

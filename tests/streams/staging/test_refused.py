@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -327,6 +328,27 @@ def test_whoever_asks_for_a_batch_waits_as_long_as_he_said(wait_s: float) -> Non
     assert isinstance(answer, Waiting) and took_s == pytest.approx(wait_s, abs=0.01)
 
 
+def test_a_refusal_is_told_at_once_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def go() -> tuple[float, tuple[str, str]]:
+        world = Fussy({}, {POISON[0]}, too_large=False)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        desk, manifests = await refused_batch(world)
+        took_s = loop.time() - began_s
+        await asyncio.sleep(60.0)
+        before = (await desk.desk.state())[1]
+        world.poison.clear()
+        await asyncio.sleep(60.0)  # nobody asks, and it is published all the same
+        state, after = await desk.desk.state()
+        assert state.delivering is None
+        await desk.tasks.aclose()
+        return took_s, (before, after)
+
+    took_s, refusals = simulated(go)
+    assert took_s < 0.1 and refusals == ("StreamError: no, never", "")
+    assert caplog.text.count("a queue refuses a message of it for good: StreamError") == 1
+
+
 def test_whoever_asks_for_a_batch_has_it_tried_at_once_however_long_it_was_refused() -> None:
     async def go() -> tuple[object, float]:
         world = Fussy({}, {POISON[0]}, too_large=False)
@@ -409,6 +431,91 @@ def test_a_queue_that_is_full_is_waited_for_and_not_given_up() -> None:
     assert isinstance(first, Waiting)
     assert given_up == Abandoned(0, 12, 0)
     assert sum(map(len, world.queues.values())) == 12
+
+
+def test_a_queue_that_is_full_is_tried_again_a_twentieth_of_a_second_later() -> None:
+    async def go() -> float:
+        world = Fussy({}, set(), too_large=False)
+        spark = Spark(world)
+        manifests = [await spark.write_part(0, part) for part in range(PARTS)]
+        found = [one for one in manifests if one is not None]
+        desk, loop = world.desk, asyncio.get_running_loop()
+        enqueue, full = desk.enqueue, [QueueFull("full")]
+
+        async def once_full(messages: Sequence[OutMessage]) -> Any:
+            if full:
+                raise full.pop()
+            return await enqueue(messages)
+
+        desk.enqueue = once_full  # type: ignore[method-assign]
+        began_s = loop.time()
+        assert await desk.desk.commit(0, found, WAIT_S) == Done(12)
+        took_s = loop.time() - began_s
+        await desk.tasks.aclose()
+        return took_s
+
+    assert simulated(go) == pytest.approx(0.05, abs=0.01)
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_whoever_waits_sees_whether_more_was_accepted(is_refused: bool) -> None:
+    """Or refused and given up; a list of which one is refused is sent message by message then."""
+
+    async def go() -> list[int]:
+        world = Fussy({}, {POISON[0]} if is_refused else set(), too_large=False)
+        spark = Spark(world)
+        manifests = [await spark.write_part(0, part) for part in range(PARTS)]
+        found = [one for one in manifests if one is not None]
+        desk, may = world.desk, [0]
+        enqueue = desk.enqueue
+
+        async def some(messages: Sequence[OutMessage]) -> Any:
+            if not may[0]:
+                raise QueueFull("full")
+            may[0] -= 1
+            return await enqueue(messages)
+
+        desk.enqueue = some  # type: ignore[method-assign]
+        steps: list[int] = []
+        await desk.desk.commit(0, found, 0.0)
+        for may[0] in (0, 0, 2, 2, 0, 2) if is_refused else (0, 0, 1, 1, 0, 1):
+            answer = await desk.desk.abandon(0, 60.0)
+            assert isinstance(answer, Waiting)
+            steps.append(answer.steps)
+        await desk.tasks.aclose()
+        return steps
+
+    found = simulated(go)
+    assert [now > before for before, now in pairwise(found)] == [False, True, True, False, True]
+
+
+def test_what_was_given_up_stays_so_though_its_queue_would_accept_it_now() -> None:
+    async def go() -> tuple[Abandoned | None, Fussy]:
+        world = Fussy({}, set(POISON), too_large=False)
+        desk, _ = await refused_batch(world)
+        write = desk.write
+
+        async def dies(key: str, *args: Any) -> Any:
+            found = await write(key, *args)
+            if "/refused/" in key:
+                await asyncio.get_running_loop().create_future()
+            return found
+
+        desk.write = dies  # type: ignore[method-assign]
+        assert isinstance(await desk.desk.abandon(0, WAIT_S), Waiting)
+        await desk.tasks.aclose()
+        world.poison.clear()
+        new = world.new_desk()
+        await new.desk.keep_house()
+        await asyncio.sleep(60.0)
+        state, _ = await new.desk.state()
+        await new.tasks.aclose()
+        return state.abandoned, world
+
+    abandoned, world = simulated(go)
+    assert abandoned == Abandoned(0, 11, 1)
+    kept = [item for items in world.queues.values() for item in items]
+    assert len(kept) == 11 and POISON[0] not in kept
 
 
 def test_what_was_given_up_before_is_forgotten_when_a_later_batch_is() -> None:

@@ -85,7 +85,7 @@ class QueueCache:
         self.chained_events = self.chained_bytes = 0  # held by those who are behind
         # How often what they have done, or need, has changed. The record of a former owner counts:
         # its acknowledgement may be lost, and a full queue has no room until another one comes.
-        self.moved = 0 if after is None else 1
+        self.moved = int(after is not None)
         self.left = 0  # messages that have left
         self._left_events = self.evicted = self._given_back = 0  # of these, in events
 
