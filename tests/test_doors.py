@@ -44,7 +44,7 @@ OPEN = {
         "Rendezvous": {"end", "everyone", "join"},
     },
     Role.OPERATOR: {
-        "$dead_letters": {"delete", "get", "page", "redrive"},
+        "$dead_letters": {"damaged", "delete", "get", "page", "redrive"},
         "$holding": {"hold"},
         "$ledgers": {"give_up", "left", "recover"},
         "$staging": {"abandon", "refused", "status", "writers"},

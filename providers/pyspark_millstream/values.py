@@ -147,7 +147,7 @@ def _with_texts(values: Sequence[Any], kind: DataType) -> Array:
 
     texts = [one if type(one) is str else None for one in values]
     others = [None if type(one) is str else one for one in values]
-    return compute.coalesce(_read_texts(texts, kind), arrow.array(others, kind))
+    return compute.call_function("coalesce", [_read_texts(texts, kind), arrow.array(others, kind)])
 
 
 def _structs(values: Sequence[Any], kind: DataType) -> Array:
