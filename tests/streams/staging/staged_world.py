@@ -15,6 +15,7 @@ from millstream.balancers import DeploymentBalancer
 from millstream.console.sim.run.record import Run
 from millstream.console.sim.streams.log_queues import LogService
 from millstream.runtime import Client, Etag, MemoryStateStore, RuntimeOptions
+from millstream.runtime.extending import unseal
 from millstream.runtime.testing import (
     FailingStore,
     Host,
@@ -148,8 +149,9 @@ class StagedWorld:
 
     def is_decided(self) -> bool:
         """Is a batch decided, and not delivered?"""
-        rows = [MemoryStateStore.get(self.store, key) for key in self.store.staged("writer")]
-        states = [msgspec.msgpack.decode(row.data, type=WriterState) for row in rows if row]
+        rows = {key: MemoryStateStore.get(self.store, key) for key in self.store.staged("writer")}
+        datas = [unseal(key, row.data).content for key, row in rows.items() if row]
+        states = [msgspec.msgpack.decode(data, type=WriterState) for data in datas]
         return any(state.delivering is not None for state in states)
 
     def items(self) -> dict[str, list[str]]:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from millstream.runtime import (
+    Corrupt,
     Etag,
     StorageError,
     StorageUnavailable,
@@ -51,6 +52,7 @@ RETRY = Backoff(0.05, 2.0, 5.0)
 STATUS_WAIT_S = 1.0
 WAITS = "%s: batch %d is decided, and waits to be delivered: %s"
 REFUSED = "%s: batch %d is decided, and a queue refuses a message of it for good: %s"
+DAMAGED = "%s: batch %d is decided, and waits until a row is restored: %s"
 STUCK = "%s: batch %d is decided, and cannot be delivered; it is tried again"
 A = TypeVar("A")
 T = TypeVar("T")
@@ -278,6 +280,10 @@ class WriterDesk:
                 return await step()
             except RefusedForGood as error:
                 self._note_refusal(batch, str(error))
+            except Corrupt as error:
+                if str(error) != self._told:
+                    log.error(DAMAGED, self._identity, batch.number, error)
+                self._told = str(error)
             except (StorageError, StreamError) as error:
                 log.info(WAITS, self._identity, batch.number, error)
             except Exception:  # what cannot be, or is another's fault: it is decided all the same

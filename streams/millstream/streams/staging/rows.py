@@ -2,18 +2,22 @@
 chunk of which messages were given up.
 
 Owns: keys and forms of these rows. Not: when they are written (`desk`). Invariants: a chunk that is
-stored never changes, so storing it again is harmless; a writer's row is written by compare-and-set.
+stored never changes, so storing it again is harmless; a writer's row is written by compare-and-set;
+all are sealed, and of a damaged one nothing is believed: what it decides about stays as it is.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
+from typing import TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from millstream.runtime import Conflict, Etag, StateStore, StorageUnavailable
+from millstream.runtime import Conflict, Corrupt, Etag, StateStore, StorageUnavailable
+from millstream.runtime.extending import DamageLog, open_row, seal_content
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import OutMessage, ProducerMark
 
@@ -31,6 +35,10 @@ __all__ = [
     "StoredChunk",
     "out_messages",
 ]
+
+log = logging.getLogger("millstream.staging")
+
+T = TypeVar("T")
 
 CHUNK_BYTES_MAX = 1 << 20
 REASONS_MAX = 100
@@ -84,9 +92,9 @@ class Chunk(msgspec.Struct, array_like=True, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_chunk = msgspec.msgpack.Decoder(Chunk).decode
-_decode_refused = msgspec.msgpack.Decoder(list[RefusedMessage]).decode
-_decode_state = msgspec.msgpack.Decoder(WriterState).decode
+CHUNK = msgspec.msgpack.Decoder(Chunk)
+REFUSED = msgspec.msgpack.Decoder(list[RefusedMessage])
+STATE = msgspec.msgpack.Decoder(WriterState)
 
 
 class StoredChunk:
@@ -129,25 +137,47 @@ class StagedRows:
         self._writers = f"staged/{provider}/writer/"
         self._chunks = f"staged/{provider}/chunk/"
         self._refused = f"staged/{provider}/refused/"
+        self._damage = DamageLog(log)
 
     async def read(self, writer: str) -> tuple[WriterState, Etag | None]:
-        """A writer's state, fresh if there is none. Raises StorageError."""
-        row = await self._store.read(f"{self._writers}{writer}")
-        return (WriterState(), None) if row is None else (_decode_state(row.data), row.etag)
+        """A writer's state, fresh if there is none. Raises Corrupt, StorageError."""
+        key = f"{self._writers}{writer}"
+        row = await self._store.read(key)
+        return (WriterState(), None) if row is None else (open_row(key, row.data, STATE), row.etag)
 
     async def write(self, writer: str, state: WriterState, expect: Etag | None) -> Etag:
         """Raises Conflict (somebody else has written), StorageError."""
         key = f"{self._writers}{writer}"
-        return await self._store.write(key, _encode(state), expect, NO_FENCE)
+        return await self._store.write(key, seal_content(key, _encode(state)), expect, NO_FENCE)
 
     async def remove(self, writer: str, expect: Etag) -> None:
         """Forget a writer. Raises Conflict (somebody else has written), StorageError."""
         await self._store.clear(f"{self._writers}{writer}", expect, NO_FENCE)
 
     async def writers(self, after: str, limit: int) -> Sequence[tuple[str, WriterState]]:
-        """Some writers behind a name, in order. Raises StorageError."""
-        rows = await self._store.scan(self._writers, f"{self._writers}{after}", limit)
-        return [(key.removeprefix(self._writers), _decode_state(row.data)) for key, row in rows]
+        """Writers behind a name, in order, as many as `limit` unless these are all. Those whose
+        rows are damaged are left out, and the log names them. Raises StorageError."""
+        found: list[tuple[str, WriterState]] = []
+        last = f"{self._writers}{after}"
+        while len(found) < limit:
+            count = limit - len(found)
+            rows = await self._store.scan(self._writers, last, count)
+            for last, row in rows:
+                state = self._whole(last, row.data, STATE)
+                found += () if state is None else ((last.removeprefix(self._writers), state),)
+            if len(rows) < count:
+                break
+        return found
+
+    def _whole(self, key: str, data: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T | None:
+        """What a row says; None: it is damaged, and the log says so."""
+        try:
+            found = open_row(key, data, decoder)
+        except Corrupt as error:
+            self._damage.tell(key, error)
+            return None
+        self._damage.is_whole(key)
+        return found
 
     def _chunk_key(self, attempt: str, index: int) -> str:
         if not NAME.fullmatch(attempt):
@@ -157,25 +187,27 @@ class StagedRows:
     async def put(self, attempt: str, index: int, chunk: StoredChunk) -> Chunk:
         """Store a chunk; again is harmless, and gives what is stored.
 
-        Raises ValueError (other messages are stored there), StorageError.
+        Raises ValueError (other messages are stored there), Corrupt (what is stored there is
+        damaged), StorageError.
         """
         key = self._chunk_key(attempt, index)
         try:
-            await self._store.write(key, chunk.data, None, NO_FENCE)
+            await self._store.write(key, seal_content(key, chunk.data), None, NO_FENCE)
         except Conflict:
             row = await self._store.read(key)
             if row is None:
                 raise StorageUnavailable(f"{key} was there, and is not any more") from None
-            found = _decode_chunk(row.data)
+            found = open_row(key, row.data, CHUNK)
             if not is_same(found, chunk.chunk):
                 raise ValueError(f"{key} is stored, with other messages") from None
             return found
         return chunk.chunk
 
     async def get(self, attempt: str, index: int) -> Chunk | None:
-        """A chunk, None: it was swept. Raises StorageError."""
-        row = await self._store.read(self._chunk_key(attempt, index))
-        return None if row is None else _decode_chunk(row.data)
+        """A chunk, None: it was swept. Raises Corrupt, StorageError."""
+        key = self._chunk_key(attempt, index)
+        row = await self._store.read(key)
+        return None if row is None else open_row(key, row.data, CHUNK)
 
     async def sweep(self, attempt: str) -> None:
         """Delete every chunk of an attempt. Raises StorageError."""
@@ -194,32 +226,33 @@ class StagedRows:
     async def refused(
         self, writer: str, batch: int, part: int, chunk: int
     ) -> tuple[list[RefusedMessage], Etag | None]:
-        """What was given up of a chunk of a batch. Raises StorageError."""
-        row = await self._store.read(f"{self._refused_of(writer, batch)}{part:020}/{chunk:05}")
-        return ([], None) if row is None else (_decode_refused(row.data), row.etag)
+        """What was given up of a chunk of a batch. Raises Corrupt, StorageError."""
+        key = f"{self._refused_of(writer, batch)}{part:020}/{chunk:05}"
+        row = await self._store.read(key)
+        return ([], None) if row is None else (open_row(key, row.data, REFUSED), row.etag)
 
     async def put_refused(
         self, writer: str, batch: int, messages: Sequence[RefusedMessage], expect: Etag | None
     ) -> Etag:
         """Store what was given up of a chunk, one message at least. Raises Conflict,
         StorageError."""
-        key = f"{messages[0].part:020}/{messages[0].chunk:05}"
-        data = _encode(messages)
-        return await self._store.write(
-            f"{self._refused_of(writer, batch)}{key}", data, expect, NO_FENCE
-        )
+        name = f"{messages[0].part:020}/{messages[0].chunk:05}"
+        key = f"{self._refused_of(writer, batch)}{name}"
+        return await self._store.write(key, seal_content(key, _encode(messages)), expect, NO_FENCE)
 
     async def next_refused(
         self, writer: str, batch: int, part: int, chunk: int
     ) -> list[RefusedMessage]:
-        """What was given up in the next chunk behind this one that has any; [] at the end.
-
-        Raises StorageError.
-        """
+        """What was given up in the next chunk behind this one that has any; [] at the end. A row
+        that is damaged is passed over, and the log names it. Raises StorageError."""
         prefix = self._refused_of(writer, batch)
         after = f"{prefix}{part:020}/{chunk:05}" if chunk >= 0 else ""
-        rows = await self._store.scan(prefix, after, 1)
-        return _decode_refused(rows[0][1].data) if rows else []
+        while rows := await self._store.scan(prefix, after, 1):
+            ((after, row),) = rows
+            found = self._whole(after, row.data, REFUSED)
+            if found:
+                return found
+        return []
 
     async def forget_refused(self, writer: str, but: int | None = None) -> None:
         """Delete what was given up of a writer's batches, but of one. Raises StorageError."""
