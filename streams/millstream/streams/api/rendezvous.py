@@ -44,6 +44,7 @@ from .subscription_rows import (
     SubscriptionState,
     implicit_row,
     is_kept_while_held,
+    row_data,
     row_key,
     rows_under,
     stream_row,
@@ -148,10 +149,10 @@ class Rendezvous(Grain):
 
     async def _put(self, row: SubscriptionRow) -> None:
         expect = self._rows[row.id][1] if row.id in self._rows else None
-        data = msgspec.msgpack.encode(row)
+        key = row_key(self.key, row.id)
         fence = services_of(self).fence
         try:
-            etag = await self._store().write(row_key(self.key, row.id), data, expect, fence)
+            etag = await self._store().write(key, row_data(key, row), expect, fence)
         except StorageError:
             self.context.deactivate_when_idle()
             raise

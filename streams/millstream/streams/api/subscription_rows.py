@@ -1,25 +1,28 @@
 """Subscriptions as they are stored: one row each.
 
-Owns: `SubscriptionRow`, its key in the store, and reading rows. Not: writing them (`rendezvous`).
-Invariants: the rows of a stream, and those of a namespace, are next to each other; an implicit
-subscription has a row only while it is paused or faulted, a whole stream only while it is paused.
+Owns: `SubscriptionRow`, its key and form in the store, and reading rows. Not: writing them
+(`rendezvous`). Invariants: the rows of a stream, and those of a namespace, are next to each other;
+an implicit subscription has a row only while it is paused or faulted, a whole stream only while it
+is paused; while a row is damaged, nothing is delivered to whoever it is of.
 """
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
 
-from millstream.runtime import Row, StateStore
+from millstream.runtime import Corrupt, Row, StateStore
+from millstream.runtime.extending import open_row, seal_content, shown
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.failures.policy import FailurePolicy
 
 from .implicit import ImplicitSubscription, is_implicit
-from .stream_key import SEPARATOR, join_key
+from .stream_key import SEPARATOR, join_key, split_key
 
 __all__ = [
     "HELD",
@@ -31,6 +34,7 @@ __all__ = [
     "held_as",
     "implicit_row",
     "is_kept_while_held",
+    "row_data",
     "row_key",
     "rows_of_namespace",
     "rows_of_streams",
@@ -39,6 +43,8 @@ __all__ = [
     "time_of",
     "time_start",
 ]
+
+log = logging.getLogger("millstream.streams")
 
 ROWS_PER_SCAN = 1000
 HERE = "here"
@@ -87,6 +93,9 @@ class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
     commit_with: str = ""  # the state of its grain that is written with its position
 
 
+ROW = msgspec.msgpack.Decoder(SubscriptionRow)
+
+
 def implicit_row(one: ImplicitSubscription, key: str) -> SubscriptionRow:
     """The row that a `@subscribe` mark makes for the stream of a key."""
     handler = one.handler
@@ -115,16 +124,25 @@ def row_key(rendezvous: str, subscription: str = "") -> str:
     return f"subscription/{rendezvous}{SEPARATOR}{subscription}"
 
 
+def row_data(key: str, row: SubscriptionRow) -> bytes:
+    """The row as it is stored under its key."""
+    return seal_content(key, msgspec.msgpack.encode(row))
+
+
 async def rows_under(store: StateStore, prefix: str) -> list[tuple[SubscriptionRow, Row]]:
-    """The rows whose keys begin so. Raises StorageUnavailable."""
-    rows: list[tuple[SubscriptionRow, Row]] = []
+    """The rows whose keys begin so. Raises Corrupt (one is damaged), StorageUnavailable."""
+    found = [(key, row) async for key, row in _scanned(store, prefix)]
+    return [(open_row(key, row.data, ROW), row) for key, row in found]
+
+
+async def _scanned(store: StateStore, prefix: str) -> AsyncIterator[tuple[str, Row]]:
     after = ""
     while True:
         found = await store.scan(prefix, after, ROWS_PER_SCAN)
-        rows.extend((_decode(stored.data), stored) for _, stored in found)
+        for after, row in found:
+            yield after, row
         if len(found) < ROWS_PER_SCAN:
-            return rows
-        after = found[-1][0]
+            return
 
 
 async def rows_of_namespace(
@@ -132,16 +150,32 @@ async def rows_of_namespace(
 ) -> Sequence[tuple[StreamId, SubscriptionRow]]:
     """The implicit subscriptions of a namespace's streams that are held.
 
-    Raises StorageUnavailable.
+    One whose row is damaged counts as paused, and the log names the row. Raises StorageUnavailable.
     """
-    prefix = row_key(join_key(provider, namespace))
-    return [(StreamId(namespace, row.grain_key), row) for row, _ in await rows_under(store, prefix)]
+    found: list[tuple[StreamId, SubscriptionRow]] = []
+    async for name, stored in _scanned(store, row_key(join_key(provider, namespace))):
+        key, subscription = _names_in(name)
+        try:
+            row = open_row(name, stored.data, ROW)
+        except Corrupt as error:
+            log.error(
+                "nothing is delivered to %s of %s: %s", shown(subscription), shown(key), error
+            )
+            row = SubscriptionRow(subscription, "", key, "", False, HERE, state="paused")
+        found.append((StreamId(namespace, key), row))
+    return found
+
+
+def _names_in(name: str) -> tuple[str, str]:
+    """The key of the stream, and the subscription, in the key of a row."""
+    _, _, key, subscription = name.split(SEPARATOR, 3)
+    return split_key(key)[0], subscription
 
 
 async def rows_of_streams(
     store: StateStore, provider: str, streams: Collection[StreamId]
 ) -> dict[StreamId, list[SubscriptionRow]]:
-    """The rows of each of these streams. Raises StorageUnavailable.
+    """The rows of each of these streams. Raises Corrupt (one is damaged), StorageUnavailable.
 
     Cost: one scan where few other streams of their namespaces have rows, else at most one scan for
     each stream and each `ROWS_PER_SCAN` rows.
@@ -160,7 +194,7 @@ async def rows_of_streams(
             for key, stored in rows:
                 stream = wanted.get(_stream_part(key))
                 if stream is not None:
-                    found[stream].append(_decode(stored.data))
+                    found[stream].append(open_row(key, stored.data, ROW))
             if len(rows) < ROWS_PER_SCAN:
                 break
             after = rows[-1][0]
@@ -173,6 +207,3 @@ async def rows_of_streams(
 def _stream_part(key: str) -> str:
     """How the keys of all rows of a row's stream begin; an id may have separators."""
     return SEPARATOR.join([*key.split(SEPARATOR, 3)[:3], ""])
-
-
-_decode = msgspec.msgpack.Decoder(SubscriptionRow).decode
