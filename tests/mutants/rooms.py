@@ -18,6 +18,7 @@ RULES = "tests/streams/staging/test_coordinator_rules.py"
 STAGING = "tests/streams/staging/test_coordinator_model.py"
 REFUSED = "tests/streams/staging/test_refused.py"
 DESK = "tests/streams/staging/test_desk.py"
+STAGED = "tests/streams/staging"
 OWNERSHIP, AGENT = "tests/streams/ownership", "tests/streams/agent"
 BALANCING, BALANCERS = "balancers/millstream/balancers", "tests/balancers"
 
@@ -101,6 +102,7 @@ ROWS = (
     f"{LEDGERS}/test_witnessed_rows.py",
     f"{LEDGERS}/test_rows_put_back.py",
     f"{LEDGERS}/test_census.py",
+    f"{LEDGERS}/test_scans.py",
 )
 COPIES = (
     f"{LEDGERS}/test_recovery_cores.py",
@@ -108,6 +110,7 @@ COPIES = (
     f"{LEDGERS}/test_recovery.py",
     f"{LEDGERS}/test_draining.py",
     f"{LEDGERS}/test_recovery_topics.py",
+    f"{LEDGERS}/test_scans.py",
 )
 SCRUBBING = (
     f"{LEDGERS}/test_scrubbing_cores.py",
@@ -152,6 +155,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{RUNTIME}/backoff.py": (f"{GROUND}/test_backoff.py",),
         f"{RUNTIME}/text.py": (f"{GROUND}/test_text.py",),
         f"{RUNTIME}/sealing.py": (f"{GROUND}/test_sealing.py",),
+        f"{RUNTIME}/damage.py": (f"{GROUND}/test_damage.py",),
     },
     "bookie": {
         **{
@@ -337,7 +341,8 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     "staging": {
         f"{STREAMS}/staging/batch.py": (STAGING,),
         f"{STREAMS}/staging/coordinator.py": (RULES, STAGING, REFUSED),
-        f"{STREAMS}/staging/desk.py": (REFUSED, DESK),
+        f"{STREAMS}/staging/desk.py": (REFUSED, DESK, f"{STAGED}/test_damaged_rows.py"),
+        f"{STREAMS}/staging/rows.py": (f"{STAGED}/test_damaged_rows.py", DESK, REFUSED),
     },
     "consumer": {
         f"{STREAMS}/consumer/fresh.py": ("tests/streams/consumer/test_fresh.py",),

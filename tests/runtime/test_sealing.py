@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from millstream.runtime import Corrupt
-from millstream.runtime.extending import Sealed, seal, seal_content, unseal
+from millstream.runtime.extending import Sealed, open_row, seal, seal_content, unseal
 from millstream.runtime.sealing import SEAL_BYTES
 
 NUMBERS = st.integers(0, 2**64 - 1)
@@ -61,3 +62,52 @@ def test_content_whose_versions_nobody_compares_is_the_first_version_of_birth_0(
     check = xxh3_64_intdigest((1).to_bytes(4, "little") + b"k" + front + b"xyz")
     assert seal_content("k", b"xyz") == front + check.to_bytes(8, "little") + b"xyz"
     assert unseal("k", seal_content("k", b"xyz")) == Sealed(1, 0, b"xyz")
+
+
+class Place(msgspec.Struct):
+    """What a row of tests holds."""
+
+    number: int
+    names: list[str] = []
+
+
+class Short(msgspec.Struct, array_like=True):
+    """The same as an array."""
+
+    number: int
+    names: list[str] = []
+
+
+STRUCTS = [Place(70_000, ["a", "b"]), Short(70_000, ["a", "b"])]
+
+
+@pytest.mark.parametrize("value", STRUCTS)
+def test_a_row_is_opened_whether_it_is_sealed_or_bare(value: Place | Short) -> None:
+    decoder, content = msgspec.msgpack.Decoder(type(value)), msgspec.msgpack.encode(value)
+    assert open_row("k", seal_content("k", content), decoder) == value
+    assert open_row("k", content, decoder) == value
+
+
+@pytest.mark.parametrize("value", STRUCTS)
+def test_a_damaged_sealed_row_is_never_taken_for_a_bare_one(value: Place | Short) -> None:
+    decoder = msgspec.msgpack.Decoder(type(value))
+    sealed = seal_content("k", msgspec.msgpack.encode(value))
+    flips = [bytearray(sealed) for _ in range(8 * len(sealed))]
+    for bit, data in enumerate(flips):
+        data[bit // 8] ^= 1 << bit % 8
+    for other in [*map(bytes, flips), *(sealed[:size] for size in range(len(sealed)))]:
+        with pytest.raises(Corrupt, match="^row k is .*restore all of the store"):
+            open_row("k", other, decoder)
+    with pytest.raises(Corrupt, match="^row j is damaged, or was written under another key"):
+        open_row("j", sealed, decoder)
+
+
+def test_a_whole_row_of_another_version_says_so() -> None:
+    newer = seal_content("k", msgspec.msgpack.encode([1, 2, 3]))
+    with pytest.raises(Corrupt, match="row k is whole, and not what this version writes.*newer"):
+        open_row("k", newer, msgspec.msgpack.Decoder(Place))
+    no_text = seal_content(
+        "k", msgspec.msgpack.encode({"number": 1, "names": ["x"]})[:-1] + b"\xff"
+    )
+    with pytest.raises(Corrupt, match="row k is whole, and not what this version writes"):
+        open_row("k", no_text, msgspec.msgpack.Decoder(Place))

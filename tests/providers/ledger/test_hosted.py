@@ -94,3 +94,20 @@ def test_silos_that_never_run_for_a_minute_do_not_leave_a_segment_each_time() ->
         return sum(name.endswith(".seg") for name in names)
 
     assert run(driver, 1).result <= 2
+
+
+def test_a_collection_that_cannot_read_its_rows_is_no_bookie_that_cannot_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def driver(simulation: Simulation) -> None:
+        store = FailingStore()
+        store.fail("scan", "ledger/sim/ledgers/", times=2)  # the scrubber reads them, too
+        async with cluster_on(simulation, 1, store) as cluster:
+            await cluster.silos()[0].stream(WORDS, "k").publish("a")
+            await asyncio.sleep(20.0)
+            assert store.failed_count == 2
+
+    run(driver, 1)
+    said = [text for text in caplog.messages if "/ledger: " in text and "rows of ledgers" in text]
+    assert len(said) == 1 and "keeps what was deleted until the rows of ledgers can be" in said[0]
+    assert "its bookie cannot run" not in caplog.text
