@@ -344,6 +344,9 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{STREAMS}/staging/desk.py": (REFUSED, DESK, f"{STAGED}/test_damaged_rows.py"),
         f"{STREAMS}/staging/rows.py": (f"{STAGED}/test_damaged_rows.py", DESK, REFUSED),
     },
+    "api": {
+        f"{STREAMS}/api/subscription_rows.py": ("tests/streams/api/test_rows_of_streams.py",),
+    },
     "consumer": {
         f"{STREAMS}/consumer/fresh.py": ("tests/streams/consumer/test_fresh.py",),
     },
