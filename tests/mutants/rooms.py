@@ -345,7 +345,10 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{STREAMS}/staging/rows.py": (f"{STAGED}/test_damaged_rows.py", DESK, REFUSED),
     },
     "api": {
-        f"{STREAMS}/api/subscription_rows.py": ("tests/streams/api/test_rows_of_streams.py",),
+        f"{STREAMS}/api/subscription_rows.py": (
+            "tests/streams/api/test_rows_of_streams.py",
+            "tests/streams/api/test_damaged_subscriptions.py",
+        ),
     },
     "consumer": {
         f"{STREAMS}/consumer/fresh.py": ("tests/streams/consumer/test_fresh.py",),

@@ -12,12 +12,22 @@ from hypothesis import strategies as st
 from millstream.runtime import MemoryStateStore, Row, StorageUnavailable
 from millstream.streams import StreamId
 from millstream.streams.api import subscription_rows
+from millstream.streams.api.implicit import ImplicitSubscription
 from millstream.streams.api.rendezvous import rendezvous_key
 from millstream.streams.api.subscription_rows import (
+    HERE,
+    WHOLE_STREAM,
     SubscriptionRow,
+    SubscriptionState,
+    held_as,
+    implicit_row,
+    is_kept_while_held,
+    row_data,
     row_key,
+    rows_of_namespace,
     rows_of_streams,
     rows_under,
+    stream_row,
 )
 
 KEYS = ["a", "a\x1fb", "ab", "a/b", "", "b\x1b0", "c", "\x1f"]
@@ -25,17 +35,23 @@ NAMES = ["one", "two/x", "with\x1fseparator"]
 
 
 class CountingStore(MemoryStateStore):
-    scans = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.scanned: list[str] = []  # prefixes
+
+    @property
+    def scans(self) -> int:
+        return len(self.scanned)
 
     def range(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Row]]:
-        self.scans += 1
+        self.scanned.append(prefix)
         return super().range(prefix, after, limit)
 
 
 def put(store: MemoryStateStore, stream: StreamId, name: str, provider: str = "default") -> None:
     row = SubscriptionRow(name, "Reader", "r", "_on", False, "next")
     key = row_key(rendezvous_key(provider, stream), name)
-    store.put(key, msgspec.msgpack.encode(row), None, 0)
+    store.put(key, row_data(key, row), None, 0)
 
 
 streams = st.builds(StreamId, st.sampled_from(["n", "n\x1fm", "m"]), st.sampled_from(KEYS))
@@ -93,3 +109,56 @@ async def test_a_store_that_is_away_says_so() -> None:
     with pytest.raises(StorageUnavailable):
         await rows_of_streams(Away(), "default", [StreamId("n", "a")])
     assert await rows_of_streams(Away(), "default", []) == {}
+
+
+async def test_one_stream_of_a_namespace_is_read_without_its_neighbours() -> None:
+    store = CountingStore()
+    one, other = StreamId("n", "a"), StreamId("m", "a")
+    await rows_of_streams(store, "default", [one, other])
+    assert store.scanned == [row_key(rendezvous_key("default", each)) for each in (other, one)]
+
+
+async def test_the_held_subscriptions_of_a_namespace_are_read_page_by_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subscription_rows, "ROWS_PER_SCAN", 2)
+    store = CountingStore()
+    for key in ("a", "b\x1f", "c"):
+        put(store, StreamId("n", key), "with\x1fseparator")
+    put(store, StreamId("other", "a"), "one")
+    found = await rows_of_namespace(store, "default", "n")
+    assert [(stream.key, row.id) for stream, row in found] == [
+        (key, "with\x1fseparator") for key in ("a", "b\x1f", "c")
+    ]
+    assert store.scans == 2
+
+
+async def test_a_damaged_row_of_a_namespace_counts_as_paused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, stream = CountingStore(), StreamId("n", "a\x1f")
+    key = row_key(rendezvous_key("default", stream), "one\x1ftwo")
+    put(store, stream, "one\x1ftwo")
+    row = store.get(key)
+    assert row is not None
+    store.put(key, row.data[:-1] + b"\xff", row.etag, 0)
+    found = await rows_of_namespace(store, "default", "n")
+    wanted = SubscriptionRow("one\x1ftwo", "", stream.key, "", False, HERE, state="paused")
+    assert found == [(stream, wanted)]
+    assert "nothing is delivered to one" in caplog.text
+
+
+def test_the_row_of_a_mark_is_active_and_goes_on_where_it_is() -> None:
+    one = ImplicitSubscription("default", "n", "both", "Reader", "on", None, True)
+    row = SubscriptionRow(one.subscription, "Reader", "k", "on", False, HERE, state="active")
+    assert implicit_row(one, "k") == row
+
+
+def test_rows_say_how_a_subscription_is_held() -> None:
+    whole = stream_row(StreamId("n", "a"))
+    assert whole == SubscriptionRow("*", "", "a", "", False, HERE, state="active")
+    states: list[SubscriptionState] = ["pending", "active", "faulted", "paused"]
+    held = [held_as(msgspec.structs.replace(whole, state=state)) for state in states]
+    assert held == ["", "", "faulted", "paused"]
+    kept = [is_kept_while_held(name) for name in (WHOLE_STREAM, "implicit/n/r/on", "explicit/x")]
+    assert kept == [True, True, False]

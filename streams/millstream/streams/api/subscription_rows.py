@@ -98,10 +98,8 @@ ROW = msgspec.msgpack.Decoder(SubscriptionRow)
 
 def implicit_row(one: ImplicitSubscription, key: str) -> SubscriptionRow:
     """The row that a `@subscribe` mark makes for the stream of a key."""
-    handler = one.handler
-    return SubscriptionRow(
-        one.subscription, one.grain_type, key, handler, False, HERE, state="active"
-    )
+    row = SubscriptionRow(one.subscription, one.grain_type, key, one.handler, False, HERE)
+    return msgspec.structs.replace(row, state="active")
 
 
 def stream_row(stream: StreamId) -> SubscriptionRow:
@@ -169,7 +167,8 @@ async def rows_of_namespace(
 def _names_in(name: str) -> tuple[str, str]:
     """The key of the stream, and the subscription, in the key of a row."""
     _, _, key, subscription = name.split(SEPARATOR, 3)
-    return split_key(key)[0], subscription
+    (stream_key,) = split_key(key)
+    return stream_key, subscription
 
 
 async def rows_of_streams(
@@ -186,7 +185,7 @@ async def rows_of_streams(
         within = row_key(join_key(provider, namespace))
         prefixes = sorted(prefix for prefix in wanted if prefix.startswith(within))
         if len(prefixes) == 1:
-            within = prefixes[0]
+            (within,) = prefixes
         at, after = 0, ""
         while at < len(prefixes):
             after = max(after, prefixes[at])
@@ -206,4 +205,4 @@ async def rows_of_streams(
 
 def _stream_part(key: str) -> str:
     """How the keys of all rows of a row's stream begin; an id may have separators."""
-    return SEPARATOR.join([*key.split(SEPARATOR, 3)[:3], ""])
+    return SEPARATOR.join([*key.split(SEPARATOR)[:3], ""])
