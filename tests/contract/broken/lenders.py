@@ -80,6 +80,25 @@ class AcknowledgesTenAtMost(ReferenceReceiver):
         await super().ack(upto, also[:10])
 
 
+@refused_by("what_has_failed_is_over", "leases")
+class KeepsWhatHasFailed(ReferenceReceiver):
+    async def fail(self, tokens: Tokens, reason: str, /) -> None: ...
+
+
+@refused_by("what_has_failed_is_over", "tags")
+class FailsTenAtMost(ReferenceReceiver):
+    async def fail(self, tokens: Tokens, reason: str, /) -> None:
+        await self.ack(None, tokens[:10])
+
+
+@refused_by("what_has_failed_is_over", "leases")
+class FailsTwiceOddly(ReferenceReceiver):
+    async def fail(self, tokens: Tokens, reason: str, /) -> None:
+        if any(one.is_done for one in self.named(tokens)):
+            raise KeyError(reason)
+        await self.ack(None, tokens)
+
+
 @refused_by("releasing_what_is_done_changes_nothing", "leases")
 class RevivesWhatIsDone(ReferenceReceiver):
     async def release(self, tokens: Tokens, delay_s: float, has_run: bool, /) -> None:

@@ -29,10 +29,11 @@ from millstream.streams.contracts.queue import (
     Retains,
     Rewinds,
     Seals,
+    TellsFailed,
 )
 from millstream.streams.contracts.token import Token
 
-from .verdict import ContractBroken, expect
+from .verdict import ContractBroken, NotRun, expect
 
 __all__ = ["GuardedAdapter", "GuardedReader", "GuardedReceiver", "abandon", "within"]
 
@@ -142,6 +143,11 @@ class GuardedReceiver:
         is_right = isinstance(lost, Sequence) and all(one in tokens for one in lost)
         expect(is_right, "extend returns those of the tokens that are lost", lost)
         return lost
+
+    async def fail(self, tokens: Sequence[Token], reason: str) -> None:
+        if not isinstance(self.raw, TellsFailed):
+            raise NotRun("the receiver is not `TellsFailed`")
+        await within(self.raw.fail(tokens, reason), CALL_LIMIT_S, "fail")
 
     async def aclose(self) -> None:
         await within(self.raw.aclose(), CALL_LIMIT_S, "aclose")

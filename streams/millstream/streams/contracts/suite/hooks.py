@@ -57,8 +57,8 @@ class AdapterHooks:
 
     patience_s: float = PATIENCE_S
     """The longest delay or lease, in seconds, that a check asks for and waits out. The runtime asks
-    for up to 60 s; give 60 where waiting costs nothing, so that a provider that cuts long delays
-    short is found as well."""
+    for delays of 60 s and, as a subscription's back-off says, of more; give 60 where waiting costs
+    nothing, so that a provider that cuts long delays short is found as well."""
 
 
 def without_hook(name: str) -> str:

@@ -252,12 +252,28 @@ async def a_long_list_is_released_whole(bench: AdapterBench) -> None:
 @leases.check(ITEM_ACK, Capability.OWN_POSITION)
 async def a_long_list_is_acknowledged_whole(bench: AdapterBench) -> None:
     """`ack(None, also)`: every message of the list is done."""
+    receiver, tokens = await all_but_the_last(bench)
+    await receiver.ack(None, tokens)
+    await receiver.aclose()
+    bench.same(await bench.everything(await bench.begin(2), 1), ["last"])
+
+
+async def all_but_the_last(bench: AdapterBench) -> tuple[GuardedReceiver, list[Token]]:
+    """Many messages, and one more, which are out; and the tokens of the many."""
     await bench.adapter.enqueue(bench.queue, [*many(bench), bench.message("last")])
     receiver = await bench.begin()
     found = await bench.collect(receiver, LONG_LIST + 1)
     await held(bench, receiver, found)
-    done = [message.token for message in found if texts([message]) != ["last"]]
-    await receiver.ack(None, done)
+    return receiver, [message.token for message in found if texts([message]) != ["last"]]
+
+
+@leases.check(ITEM_ACK, Capability.OWN_POSITION, excludes=(ORDERED,))
+async def what_has_failed_is_over(bench: AdapterBench) -> None:
+    """A receiver with `fail` (`TellsFailed`): every message of its list is over, as by `ack`, its
+    neighbours are not, and again is harmless."""
+    receiver, tokens = await all_but_the_last(bench)
+    for _ in range(2):
+        await receiver.fail(tokens, "given up")
     await receiver.aclose()
     bench.same(await bench.everything(await bench.begin(2), 1), ["last"])
 
