@@ -1,4 +1,4 @@
-"""Three brokers of other shapes than ours: the contract is wide enough for each of them."""
+"""Four brokers of other shapes than ours: the contract is wide enough for each of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from tests.contract.adapters.feeding import FedQueues, kill_fed
 from tests.contract.adapters.partitions import (
     PartitionedAdapter,
     PartitionedBroker,
@@ -45,7 +46,19 @@ def pushed() -> Provider:
     return lambda: PushedQueues(broker), push_hooks(broker)
 
 
-@pytest.mark.parametrize("provider", [leased, partitioned, pushed])
+def fed() -> Provider:
+    broker = PartitionedBroker()
+    hooks = AdapterHooks(
+        forget=broker.forget,
+        skip=broker.skip,
+        kill=kill_fed,
+        relayout=broker.relayout,
+        narrow=lambda: FedQueues(broker, events_max=4),
+    )
+    return lambda: FedQueues(broker), hooks
+
+
+@pytest.mark.parametrize("provider", [leased, partitioned, pushed, fed])
 @pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=str)
 def test_it_keeps_the_contract(check: AdapterCheck, provider: Callable[[], Provider]) -> None:
     make, hooks = provider()

@@ -76,15 +76,15 @@ async def publish_numbers(bench: AdapterBench, first: int, count: int) -> None:
 async def pausing_loses_and_repeats_nothing(bench: AdapterBench) -> None:
     """A source that is paused and resumed again and again gives each message once."""
     await publish_numbers(bench, 0, STORED)
-    receiver, came = await narrow_receiver(bench), list[str]()
+    receiver, came, position = await narrow_receiver(bench), list[str](), None
     while len(came) < STORED:
         found = await bench.some(receiver, 1 + len(came) % 3)
-        await bench.acknowledge(receiver, found)
+        position = await bench.acknowledge(receiver, found)
         came += texts(found)
     wanted = [f"{number:02}" for number in range(STORED)]
     expect(sorted(came) == wanted, f"each of {STORED} messages once", came)
     again = await receiver.read(STORED, BYTES_MAX, QUIET_S)
     expect(not again, "nothing more", texts(again))
     await receiver.aclose()
-    again = await (await bench.begin(2)).read(STORED, BYTES_MAX, QUIET_S)
+    again = await (await bench.take_over(2, position)).read(STORED, BYTES_MAX, QUIET_S)
     expect(not again, "nothing: all was acknowledged", texts(again))
