@@ -34,8 +34,8 @@ BEYOND_PAUSE = 2  # a paused source may push so many times the limits before it 
 class PushSource(Protocol):
     """One queue of a broker that calls back, for one owner.
 
-    All methods, and `push`, are called on the event loop of the silo. A client library that calls
-    back in a thread of its own hands a message over by `loop.call_soon_threadsafe(push, message)`.
+    All methods, and `push`, are called on the event loop of the silo. What a client library calls
+    back in a thread of its own goes over to the loop first, by `loop.call_soon_threadsafe`.
     """
 
     async def start(self, push: Callable[[QueueMessage], None], after: Token | None, /) -> None:
@@ -49,7 +49,8 @@ class PushSource(Protocol):
         ...
 
     def pause(self) -> None:
-        """Push no more. What is on its way may still be pushed, up to the limit once more.
+        """Push no more. What is on its way may still be pushed, up to the limits once more, or is
+        kept by the source until `resume`.
 
         Called from within `push`, so it must neither wait nor raise.
         """
@@ -82,8 +83,8 @@ class PushReceiver:
         capabilities: those of the provider. With ITEM_ACK messages are kept from being read until
             they are acknowledged, and count as held; without it they are held until they are read.
         events_max: the source is paused while so many events are held, and goes on once fewer than
-            half of them are; 1 or more. What the source has on its way (its prefetch) must not be
-            more.
+            half of them are; 1 or more. A source that pushes on what was on its way when the pause
+            came (its prefetch) must not have more than that on its way.
         bytes_max: the same in bytes of items.
 
     Attributes: `events_max`; `events_held`: events that are held now; `is_paused`: was the source
