@@ -25,6 +25,7 @@ from millstream.runtime import (
     Silo,
     StorageUnavailable,
 )
+from millstream.runtime.extending import unseal
 from millstream.streams import PersistentStreams, QueueMessage, Token
 
 ROW = "memory-queue/default/q"
@@ -290,3 +291,43 @@ async def test_a_receiver_whose_content_was_lost_meanwhile_is_not_given_other_co
             receiver._logs = LocalLogs()
         with pytest.raises(QueueUnavailable, match="its content of era 0 was lost"):
             await receiver.read(10, 1000, 0.0)
+
+
+CHUNK = "memory-queue-content/default/q/00000000"
+
+
+@pytest.mark.parametrize("key", [ROW, CHUNK])
+async def test_content_whose_row_is_damaged_is_named_and_kept_until_the_row_is_restored(
+    key: str,
+) -> None:
+    store = MemoryStateStore()
+    async with make_silo(store) as silo:
+        await queue_of(silo).append([message(text) for text in "abc"])
+    row = store.get(key)
+    assert row is not None
+    etag = row.etag
+    for bit in (0, 31, 40, 170, 8 * len(row.data) - 1):
+        data = bytearray(row.data)
+        data[bit // 8] ^= 1 << bit % 8
+        etag = store.put(key, bytes(data), etag, row.fence)
+        async with make_silo(store) as silo:
+            for _ in range(2):
+                with pytest.raises(Exception, match=f"row {key} is .*restore"):
+                    await texts_of(queue_of(silo))
+        found = store.get(key)
+        assert found is not None and found.data == bytes(data)
+    store.put(key, row.data, etag, row.fence)
+    async with make_silo(store) as silo:
+        assert await texts_of(queue_of(silo)) == (1, 1, "abc")
+
+
+async def test_content_that_was_written_bare_is_gone_on_with() -> None:
+    store = MemoryStateStore()
+    async with make_silo(store) as silo:
+        await queue_of(silo).append([message(text) for text in "abc"])
+    for key in (ROW, CHUNK):
+        row = store.get(key)
+        assert row is not None
+        store.put(key, unseal(key, row.data).content, row.etag, row.fence)
+    async with make_silo(store) as silo:
+        assert await texts_of(queue_of(silo)) == (1, 1, "abc")

@@ -4,7 +4,8 @@ Owns: where the content is, and how it moves. Not: the content (`queue_log`), ba
 (`adapter`). Invariants: a graceful stop stores the content and the next activation goes on with it;
 stored content is taken by one activation, which marks the row by compare-and-set before it serves;
 a crash loses it, and the era rises, so tokens never run backwards; the adapter of the same silo is
-given the log while this activation serves, and not before or after.
+given the log while this activation serves, and not before or after; stored rows are sealed, and a
+damaged one is neither read nor dropped.
 """
 
 from __future__ import annotations
@@ -30,7 +31,13 @@ from millstream.runtime import (
     always_interleave,
     grain,
 )
-from millstream.runtime.extending import isolated, services_of, stopping
+from millstream.runtime.extending import (
+    isolated,
+    open_row,
+    seal_content,
+    services_of,
+    stopping,
+)
 from millstream.streams import AdapterHost, QueueId
 
 from .eras import Eras
@@ -49,6 +56,8 @@ __all__ = ["MemoryQueue"]
 
 log = logging.getLogger("millstream.memory")
 
+QUEUE = msgspec.msgpack.Decoder(StoredQueue)
+MESSAGES = msgspec.msgpack.Decoder(list[QueuedMessage])
 FOREVER_S = 1e9
 CHUNK_MESSAGES = 2_000
 ROWS_PER_SCAN = 1_000
@@ -99,7 +108,7 @@ class MemoryQueue(Grain):
         """Go on with stored content, or begin a new era."""
         adapter = self._adapter
         found = await self._store.read(self._row_key)
-        row = None if found is None else msgspec.msgpack.decode(found.data, type=StoredQueue)
+        row = None if found is None else open_row(self._row_key, found.data, QUEUE)
         if row is not None and row.is_clean:
             await self._load(row, adapter.options)
         else:
@@ -124,7 +133,7 @@ class MemoryQueue(Grain):
         """Mark the row that was read: whoever activates after this finds no content."""
         holder = f"{self.context.silo}#{services_of(self).activation_id}"
         mark = StoredQueue(self._log.era, False, 0, self._log.epoch, 0, holder)
-        self._mark = msgspec.msgpack.encode(mark)
+        self._mark = seal_content(self._row_key, msgspec.msgpack.encode(mark))
         await self._keep(self._put_mark, None if found is None else found.etag)
 
     async def _put_mark(self, expect: Etag | None) -> None:
@@ -151,7 +160,8 @@ class MemoryQueue(Grain):
             found = await self._store.read(self._chunk_key(chunk))
             if found is None:
                 raise QueueFull(f"{self.key}: stored chunk {chunk} of {row.chunks} is missing")
-            messages += msgspec.msgpack.decode(found.data, type=list[QueuedMessage])
+            part = open_row(self._chunk_key(chunk), found.data, MESSAGES)
+            messages += part
         producers = dict(row.producers)
         self._log = self.log_class(
             self.key,
@@ -196,10 +206,12 @@ class MemoryQueue(Grain):
         chunks = 0
         for at in range(0, log.depth, CHUNK_MESSAGES):
             part = log.content(log.done + at, min(CHUNK_MESSAGES, log.depth - at))
-            data = msgspec.msgpack.encode(stored(part))
-            await self._keep(self._put_chunk, self._chunk_key(chunks), data)
+            key = self._chunk_key(chunks)
+            data = seal_content(key, msgspec.msgpack.encode(stored(part)))
+            await self._keep(self._put_chunk, key, data)
             chunks += 1
-        await self._keep(self._save, msgspec.msgpack.encode(self._as_stored(chunks)))
+        row = msgspec.msgpack.encode(self._as_stored(chunks))
+        await self._keep(self._save, seal_content(self._row_key, row))
 
     def _as_stored(self, chunks: int) -> StoredQueue:
         log, is_lost = self._log, self._is_lost
