@@ -404,7 +404,10 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{STREAMS}/agent/delivery/held_cursor.py": BY_HAND,
         f"{STREAMS}/agent/losses.py": (f"{AGENT}/test_gaps.py",),
         f"{STREAMS}/agent/watching/standstill.py": (f"{AGENT}/test_standstill.py",),
-        f"{STREAMS}/agent/watching/waits.py": (f"{AGENT}/test_standing_still.py",),
+        f"{STREAMS}/agent/watching/waits.py": (
+            f"{AGENT}/test_reasons.py",
+            f"{AGENT}/test_standing_still.py",
+        ),
     },
     "insight": {f"{STREAMS}/insight/verdict.py": ("tests/streams/insight/test_verdict.py",)},
     "memory": {

@@ -21,6 +21,7 @@ from millstream.runtime import (
     StaleMapper,
     StreamError,
 )
+from millstream.runtime.testing import Simulation, run
 from millstream.streams import OutMessage, ProducerMark, QueueMessage, StreamId, Token
 
 T = TypeVar("T")
@@ -219,6 +220,37 @@ def test_what_is_done_before_the_reader_comes_to_it_leaves_the_rest_counted() ->
     assert log.backlog == 1
 
 
+def test_what_is_done_at_the_place_that_the_reader_has_reached_leaves_the_rest_counted() -> None:
+    log = log_of()
+    log.append_now([out("a", 2), out("b", 3), out("c", 1)], 0.0)
+    log.begin(1)
+    assert len(read(log, events=5)[1]) == 2 and log.backlog == 1
+    log.acknowledge(1, 1, 0, [2])
+    assert log.backlog == 1
+    log.check()
+
+
+async def test_a_long_search_lets_others_run_and_takes_no_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue_log, "LOOKED_AT_MAX", 4)
+    log = log_of()
+    log.append_now([out(str(number)) for number in range(20)], 3.0)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    running, loop = asyncio.ensure_future(others()), asyncio.get_running_loop()
+    began_s = loop.time()
+    assert await log.seek(4.0) == 0
+    assert turns >= 4 and loop.time() - began_s < 0.5
+    running.cancel()
+
+
 def test_a_read_is_within_both_limits_but_has_one_message() -> None:
     log = log_of()
     log.append_now([out("aaaa", 3), out("b"), out("c")], 0.0)
@@ -362,6 +394,26 @@ def test_a_long_run_of_done_messages_is_passed_in_looks(monkeypatch: pytest.Monk
         seen += [text for text in texts(found) if text is not None]
         at = start + len(found)
     assert seen == ["18", "19"] and at == 20
+
+
+def test_a_message_that_repeats_needs_no_room() -> None:
+    log = log_of(capacity_events=1)
+    mark = ProducerMark("p", 1)
+    assert seqs(log.append_now([out("a", mark=mark)], 0.0)) == [1]
+    assert log.append_now([out("b")], 0.0) is None
+    assert log.append_now([out("a", mark=mark)], 0.0) == [None]
+    assert log.append_now([out("a", mark=mark), out("a", mark=mark)], 0.0) == [None, None]
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.2, 1.0])
+def test_a_reader_waits_as_long_as_it_says(wait_s: float) -> None:
+    async def go(_: Simulation) -> float:
+        log, loop = log_of(), asyncio.get_running_loop()
+        began_s = loop.time()
+        assert await log.read(log.epoch, 1, 0, 9, 10**6, wait_s) == (0, [])
+        return loop.time() - began_s
+
+    assert run(go, 1).result == pytest.approx(wait_s)
 
 
 def test_whole_segments_of_done_messages_are_left_out_of_a_look() -> None:

@@ -19,6 +19,8 @@ from millstream.streams.agent.delivery.steps import (
     Died,
     Drained,
     Event,
+    Failure,
+    FailureKind,
     Fetch,
     Fetched,
     GivenUp,
@@ -170,6 +172,38 @@ def test_new_limits_hold_from_now_on() -> None:
     desk = Desk()
     desk.delivery.follow(DeliveryOptions(retries=0, max_batch=4))
     assert desk.fail() == [GiveUp]
+
+
+def test_after_a_call_that_timed_out_one_item_is_sent_at_a_time() -> None:
+    desk = Desk()
+    desk.send()
+    slow = Failure(FailureKind.TIMEOUT, "CallTimeout: 30 s")
+    assert desk.steps(Progress(0, slow, 30.0, 0.0)) == [WaitUntil]
+    assert desk.delivery.window == 1
+
+
+def test_a_subscription_that_is_faulted_gives_back_what_others_may_take_and_no_other_does() -> None:
+    cache = QueueCache(CacheLimits(), Token(1, 0), notes="all", gives_back=True)
+    for seq in (1, 2):
+        cache.slot(cache.append(QueueMessage(A, Token(1, seq), [b"x"]))).goes_back = True
+    delivery = Delivery(cache, A, OPTIONS, at=0)
+    assert delivery.going_back() == ()
+    offer(delivery)
+    delivery.step(Pause())
+    assert delivery.state is DeliveryState.FAULTED
+    assert delivery.going_back() == [Token(1, 1), Token(1, 2)]
+    desk = Desk(is_faulted=True)
+    assert desk.delivery.going_back() == (), "its queue has an order"
+    desk.fall_behind()
+    assert desk.delivery.going_back() == ()
+
+
+def test_one_that_is_to_go_on_elsewhere_in_the_cache_falls_behind_all_the_same() -> None:
+    desk = Desk()
+    desk.send()
+    desk.steps(Resume(Token(1, 2)))
+    behind = desk.fall_behind()
+    assert at_hand(behind) == [1, 2, 3], "what is out is of message 1"
 
 
 # --- falling behind -------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.held_cursor import HeldCursor
@@ -182,6 +183,26 @@ def test_what_was_sent_and_is_acknowledged_without_a_reply_is_passed_over() -> N
     assert not desk.held.pass_over(token(3)) and desk.held.token == token(2, 1)
     desk.held.settle(token(2, 1))
     assert desk.held.pass_over(token(3, 1)) and desk.held.is_drained
+
+
+def test_what_was_given_up_is_passed_over_with_what_is_before_it_and_not_alone() -> None:
+    desk = given_up()
+    desk.held.rewind()
+    assert not desk.held.pass_over(Token(0, 0)) and desk.held.token == token(1)
+    assert desk.held.pass_over(token(1)) and desk.held.token == token(2)
+
+
+def test_what_is_to_be_read_anew_is_passed_over_up_to_the_cache() -> None:
+    desk = Desk()
+    desk.park(has_chain=False)
+    behind = desk.book.get((A, "s"))
+    assert behind is not None
+    behind.keeps = True
+    desk.add()
+    assert desk.held.pass_over(token(2)) and desk.held.token == token(2, 1)
+    assert isinstance(desk.held.inner, BehindCursor) and desk.held.is_away
+    assert desk.held.pass_over(token(4)) and desk.held.token == token(4, 1)
+    assert isinstance(desk.held.inner, Cursor) and desk.give(9) == [(4, 1)]
 
 
 @pytest.mark.parametrize("count", range(7))

@@ -172,6 +172,49 @@ def test_what_a_former_owner_had_done_is_offered_without_its_items() -> None:
     assert desk.core.done_before is done and desk.core.read_count == 2
 
 
+def test_it_says_in_words_what_reading_waits_for() -> None:
+    desk = Desk()
+
+    def waits_for() -> str:
+        return desk.core.waits_for(desk.now_s)
+
+    assert waits_for() == "the receiver is none"
+    desk.step(Tick())
+    assert waits_for() == "the receiver is opening"
+    desk.step(Opened(1))
+    desk.now_s += 1.5
+    assert waits_for() == "a read is out since 1.5 s"
+    desk.got()
+    left_s = desk.core.wake_s() - desk.now_s
+    assert left_s > 0 and waits_for() == f"the next read is due in {left_s:.1f} s"
+    desk.now_s = desk.core.wake_s()
+    assert waits_for() == "", "it is due, and nobody has ticked yet"
+    desk.step(Tick())
+    desk.got(*map(message, range(1, 5)))
+    assert waits_for() == "there is no room in the cache"
+    desk.step(Hold())
+    assert waits_for() == "the queue is being handed over"
+    desk.step(GoOn())
+    for index in range(4):
+        desk.cache.unpin(index)
+    desk.cache.purge()
+    assert waits_for() == "", "there is room, and nobody has asked yet"
+    desk.step(Tick())
+    assert waits_for() == "a read is out since 0.0 s"
+
+
+def test_what_was_read_and_does_not_fit_is_no_room_either() -> None:
+    desk = opened()
+    desk.got(*map(message, range(1, 7)))
+    assert desk.core.waits_for(desk.now_s) == "there is no room in the cache"
+    for index in range(4):
+        desk.cache.unpin(index)
+    desk.cache.purge()
+    assert desk.core.waits_for(desk.now_s) == "there is no room in the cache", (
+        "it is not put in yet"
+    )
+
+
 # --- what a receiver says that is not in use ------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ from tests.streams.staging.test_desk import (
 
 from millstream.runtime import QueueFull, StorageUnavailable, StreamError
 from millstream.streams import OutMessage
+from millstream.streams.staging import desk as desk_module
 from millstream.streams.staging.batch import Manifest
 from millstream.streams.staging.coordinator import (
     SILENT_S,
@@ -516,6 +517,21 @@ def test_what_was_given_up_stays_so_though_its_queue_would_accept_it_now() -> No
     assert abandoned == Abandoned(0, 11, 1)
     kept = [item for items in world.queues.values() for item in items]
     assert len(kept) == 11 and POISON[0] not in kept
+
+
+def test_of_what_is_given_up_the_first_ones_of_a_chunk_keep_their_reasons(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(desk_module, "REASONS_MAX", 2)
+
+    async def go() -> list[str]:
+        world = Fussy({}, {f"0.0.0.{number}".encode() for number in range(3)}, too_large=False)
+        desk, _ = await refused_batch(world)
+        assert isinstance(await desk.desk.abandon(0, WAIT_S), Abandoned)
+        await desk.tasks.aclose()
+        return [one.why for one in await desk.desk.refused_of(0, 0, -1)]
+
+    assert simulated(go) == ["StreamError: no, never"] * 2 + [""]
 
 
 def test_what_was_given_up_before_is_forgotten_when_a_later_batch_is() -> None:

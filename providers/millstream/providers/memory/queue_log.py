@@ -331,15 +331,11 @@ class QueueLog:
 
     def _first_held(self, start: int) -> int:
         """Behind the messages at `start` that are done, as far as one look goes."""
-        end, count = self.end, 1  # nearly always the first one is held
-        while start < end:
+        for count in (1, LOOKED_AT_MAX):  # nearly always the first one is held
             for at, held in enumerate(self._partition.read_at(start, count), start):
                 if held is not None:
                     return at
-            if count > 1:
-                return min(start + count, end)
-            start, count = start + 1, LOOKED_AT_MAX
-        return start
+        return min(start + LOOKED_AT_MAX, self.end)
 
     def _messages_at(
         self, start: int, max_events: int, max_bytes: int

@@ -38,7 +38,7 @@ from millstream.streams.contracts.token import Token
 
 from .held_cursor import HeldCursor
 from .options import DeliveryOptions
-from .seen import FATE_WAIT_S, UNTRIED, SeenDelivery
+from .seen import FATE_WAIT_S, UNTRIED, SeenDelivery, Tries
 from .steps import (
     AckDue,
     Acked,
@@ -124,7 +124,7 @@ class Delivery(SeenDelivery):
         self._cursor = cache.open_cursor(stream, at, after) if isinstance(at, int) else at
         self._out: Sequence[Item] = ()
         self._tries = UNTRIED  # of the item at the cursor,
-        self._told = UNTRIED  # and those of which its handler was told
+        self._told: Tries  # and those of which the handler of what is out was told
         self.is_feared = False  # it is to run alone in its queue
         self.careful = 0  # so many items are sent one by one
         self._losses = 0  # calls in a row that told nothing
