@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Sequence
 
 import msgspec
@@ -13,12 +15,12 @@ from tests.providers.ledger.virtual import virtually
 
 from millstream.providers.ledger.handle.context import existing
 from millstream.providers.ledger.handle.hedging import HEDGE_S
-from millstream.providers.ledger.handle.reader import LedgerReader
+from millstream.providers.ledger.handle.reader import LedgerReader, has_end
 from millstream.providers.ledger.handle.writer import LedgerWriter
 from millstream.providers.ledger.protocol.errors import BookieAway, EntriesGivenUp, NotRecoverable
 from millstream.providers.ledger.protocol.found import Found
 from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import LedgerRecord
+from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, LedgerState
 
 
 class Read:
@@ -90,6 +92,80 @@ async def test_damaged_and_missing_copies_are_passed_over() -> None:  # R03, R12
     found.damage(found.names[2], 2)
     with pytest.raises(NotRecoverable, match="entry 2 cannot be read anywhere: .*damaged"):
         await found.payloads(2)
+
+
+@virtually
+async def test_who_should_have_an_entry_that_another_one_gave_is_told_and_nobody_else() -> None:
+    found = await Read.begun()
+    suspected, ledger = found.bookies.suspected, found.writer.ledger
+    await found.payloads()
+    await asyncio.sleep(1.0)
+    assert suspected == []
+    first, *others = found.writer._record.holders(2)  # in the order in which they are asked
+    found.damage(first, 2)
+    await found.payloads(2)
+    await asyncio.sleep(1.0)
+    assert suspected == [(first, ledger, 2)]
+    for name in others:
+        found.damage(name, 2)
+    with pytest.raises(NotRecoverable):
+        await found.payloads(2)
+    await asyncio.sleep(1.0)
+    assert len(suspected) == 1, "no bookie has it"
+
+
+@virtually
+async def test_whose_writer_may_not_have_sent_an_entry_yet_is_not_told() -> None:
+    found = await Read.begun(is_closed=False)
+    found.damage(found.writer._record.holders(2)[0], 2)
+    assert (await found.payloads(2))[:1] == [b"2"]
+    await asyncio.sleep(1.0)
+    assert found.bookies.suspected == []
+
+
+@pytest.mark.parametrize("state", list(LedgerState))
+def test_every_bookie_must_have_what_is_closed_or_before_the_last_fragment(
+    state: LedgerState,
+) -> None:
+    fragments = tuple(Fragment(first, ("a", "b", "c")) for first in (0, 3, 7))
+    record = LedgerRecord(1, state, Quorum(3, 3, 2), 1, fragments)
+    must = [has_end(record, entry) for entry in (0, 3, 6, 7, 8)]
+    is_closed = state is LedgerState.CLOSED
+    assert must == [True, True, True, is_closed, is_closed]
+
+
+@virtually
+async def test_nothing_is_left_of_a_writer_that_was_closed_once_the_next_ledger_is_made() -> None:
+    process = Process(GatedBookies(3))
+    tasks = len(asyncio.all_tasks())
+    writer = await process.ledgers.create(Quorum(3, 3, 2), "t")
+    await writer.append(b"1")  # the third bookie has not answered yet
+    await writer.close()
+    held = weakref.ref(writer)
+    del writer
+    await asyncio.sleep(60.0)
+    assert len(asyncio.all_tasks()) == tasks
+    await process.ledgers.create(Quorum(3, 3, 2), "t")
+    gc.collect()
+    assert held() is None
+
+
+@virtually
+async def test_a_recovery_that_waits_says_so_with_its_first_attempt_and_then_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found = await Read.begun(is_closed=False)
+    for one in found.bookies.all.values():
+        one.is_away = True
+    recovery = asyncio.ensure_future(found.other.ledgers.recover(found.writer.ledger))
+    said: list[int] = []
+    for _ in range(5):
+        await asyncio.sleep(0.05)
+        said.append(caplog.text.count("it is tried again for"))
+    for one in found.bookies.all.values():
+        one.is_away = False
+    assert (await recovery).last == 4
+    assert said == [1] * 5, "a second attempt waits for longer"
 
 
 @virtually

@@ -118,3 +118,26 @@ async def test_what_is_put_after_the_tasks_were_ended_harms_nobody() -> None:
     await spin()
     assert bookie.asked[1][0] == [b"1"]
     await tasks.aclose()
+
+
+async def test_no_task_is_left_of_a_lane_whose_answer_comes_after_its_end() -> None:
+    lane, bookie, tasks, told = opened()
+    lane.put((0,))
+    await spin()
+    lane.put((1,))
+    lane.end()
+    bookie.asked[0][1].set_result(None)
+    await spin()
+    assert told == [(0,)] and len(bookie.asked) == 1 and len(tasks) == 0
+
+
+async def test_the_task_that_waits_for_what_comes_ends_with_its_lane() -> None:
+    lane, bookie, tasks, _ = opened()
+    lane.put((0,))
+    await spin()
+    bookie.asked[0][1].set_result(None)
+    await spin()
+    assert len(tasks) == 1
+    lane.end()
+    await spin()
+    assert len(tasks) == 0

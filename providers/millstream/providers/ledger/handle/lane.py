@@ -3,7 +3,7 @@
 Owns: `Lane`. Not: what an answer means (`protocol.appending`). Invariants: what came while requests
 were out goes in the next one; after a failure nothing of it is sent until it is asked for again;
 a lane is of one bookie, from one change of bookies on; a task that has nothing to send waits for
-what comes, one of a lane at most, and ends when the lane is cleared.
+what comes, one of a lane at most, and ends when the lane is cleared. No task waits after the end.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class Lane:
         self._queue: deque[int] = deque()
         self._requests = 0
         self._idle: Future[None] | None = None  # of the task that waits
+        self._is_over = False
 
     def put(self, entries: tuple[int, ...]) -> None:
         """Send these, after those that wait."""
@@ -78,6 +79,11 @@ class Lane:
         """Forget what is not sent yet."""
         self._queue.clear()
         self._wake()
+
+    def end(self) -> None:
+        """Send nothing any more; what is out is told of when its answer comes."""
+        self._is_over = True
+        self.clear()
 
     def _wake(self) -> bool:
         """The task that waits looks at the queue; False: none does."""
@@ -94,7 +100,7 @@ class Lane:
                 entries, packed = self._take()
                 if entries:
                     self._tell(await self._send(entries, packed))
-                if not self._queue and self._idle is None:
+                if not self._queue and self._idle is None and not self._is_over:
                     self._idle = loop.create_future()
                     await self._idle
         finally:

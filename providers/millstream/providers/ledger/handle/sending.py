@@ -225,7 +225,7 @@ class Sending:
                 future.set_exception(error)
                 future.exception()  # who appended may not look any more
         for lane in self._lanes.values():
-            lane.clear()
+            lane.end()
 
     def _tell_idle(self) -> None:
         """Nothing was appended since: say what is confirmed, as the next entry would."""
