@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from millstream.providers.ledger.protocol.entry import Head, pack
+from millstream.providers.ledger.protocol.errors import NoCopyLeft
 from millstream.providers.ledger.protocol.found import Found, Missing
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, LedgerState
@@ -86,6 +87,19 @@ def test_a_page_without_entries_that_says_nothing_proves_nothing() -> None:
     assert isinstance(abort, Abort)
     for text in ("ledger 7", "whether it has an entry 0", "from a, b, c", "bring them back"):
         assert text in str(abort.error)
+
+
+def test_an_entry_that_nobody_can_read_ends_the_attempt_and_each_fault_is_told() -> None:
+    core = reading(Recovering(record(Quorum(3, 3, 3))))
+    fault = "bookie a: entry 0 is damaged, entry.log at offset 9"
+    assert core.found(0, 0, Found((), Missing.UNKNOWN, -1, fault)) == []
+    assert core.found(2, 0, Found((), Missing.UNKNOWN)) == []
+    (abort,) = core.found(1, 0, Found((), Missing.LIMIT))
+    assert isinstance(abort, Abort) and isinstance(abort.error, NoCopyLeft)
+    assert (abort.error.ledger, abort.error.entry) == (7, 0)
+    others = [f"bookie {name} may have had it, and lost a part of its directory" for name in "bc"]
+    assert f"cannot be read anywhere: {'; '.join([fault, *others])}. What" in str(abort.error)
+    assert core.is_over and core.found(0, 0, Found(entries(0, 1), Missing.LIMIT)) == []
 
 
 def test_too_few_that_can_be_fenced_end_the_attempt_and_are_named() -> None:

@@ -13,10 +13,6 @@ from tests.examples import examples
 from tests.providers.priority.world import Rig, in_cluster
 
 from millstream.providers.priority import LeaseLost, QueueSettings, State
-from millstream.providers.priority.core.body import NewMessage
-from millstream.providers.priority.core.core import PriorityCore
-from millstream.providers.priority.core.message import Step
-from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.store.clock import TOLERANCE_MS, QueueClock
 
 DAY_S = 86_400.0
@@ -208,55 +204,3 @@ def test_a_deleted_queue_leaves_its_time_behind_and_keeps_its_tokens() -> None:
             await rig.on("client", first.complete())
 
     in_cluster(main, is_operator=True)
-
-
-# -- a reset in the core
-
-
-def core_at(now_ms: int, queue_settings: QueueSettings) -> PriorityCore:
-    """A queue with a message in each state, and a session."""
-    core = PriorityCore.created(now_ms, "q", queue_settings)
-    for at, id in enumerate(("running", "done", "given up", "pending")):
-        core.enqueue(now_ms, NewMessage(id, b"x", at))
-    core.enqueue(now_ms, NewMessage("later", b"x", 9, invisible_ms=30_000))
-    leases = core.dequeue(now_ms, "w", 3).leases
-    core.complete(now_ms, "done", leases[1].token)
-    core.once(
-        now_ms, Request("s", 1), "fail", lambda: core.fail(now_ms, "given up", leases[2].token)
-    )
-    core.drain()
-    return core
-
-
-@given(st.integers(0, 59_000), st.integers(-START_MS // 2, START_MS))
-@settings(max_examples=examples(100))
-def test_a_reset_leaves_each_wait_as_long_as_it_was(passed_ms: int, step_ms: int) -> None:
-    passed_ms = min(passed_ms, 29_999)
-    core = core_at(START_MS, QueueSettings(answers_kept_ms=50_000, retention_ms=40_000))
-    core.sweep(START_MS + passed_ms)
-    before = {view.id: view for view in core.read.page()}
-    core.set_clock(START_MS + passed_ms + step_ms)
-    core.check()
-    for view in core.read.page():
-        is_waiting = view.state is not State.PENDING
-        assert view.due_ms == before[view.id].due_ms + step_ms * is_waiting
-        assert view.version == before[view.id].version + is_waiting
-    next_ms = core.next_due_ms()
-    assert next_ms == START_MS + 30_000 + step_ms
-    changes = core.drain()
-    assert changes is not None and changes.counters.now_ms == START_MS + passed_ms + step_ms
-    assert [event.step for event in changes.events] == [Step.CLOCK] * 4
-    assert [row.used_ms for row in changes.sessions] == [START_MS + step_ms]
-    core.sweep(START_MS + step_ms + 60_000)
-    core.check()
-    assert {view.id for view in core.read.page()} == {"running", "pending", "later"}
-    assert all(view.state is State.PENDING for view in core.read.page())
-
-
-def test_layouts_rise_over_a_reset_and_over_a_deletion() -> None:
-    core = PriorityCore.created(START_MS, "q", QueueSettings())
-    high = core.configure(START_MS, QueueSettings(shards=2)).settings.layout
-    core.set_clock(5)
-    settled = core.settle(6, high).settings.layout
-    again = PriorityCore.created(7, "q", QueueSettings(), core.counters().of_next())
-    assert high == START_MS < settled < again.configure(8, QueueSettings(shards=2)).settings.layout

@@ -50,6 +50,17 @@ def test_the_end_of_a_lease_says_that_what_its_value_held_up_can_be_had() -> Non
     assert dict(core.take_available([()])) == {(("project", "p"),): 1}
 
 
+def test_what_is_pending_again_can_be_had_again() -> None:
+    core = opened(SIMPLE)
+    assert not core.take_available([()])  # from now on
+    put(core, "m")
+    assert dict(core.take_available([()])) == {(): 1}
+    lease = take(core)
+    assert not core.take_available([()])
+    core.release(1, lease.id, lease.token)
+    assert dict(core.take_available([()])) == {(): 1}
+
+
 @pytest.mark.parametrize("shapes", [(), (("region",),)], ids=["scanned", "shaped"])
 def test_the_end_of_a_lease_helps_those_whose_filters_fit_what_it_held_up(
     shapes: tuple[tuple[str, ...], ...],
