@@ -23,8 +23,8 @@ class AdapterHooks:
     """What the suite asks the author of an adapter to do. Each hook is optional.
 
     `run_adapter_check` returns `not run: the hook ... is not given` for a check that needs one
-    that is missing. A provider to which the event cannot happen needs no hook for it: one whose
-    numbers have no holes, say, has no `skip`.
+    that is missing. Leave out a hook for an event that cannot happen to the provider: `skip`, for
+    example, if the numbers of its messages have no holes.
     """
 
     forget: Callable[[QueueId, int], Awaitable[None]] | None = None
@@ -36,15 +36,13 @@ class AdapterHooks:
     as the markers of transactions or a compaction do. Nothing is lost by it."""
 
     kill: Callable[[QueueAdapter], Awaitable[None]] | None = None
-    """`await kill(adapter)`: end what the adapter and its receivers are, as the death of their
-    process would.
+    """`await kill(adapter)`: end the adapter and its receivers as the death of their process would.
 
-    Their buffers are lost, their tasks run no more, and their connections, sessions and locks end
-    as the broker sees them end when a process dies: without a goodbye, a flush or a commit. Do all
-    of this before the first `await`: a buffer that is still written after that hides a fault.
-    Waiting for the broker to notice may follow. Nothing of the adapter is called afterwards,
-    neither `aclose`. An adapter that holds nothing but what its calls hold needs a function that
-    does nothing."""
+    Drop their buffers, cancel their tasks, and cut their connections, sessions and locks as the
+    death of a process cuts them: without a goodbye, a flush or a commit. Do all of this before the
+    first `await`: a buffer that is written after that hides a fault. You may then wait until the
+    broker notices. The suite calls nothing of this adapter afterwards, not even `aclose`. If the
+    adapter holds nothing beyond its calls, pass a function that does nothing."""
 
     relayout: Callable[[], Awaitable[None]] | None = None
     """`await relayout()`: change the queues of a broker that decides them (`BringsMapper`), as its
@@ -53,7 +51,7 @@ class AdapterHooks:
     narrow: Make | None = None
     """Makes a factory over the same content whose receivers hold few messages: `PushReceiver` with
     `events_max` of 2 to 10, and a prefetch of the source that is no larger. The suite stores 40
-    messages, so the source is paused and resumed again and again."""
+    messages, so that the source is paused and resumed many times."""
 
     patience_s: float = PATIENCE_S
     """The longest delay or lease, in seconds, that a check asks for and waits out. The runtime asks
