@@ -312,6 +312,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     "contracts": {
         f"{STREAMS}/contracts/answers.py": (f"{CONTRACTS}/test_answers.py",),
         f"{STREAMS}/contracts/capability.py": (f"{CONTRACTS}/test_capability.py",),
+        f"{STREAMS}/contracts/push.py": (f"{CONTRACTS}/test_push.py",),
     },
     "failures": {
         f"{STREAMS}/failures/letters.py": ("tests/streams/failures/test_letters.py",),

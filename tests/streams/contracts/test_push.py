@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 
 import pytest
+from tests.contract.in_virtual_time import in_virtual_time
 
 from millstream.runtime import ConfigError, QueueFenced, QueueFull, QueueUnavailable
 from millstream.streams import Capability, PushReceiver, QueueMessage, StreamId, Token
@@ -105,15 +108,107 @@ async def test_what_is_released_is_read_again_from_here() -> None:
     assert source.told == []
 
 
-async def test_a_read_is_woken_when_a_delay_is_over() -> None:
+def test_each_delay_is_waited_for_by_itself() -> None:
+    async def main() -> None:
+        source, receiver = await started(ITEM_ACK)
+        source.push_all(1, 2, 3)
+        await numbers(receiver)
+        loop = asyncio.get_running_loop()
+        begin_s = loop.time()
+        for number, delay_s in ((1, 30.0), (2, 10.0), (3, 20.0)):
+            await receiver.release([Token(1, number)], delay_s, True)
+        assert await numbers(receiver) == []
+        for number, after_s in ((2, 10.0), (3, 20.0), (1, 30.0)):
+            (again,) = await receiver.read(10, 1000, 60.0)
+            assert (again.token.seq, loop.time() - begin_s) == (number, after_s)
+
+    in_virtual_time(main)
+
+
+def test_a_read_waits_as_long_as_it_is_told() -> None:
+    async def main() -> None:
+        _, receiver = await started()
+        loop = asyncio.get_running_loop()
+        begin_s = loop.time()
+        for wait_s, end_s in ((0.0, 0.0), (5.0, 5.0), (0.5, 5.5)):
+            assert await receiver.read(10, 1000, wait_s) == []
+            assert loop.time() - begin_s == end_s
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize("is_released", [False, True])
+async def test_a_read_that_waits_is_woken_by_what_is_there(is_released: bool) -> None:
     source, receiver = await started(ITEM_ACK)
-    source.push_all(1)
-    await numbers(receiver)
-    await receiver.release([Token(1, 1)], 0.01, True)
-    assert await numbers(receiver) == []
+    if is_released:
+        source.push_all(1)
+        await numbers(receiver)
+    reading = asyncio.ensure_future(receiver.read(10, 1000, 60.0))
+    await asyncio.sleep(0)
+    if is_released:
+        await receiver.release([Token(1, 1)], 0.0, True)
+    else:
+        source.push_all(1)
     async with asyncio.timeout(20):
-        (again,) = await receiver.read(10, 1000, 60.0)
-    assert again.token.seq == 1
+        (found,) = await reading
+    assert found.token.seq == 1
+
+
+async def test_a_read_has_as_much_as_was_asked_for_and_one_at_least() -> None:
+    source, receiver = await started(events_max=100, bytes_max=10_000)
+    for number, size in ((1, 40), (2, 60), (3, 1), (4, 500), (5, 1)):
+        source.push_all(number, size=size)
+    for bytes_max, wanted in ((100, [1, 2]), (100, [3]), (100, [4]), (0, [5])):
+        assert [one.token.seq for one in await receiver.read(10, bytes_max, 0.0)] == wanted
+    source.push_all(6, 7, 8)
+    for events_max, wanted in ((2, [6, 7]), (0, [8])):
+        assert [one.token.seq for one in await receiver.read(events_max, 1000, 0.0)] == wanted
+
+
+async def test_nothing_is_lost_that_is_out() -> None:
+    source, receiver = await started(ITEM_ACK)
+    source.push_all(1, 2)
+    await numbers(receiver, 1)
+    tokens = [Token(1, 1), Token(1, 2), Token(1, 3)]
+    assert list(await receiver.extend(tokens, 60.0)) == tokens[1:]
+
+
+async def test_a_position_covers_its_own_message() -> None:
+    source, receiver = await started(ITEM_ACK)
+    source.push_all(1, 2, 3)
+    await numbers(receiver)
+    await receiver.ack(Token(1, 2))
+    assert receiver.events_held == 1
+
+
+async def test_a_source_goes_on_at_less_than_half_of_either_limit() -> None:
+    source, receiver = await started(events_max=4, bytes_max=100)
+    source.push_all(1, size=99)
+    assert source.told == []
+    source.push_all(2, size=1)
+    assert source.told == ["pause"]
+    assert await numbers(receiver, 1) == [1] and source.told == ["pause", "resume"]
+    source.push_all(3, size=99)
+    assert await numbers(receiver, 1) == [2] and source.told[2:] == ["pause"]
+
+
+class Headers(dict[str, str]):
+    """Can be seen to be gone."""
+
+
+async def test_a_closed_receiver_keeps_no_message() -> None:
+    source, receiver = await started(ITEM_ACK)
+    kept = list[weakref.ref[Headers]]()
+    for number in (1, 2, 3):
+        headers = Headers()
+        kept.append(weakref.ref(headers))
+        source.push(QueueMessage(StreamId("n", "k"), Token(1, number), [b"x"], headers))
+        del headers
+    await receiver.read(2, 1000, 0.0)
+    await receiver.release([Token(1, 1)], 60.0, False)
+    await receiver.aclose()
+    gc.collect()
+    assert [one() for one in kept] == [None, None, None]
 
 
 async def test_what_is_released_takes_room_until_it_is_done() -> None:

@@ -138,7 +138,8 @@ class PushReceiver:
             )
         self._ready.append(replace(message, attempt=0) if message.attempt else message)
         self._changed.set()
-        self._hold(message, 1)
+        self._held.add(message.token)
+        self._count(message, 1)
 
     def disconnected(self, error: BaseException) -> None:
         """The source has lost its connection: the next read raises, so that the runtime closes
@@ -154,9 +155,12 @@ class PushReceiver:
         is_beyond = self.events_held >= self.events_max * times
         return is_beyond or self._bytes >= self._bytes_max * times
 
-    def _hold(self, message: QueueMessage, sign: int) -> None:
+    def _let_go(self, message: QueueMessage) -> None:
+        self._held.discard(message.token)
+        self._count(message, -1)
+
+    def _count(self, message: QueueMessage, sign: int) -> None:
         """Count a message in (1) or out (-1), and pause the source or let it go on."""
-        (self._held.add if sign > 0 else self._held.discard)(message.token)
         self.events_held += sign * len(message.items)
         self._bytes += sign * sum(map(len, message.items))
         if not self.is_paused and self._is_beyond(1):
@@ -214,7 +218,7 @@ class PushReceiver:
             if self._keeps:
                 self._out[message.token] = message
             else:
-                self._hold(message, -1)
+                self._let_go(message)
         return found
 
     async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
@@ -222,7 +226,7 @@ class PushReceiver:
         for token in also if upto is None else [*also, *(t for t in self._out if t <= upto)]:
             message = self._out.pop(token, None)
             if message is not None:
-                self._hold(message, -1)
+                self._let_go(message)
 
     async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool, /) -> None:
         """Give messages out again from here, behind `delay_s`."""
@@ -243,7 +247,6 @@ class PushReceiver:
             return
         self._is_closed = True
         self._changed.set()
-        self._held.clear()
         self._ready.clear()
         self._out.clear()
         self._delayed.clear()
