@@ -103,6 +103,7 @@ refused_by("a_hole_behind_what_is_gone_is_no_gap", "memory")(CountsToTheOldest)
 @refused_by("a_seal_is_no_gap")
 class TakesAnotherEraForALoss(ReferenceReceiver):
     def check_kept(self, after: Token | None) -> None:
+        super().check_kept(after)
         following = (one.token for one in self.shelf.stored if one.token > self.at)
         first = next(following, self.at)
         if after is not None and first.era > after.era:
