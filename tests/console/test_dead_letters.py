@@ -9,7 +9,7 @@ import pytest
 from millstream.balancers import DeploymentBalancer
 from millstream.console.main import main, parser
 from millstream.providers.memory import MemoryQueues
-from millstream.runtime import Grain, LocalCluster
+from millstream.runtime import Grain, LocalCluster, MemoryStateStore, StateStore
 from millstream.streams import (
     DeadLetter,
     DeliveryOptions,
@@ -113,3 +113,28 @@ def test_a_provider_and_a_cluster_can_be_named() -> None:
     words = ["dead-letters", "ls", "--provider", "p", "--cluster", "c"]
     arguments = parser().parse_args(words)
     assert (arguments.provider, arguments.cluster) == ("p", "c")
+
+
+async def test_damaged_letters_are_counted_and_named_beside_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = MemoryStateStore()
+    stores: dict[str, StateStore] = {"default": store}
+    async with LocalCluster(
+        silos=1, grains=[Reader], streams={"default": provider}, stores=stores
+    ) as cluster:
+        first, second = await letters_of(cluster, "ab")
+        key = f"dead/default/{first.id}"
+        row = store.get(key)
+        assert row is not None
+        store.put(key, row.data[:-1], row.etag, row.fence)
+        for words in ((), ("--limit", "1")):
+            assert await run(cluster, "ls", *words) == 1
+            out, error = capsys.readouterr()
+            assert [line.split("  ")[0] for line in out.splitlines()] == [second.id]
+            assert "damaged, and not listed: 1; `show ID` says" in error
+            assert error.splitlines()[-1] == first.id
+        assert await run(cluster, "show", first.id) == 1
+        assert "Corrupt: row dead/default/" in capsys.readouterr().err
+        assert await run(cluster, "delete", first.id) == 0
+        assert await run(cluster, "ls") == 0

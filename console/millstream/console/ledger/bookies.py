@@ -22,7 +22,8 @@ STUCK_MAX = 20  # that are printed
 
 
 async def show_bookies(arguments: argparse.Namespace) -> int:
-    """Mark one, if asked to, and print all. Raises LookupError, LedgerError, StorageError."""
+    """Mark one, if asked to, and print all; 1: rows are damaged. Raises LookupError, LedgerError,
+    StorageError."""
     async with source_of(arguments) as source:
         content = await source.content()
         wanted = arguments.keep if arguments.drain is None else arguments.drain
@@ -37,13 +38,13 @@ async def show_bookies(arguments: argparse.Namespace) -> int:
         scrubs = [scrub_facts(one) for one in content.scrubs]
         values = {"bookies": found, "copies": reports, "scrubs": scrubs}
         print_json({"cluster": source.scope, **values, "damaged_rows": list(content.damaged)})
-        return 0
+        return int(bool(content.damaged))
     print_lines([*lines_of(found), *content.damage_lines()])
     for report in content.reports:
         print_lines(["", *lines_of_report(report, now_s)])
     for scrub in content.scrubs:
         print_lines(["", *lines_of_scrub(scrub, now_s)])
-    return 0
+    return int(bool(content.damaged))
 
 
 def scrub_facts(report: ScrubReport) -> dict[str, Any]:

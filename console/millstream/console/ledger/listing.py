@@ -20,7 +20,7 @@ SHORT = 8
 
 
 async def show_list(arguments: argparse.Namespace) -> int:
-    """Print them."""
+    """Print them; 1: rows are damaged."""
     async with source_of(arguments) as source:
         content = await source.content()
         now_s = source.process.clock.wall_s()
@@ -29,10 +29,10 @@ async def show_list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         values = {"topics": topics, "ledgers": ledgers, "damaged_rows": list(content.damaged)}
         print_json({"cluster": source.scope, **values})
-        return 0
+        return int(bool(content.damaged))
     tables = [*topic_table(topics), "", *ledger_table(content, ledgers)]
     print_lines([*tables, *content.damage_lines()])
-    return 0
+    return int(bool(content.damaged))
 
 
 def topic_facts(content: Content, record: TopicRecord) -> Facts:
