@@ -101,6 +101,45 @@ async def test_an_end_needs_the_last_entry_that_is_confirmed() -> None:
         await other.ledgers.recover(ledger)
 
 
+@virtually
+async def test_while_a_bookie_that_may_have_it_is_away_the_last_entry_is_waited_for() -> None:
+    bookies = GatedBookies(3)
+    other, ledger, names = await left(bookies)
+    for name in names[:2]:
+        del bookies.all[name].entries[ledger, 4]
+    bookies.gates.lose(f"read {names[2]}")
+    text = f"ledger {ledger}: no bookie gives entry 4, which was confirmed; bring back .*{names[2]}"
+    with pytest.raises(NotRecoverable, match=text):
+        await other.ledgers.recover(ledger)
+
+
+@virtually
+async def test_places_that_fail_one_after_the_other_are_all_replaced_in_the_end() -> None:
+    bookies = GatedBookies(8)
+    other, ledger, names = await left(bookies)
+    for one in bookies.all.values():
+        one.told.clear()  # the last entry is to be written again
+    first, second, third = names
+    others = [f"add {name}" for name in bookies.all if name not in names]
+    bookies.gates.lose(f"add {first}", f"add {second}")
+    bookies.gates.shut(f"add {third}", *others)
+    recovering = asyncio.ensure_future(other.ledgers.recover(ledger))
+    while len(came := [gate for gate in bookies.gates.waiting if gate in others]) < 2:
+        await asyncio.sleep(0.01)
+    failing, kept = came  # in place of the first two
+    for gate in (failing, f"add {third}"):
+        bookies.all[gate.removeprefix("add ")].is_away = True
+        bookies.gates.open(gate)
+    await asyncio.sleep(0.5)
+    for gate in others:
+        if gate != failing:
+            bookies.gates.open(gate)
+    took = (await recovering).fragments[-1].bookies
+    assert kept.removeprefix("add ") in took
+    assert not {*names, failing.removeprefix("add ")} & set(took)
+    assert all((ledger, 4) in bookies.all[name].entries for name in took)
+
+
 @pytest.mark.parametrize("entries", [0, 1, 2, 12])
 @virtually
 async def test_the_end_says_how_many_bytes_there_are(entries: int) -> None:

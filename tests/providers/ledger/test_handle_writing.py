@@ -6,6 +6,8 @@ import asyncio
 import gc
 import logging
 from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import pytest
 from tests.providers.ledger.model_bookies import ModelBookies, Process
@@ -15,8 +17,9 @@ from millstream.providers.ledger.handle.ledgers import BookieLedgers
 from millstream.providers.ledger.handle.options import HandleOptions
 from millstream.providers.ledger.metadata.ledgers import LedgerIds
 from millstream.providers.ledger.protocol.errors import BookieAway, NotEnoughBookies
+from millstream.providers.ledger.protocol.found import Found
 from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.runtime import ConfigError, Etag, MemoryStateStore, StorageUnavailable
+from millstream.runtime import ConfigError, Etag, MemoryStateStore, Row, StorageUnavailable
 
 USUAL = Quorum(3, 3, 2)
 ALONE = Quorum(1, 1, 1)
@@ -312,6 +315,79 @@ async def test_a_store_that_is_away_is_asked_with_pauses_for_other_bookies(
     assert "ledger 1: its bookies cannot be changed yet: the store is away" in caplog.text
     store.is_away = False
     assert await waiting == 0
+
+
+def hurry(process: Process) -> None:
+    """Pauses are as short as they may be."""
+    process.ledgers._context.clock.uniform = lambda low, high: low  # type: ignore[method-assign]
+
+
+@virtually
+async def test_a_row_that_is_damaged_is_looked_at_again_with_pauses_that_grow() -> None:
+    class Store(MemoryStateStore):
+        reads_s: ClassVar[list[float]] = []
+
+        async def read(self, key: str, /) -> Row | None:
+            if "/ledgers/" in key and "witness" not in key:
+                self.reads_s.append(now_s())
+            return await super().read(key)
+
+    bookies, store = ModelBookies(4), Store()
+    process = Process(bookies, store)
+    hurry(process)
+    writer = await process.ledgers.create(USUAL, "t")
+    (key,) = [key for key, _ in store.range("ledger/tests/ledgers/", "", 9)]
+    whole = store.get(key)
+    assert whole is not None
+    etag = store.put(key, b"?", whole.etag, 0)
+    for name in writer._record.fragments[0].bookies[:2]:
+        bookies.all[name].is_away = True
+    store.reads_s.clear()
+    waiting = writer.append(b"x")
+    await asyncio.sleep(1.0)
+    pauses = [after - before for before, after in pairwise(store.reads_s)]
+    assert pauses[:4] == pytest.approx([0.01, 0.02, 0.04, 0.08], abs=0.001)
+    store.put(key, whole.data, etag, 0)
+    for one in bookies.all.values():
+        one.is_away = False
+    assert await waiting == 0
+
+
+@virtually
+async def test_a_bookie_that_is_away_is_looked_for_with_pauses_that_grow() -> None:
+    class Bookies(ModelBookies):
+        def __init__(self) -> None:
+            super().__init__(3)
+            self.looks_s: list[float] = []
+
+        async def read(self, bookie: str, *of: Any) -> Found:
+            self.looks_s.append(now_s())
+            raise BookieAway("it only seems to be there")
+
+    bookies = Bookies()
+    process = Process(bookies)
+    hurry(process)
+    writer = await process.ledgers.create(Quorum(3, 3, 2), "t")
+    gone = bookies.all[writer._record.fragments[0].bookies[0]]
+    gone.is_away = gone.seems_there = True
+    await writer.append(b"x")
+    await asyncio.sleep(1.0)
+    pauses = [after - before for before, after in pairwise(bookies.looks_s)]
+    assert pauses[:3] == pytest.approx([0.02, 0.04, 0.08], abs=0.001)
+
+
+@virtually
+async def test_of_what_waits_for_a_bookie_that_has_failed_nothing_more_is_sent() -> None:
+    bookies = ModelBookies(3)
+    process = Process(bookies, options=HandleOptions(add_bytes_max=1))
+    writer = await process.ledgers.create(Quorum(3, 3, 2), "t")
+    name = writer._record.fragments[0].bookies[0]
+    bookies.all[name].is_away = True
+    bookies.all[name].delay_s = 0.01
+    calls = bookies.calls[name]
+    await asyncio.gather(*[writer.append(b"%d" % number) for number in range(50)])
+    await asyncio.sleep(0.5)
+    assert bookies.calls[name] - calls <= 4  # those that were out
 
 
 @virtually
