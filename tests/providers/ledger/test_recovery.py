@@ -515,7 +515,10 @@ def test_a_ledger_that_is_deleted_while_it_is_copied_is_no_trouble(
     async def main(world: Copies) -> None:
         ledger = await world.ledger(entries=900)
         world.lose((await world.record(ledger)).fragments[0].bookies[0])
-        auditor = world.auditor(RecoveryOptions(lost_bookie_after_s=2.0, copy_bytes_per_s=9000))
+        options = RecoveryOptions(
+            lost_bookie_after_s=2.0, copy_bytes_per_s=9000, audit_every_s=10 * COPIED_S
+        )
+        auditor = world.auditor(options)  # nothing but the copying itself sees the deletion
         await asyncio.sleep(5.0)
         assert 0 < auditor.auditor.report().entries < 900
         await world.writer.ledgers.delete(ledger)

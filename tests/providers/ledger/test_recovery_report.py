@@ -16,6 +16,7 @@ from tests.providers.ledger.copies import COPIED_S, SOON, Copies, with_copies
 from millstream.providers.ledger.handle.context import existing
 from millstream.providers.ledger.protocol.errors import BookieOverloaded
 from millstream.providers.ledger.protocol.record import LedgerRecord
+from millstream.providers.ledger.recovery.auditor import REPORT_EVERY_S
 from millstream.providers.ledger.recovery.copying import (
     BETWEEN_TRIES,
     OVERLOADED_MAX,
@@ -23,8 +24,10 @@ from millstream.providers.ledger.recovery.copying import (
     Copier,
     EntriesLost,
 )
+from millstream.providers.ledger.recovery.options import RecoveryOptions
 from millstream.providers.ledger.recovery.report import BookieReport
 from millstream.providers.ledger.recovery.standing import Standing
+from millstream.runtime import Etag
 
 
 def test_it_counts_what_was_found_and_done() -> None:
@@ -119,6 +122,31 @@ def test_what_lacks_nothing_any_more_is_taken_off_at_once() -> None:
         assert (said.lacking, said.filled, said.entries) == (0, 0, 1)
         assert said.checked == 3 * 4 - 1, "entries 5 to 8 where they belong, but one"
         await world.check()
+
+    with_copies(main)
+
+
+def test_the_report_is_written_when_there_is_news_and_not_too_often() -> None:
+    async def main(world: Copies) -> None:
+        for _ in range(3):
+            await world.ledger(entries=300)
+        world.lose("b0")
+        options = RecoveryOptions(
+            lost_bookie_after_s=2.0, audit_every_s=0.5, copy_bytes_per_s=9_000, ledgers_max=1
+        )
+        world.auditor(options)
+        wrote_s: list[float] = []
+        put = world.store.put
+
+        def noted(key: str, data: bytes, expect: Etag | None, fence: int) -> Etag:
+            if "recovery" in key and "witness" not in key:
+                wrote_s.append(asyncio.get_running_loop().time())
+            return put(key, data, expect, fence)
+
+        world.store.put = noted  # type: ignore[method-assign]
+        await asyncio.sleep(COPIED_S)
+        assert len(wrote_s) > 2
+        assert all(b - a >= REPORT_EVERY_S for a, b in pairwise(wrote_s))
 
     with_copies(main)
 

@@ -67,6 +67,18 @@ def test_what_was_due_long_before_the_clock_was_set_back_is_due_at_once() -> Non
     assert {view.state for view in core.read.page() if view.due_ms == 0} == {State.PENDING}
 
 
+def test_how_far_the_time_is_ahead_is_kept_for_the_next_owner_until_it_is_set() -> None:
+    core = PriorityCore.created(START_MS, "q", QueueSettings())
+    core.drain()
+    assert core.drain() is None
+    core.set_ahead(700)
+    changes = core.drain()
+    assert changes is not None and changes.counters.ahead_ms == core.ahead_ms == 700
+    core.set_clock(START_MS)
+    changes = core.drain()
+    assert changes is not None and changes.counters.ahead_ms == core.ahead_ms == 0
+
+
 def test_the_next_queue_of_a_name_goes_on_with_all_counters_but_the_time() -> None:
     assert Counters(1, 2, 3, 4, 5).of_next() == Counters(1, 2, 3)
 

@@ -41,6 +41,24 @@ def test_a_whole_directory_has_no_damage() -> None:
     on_loop(main)
 
 
+def test_what_is_written_while_a_segment_is_checked_is_for_the_next_check() -> None:
+    async def main() -> None:
+        bookie = await filled(new_disk(), 4)
+        (segment,) = bookie.segments()
+        end = bookie.store.ends[segment]
+        check = await bookie.check(segment)
+        await bookie.add(0, [entry(1, 9, 900)])
+        assert bookie.store.ends[segment] > end
+        read = 0
+        while (step := await check.step()) is not None:
+            assert step.offset <= end
+            read += step.size_bytes
+        assert read == end - 512 and not check.is_faulty
+        check.close()
+
+    on_loop(main)
+
+
 @pytest.mark.parametrize("sort", ["bit", "sector"])
 def test_a_damaged_entry_is_found_in_old_segments_and_in_the_newest(sort: str) -> None:
     async def main() -> None:
