@@ -90,3 +90,11 @@ def test_layouts_rise_over_a_reset_and_over_a_deletion() -> None:
     settled = core.settle(6, high).settings.layout
     again = PriorityCore.created(7, "q", QueueSettings(), core.counters().of_next())
     assert high == START_MS < settled < again.configure(8, QueueSettings(shards=2)).settings.layout
+
+
+def test_layouts_rise_over_those_that_a_queue_was_made_or_loaded_with() -> None:
+    made = PriorityCore.created(5, "q", QueueSettings(shards=2, layout=900))
+    assert made.counters().layout == 900
+    assert made.configure(6, QueueSettings(shards=3)).settings.layout == 901
+    assert made.settle(7, 901).settings.layout == 902
+    assert made.counters().layout == 902

@@ -55,6 +55,10 @@ def test_what_is_written_while_a_segment_is_checked_is_for_the_next_check() -> N
             read += step.size_bytes
         assert read == end - 512 and not check.is_faulty
         check.close()
+        closed = await bookie.check(segment)
+        closed.close()
+        with pytest.raises(ValueError, match="closed"):
+            await closed.step()
 
     on_loop(main)
 
@@ -86,9 +90,11 @@ def test_where_a_frame_is_lost_its_entries_are_read_one_by_one() -> None:
         bookie = await filled(disk)
         file, offset = bookie.where(1, 2)
         start = offset // 512 * 512
+        *_, whole = await checked(bookie, 1)
         disk.flip_bit(file, start + 20)  # the head of the frame
-        damaged, is_faulty, _ = await checked(bookie, 1)
+        damaged, is_faulty, size_bytes = await checked(bookie, 1)
         assert damaged == [] and is_faulty
+        assert whole - size_bytes == 1_024 - len(entry(1, 2, 900)), "the entry, not its frame"
         disk.flip_bit(file, offset + 500)
         assert (await checked(bookie, 1))[0] == [(1, 2)]
 

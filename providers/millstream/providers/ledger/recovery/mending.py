@@ -123,10 +123,11 @@ class Mender:
         """Fill all vacancies, one after the other; what is in the way of one is raised at last."""
         failures: dict[tuple[int, int], LedgerError] = {}
         while left := self._vacancies(record, failures):
+            vacancy, *_ = left
             try:
-                record = await self._move(record, left[0])
+                record = await self._move(record, vacancy)
             except (NotRecoverable, NotEnoughBookies, BookieError) as error:
-                failures[left[0].span.first, left[0].place] = error
+                failures[vacancy.span.first, vacancy.place] = error
         lost = [error for error in failures.values() if isinstance(error, EntriesLost)]
         for failure in [*lost, *failures.values()]:
             raise failure

@@ -68,6 +68,7 @@ class Contents:
         self.settings = settings
         self.recorder = recorder
         self.sequence, self.epoch, self.layout, self.now_ms, self.ahead_ms = counters
+        self.layout = max(self.layout, settings.layout)
         self.payload_bytes = 0  # of all messages whose payloads are not freed
         self.by_id: dict[str, Message] = {}
         self.messages: dict[int, Message] = {}  # by sequence, in its order

@@ -440,7 +440,7 @@ class PriorityCore:
     def _next_layout(self, now_ms: int) -> int:
         """The time, so that it is above all layouts of a store that this one replaces; above all
         layouts that the queue had, whatever its clock said then."""
-        return max(now_ms, self._contents.layout + 1, self.settings.layout + 1)
+        return max(now_ms, self._contents.layout + 1)
 
     def _set(self, settings: QueueSettings) -> SettingsRow:
         self._contents.apply(settings)

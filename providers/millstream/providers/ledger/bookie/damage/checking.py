@@ -9,6 +9,7 @@ frame is in memory at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from millstream.providers.ledger.bookie.directory import Directory
@@ -61,22 +62,18 @@ class SegmentCheck:
         self._end = store.ends.get(segment, FRAMES_START)  # what comes later is for the next pass
         self._frames = iter(Walk(file, seed_of(directory.identity.directory, segment)))
         self._at = FRAMES_START
-        self._is_walked = False
         self._lost: list[range] = []  # offsets without a whole frame
-        self._places: Iterator[Place] | None = None
+        self._places: Iterator[Place] | None = None  # of entries in these; None: not walked yet
 
     async def step(self) -> Checked | None:
         """Read and check the next frame; None: the segment is done. Raises OSError,
         BookieOverloaded (too many reads wait: try again), BookieAway."""
-        if not self._is_walked:
+        if self._places is None:
             walked = await on(self._thread, next, self._frames, None)
             if walked is not None and walked.offset < self._end:
                 return self._judged(walked)
-            self._is_walked = True
-            if self._at < self._end:
-                self._lost.append(range(self._at, self._end))
-            self.is_faulty = self.is_faulty or bool(self._lost)
-        return await self._check_lost()
+            self._places = iter(self._lost_places())
+        return await self._check_lost(self._places)
 
     def _judged(self, walked: Walked) -> Checked:
         if walked.offset > self._at:
@@ -95,15 +92,19 @@ class SegmentCheck:
         """Is this the place where the bookie would read the entry?"""
         return self._store.index.find(ledger, entry) == place_of(self._segment, offset)
 
-    async def _check_lost(self) -> Checked | None:
-        """Read entries one by one where their frames are damaged."""
+    def _lost_places(self) -> list[Place]:
+        """Entries whose frames are damaged, once all of the segment is walked."""
+        if self._at < self._end:
+            self._lost.append(range(self._at, self._end))
         if not self._lost:
-            return None
-        if self._places is None:
-            found = list(self._store.index.entries_in(self._segment))
-            lost = [one for one in found if any(offset_of(one[2]) in gap for gap in self._lost)]
-            self._places = iter(lost)
-        part = [one for one, _ in zip(self._places, range(PLACES_AT_ONCE), strict=False)]
+            return []
+        self.is_faulty = True
+        found = self._store.index.entries_in(self._segment)
+        return [one for one in found if any(offset_of(one[2]) in gap for gap in self._lost)]
+
+    async def _check_lost(self, places: Iterator[Place]) -> Checked | None:
+        """Read entries one by one where their frames are damaged."""
+        part = list(islice(places, PLACES_AT_ONCE))
         if not part:
             return None
         size_bytes, bad = await on(self._thread, read_each, self._file, part)
