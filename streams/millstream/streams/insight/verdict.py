@@ -221,6 +221,8 @@ def _blocked(one: SubscriptionReport, rate: float) -> Found:
 def _slow(one: SubscriptionReport, rate: float) -> Found:
     if one.lag_s < SLOW_LAG_S or not one.event_s or one.state not in ("in_flight", "ready"):
         return None
+    if one.state == "ready" and one.still_s >= BLOCKED_S:
+        return None  # its handler has nothing to do: something else holds it up
     return "handler_slow", (
         f"Subscription {shown(one.id)} is {_seconds(one.lag_s)} behind: its handler takes "
         f"{_seconds(one.event_s)} for an event, which is {one.rate:,.0f} events a second at most, "
