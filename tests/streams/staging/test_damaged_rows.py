@@ -22,11 +22,13 @@ from millstream.runtime import Corrupt, MemoryStateStore
 from millstream.streams.staging.coordinator import SILENT_S, SWEEP_AFTER_S, Done, WriterState
 from millstream.streams.staging.finder import ROWS_AT_ONCE
 from millstream.streams.staging.rows import (
+    CHUNK_BYTES_MAX,
     Chunk,
     RefusedMessage,
     StagedMessage,
     StagedRows,
     StoredChunk,
+    out_messages,
 )
 
 CHUNK = Chunk("rows", LANES, [StagedMessage(1, "k", [b"item", b"other"])])
@@ -118,12 +120,20 @@ def test_writers_are_woken_beside_many_whose_rows_are_damaged(
     assert caplog.text.count("row staged/default/writer/w001 is damaged") == 1
 
 
-async def test_what_was_given_up_is_listed_beside_a_damaged_row() -> None:
+async def test_what_was_given_up_is_listed_beside_a_damaged_row(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     store, rows = await stored()
     later = [RefusedMessage(3, 1, 0, "k", 1, 9)]
     await rows.put_refused("w", 4, later, None)
-    cut(store, REFUSED_KEY)
-    assert await rows.next_refused("w", 4, 0, -1) == later
+    assert await rows.next_refused("w", 4, 0, -1) == REFUSED
+    assert await rows.next_refused("w", 4, 2, 0) == later
+    for _ in range(2):  # damaged, restored, and damaged again
+        whole = cut(store, REFUSED_KEY)
+        assert await rows.next_refused("w", 4, 0, -1) == later
+        mend(store, REFUSED_KEY, whole)
+        assert await rows.next_refused("w", 4, 0, -1) == REFUSED
+    assert caplog.text.count(f"row {REFUSED_KEY} is damaged") == 2
     assert await rows.next_refused("w", 4, 3, 1) == []
 
 
@@ -173,3 +183,21 @@ def test_a_decided_batch_waits_for_its_damaged_chunk_and_is_published_once(
         return world
 
     assert simulated(go).queues == expected()
+
+
+def test_a_chunk_has_its_limit_unless_it_is_one_message() -> None:
+    def chunk(*sizes: int) -> Chunk:
+        return Chunk("rows", LANES, [StagedMessage(0, "k", [bytes(size)]) for size in sizes])
+
+    rest = len(StoredChunk(chunk(70_000, 70_000)).data) - 140_000
+    room = CHUNK_BYTES_MAX - 70_000 - rest
+    assert len(StoredChunk(chunk(70_000, room)).data) == CHUNK_BYTES_MAX
+    with pytest.raises(ValueError, match=f"a chunk of {CHUNK_BYTES_MAX + 1} bytes"):
+        StoredChunk(chunk(70_000, room + 1))
+    StoredChunk(chunk(2 * CHUNK_BYTES_MAX))
+
+
+def test_headers_of_a_chunk_are_those_of_its_messages() -> None:
+    messages = [StagedMessage(0, "k", [b"a"]), StagedMessage(0, "k", [b"b"], {"h": "x"})]
+    found = out_messages(Chunk("rows", LANES, messages), "w", dict.fromkeys(LANES, 5))
+    assert [message.headers for message in found] == [{}, {"h": "x"}]
