@@ -254,6 +254,21 @@ async def test_a_damaged_letter_is_named_and_the_others_are_listed(
     assert await letters.delete(ids[0]) and await letters.damaged() == ids[1:]
 
 
+async def test_a_letter_that_is_damaged_again_is_named_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryStateStore()
+    rows = LetterRows(store, "p")
+    await rows.put(letter(1))
+    letters = letters_over(rows)
+    for _ in range(2):
+        key = damage(store, letter(1))
+        assert await letters.list() == []
+        damage(store, letter(1))  # the same bit: it is as it was
+        assert await letters.list() == [letter(1)]
+    assert caplog.text.count(f"row {key} is damaged") == 2
+
+
 async def test_no_flipped_bit_gives_another_letter() -> None:
     store = MemoryStateStore()
     rows = LetterRows(store, "p")

@@ -117,10 +117,12 @@ class LetterRows:
             rows = await self._store.scan(prefix, last, count)
             for last, row in rows:
                 letter = self._whole(last, row.data)
-                size_bytes += 0 if letter is None else len(row.data)
+                if letter is None:
+                    continue
+                size_bytes += len(row.data)
                 if found and size_bytes > self._list_bytes_max:
                     return found
-                found += () if letter is None else (letter,)
+                found.append(letter)
             if len(rows) < count:
                 break
         return found
