@@ -15,12 +15,12 @@ from tests.providers.ledger.virtual import virtually
 
 from millstream.providers.ledger.handle.context import existing
 from millstream.providers.ledger.handle.hedging import HEDGE_S
-from millstream.providers.ledger.handle.reader import LedgerReader, has_end
+from millstream.providers.ledger.handle.reader import LedgerReader
 from millstream.providers.ledger.handle.writer import LedgerWriter
 from millstream.providers.ledger.protocol.errors import BookieAway, EntriesGivenUp, NotRecoverable
 from millstream.providers.ledger.protocol.found import Found
 from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, LedgerState
+from millstream.providers.ledger.protocol.record import LedgerRecord
 
 
 class Read:
@@ -121,17 +121,6 @@ async def test_whose_writer_may_not_have_sent_an_entry_yet_is_not_told() -> None
     assert (await found.payloads(2))[:1] == [b"2"]
     await asyncio.sleep(1.0)
     assert found.bookies.suspected == []
-
-
-@pytest.mark.parametrize("state", list(LedgerState))
-def test_every_bookie_must_have_what_is_closed_or_before_the_last_fragment(
-    state: LedgerState,
-) -> None:
-    fragments = tuple(Fragment(first, ("a", "b", "c")) for first in (0, 3, 7))
-    record = LedgerRecord(1, state, Quorum(3, 3, 2), 1, fragments)
-    must = [has_end(record, entry) for entry in (0, 3, 6, 7, 8)]
-    is_closed = state is LedgerState.CLOSED
-    assert must == [True, True, True, is_closed, is_closed]
 
 
 @virtually

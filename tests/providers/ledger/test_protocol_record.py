@@ -161,3 +161,14 @@ def test_what_is_given_up_of_a_closed_ledger_joins_what_was_before() -> None:
     assert record.lost == ((1, 3), (5, 8))
     assert given_up(record, 1, 9, 90, [(2, 6)]).lost == ((1, 8),)
     assert (record.state, record.last, record.length) == (LedgerState.CLOSED, 9, 90)
+
+
+@pytest.mark.parametrize("state", list(LedgerState))
+def test_what_is_closed_or_before_the_last_fragment_is_in_one_that_has_an_end(
+    state: LedgerState,
+) -> None:
+    fragments = tuple(Fragment(first, ("a", "b", "c")) for first in (0, 3, 7))
+    record = msgspec.structs.replace(OPEN, state=state, fragments=fragments)
+    is_closed = state is LedgerState.CLOSED
+    ended = [record.is_ended_at(entry) for entry in (0, 3, 6, 7, 8)]
+    assert ended == [True, True, True, is_closed, is_closed]

@@ -22,7 +22,7 @@ from millstream.providers.ledger import (
     ScrubOptions,
 )
 from millstream.providers.ledger.alone.process import OneProcess
-from millstream.providers.ledger.bookie.bookie import Bookie
+from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
 from millstream.providers.ledger.bookie.local import LocalBookies
 from millstream.providers.ledger.bookie.offline.verifying import verify
 from millstream.providers.ledger.handle.context import HandleContext
@@ -33,11 +33,13 @@ from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.found import Missing
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
+from millstream.providers.ledger.recovery.copying import EntriesLost
 from millstream.providers.ledger.recovery.options import RecoveryOptions
 from millstream.providers.ledger.recovery.standing import Standing
-from millstream.providers.ledger.scrubbing.repairing import Repairer
+from millstream.providers.ledger.scrubbing.docket import Failure
+from millstream.providers.ledger.scrubbing.repairing import Repairer, why_lost
 from millstream.providers.ledger.scrubbing.report import ScrubReport, scrub_rows
-from millstream.providers.ledger.scrubbing.scrubber import Scrubber
+from millstream.providers.ledger.scrubbing.scrubber import AFTER_FAILURE_S, Scrubber
 from millstream.runtime import Corrupt, MemoryStateStore
 from millstream.runtime.extending import unseal
 from millstream.runtime.testing import SimDisk, Simulation
@@ -384,6 +386,127 @@ def test_a_bookie_that_lost_fences_is_repaired_by_a_fence_first() -> None:
     on_loop(main)
 
 
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_bookie_that_is_in_no_doubt_is_repaired_without_a_fence(is_closed: bool) -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open()
+        writer = await world.ledger(6)
+        if is_closed:
+            await writer.close()
+        bookie = next(iter(world.bookies.values()))
+        world.flip(bookie, writer.ledger, 2)
+        bookie.store.state.doubt(writer.ledger)  # up to the ledger before
+        outcome = await world.repairer().repair(bookie, writer.ledger, [2])
+        assert outcome.repaired == 1 and await world.damaged(bookie, writer.ledger, 6) == []
+        assert bookie.store.state.term_of(writer.ledger) == 0
+
+    on_loop(main)
+
+
+def test_an_entry_that_may_not_be_confirmed_is_looked_at_again_and_not_copied() -> None:
+    async def main() -> None:
+        world = Copies()
+        world.context = world.context._replace(options=HandleOptions(tell_after_s=1e6))
+        await world.open()
+        writer = await world.ledger(6)
+        bookie = next(iter(world.bookies.values()))
+        world.flip(bookie, writer.ledger, 5)
+        outcome = await world.repairer().repair(bookie, writer.ledger, [5])
+        assert outcome.damaged == {5} and outcome.repaired == 0
+        assert outcome.failures == {5: Failure("it is not known to be confirmed yet")}
+
+    on_loop(main)
+
+
+def test_a_bookie_without_room_says_so_and_gets_no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open()
+        writer = await world.ledger(6)
+        await writer.close()
+        bookie = next(iter(world.bookies.values()))
+        world.flip(bookie, writer.ledger, 2, 3)
+        monkeypatch.setattr(Bookie, "state", BookieState.READ_ONLY)
+        outcome = await world.repairer().repair(bookie, writer.ledger, [2, 3])
+        assert outcome.repaired == 0
+        assert outcome.failures == dict.fromkeys([2, 3], Failure("its disk has no room"))
+
+    on_loop(main)
+
+
+def test_the_segment_of_a_damaged_copy_goes_once_the_copy_is_repaired() -> None:
+    async def main() -> None:
+        async def none(ledger: int) -> bool:
+            return False
+
+        world = Copies()
+        await world.open()
+        writer = await world.ledger(60)
+        await writer.close()
+        bookie = next(iter(world.bookies.values()))
+        world.flip(bookie, writer.ledger, 2)
+        bookie.collection.wear_out(1)
+        await bookie.collect(none)
+        assert 1 in bookie.segments(), "the damaged copy cannot be moved"
+        await world.repairer().repair(bookie, writer.ledger, [2])
+        await bookie.collect(none)
+        assert 1 not in bookie.segments()
+
+    on_loop(main)
+
+
+@pytest.mark.parametrize(
+    ("gone", "why"),
+    [
+        ((), "no other bookie has a good copy"),
+        (("x", "y"), "the other copies are on bookie x and y, which nobody runs"),
+    ],
+)
+def test_why_nobody_gives_an_entry_is_told(gone: tuple[str, ...], why: str) -> None:
+    assert why_lost(EntriesLost("lost", 1, 2, gone)) == why
+
+
+def test_a_scrubber_that_has_seen_no_bookie_has_nothing_to_report() -> None:
+    async def main() -> None:
+        world = Copies()
+        scrubber = world.scrubber(cast(Any, None), ScrubOptions())
+        await asyncio.sleep(10.0)
+        assert scrubber.report() == ScrubReport("", 0.0)
+
+    on_loop(main)
+
+
+def test_after_a_whole_pass_the_next_one_comes_when_it_is_due() -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open()
+        await (await world.ledger(4)).close()
+        scrubber = world.scrubber(next(iter(world.bookies.values())), ScrubOptions())
+        await asyncio.sleep(3 * AFTER_FAILURE_S)
+        assert scrubber.report().passes == 1
+
+    on_loop(main)
+
+
+def test_the_end_of_a_scrubber_ends_its_pass() -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open(segment_bytes=65_536)
+        await (await world.ledger(100)).close()
+        bookie = next(iter(world.bookies.values()))
+        tasks = asyncio.all_tasks()
+        scrubber = world.scrubber(bookie, ScrubOptions(scrub_bytes_per_s=100))
+        (run,) = asyncio.all_tasks() - tasks
+        await asyncio.sleep(5.0)
+        assert scrubber.report().began_s > 0
+        run.cancel()
+        await asyncio.sleep(1.0)
+        assert asyncio.all_tasks() <= tasks
+
+    on_loop(main)
+
+
 def test_one_lost_entry_of_a_run_does_not_keep_the_others_from_their_repair() -> None:
     async def main() -> None:
         world = Copies()
@@ -415,7 +538,7 @@ def test_a_bookie_without_others_says_where_the_damage_is() -> None:
         report = scrubber.report()
         (fault,) = report.faults
         assert (fault.file, fault.offset) == bookie.where(writer.ledger, 2)
-        assert fault.is_lost and "no other bookie" in fault.why
+        assert fault.is_lost and fault.why == "no other bookie holds copies of this ledger"
         assert (report.passes, report.damaged, report.failed) == (1, 1, 1)
         again = world.scrubber(bookie, ScrubOptions())  # a start goes on with what is known
         await asyncio.sleep(5.0)

@@ -93,6 +93,9 @@ def test_a_full_docket_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     docket.put(1, [1, 2])
     docket.put(1, [1, 2])
     assert not docket.has_overflowed
+    exact = Docket(300.0)
+    exact.put(1, [1, 2, 3])
+    assert not exact.has_overflowed and len(exact) == 3
     docket.put(2, [1, 2])
     assert docket.has_overflowed and docket.due(0.0) == [(1, [1, 2]), (2, [1])]
     docket.put(3, [1])

@@ -179,7 +179,7 @@ class LedgerReader:
 
         holders = self._context.bookies.likeliest(self._record.holders(first))
         entries = await first_answer(self._context.tasks, holders, ask) or []
-        if entries and faulty and has_end(self._record, first):
+        if entries and faulty and self._record.is_ended_at(first):
             self._context.tasks.start(self._tell(faulty, first))
         return entries
 
@@ -196,9 +196,3 @@ class LedgerReader:
             for entry, one in enumerate(packed, first):
                 entries.append(unpack(one, self._record.ledger, entry))
         return entries
-
-
-def has_end(record: LedgerRecord, entry: int) -> bool:
-    """Must every bookie of an entry's write set have it? The writer of an open fragment may not
-    have sent it to all of them yet."""
-    return record.state is LedgerState.CLOSED or entry < record.fragments[-1].first

@@ -109,6 +109,11 @@ class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
             return True
         return any(bookie in fragment.bookies for fragment in self.fragments)
 
+    def is_ended_at(self, entry: int) -> bool:
+        """Is an entry in a fragment that has an end? The writer of an open one may not have sent
+        the entry to all of its bookies yet."""
+        return self.state is LedgerState.CLOSED or entry < self.fragments[-1].first
+
     def lost_at(self, entry: int) -> tuple[int, int] | None:
         """The range of entries that were given up which an entry is in."""
         at = bisect_right(self.lost, entry, key=lambda one: one[0]) - 1

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -90,7 +91,7 @@ class Scrubber:
         self._report = self._said = ScrubReport("", 0.0)
         self._passing: asyncio.Task[None] | None = None
         self._pace = Pace(options.scrub_bytes_per_s)
-        self._pass_at_s = self._say_at_s = 0.0
+        self._pass_at_s = self._say_at_s = -math.inf
         self._found_before: dict[int, set[int]] = {}  # by a start before, and counted then
         self._is_incomplete = False  # some damage that was found is on no list
 

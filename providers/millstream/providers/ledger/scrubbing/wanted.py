@@ -30,7 +30,7 @@ class Judged(NamedTuple):
 def judged(record: LedgerRecord, bookie: str, entries: Collection[int], confirmed: int) -> Judged:
     """Judge entries of a ledger; all up to `confirmed` are confirmed."""
     wanted = [entry for entry in sorted(entries) if is_wanted(record, bookie, entry)]
-    later = [one for one in wanted if one > confirmed and not has_end(record, one)]
+    later = [one for one in wanted if one > confirmed and not record.is_ended_at(one)]
     return Judged(tuple(one for one in wanted if one not in later), tuple(later))
 
 
@@ -38,11 +38,6 @@ def is_wanted(record: LedgerRecord, bookie: str, entry: int) -> bool:
     """Is, or will be, this bookie one of those that have the entry?"""
     is_behind = record.state is LedgerState.CLOSED and entry > record.last
     return not is_behind and record.lost_at(entry) is None and bookie in record.holders(entry)
-
-
-def has_end(record: LedgerRecord, entry: int) -> bool:
-    """Is an entry in a fragment that has an end?"""
-    return record.state is LedgerState.CLOSED or entry < record.fragments[-1].first
 
 
 def missing_from(
