@@ -205,6 +205,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     "topic": {
         f"{LEDGER}/topic/form.py": (*APPENDING, *TOPIC_READING),
         f"{LEDGER}/topic/record.py": (
+            f"{LEDGERS}/test_topic_rows.py",
             f"{LEDGERS}/test_topic_tail.py",
             *APPENDING,
             f"{LEDGERS}/test_topic_each_step.py",

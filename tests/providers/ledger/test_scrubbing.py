@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, cast
 
 import msgspec
@@ -485,6 +486,124 @@ def test_after_a_whole_pass_the_next_one_comes_when_it_is_due() -> None:
         scrubber = world.scrubber(next(iter(world.bookies.values())), ScrubOptions())
         await asyncio.sleep(3 * AFTER_FAILURE_S)
         assert scrubber.report().passes == 1
+
+    on_loop(main)
+
+
+async def passes_s(world: Copies, scrubber: Scrubber, seconds: int) -> list[int]:
+    """In which second each pass ended."""
+    found: list[int] = []
+    for second in range(seconds):
+        await asyncio.sleep(1.0)
+        while scrubber.report().passes > len(found):
+            found.append(second)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "began_s", "waits_s"),
+    [
+        (0.0, 0.0, 40),
+        (-10.0, 0.0, 30),
+        (-39.5, 0.0, 1),  # which is the next look
+        (-99.0, 0.0, 0),
+        (30.0, 0.0, 40),  # by a clock that was wrong
+        (0.0, 5.0, 0),  # it ended in the middle of a pass
+    ],
+)
+def test_a_pass_is_due_so_long_after_the_last_one_whichever_silo_made_it(
+    passed_s: float, began_s: float, waits_s: int
+) -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open()
+        await (await world.ledger(4)).close()
+        bookie = next(iter(world.bookies.values()))
+        wall_s = world.process.clock.wall_s() + 1.0
+        before = ScrubReport(bookie.name, wall_s, passed_s=wall_s + passed_s, began_s=began_s)
+        await scrub_rows(world.metadata).update(bookie.name, lambda _: before)
+        scrubber = world.scrubber(bookie, ScrubOptions(scrub_every_s=40.0))
+        (first, *_) = await passes_s(world, scrubber, 60)
+        assert first == pytest.approx(waits_s + 1, abs=0.6)
+
+    on_loop(main)
+
+
+def test_damage_that_found_no_place_on_the_list_is_looked_for_in_two_passes_more() -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open()
+        await (await world.ledger(4)).close()
+        bookie = next(iter(world.bookies.values()))
+        scrubber = world.scrubber(bookie, ScrubOptions())
+        assert len(await passes_s(world, scrubber, 5)) == 1
+        bookie.suspects.has_overflowed = True
+        first, second, third = await passes_s(world, scrubber, 200)
+        assert first == 0 and second == pytest.approx(AFTER_FAILURE_S, abs=2)
+        assert third == pytest.approx(2 * AFTER_FAILURE_S, abs=4)
+        assert not bookie.suspects.has_overflowed
+
+    on_loop(main)
+
+
+def test_what_a_scrubber_knows_is_of_the_bookie_that_runs_here_now() -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open(segment_bytes=65_536)
+        writer = await world.ledger(100, Quorum(1, 1, 1))
+        await writer.close()
+        (holder,) = (await world.record(writer.ledger)).holders(2)
+        first = world.bookies[holder]
+        second = next(one for one in world.bookies.values() if one is not first)
+        world.flip(first, writer.ledger, 2)
+        first.suspect(writer.ledger, 2)
+        here: list[Bookie | None] = [first]
+        scrubber = Scrubber(
+            *(world.context, world.metadata, world.rows),
+            lambda: here[0],
+            lambda _: Standing.HERE,
+            ScrubOptions(scrub_bytes_per_s=100),
+            RecoveryOptions(),
+        )
+        tasks = asyncio.all_tasks()
+        world.process.tasks.start(scrubber.run())
+        await asyncio.sleep(8.0)
+        assert scrubber.report().failed == 1 and scrubber.report().began_s > 0
+        assert len(asyncio.all_tasks() - tasks) == 2, "it runs, and a pass does"
+        here[0] = None
+        await asyncio.sleep(2.0)
+        assert len(asyncio.all_tasks() - tasks) == 1, "the pass ended"
+        stored = msgspec.structs.replace(scrubber.report(), passes=77)
+        await scrub_rows(world.metadata).update(first.name, lambda _: stored)
+        here[0] = first
+        await asyncio.sleep(2.0)
+        assert scrubber.report().passes == 77, "another silo had it meanwhile"
+        here[0] = second
+        await asyncio.sleep(5.0)
+        assert (scrubber.report().bookie, scrubber.report().failed) == (second.name, 0)
+
+    on_loop(main)
+
+
+def test_a_report_is_written_each_five_seconds_while_there_is_news() -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open(segment_bytes=65_536)
+        await (await world.ledger(100)).close()
+        wrote_s: list[float] = []
+        store = cast(Any, world.metadata.store)
+        put = store.put
+
+        def noted(key: str, *of: Any) -> Any:
+            if "/scrubs/" in key:
+                wrote_s.append(asyncio.get_running_loop().time())
+            return put(key, *of)
+
+        store.put = noted
+        bookie = next(iter(world.bookies.values()))
+        world.scrubber(bookie, ScrubOptions(scrub_bytes_per_s=200))
+        await asyncio.sleep(22.0)
+        assert [b - a for a, b in pairwise(wrote_s)] == pytest.approx([5.0] * 4, abs=0.01)
 
     on_loop(main)
 

@@ -50,6 +50,28 @@ def test_the_end_of_a_lease_says_that_what_its_value_held_up_can_be_had() -> Non
     assert dict(core.take_available([()])) == {(("project", "p"),): 1}
 
 
+@pytest.mark.parametrize("shapes", [(), (("project", "region"),)], ids=["scanned", "shaped"])
+def test_the_depth_of_a_value_and_pairs_counts_what_has_all_of_them(
+    shapes: tuple[tuple[str, ...], ...],
+) -> None:
+    core = opened(replace(EXCLUSIVE, shapes=shapes))
+    for number, (project, region) in enumerate((("p", "a"), ("p", "z"), ("q", "a"))):
+        put(core, f"m{number}", 1, project, region=region)
+
+    def depth(value: str, **wanted: str) -> list[int]:
+        return list(core.read.depth(wanted, value=value).values())
+
+    assert sum(depth("p", region="a")) == 1 == sum(depth("p", region="z", project="p"))
+    assert set(depth("q", region="z")) == {0} == set(depth("p", project="q"))
+
+
+def test_a_queue_that_is_not_exclusive_has_no_message_of_a_value() -> None:
+    core = opened(SIMPLE)
+    put(core, "m", 1, "p", region="a")
+    for wanted in ({}, {"region": "a"}, {"project": "p"}):
+        assert set(core.read.depth(wanted, value="p").values()) == {0}
+
+
 def test_what_is_pending_again_can_be_had_again() -> None:
     core = opened(SIMPLE)
     assert not core.take_available([()])  # from now on

@@ -104,7 +104,7 @@ class Reading:
             key = contents.settings.exclusivity_key
             if key is None or dict(pairs).get(key, value) != value:
                 return by_state([0] * len(State))
-            pairs = tuple(sorted({*pairs, (key, value)}, key=lambda pair: pair[0].encode()))
+            pairs = tuple(sorted({*pairs, (key, value)}))
         return by_state(self._counts(pairs) if pairs else contents.counts)
 
     def _counts(self, pairs: Metadata) -> list[int]:
