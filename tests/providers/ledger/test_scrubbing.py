@@ -41,7 +41,7 @@ from millstream.providers.ledger.scrubbing.docket import Failure
 from millstream.providers.ledger.scrubbing.repairing import Repairer, why_lost
 from millstream.providers.ledger.scrubbing.report import ScrubReport, scrub_rows
 from millstream.providers.ledger.scrubbing.scrubber import AFTER_FAILURE_S, Scrubber
-from millstream.runtime import Corrupt, MemoryStateStore
+from millstream.runtime import Corrupt, MemoryStateStore, StorageUnavailable
 from millstream.runtime.extending import unseal
 from millstream.runtime.testing import SimDisk, Simulation
 
@@ -605,6 +605,62 @@ def test_a_report_is_written_each_five_seconds_while_there_is_news() -> None:
         await asyncio.sleep(22.0)
         assert [b - a for a, b in pairwise(wrote_s)] == pytest.approx([5.0] * 4, abs=0.01)
 
+    on_loop(main)
+
+
+def test_a_pass_that_cannot_go_on_is_tried_again_a_minute_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open()
+        writer = await world.ledger(4)
+        await writer.close()
+        scans_s: list[float] = []
+
+        class Away:
+            def scan(self) -> Any:
+                scans_s.append(asyncio.get_running_loop().time())
+                raise StorageUnavailable("no rows")
+
+            async def read(self, key: int) -> LedgerRecord | None:
+                return await world.rows.read(key)
+
+        bookie = next(iter(world.bookies.values()))
+        rows = world.rows
+        world.rows = cast(Any, Away())
+        scrubber = world.scrubber(bookie, ScrubOptions())
+        await asyncio.sleep(2.5 * AFTER_FAILURE_S)
+        assert [b - a for a, b in pairwise(scans_s)] == pytest.approx([AFTER_FAILURE_S] * 2, abs=2)
+        assert scrubber.report().passes == 0 and scrubber.report().segment == 1
+        assert caplog.text.count("scrubbing goes on later: no rows") == 3
+        world.rows = rows
+
+    on_loop(main)
+
+
+def test_what_was_repaired_is_logged_and_what_was_not_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        world = Copies()
+        await world.open()
+        whole, alone = await world.ledger(4), await world.ledger(4, Quorum(1, 1, 1))
+        for writer in (whole, alone):
+            await writer.close()
+        (holder,) = (await world.record(alone.ledger)).holders(2)
+        bookie = world.bookies[holder]
+        for writer in (whole, alone):
+            world.flip(bookie, writer.ledger, 2)
+        scrubber = world.scrubber(bookie, ScrubOptions())
+        await asyncio.sleep(10.0)
+        report = scrubber.report()
+        assert (report.passes, report.segment, report.repaired, report.failed) == (1, 0, 1, 1)
+        said = [one.getMessage() for one in caplog.records if "repaired from" in one.getMessage()]
+        (line,) = said
+        assert f"1 damaged or missing entries of ledger {whole.ledger} were" in line
+
+    caplog.set_level(logging.INFO, "millstream.ledger")
     on_loop(main)
 
 

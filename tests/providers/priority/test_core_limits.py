@@ -402,6 +402,7 @@ RANGES = {
     "retention_ms": (1, 10 * YEAR_MS),
     "payload_bytes_max": (0, 16 * 1024 * 1024),
     "messages_max": (1, 1_000_000_000),
+    "bytes_max": (1, 2**50),
     "sessions_max": (1, 1_000_000),
     "answers_kept_ms": (1, DAY_MS),
     "shards": (1, SHARDS_MAX),
