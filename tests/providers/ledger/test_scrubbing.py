@@ -483,9 +483,12 @@ def test_after_a_whole_pass_the_next_one_comes_when_it_is_due() -> None:
         world = Copies()
         await world.open()
         await (await world.ledger(4)).close()
-        scrubber = world.scrubber(next(iter(world.bookies.values())), ScrubOptions())
+        bookie = next(iter(world.bookies.values()))
+        scrubber = world.scrubber(bookie, ScrubOptions())
         await asyncio.sleep(3 * AFTER_FAILURE_S)
         assert scrubber.report().passes == 1
+        ends = bookie.store.ends.values()
+        assert scrubber.report().pass_bytes == sum(ends) - 512 * len(ends)
 
     on_loop(main)
 
