@@ -24,6 +24,7 @@ from millstream.providers.ledger import (
 )
 from millstream.providers.ledger.alone.process import OneProcess
 from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
+from millstream.providers.ledger.bookie.damage.checking import SegmentCheck
 from millstream.providers.ledger.bookie.local import LocalBookies
 from millstream.providers.ledger.bookie.offline.verifying import verify
 from millstream.providers.ledger.handle.context import HandleContext
@@ -608,6 +609,29 @@ def test_a_report_is_written_each_five_seconds_while_there_is_news() -> None:
         world.scrubber(bookie, ScrubOptions(scrub_bytes_per_s=200))
         await asyncio.sleep(22.0)
         assert [b - a for a, b in pairwise(wrote_s)] == pytest.approx([5.0] * 4, abs=0.01)
+
+    on_loop(main)
+
+
+def test_a_pass_closes_each_segment_that_it_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[SegmentCheck] = []
+    close = SegmentCheck.close
+
+    def noted(check: SegmentCheck) -> None:
+        closed.append(check)
+        close(check)
+
+    monkeypatch.setattr(SegmentCheck, "close", noted)
+
+    async def main() -> None:
+        world = Copies()
+        await world.open()
+        await (await world.ledger(100)).close()
+        bookie = next(iter(world.bookies.values()))
+        scrubber = world.scrubber(bookie, ScrubOptions())
+        await asyncio.sleep(30.0)
+        assert scrubber.report().passes == 1
+        assert len(closed) == len(bookie.segments()) > 1
 
     on_loop(main)
 
