@@ -35,3 +35,9 @@ def test_the_latest_change_of_a_message_is_of_its_last_life_whatever_came_first(
     for rows in ([old, later, later_still], [later_still, later, old]):
         assert latest([*rows, *others]) == {later_still, *others}
         assert latest([renewed, *rows]) == {renewed}
+
+
+def test_messages_are_compared_with_themselves_only() -> None:
+    """A change that the database refuses is refused there, and not while the latest is found."""
+    good, bad = change(id="b"), change(id="bad")._replace(version="x")  # type: ignore[arg-type]
+    assert latest([good, bad]) == {good, bad}

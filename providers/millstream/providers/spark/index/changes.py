@@ -114,8 +114,11 @@ def fresh(
 
 def latest(rows: Iterable[ChangeRow]) -> set[ChangeRow]:
     """Of each message its latest change, among changes of which none comes twice."""
-    ordered = sorted(rows, key=lambda row: row.place)
-    return set({row.message: row for row in ordered}.values())
+    newest: dict[MessageName, ChangeRow] = {}
+    for row in rows:
+        known = newest.get(row.message, row)
+        newest[row.message] = max(known, row, key=lambda one: one.place)
+    return set(newest.values())
 
 
 def day_of(time_ms: int) -> str:
