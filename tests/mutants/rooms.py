@@ -143,6 +143,7 @@ PRIORITY_CORE = (
     f"{PRIORITIES}/test_core_limits.py",
     f"{PRIORITIES}/test_core_sessions.py",
     f"{PRIORITIES}/test_core_costs.py",
+    f"{PRIORITIES}/test_payloads.py",
     f"{PRIORITIES}/test_core_clock.py",
     f"{PRIORITIES}/test_core_model.py",
     f"{PRIORITIES}/test_requeue.py",
