@@ -16,6 +16,8 @@ from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, LedgerState
 from millstream.providers.ledger.scrubbing import docket as docket_module
 from millstream.providers.ledger.scrubbing.docket import RETRY_FIRST_S, Docket, Failure
+from millstream.providers.ledger.scrubbing.options import ScrubOptions
+from millstream.providers.ledger.scrubbing.scrubber import is_busy
 from millstream.providers.ledger.scrubbing.wanted import judged, missing_from, runs_of
 
 RECORD = LedgerRecord(
@@ -111,3 +113,10 @@ def test_a_full_list_of_suspects_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     suspects.put(8, 1)
     assert suspects.has_overflowed and suspects.take() == {7: {1, 2}}
     assert len(suspects) == 0 and suspects.take() == {}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "busy"), [((100, 3), False), ((101, 0), True), ((0, 4), True), ((0, 0), False)]
+)
+def test_a_bookie_is_busy_beyond_its_limits(waiting: tuple[int, int], busy: bool) -> None:
+    assert is_busy(waiting, ScrubOptions(busy_unsynced_bytes=100, busy_reads=3)) is busy

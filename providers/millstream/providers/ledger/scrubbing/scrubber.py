@@ -37,7 +37,7 @@ from .repairing import Outcome, Repairer
 from .report import FAULTS_SHOWN_MAX, ScrubFault, ScrubReport, scrub_rows
 from .wanted import missing_from
 
-__all__ = ["LOOK_EVERY_S", "REPORT_EVERY_S", "Scrubber"]
+__all__ = ["LOOK_EVERY_S", "REPORT_EVERY_S", "Scrubber", "is_busy"]
 
 log = logging.getLogger("millstream.ledger")
 
@@ -269,8 +269,7 @@ class Scrubber:
         clock, options = self._context.clock, self._options
         until_s = clock.now() + options.busy_max_s
         while clock.now() < until_s:
-            unsynced_bytes, reads = bookie.waiting
-            if unsynced_bytes <= options.busy_unsynced_bytes and reads <= options.busy_reads:
+            if not is_busy(bookie.waiting, options):
                 return
             await asyncio.sleep(BUSY_S)
 
@@ -298,6 +297,12 @@ class Scrubber:
         stored = msgspec.structs.replace(report, said_s=self._context.clock.wall_s())
         await self._rows.update(report.bookie, lambda _: stored)
         self._said = report
+
+
+def is_busy(waiting: tuple[int, int], options: ScrubOptions) -> bool:
+    """Do so many bytes wait to be synced, or so many reads, that a pass is to wait? Pure."""
+    unsynced_bytes, reads = waiting
+    return unsynced_bytes > options.busy_unsynced_bytes or reads > options.busy_reads
 
 
 def fault_of(bookie: Bookie, ledger: int, entry: int, failure: Failure) -> ScrubFault:
