@@ -1,4 +1,4 @@
-"""What a run of a check proves of one of our own providers."""
+"""The properties of our own providers that the runs of a check prove."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def unseal(key: str, data: bytes) -> Sealed:
 
 
 def open_row(key: str, data: bytes, decoder: Decoder[C]) -> C:
-    """What a row says that `seal_content` has sealed, or that version 0.1 has written bare.
+    """The content of a row that `seal_content` has sealed, or that version 0.1 has written bare.
 
     Args:
         decoder: of a struct or a list. A sealed row begins with an integer in MessagePack, so no

@@ -36,7 +36,7 @@ class PushesABitWhilePaused(Session):
 
 @source_refused_by("pausing_loses_and_repeats_nothing")
 class LosesWhatIsOnItsWay(Session):
-    """What the broker had sent when the pause came is dropped."""
+    """Drops the messages that the broker had sent when the pause came."""
 
     def resume(self) -> None:
         self._pushed += 2

@@ -1,4 +1,4 @@
-"""What of an index is missing or wrong, by the facts of each life."""
+"""The messages that an index lacks or has wrong, by the facts of each life."""
 
 from __future__ import annotations
 

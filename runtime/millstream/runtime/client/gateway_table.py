@@ -29,7 +29,7 @@ PLUGINS = "millstream.membership"
 
 
 class Reading(NamedTuple):
-    """What a client needs of a membership table.
+    """The part of a membership table that a client needs.
 
     Attributes: `table_id`, as silos tell it in their greeting; `addresses`, `host:port` of the
     active silos that take clients, the one that gave the last sign first; `text`, the table as
@@ -42,7 +42,7 @@ class Reading(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """What to do when no gateway answers."""
+        """The advice for a client that no gateway answers."""
         if self.addresses:
             return f"no silo that membership table {self.text} names has answered: start one"
         return (
@@ -90,7 +90,7 @@ class GatewayTable:
 
 
 async def read(table: MembershipTable) -> Reading:
-    """What a table says. Raises StorageUnavailable, and what the table raises."""
+    """The content of a table. Raises StorageUnavailable, and whatever the table raises."""
     limited = LimitedTable(table)
     table_id = table_id_of(await limited.identity())
     return Reading(table_id, addresses_in(await limited.read()), table_text(table))

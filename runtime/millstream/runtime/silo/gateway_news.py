@@ -54,7 +54,7 @@ class PacedNews:
 
 
 class GatewayNews:
-    """What the clients of one silo are told.
+    """The list of gateways that a silo sends to its clients.
 
     Args:
         clients: those that are connected, by id.

@@ -254,7 +254,7 @@ class PushReceiver:
 
 
 def fault_of_connection(error: BaseException) -> StreamError:
-    """What a read raises when the source has lost its connection."""
+    """The error that a read raises when the source has lost its connection."""
     if isinstance(error, StreamError):
         return error
     return QueueUnavailable(

@@ -170,7 +170,7 @@ class StagedRows:
         return found
 
     def _whole(self, key: str, data: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T | None:
-        """What a row says; None: it is damaged, and the log says so."""
+        """The content of a row; None: the row is damaged, and the log says so."""
         try:
             found = open_row(key, data, decoder)
         except Corrupt as error:
@@ -226,7 +226,7 @@ class StagedRows:
     async def refused(
         self, writer: str, batch: int, part: int, chunk: int
     ) -> tuple[list[RefusedMessage], Etag | None]:
-        """What was given up of a chunk of a batch. Raises Corrupt, StorageError."""
+        """The messages of a chunk that were given up. Raises Corrupt, StorageError."""
         key = f"{self._refused_of(writer, batch)}{part:020}/{chunk:05}"
         row = await self._store.read(key)
         return ([], None) if row is None else (open_row(key, row.data, REFUSED), row.etag)

@@ -73,7 +73,7 @@ def put_back(store: MemoryStateStore, rows: Mapping[str, bytes | None]) -> None:
 
 
 def changed(before: File, after: File) -> dict[str, bytes | None]:
-    """What must be put back to have the rows of before; None: a row that was not there."""
+    """The rows that bring the former state back when they are put back; None: no such row."""
     keys = sorted(before.keys() | after.keys())
     return {key: before.get(key) for key in keys if before.get(key) != after.get(key)}
 
@@ -169,7 +169,7 @@ class OldFiles:
         )
 
     def verbs(self, cluster: SimCluster, programs: Programs) -> dict[str, Callable[..., object]]:
-        """What steps of the store do."""
+        """Carry out the steps of the store."""
 
         def copy(file: str) -> None:
             self._copy = file_of(self._store, int(file))
@@ -291,7 +291,7 @@ class OldFiles:
         return found
 
     def _judge(self, refused: Mapping[str, str], touched: frozenset[str] | None) -> None:
-        """Who is refused had rows in the file, and rows are named."""
+        """Each queue that is refused had rows in the file, and the errors name rows."""
         self._run.figures["queues that an old file stops"] += len(refused)
         if not self._heard.rows:
             self._run.figures["old files that do no harm"] += 1

@@ -347,7 +347,7 @@ async def cancel_call(call: Coroutine[Any, Any, Any], after_turns: int, what: st
 
 
 def expect_first(first: Token | None, lost: Token, kept: Token) -> None:
-    """What a CursorTooOld names as the first: above all that is gone, not above what is kept."""
+    """`CursorTooOld.first` is above all messages that are gone, and not above a kept message."""
     is_so = first is not None and lost < first <= kept
     wanted = f"CursorTooOld(text, first={kept}), the oldest message that is kept"
     expect(is_so, f"{wanted}; {lost} is the last that is gone", str(first))

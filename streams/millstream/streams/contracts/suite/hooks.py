@@ -1,4 +1,4 @@
-"""What the author of an adapter does to the provider under test, where the suite cannot.
+"""Hooks by which the author of an adapter acts on the provider under test.
 
 Owns: `AdapterHooks`. Invariant: a check that needs a hook that was not given is not run, and its
 result says so.
@@ -20,7 +20,7 @@ PATIENCE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class AdapterHooks:
-    """What the suite asks the author of an adapter to do. Each hook is optional.
+    """The hooks that the author of an adapter can give to the suite. Each is optional.
 
     `run_adapter_check` returns `not run: the hook ... is not given` for a check that needs one
     that is missing. Leave out a hook for an event that cannot happen to the provider: `skip`, for
@@ -60,5 +60,5 @@ class AdapterHooks:
 
 
 def without_hook(name: str) -> str:
-    """What is said of a check that needs a hook which is not given."""
+    """The result of a check that needs a hook which is not given."""
     return f"not run: the hook `{name}` is not given"

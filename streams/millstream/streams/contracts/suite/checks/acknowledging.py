@@ -189,7 +189,7 @@ async def as_read(bench: AdapterBench, count: int) -> list[QueueMessage]:
 
 
 async def start_too_old(receiver: GuardedReceiver, after: Token) -> Token | None:
-    """What is kept first, as the error says."""
+    """The first message that is kept, as the error names it."""
     try:
         await receiver.start(after)
     except CursorTooOld as error:

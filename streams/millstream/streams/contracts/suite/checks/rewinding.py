@@ -254,7 +254,7 @@ async def a_page_before_what_is_kept_is_refused(bench: AdapterBench) -> None:
 
 
 async def page_too_old(reader: GuardedReader, position: Token) -> Token | None:
-    """What is kept first, as the error says."""
+    """The first message that is kept, as the error names it."""
     try:
         page = await reader.read_from(position, EVENTS_MAX, BYTES_MAX)
     except CursorTooOld as error:
