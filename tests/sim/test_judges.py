@@ -22,7 +22,7 @@ from millstream.runtime.turns import deadlines
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.mailbox import Mailbox
 from millstream.streams import QueueMessage, Token
-from millstream.streams.agent.delivery.held_cursor import HeldCursor
+from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.reading import reader
 from millstream.streams.consumer import extension
 from millstream.streams.consumer.by_hand import AcksByHand
@@ -259,10 +259,10 @@ def test_what_is_acknowledged_by_hand_and_comes_again_is_noticed(
 def test_what_is_taken_for_acknowledged_by_hand_and_is_not_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settle = HeldCursor.settle
+    settle = Cursor.settle
 
-    def generous(self: HeldCursor, upto: Token | None) -> None:
+    def generous(self: Cursor, upto: Token | None) -> None:
         settle(self, Token(1 << 31, 0))
 
-    monkeypatch.setattr(HeldCursor, "settle", generous)
+    monkeypatch.setattr(Cursor, "settle", generous)
     assert is_noticed("streams", "was never acknowledged by hand")

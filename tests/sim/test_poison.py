@@ -43,10 +43,10 @@ from millstream.streams import (
 )
 from millstream.streams.agent.delivery.deaths import Deaths
 from millstream.streams.agent.delivery.delivery import Delivery
-from millstream.streams.agent.delivery.seen import UNTRIED
 from millstream.streams.agent.delivery.steps import Died
 from millstream.streams.agent.delivery.subscriber import Subscriber
-from millstream.streams.agent.lagging.wary import DEATHS_MIN, Wary
+from millstream.streams.agent.delivery.tries import UNTRIED
+from millstream.streams.agent.progress.wary import DEATHS_MIN, Wary
 from millstream.streams.ownership import decision
 from millstream.streams.ownership.record import QueueRecord
 

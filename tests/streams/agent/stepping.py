@@ -8,6 +8,7 @@ from millstream.streams.agent.delivery.delivery import Delivery
 from millstream.streams.agent.delivery.steps import (
     Action,
     Deliver,
+    DeliveryState,
     Event,
     Failure,
     FailureKind,
@@ -28,6 +29,11 @@ def steps(delivery: Delivery, *events: Event) -> Sequence[Action]:
         actions = delivery.step(event)
         delivery.check()
     return actions
+
+
+def state_of(delivery: Delivery) -> DeliveryState:
+    """Where it stands now: to a type checker, another value each time."""
+    return delivery.state
 
 
 def offer(delivery: Delivery) -> Deliver:

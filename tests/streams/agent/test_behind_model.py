@@ -17,12 +17,13 @@ from tests.examples import examples
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
 from millstream.streams.agent.cache.cursor import Cursor
+from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lane import Slot
+from millstream.streams.agent.cache.positions import BEGINNING, before
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.lagging.behind import BEGINNING, Behind, BehindCursor, before
-from millstream.streams.agent.lagging.book import BehindBook
-from millstream.streams.agent.lagging.done_before import DoneBefore
-from millstream.streams.agent.lagging.standing import Standing
-from millstream.streams.agent.lagging.wary import Wary
+from millstream.streams.agent.progress.done_before import DoneBefore
+from millstream.streams.agent.progress.standing import Standing
+from millstream.streams.agent.progress.wary import Wary
 from millstream.streams.ownership.record import (
     Progress,
     QueueRecord,
@@ -46,7 +47,7 @@ class Sub:
     name: str
     after: Token = NOWHERE  # the last item that it has done, or need not do
     got: set[Token] = field(default_factory=set)
-    cursor: Cursor | BehindCursor | None = None
+    cursor: Cursor = field(init=False)
     is_faulted: bool = False
 
     @property
@@ -59,7 +60,12 @@ class Sub:
 
     @property
     def is_within(self) -> bool:
-        return isinstance(self.cursor, Cursor) and self.cursor.place()[1] > 0
+        token = self.cursor.token
+        return self.is_cached and token is not None and token.index > 0
+
+    @property
+    def is_cached(self) -> bool:
+        return not self.cursor.is_drained and not self.cursor.is_lagging
 
 
 class Undone:
@@ -71,8 +77,8 @@ class Undone:
 
     def hand_over(self) -> None:
         for sub in self.machine.subs:
-            if isinstance(sub.cursor, Cursor) and (sub.is_shared or sub.is_within):
-                sub.cursor = self.machine.book.park(sub.key, sub.cursor, 0, has_chain=False)
+            if sub.is_cached and (sub.is_shared or sub.is_within):
+                sub.cursor.fall_behind(0, has_chain=False, may_repeat=False)
 
     def sent(self, frontier: Token | None) -> tuple[SentAt, ...] | None:
         return ()
@@ -94,11 +100,13 @@ class BehindMachine(RuleBasedStateMachine):
     def begin_reading(self, after: Token) -> None:
         start = None if after == NOWHERE else after
         self.cache = QueueCache(LIMITS, start, notes="out_of_turn")
-        self.book = BehindBook(self.cache, is_used=True)
+        self.laggards = Laggards(self.cache, is_used=True)
         self.done_before = DoneBefore()
         self.next = sum(message.token <= after for message in self.log)
         self.page = self.written = None
-        self.lacking: list[Behind] = []
+        self.lacking: list[Cursor] = []
+        for sub in self.subs:
+            sub.cursor = Cursor(self.laggards, sub.key)
 
     # -- the model
 
@@ -118,8 +126,8 @@ class BehindMachine(RuleBasedStateMachine):
     def is_kept(self, token: Token) -> bool:
         return token._replace(index=0) not in self.gone
 
-    def behind_of(self, sub: Sub) -> Behind | None:
-        return self.book.get(sub.key)
+    def behind_of(self, sub: Sub) -> Cursor | None:
+        return self.laggards.get(sub.key)
 
     def some(self, data: st.DataObject, when: Callable[[Sub], bool]) -> Sub | None:
         found = [sub for sub in self.subs if when(sub)]
@@ -136,27 +144,27 @@ class BehindMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 8))
     def read(self, count: int) -> None:
         for message in self.done_before.blanked(self.log[self.next : self.next + count]):
-            self.cache.purge()
-            if not self.cache.fits(message):
-                return
+            if self.is_kept(message.token):
+                slot = self.cache.append(message)
+                if slot is None:
+                    return
+                self.route(slot)
             self.next += 1
-            if not self.is_kept(message.token):
-                continue
-            index = self.cache.append(message)
-            for sub in self.subs if message.items else ():
-                if sub.stream == message.stream and sub.cursor is None:
-                    cursor = self.cache.open_cursor(sub.stream, index, sub.after)
-                    sub.cursor = None if cursor.is_drained else cursor
-            self.cache.unpin(index)
+
+    def route(self, slot: Slot) -> None:
+        """A message of the cache goes to its subscriptions."""
+        for sub in self.subs if slot.message.items else ():
+            if sub.stream == slot.message.stream and sub.cursor.is_drained:
+                sub.cursor.enter(slot, sub.after)
+        self.cache.release(slot)
 
     @rule(data=st.data(), most=st.integers(1, 5))
     def deliver(self, data: st.DataObject, most: int) -> None:
-        sub = self.some(data, lambda one: one.cursor is not None and not one.is_faulted)
+        sub = self.some(data, lambda one: not one.cursor.is_drained and not one.is_faulted)
         if sub is not None:
             self.deliver_to(sub, most)
 
     def deliver_to(self, sub: Sub, most: int) -> None:
-        assert sub.cursor is not None
         if sub.cursor.is_away:
             return
         items = sub.cursor.peek(most, 1 << 20)
@@ -164,24 +172,22 @@ class BehindMachine(RuleBasedStateMachine):
         assert tokens and tokens == self.due(sub)[: len(tokens)], f"{tokens} of {self.due(sub)}"
         sub.after = tokens[-1]
         sub.got.update(tokens)
-        sub.cursor = sub.cursor.advance(len(tokens))
+        sub.cursor.done(len(tokens))
 
     # -- falling behind, and catching up
 
     @rule(data=st.data(), out=st.integers(0, 3), has_chain=st.booleans())
     def park(self, data: st.DataObject, out: int, has_chain: bool) -> None:
-        sub = self.some(data, lambda one: isinstance(one.cursor, Cursor))
+        sub = self.some(data, lambda one: one.is_cached)
         if sub is not None:
-            assert isinstance(sub.cursor, Cursor)
             held = len(sub.cursor.peek(out, 1 << 20)) if out else 0
-            sub.cursor = self.book.park(sub.key, sub.cursor, held, has_chain=has_chain)
+            sub.cursor.fall_behind(held, has_chain=has_chain, may_repeat=False)
             assert len(sub.cursor.peek(9, 1 << 20)) >= held
 
     @rule(data=st.data())
     def fault(self, data: st.DataObject) -> None:
-        sub = self.some(data, lambda one: isinstance(one.cursor, BehindCursor))
+        sub = self.some(data, lambda one: one.cursor.is_lagging)
         if sub is not None:
-            assert isinstance(sub.cursor, BehindCursor)
             sub.is_faulted = True
             sub.cursor.unload()
 
@@ -193,7 +199,7 @@ class BehindMachine(RuleBasedStateMachine):
 
     @rule(stream=st.sampled_from(STREAMS))
     def let_go(self, stream: StreamId) -> None:
-        self.book.let_go(stream)
+        self.laggards.let_go(stream)
 
     @rule(data=st.data())
     def go_elsewhere(self, data: st.DataObject) -> None:
@@ -201,9 +207,8 @@ class BehindMachine(RuleBasedStateMachine):
         self.acknowledge()  # what is done may be gone before it is read anew
         kept = [one for one in self.items(sub.stream) if self.is_kept(one)]
         start = data.draw(st.sampled_from([BEGINNING, Token(9, 9), *kept]))
-        if sub.cursor is not None:
-            sub.cursor.close()
-        sub.cursor = BehindCursor(self.book.begin(sub.key, start))
+        sub.cursor.close()
+        sub.cursor = self.laggards.begin(sub.key, start)
         sub.is_faulted = False
         if start == BEGINNING:
             kept_from = next((one.token for one in self.log if one.token not in self.gone), None)
@@ -225,11 +230,7 @@ class BehindMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.page is None)
     @rule()
     def ask_for_a_page(self) -> None:
-        wanted = [
-            sub
-            for sub in self.subs
-            if isinstance(sub.cursor, BehindCursor) and sub.cursor.is_away and not sub.is_faulted
-        ]
+        wanted = [sub for sub in self.subs if sub.cursor.is_away and not sub.is_faulted]
         self.look(wanted)
         lacking = [behind for sub in wanted if (behind := self.behind_of(sub)) is not None]
         lacking = [behind for behind in lacking if not behind.has_all]
@@ -250,16 +251,17 @@ class BehindMachine(RuleBasedStateMachine):
         upto = looked_at[-1].token._replace(seq=looked_at[-1].token.seq + 1) if looked_at else None
         for sub in wanted:
             behind = self.behind_of(sub)
-            if behind is None or not isinstance(sub.cursor, BehindCursor) or behind.is_new:
+            if behind is None or behind.is_new:
                 continue
             if behind in self.lacking and not behind.has_all and upto is not None:
                 self.check_kept(sub, behind)
                 found = [one for one in looked_at if one.stream == sub.stream]
                 behind.take([one for one in found if one.token not in self.gone], upto)
-            if not sub.is_faulted:
-                sub.cursor = sub.cursor.advance(0)
+            if not behind.is_lagging:
+                owed = [token for token in self.due(sub) if token <= behind.after]
+                assert not owed, f"{sub.name} would take {owed} for done"
 
-    def check_kept(self, sub: Sub, behind: Behind) -> None:
+    def check_kept(self, sub: Sub, behind: Cursor) -> None:
         """What it needs is not gone, and it does not look for what the provider has dropped."""
         assert behind.following > self.own, f"{sub.name} would find a gap behind {self.own}"
         lacking = {token._replace(index=0) for token in self.due(sub)}
@@ -270,7 +272,7 @@ class BehindMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.written is None)
     @rule()
     def write(self) -> None:
-        progress = self.book.progress()
+        progress = self.laggards.progress()
         new = with_progress(self.record, progress)
         if (new.frontier, new.behind) == (progress.frontier, progress.behind):
             self.record, self.written = new, progress
@@ -280,11 +282,11 @@ class BehindMachine(RuleBasedStateMachine):
     def write_is_confirmed(self) -> None:
         assert self.written is not None
         written, self.written = self.written, None
-        self.book.stored(written)
+        self.laggards.stored(written)
 
     @rule()
     def acknowledge(self) -> None:
-        upto = self.book.ackable()
+        upto = self.laggards.ackable()
         if upto is not None:
             self.own = max(self.own, upto)
             self.gone |= {one.token for one in self.log if one.token <= upto}
@@ -300,7 +302,7 @@ class BehindMachine(RuleBasedStateMachine):
     @rule()
     def hand_over(self) -> None:
         standing = Standing(
-            self.book,
+            self.laggards,
             self.done_before,
             Undone(self),
             notes=(Wary(Progress(), is_used=False),),
@@ -317,15 +319,15 @@ class BehindMachine(RuleBasedStateMachine):
         entries = {(one.stream, one.subscription): one for one in progress.behind}
         self.begin_reading(start)
         self.done_before = DoneBefore(progress.done)
-        self.book.take_over(progress, None if start == NOWHERE else start, may_repeat=True)
+        self.laggards.take_over(progress, None if start == NOWHERE else start, may_repeat=True)
         for sub in self.subs:
-            sub.cursor, sub.is_faulted = None, False
+            sub.is_faulted = False
             entry = entries.get(sub.key)
             after = Token(start.era, start.seq, LAST) if entry is None else before(entry.position)
             if entry is not None:
-                behind = self.book.get(sub.key)
+                behind = self.laggards.get(sub.key)
                 assert behind is not None
-                sub.cursor = BehindCursor(behind)
+                sub.cursor = behind
             if is_clean:
                 assert after <= max(sub.after, after) and not set(self.due(sub)) & {
                     token for token in self.items(sub.stream) if token <= after
@@ -342,8 +344,8 @@ class BehindMachine(RuleBasedStateMachine):
     @invariant()
     def holds(self) -> None:
         self.cache.check()
-        self.book.check()
-        progress = self.book.progress()
+        self.laggards.check()
+        progress = self.laggards.progress()
         behind = {(one.stream, one.subscription) for one in progress.behind}
         if progress.frontier is not None:
             for sub in self.subs:
@@ -359,7 +361,7 @@ class BehindMachine(RuleBasedStateMachine):
         for _ in range(400):
             self.read(5)
             for sub in self.subs:
-                if sub.cursor is not None:
+                if not sub.cursor.is_drained:
                     self.deliver_to(sub, 5)
             if self.page is None:
                 self.ask_for_a_page()
@@ -367,7 +369,7 @@ class BehindMachine(RuleBasedStateMachine):
                 self.page_comes(9)
         for sub in self.subs:
             assert not self.due(sub), f"{sub.name} lacks {self.due(sub)}"
-        assert not len(self.book) and self.cache.chained_events == 0
+        assert not len(self.laggards) and self.cache.chained_events == 0
 
 
 BehindMachine.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=50)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from tests.streams.agent.cursors import add
+
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
+from millstream.streams.agent.cache.cursor import Cursor
+from millstream.streams.agent.cache.lagging import BEHIND_MAX, Laggards
+from millstream.streams.agent.cache.positions import LAST_INDEX, before, following, past
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.lagging.behind import (
-    LAST_INDEX,
-    Behind,
-    BehindCursor,
-    before,
-    following,
-    past,
-)
-from millstream.streams.agent.lagging.book import BEHIND_MAX, BehindBook
-from millstream.streams.agent.lagging.done_before import DoneBefore
-from millstream.streams.agent.lagging.standing import Standing
-from millstream.streams.agent.lagging.wary import Wary
+from millstream.streams.agent.progress.done_before import DoneBefore
+from millstream.streams.agent.progress.standing import Standing
+from millstream.streams.agent.progress.wary import Wary
 from millstream.streams.ownership.record import BehindAt, Progress, SentAt
 
 A, B = StreamId("n", "a"), StreamId("n", "b")
@@ -36,16 +32,16 @@ class Desk:
 
     def __init__(self) -> None:
         self.cache = QueueCache(CacheLimits(), Token(1, 4), notes="out_of_turn")
-        self.book = BehindBook(self.cache, is_used=True)
+        self.laggards = Laggards(self.cache, is_used=True)
         entry = BehindAt(*A, "sub", Token(1, 1))
-        self.behind = self.book.restore(entry, Token(1, 4), may_repeat=False)
+        self.cursor = self.laggards.restore(entry, Token(1, 4), may_repeat=False)
 
     def comes(self, message: QueueMessage) -> None:
-        self.cache.unpin(self.cache.append(message))
+        add(self.cache, message)
 
     def standing(self) -> Standing:
         return Standing(
-            self.book,
+            self.laggards,
             DoneBefore(),
             Nobody(),
             notes=(Wary(Progress(), is_used=False),),
@@ -54,7 +50,7 @@ class Desk:
         )
 
 
-def state(behind: Behind) -> tuple[int, int | None, bool]:
+def state(behind: Cursor) -> tuple[int, int | None, bool]:
     dropped = None if behind.dropped is None else behind.dropped.seq
     return behind.following.seq, dropped, behind.tail is not None
 
@@ -71,47 +67,46 @@ def test_positions_just_before_and_behind_an_item_are_of_its_message_or_of_its_n
 def test_what_comes_is_kept_only_while_a_page_is_read() -> None:
     desk = Desk()
     desk.comes(message(5))
-    assert state(desk.behind) == (1, 5, False) and desk.cache.acked_upto() == Token(1, 5)
-    desk.behind.keeps = True
+    assert state(desk.cursor) == (1, 5, False) and desk.cache.acked_upto() == Token(1, 5)
+    desk.cursor.keeps = True
     desk.comes(message(6))
-    assert state(desk.behind) == (1, 5, True) and desk.cache.acked_upto() == Token(1, 5)
-    desk.behind.take([message(1), message(2)], Token(1, 3))  # page and tail do not meet
-    assert state(desk.behind) == (3, 6, False) and desk.cache.acked_upto() == Token(1, 6)
+    assert state(desk.cursor) == (1, 5, True) and desk.cache.acked_upto() == Token(1, 5)
+    desk.cursor.take([message(1), message(2)], Token(1, 3))  # page and tail do not meet
+    assert state(desk.cursor) == (3, 6, False) and desk.cache.acked_upto() == Token(1, 6)
 
 
 def test_it_is_with_the_others_once_page_and_tail_meet_and_behind_until_its_page_is_done() -> None:
     desk = Desk()
-    desk.behind.keeps = True
+    desk.cursor.keeps = True
     desk.comes(message(5))
-    desk.behind.take([message(seq) for seq in (1, 2, 3, 4, 5, 6)], Token(1, 7))
-    assert state(desk.behind) == (5, None, True)
-    assert desk.behind.events == 4, "what is above the tail comes by itself"
-    assert len(desk.book) == 1 and desk.book.progress().behind[0].position == Token(1, 1)
-    desk.behind.advance(4)
-    cursor = desk.behind.rejoin()
-    assert cursor is not None and cursor.token == Token(1, 5) and len(desk.book) == 0
+    desk.cursor.take([message(seq) for seq in (1, 2, 3, 4, 5, 6)], Token(1, 7))
+    assert state(desk.cursor) == (5, None, True)
+    assert desk.cursor.events == 4, "what is above the tail comes by itself"
+    assert len(desk.laggards) == 1 and desk.laggards.progress().behind[0].position == Token(1, 1)
+    desk.cursor.done(4)
+    assert desk.cursor.token == Token(1, 5) and len(desk.laggards) == 0
 
 
 def test_nothing_is_acknowledged_that_the_stored_record_would_read_again() -> None:
     desk = Desk()
-    assert desk.book.ackable() is None  # what the former owner had stored is not known
-    desk.behind.take([message(seq) for seq in (1, 2, 3, 4)], Token(1, 5))
-    desk.behind.advance(2)
-    progress = desk.book.progress()
-    desk.behind.advance(1)
-    assert desk.book.ackable() is None
-    desk.book.stored(progress)
-    assert desk.book.ackable() == Token(1, 2) == progress.floor
-    desk.behind.advance(1)
-    assert desk.behind.rejoin() is None
-    assert desk.book.ackable() == Token(1, 2) and desk.book.matters
-    desk.book.stored(Progress(Token(1, 4)))
-    assert desk.book.ackable() == Token(1, 4) and not desk.book.matters
+    assert desk.laggards.ackable() is None  # what the former owner had stored is not known
+    desk.cursor.take([message(seq) for seq in (1, 2, 3, 4)], Token(1, 5))
+    desk.cursor.done(2)
+    progress = desk.laggards.progress()
+    desk.cursor.done(1)
+    assert desk.laggards.ackable() is None
+    desk.laggards.stored(progress)
+    assert desk.laggards.ackable() == Token(1, 2) == progress.floor
+    desk.cursor.done(1)
+    assert desk.cursor.is_drained
+    assert desk.laggards.ackable() == Token(1, 2) and desk.laggards.matters
+    desk.laggards.stored(Progress(Token(1, 4)))
+    assert desk.laggards.ackable() == Token(1, 4) and not desk.laggards.matters
 
 
 def test_a_hand_off_holds_nothing_back_for_the_page_of_one_that_is_behind() -> None:
     desk = Desk()
-    desk.behind.keeps = True
+    desk.cursor.keeps = True
     desk.comes(message(5))
     desk.comes(message(6, B))
     handed = desk.standing().handoff(is_known=True)
@@ -121,37 +116,43 @@ def test_a_hand_off_holds_nothing_back_for_the_page_of_one_that_is_behind() -> N
 def test_a_message_that_others_had_done_is_read_anew_for_one_that_is_behind() -> None:
     desk = Desk()
     desk.comes(QueueMessage(A, Token(1, 5), ()))
-    assert state(desk.behind) == (1, 5, False)
-    desk.behind.keeps = True
+    assert state(desk.cursor) == (1, 5, False)
+    desk.cursor.keeps = True
     desk.comes(QueueMessage(A, Token(1, 6), ()))
-    assert state(desk.behind) == (1, 6, False)
+    assert state(desk.cursor) == (1, 6, False)
 
 
 def test_no_more_than_so_many_are_behind() -> None:
     desk = Desk()
     for number in range(BEHIND_MAX - 2):
-        desk.book.begin((B, str(number)), Token(1, 1))
-    assert desk.book.has_place
-    desk.book.begin((B, "last"), Token(1, 1))
-    assert not desk.book.has_place
+        desk.laggards.begin((B, str(number)), Token(1, 1))
+    assert desk.laggards.has_place
+    desk.laggards.begin((B, "last"), Token(1, 1))
+    assert not desk.laggards.has_place
+
+
+def by_hand() -> Cursor:
+    cursor = Desk().cursor
+    cursor.unacked_max = 9
+    return cursor
 
 
 def test_a_place_is_skipped_to_where_nothing_of_it_is_here() -> None:
-    desk = Desk()
-    cursor = BehindCursor(desk.behind)
-    assert cursor.token == desk.behind.position == Token(1, 1)
-    assert not cursor.skip(before(Token(1, 1))), "it is behind that already"
-    assert cursor.skip(Token(1, 1)) and cursor.token == Token(1, 1, 1)
-    assert cursor.skip(Token(1, 2)) and cursor.token == Token(1, 2, 1)
-    assert cursor.skip(Token(1, 3, 4)) and cursor.token == Token(1, 3, 5)
-    assert not cursor.skip(Token(1, 3, 4)) and cursor.token == Token(1, 3, 5)
+    cursor = by_hand()
+    assert cursor.token == cursor.position == Token(1, 1)
+    assert not cursor.pass_over(before(Token(1, 1))), "it is behind that already"
+    assert cursor.pass_over(Token(1, 1)) and cursor.token == Token(1, 1, 1)
+    assert cursor.pass_over(Token(1, 2)) and cursor.token == Token(1, 2, 1)
+    assert cursor.pass_over(Token(1, 3, 4)) and cursor.token == Token(1, 3, 5)
+    assert not cursor.pass_over(Token(1, 3, 4)) and cursor.token == Token(1, 3, 5)
 
 
-def test_a_place_is_not_skipped_to_while_a_message_is_here_or_when_it_is_over() -> None:
-    desk = Desk()
-    cursor = BehindCursor(desk.behind)
-    desk.behind.take([message(1)], Token(1, 3))
-    assert not cursor.skip(Token(1, 3)) and cursor.token == Token(1, 1)
-    over = Desk()
-    over.behind.end()
-    assert not BehindCursor(over.behind).skip(Token(1, 3))
+def test_a_place_is_not_skipped_to_while_a_message_is_here_or_when_it_does_not_lag() -> None:
+    cursor = by_hand()
+    cursor.take([message(1)], Token(1, 3))
+    assert not cursor.pass_over(before(Token(1, 1))) and cursor.token == Token(1, 1)
+    cursor.give(1, 0.0)
+    assert not cursor.pass_over(Token(1, 3)) and cursor.token == Token(1, 1)
+    over = by_hand()
+    over.close()
+    assert not over.pass_over(Token(1, 3))

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conditions import until
 from tests.contract.reference import LEASES, LEDGER, LOG, Broker, ReferenceQueues
+from tests.streams.agent.caches import cursor_at
+from tests.streams.agent.cursors import append
 
 from millstream.balancers import DeploymentBalancer
 from millstream.runtime import ConfigError, Grain, LocalCluster, Silo
@@ -43,10 +45,11 @@ def read(cache: QueueCache, stream: StreamId, count: int) -> list[Cursor]:
     """Messages of one item; a cursor in each that is the first of its stream."""
     cursors = []
     for _ in range(count):
-        at = cache.append(QueueMessage(stream, Token(1, cache.next_index + 1), (b"x",), {}, 0.0))
-        if cache.first_of(stream) == at:
-            cursors.append(cache.open_cursor(stream, at))
-        cache.unpin(at)
+        message = QueueMessage(stream, Token(1, cache.next_index + 1), (b"x",), {}, 0.0)
+        slot = append(cache, message)
+        if cache.first_of(stream) == slot.index:
+            cursors.append(cursor_at(cache, slot.index))
+        cache.release(slot)
     return cursors
 
 
@@ -57,7 +60,6 @@ def test_one_bucket_is_read_at_a_time_until_nine_are_more_than_full() -> None:
         rooms.append(cache.room()[0])
         read(cache, STREAMS[0], 10)
     assert rooms == [10] * 10
-    cache.purge()
     assert cache.room() == (0, 0)
 
 
@@ -65,14 +67,11 @@ def test_what_others_have_done_behind_the_oldest_counts_as_if_it_were_held() -> 
     cache = QueueCache(LIMITS)
     (slow,) = read(cache, STREAMS[0], 1)
     for _ in range(90):
-        cache.purge()
         assert cache.room()[0] == 10
         for quick in read(cache, STREAMS[1], 1):
-            quick.advance(1)
-    cache.purge()
+            quick.done(1)
     assert (cache.events, cache.span, cache.room()) == (1, 91, (0, 0))
-    slow.advance(1)
-    cache.purge()
+    slow.done(1)
     assert (cache.events, cache.room()[0]) == (0, 10)
 
 
@@ -80,10 +79,8 @@ def test_the_pressure_ends_as_soon_as_the_slowest_leaves_the_oldest_bucket() -> 
     cache = QueueCache(LIMITS)
     (slow,) = read(cache, STREAMS[0], 100)
     for done in range(1, 11):
-        cache.purge()
         assert cache.room() == (0, 0), done
-        slow.advance(1)
-    cache.purge()
+        slow.done(1)
     assert cache.room()[0] == 10
 
 
@@ -97,13 +94,14 @@ def test_it_never_holds_more_than_it_may_and_is_read_while_nine_buckets_are_free
     limits = CacheLimits(events_max=events_max, policy="buckets")
     cache, cursors, bucket = QueueCache(limits), dict[int, Cursor](), events_max // 10
     for wanted, count, mover in steps:
-        cache.purge()
         room = cache.room()[0]
         assert (room > 0) == (cache.span <= 9 * bucket) and room <= bucket
         for cursor in read(cache, STREAMS[wanted], min(count, room)):
             cursors[wanted] = cursor
-        if mover in cursors and cursors[mover].advance(1) is None:
-            del cursors[mover]
+        if mover in cursors:
+            cursors[mover].done(1)
+            if cursors[mover].is_drained:
+                del cursors[mover]
         cache.check()
         assert cache.span <= 10 * bucket
 

@@ -8,12 +8,17 @@ from typing import Literal
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
+from tests.streams.agent.cursors import SUBSCRIPTION
 from tests.streams.agent.stepping import RAISED, A
 
 from millstream.runtime.extending import Backoff
+from millstream.streams.agent.cache.cursor import Cursor
+from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.limits import CacheLimits
+from millstream.streams.agent.cache.positions import before
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.delivery.by_hand import DeliveryByHand
+from millstream.streams.agent.delivery.delivery import Delivery
 from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
     AckBy,
@@ -23,7 +28,6 @@ from millstream.streams.agent.delivery.steps import (
     Arrived,
     Deliver,
     DeliveryState,
-    Drained,
     Event,
     Fetch,
     Fetched,
@@ -39,14 +43,13 @@ from millstream.streams.agent.delivery.steps import (
     WaitUntil,
     Wake,
 )
-from millstream.streams.agent.lagging.behind import BehindCursor, before
-from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
 B = StreamId("n", "b")
+KEY = (A, SUBSCRIPTION)
 UNACKED_MAX = 4
 OPTIONS = DeliveryOptions(
     retries=1,
@@ -96,40 +99,31 @@ class World:
     def begin(self, hold: Token | None) -> None:
         """An agent begins, where the record says that the former one held."""
         self.cache = QueueCache(LIMITS)
-        self.book = BehindBook(self.cache, is_used=True)
-        self.delivery: DeliveryByHand | None = None
+        self.laggards = Laggards(self.cache, is_used=True)
         self.due, self.out, self.asked, self.is_fetching = [], (), None, False
         self.is_stale = False
         self.on_its_way.clear()
         self.is_paused = False
-        if hold is not None:
-            behind = self.book.begin((A, "s"), hold)
-            behind.is_new = False
-            behind.dropped = self.log[-1].token
-            behind.sent = self.sent
-            behind.meet()
-            cursor, after = BehindCursor(behind), before(hold)
-            self.delivery = DeliveryByHand(self.cache, A, OPTIONS, at=cursor, after=after)
+        if hold is None:
+            cursor, after = Cursor(self.laggards, KEY), None
+        else:
+            cursor, after = self.laggards.begin(KEY, hold), before(hold)
+            cursor.is_new = False
+            cursor.dropped = self.log[-1].token
+            cursor.sent = self.sent
+        self.delivery = Delivery(cursor, OPTIONS, after=after, is_manual=True)
         self.read = len(self.log) if hold is not None else 0
         self.settle()
 
     def step(self, event: Event) -> None:
-        if self.delivery is None:
-            return
         for action in self.delivery.step(event):
             self.act(action)
-        if self.delivery is None:
-            return
         self.delivery.check()
-        unanswered = len(self.out)
-        assert self.delivery.unacked + unanswered <= UNACKED_MAX
-        if self.delivery.state is DeliveryState.CLOSED:
-            self.delivery = None
+        assert self.delivery.unacked + len(self.out) <= UNACKED_MAX
 
     def act(self, action: Action) -> None:
         match action:
             case Deliver():
-                assert self.delivery is not None
                 self.asked = self.delivery.unacked_from
                 self.out = action.items
                 last = self.out[-1].token
@@ -144,46 +138,55 @@ class World:
                 assert self.asked not in self.acked, f"{self.asked} is acknowledged and given up"
             case Fetch():
                 self.is_fetching = True
-            case Drained():
-                pass
 
     def settle(self) -> None:
         """What the agent does by itself: read, read anew, send."""
-        self.cache.purge()
-        while self.read < len(self.log) and self.cache.fits(self.log[self.read]):
-            message = self.log[self.read]
-            index = self.cache.append(message)
+        while self.read < len(self.log):
+            slot = self.cache.append(self.log[self.read])
+            if slot is None:
+                break
             self.read += 1
-            if message.stream == A:
-                if self.delivery is None:
-                    self.delivery = DeliveryByHand(self.cache, A, OPTIONS, at=index)
-                elif self.delivery.state is DeliveryState.UNACKED:
-                    self.step(Arrived())
-            self.cache.unpin(index)
+            if slot.message.stream == A:
+                self.arrive(slot)
+            self.cache.release(slot)
         for _ in range(100):
             if self.is_fetching and not self.is_slow:
                 self.fetch()
-            elif self.delivery is not None and self.delivery.state is DeliveryState.READY:
+            elif self.delivery.state is DeliveryState.READY:
                 self.step(Wake())
             else:
                 break
         else:
             raise AssertionError("it sends in a hot loop")
-        self.book.check()
+        self.laggards.check()
         self.cache.check()
+
+    def arrive(self, slot: Slot) -> None:
+        """As the driver does: a delivery that is ready or out comes to the message by itself."""
+        delivery = self.delivery
+        if delivery.state is DeliveryState.READY or delivery.is_out:
+            return
+        was_idle = delivery.state is DeliveryState.IDLE
+        self.step(Arrived(slot, is_held=self.is_paused))
+        if was_idle and delivery.state is DeliveryState.FAULTED:
+            self.fall_behind()
 
     def fetch(self) -> None:
         self.is_fetching = False
-        behind = self.book.get((A, "s"))
-        if behind is None or behind.is_over:
-            return
-        if behind.is_new:
-            behind.begin_within(self.log[0].token, self.log[-1].token)
+        behind = self.laggards.get(KEY)
+        if behind is not None:
+            if behind.is_new:
+                behind.begin_within(self.log[0].token, self.log[-1].token)
+            if behind.is_lagging and not behind.has_all:
+                self.read_anew(behind)
+        self.step(Fetched())
+
+    def read_anew(self, behind: Cursor) -> None:
+        """A page for a cursor that lags."""
         behind.keeps = True
         page = [one for one in self.log if behind.following <= one.token][:3]
         upto = Token(page[-1].token.era, page[-1].token.seq + 1) if page else Token(1, 0)
         behind.take([one for one in page if one.stream == A], upto)
-        self.step(Fetched())
 
     # -- what may happen
 
@@ -261,12 +264,7 @@ class World:
         self.is_rewound, self.is_paused = True, False
         self.is_stale = bool(self.out)
         self.on_its_way.clear()
-        behind = self.book.begin((A, "s"), start)
-        cursor, after = BehindCursor(behind), before(start)
-        if self.delivery is not None:
-            self.step(Resume(after, cursor))
-        else:
-            self.delivery = DeliveryByHand(self.cache, A, OPTIONS, at=cursor, after=after)
+        self.step(Resume(before(start), self.laggards.begin(KEY, start)))
 
     def ack_later(self, share: int) -> None:
         """A message of the consumer, outside of a call."""
@@ -281,8 +279,7 @@ class World:
     def decide(self, outcome: Literal["dead_letter", "pause"]) -> None:
         """The failure handler answers."""
         delivery = self.delivery
-        before = None if delivery is None else delivery.state
-        if delivery is not None and before is DeliveryState.GIVING_UP:
+        if delivery.state is DeliveryState.GIVING_UP:
             assert self.asked is not None
             if outcome == "pause":
                 self.is_paused = True
@@ -305,10 +302,10 @@ class World:
     def hand_over(self) -> None:
         """What is out ends unheard; the record has where the agent held."""
         hold = None
-        if self.delivery is not None:
-            if self.book.get((A, "s")) is None:
-                self.delivery.fall_behind(self.book, "s", may_repeat=False)
-            behind = self.book.get((A, "s"))
+        if self.delivery.state is not DeliveryState.IDLE:
+            if self.laggards.get(KEY) is None:
+                self.fall_behind()
+            behind = self.laggards.get(KEY)
             assert behind is not None
             hold = behind.position
         elif self.read < len(self.log):
@@ -318,14 +315,12 @@ class World:
         self.begin(hold)
 
     def fall_behind(self) -> None:
-        if self.delivery is not None:
-            self.delivery.fall_behind(self.book, "s", may_repeat=False)
+        self.delivery.fall_behind(may_repeat=False)
 
     def pause(self) -> None:
         self.is_paused = not self.is_paused
-        if self.delivery is not None:
-            self.step(Pause() if self.is_paused else Retry())
-        if self.delivery is not None and self.delivery.state is DeliveryState.FAULTED:
+        self.step(Pause() if self.is_paused else Retry())
+        if self.delivery.state is DeliveryState.FAULTED:
             self.fall_behind()
 
     def end(self) -> None:
@@ -335,19 +330,19 @@ class World:
             self.pause()
         for _ in range(2_000):
             self.settle()
-            if self.delivery is None and self.read == len(self.log):
+            if self.delivery.state is DeliveryState.IDLE and self.read == len(self.log):
                 break
             self.answer("acks", 99)
             self.decide("dead_letter")
-            if self.delivery is not None and self.delivery.state is DeliveryState.UNACKED:
+            if self.delivery.state is DeliveryState.UNACKED:
                 self.ack_later(-1)
             waits = (DeliveryState.UNACKED, DeliveryState.BACKOFF)
-            if self.delivery is not None and self.delivery.state in waits:
+            if self.delivery.state in waits:
                 self.pass_time()
         else:
-            raise AssertionError(f"it does not end: {self.delivery and self.delivery.state}")
+            raise AssertionError(f"it does not end: {self.delivery.state}")
         assert set(self.every()) == self.acked | self.dead
-        assert not len(self.book) and self.cache.acked_upto() == (
+        assert not len(self.laggards) and self.cache.acked_upto() == (
             self.cache.newest if self.log else None
         )
 

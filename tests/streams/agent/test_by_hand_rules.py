@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from tests.streams.agent.stepping import RAISED, A, offer, send, steps, tokens
+from tests.streams.agent.cursors import SUBSCRIPTION, add, append, delivery_at
+from tests.streams.agent.stepping import RAISED, A, offer, send, state_of, steps, tokens
 
 from millstream.runtime.extending import Backoff
+from millstream.streams.agent.cache.cursor import Cursor
+from millstream.streams.agent.cache.lagging import Laggards
 from millstream.streams.agent.cache.limits import CacheLimits
+from millstream.streams.agent.cache.positions import before
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.delivery.by_hand import DeliveryByHand
 from millstream.streams.agent.delivery.delivery import Delivery
 from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
@@ -18,7 +21,6 @@ from millstream.streams.agent.delivery.steps import (
     Action,
     Arrived,
     DeliveryState,
-    Drained,
     Event,
     Fetch,
     Fetched,
@@ -33,8 +35,6 @@ from millstream.streams.agent.delivery.steps import (
     WaitUntil,
     Wake,
 )
-from millstream.streams.agent.lagging.behind import BehindCursor, before
-from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
@@ -50,21 +50,38 @@ class Desk:
 
     def __init__(self, count: int = 4, unacked_max: int = 3) -> None:
         self.cache = QueueCache(CacheLimits())
-        self.book = BehindBook(self.cache, is_used=True)
-        self.last = 0
-        for _ in range(count):
-            self.add()
+        self.laggards = Laggards(self.cache, is_used=True)
         options = DeliveryOptions(
             retries=1,
             backoff=Backoff(first_s=1, factor=2, ceiling_s=8),
             max_unacked=unacked_max,
             ack_timeout_s=60.0,
         )
-        self.delivery = DeliveryByHand(self.cache, A, options, at=0)
+        self.last = 1
+        slot = append(self.cache, QueueMessage(A, token(1), [b"x"]))
+        self.delivery = delivery_at(self.laggards, slot, options, is_manual=True)
+        self.cache.release(slot)
+        for _ in range(count - 1):
+            self.add()
 
     def add(self) -> None:
         self.last += 1
-        self.cache.unpin(self.cache.append(QueueMessage(A, token(self.last), [b"x"])))
+        add(self.cache, QueueMessage(A, token(self.last), [b"x"]))
+
+    def arrive(self) -> list[Action]:
+        """A message comes, and the driver tells of it."""
+        self.last += 1
+        slot = append(self.cache, QueueMessage(A, token(self.last), [b"x"]))
+        actions = self.step(Arrived(slot))
+        self.cache.release(slot)
+        return actions
+
+    def fall_behind(self) -> Cursor:
+        self.delivery.fall_behind(may_repeat=False)
+        self.delivery.check()
+        cursor = self.laggards.get((A, SUBSCRIPTION))
+        assert cursor is not None
+        return cursor
 
     def step(self, *events: Event) -> list[Action]:
         actions: list[Action] = []
@@ -98,7 +115,8 @@ def test_it_sends_on_without_acknowledgements_until_too_many_are_out() -> None:
     assert desk.delivery.unacked == 2 and desk.delivery.unacked_from == token(1)
     assert desk.send() == [3]
     assert desk.done(1, 11.0) == [] and desk.state() is State.UNACKED
-    assert desk.step(Wake(), Arrived()) == [] and desk.state() is State.UNACKED
+    assert desk.step(Wake()) == [] and desk.state() is State.UNACKED
+    assert desk.arrive() == [] and desk.state() is State.UNACKED
 
 
 def test_nothing_is_unacknowledged_before_something_is_delivered() -> None:
@@ -108,7 +126,7 @@ def test_nothing_is_unacknowledged_before_something_is_delivered() -> None:
     assert desk.done(1, 0.0, acked=1) == [] and desk.delivery.unacked == 0
 
 
-def test_an_acknowledgement_makes_room_and_the_last_one_ends_it() -> None:
+def test_an_acknowledgement_makes_room_and_with_the_last_one_it_is_idle() -> None:
     desk = out()
     assert desk.state() is State.UNACKED
     assert desk.step(Acked(token(1))) == [] and desk.state() is State.READY
@@ -116,16 +134,45 @@ def test_an_acknowledgement_makes_room_and_the_last_one_ends_it() -> None:
     desk.done(1, 11.0)
     assert desk.step(Acked(token(3))) == [] and desk.state() is State.UNACKED
     assert desk.step(Acked(token(2))) == []  # late
-    assert desk.step(Acked(token(4))) == [Drained()] and desk.state() is State.CLOSED
+    assert desk.step(Acked(token(4))) == [] and desk.state() is State.IDLE
     assert desk.delivery.position == token(4)
-    assert desk.step(Acked(token(4)), AckDue(99.0), Arrived()) == []
+    assert desk.step(Acked(token(4)), AckDue(99.0)) == [] and desk.state() is State.IDLE
 
 
 def test_a_message_that_arrives_while_all_is_out_is_sent() -> None:
     desk = out(2, 2)
     assert desk.state() is State.UNACKED
-    desk.add()
-    assert desk.step(Arrived()) == [] and desk.state() is State.READY and desk.send() == [3]
+    assert desk.arrive() == [] and desk.state() is State.READY and desk.send() == [3]
+
+
+def test_an_idle_one_awaits_one_due_time_though_it_wakes_before_that() -> None:
+    desk = out(1, 1)
+    desk.step(Acked(token(1)))
+    assert desk.state() is State.IDLE and desk.delivery.unacked == 0
+    assert desk.arrive() == [] and desk.state() is State.READY and desk.send() == [2]
+    assert desk.done(1, 20.0) == [], "the first time has not come"
+    assert desk.step(AckDue(70.0)) == [AckBy(80.0)] and desk.delivery.unacked == 1
+    assert desk.step(AckDue(80.0)) == [] and desk.send() == [2]
+
+
+def test_an_idle_one_whose_due_time_has_come_awaits_the_next() -> None:
+    desk = out(1, 1)
+    desk.step(Acked(token(1)), AckDue(70.0))
+    assert desk.state() is State.IDLE
+    desk.arrive()
+    desk.send()
+    assert desk.done(1, 90.0) == [AckBy(150.0)]
+
+
+def test_what_was_acknowledged_ahead_is_not_done_when_an_idle_one_wakes() -> None:
+    desk = out(1, 1)
+    desk.step(Acked(token(9)))
+    assert desk.state() is State.IDLE and desk.delivery.position == token(1)
+    desk.step(Acked(token(9)))
+    desk.arrive()
+    assert desk.send() == [2]
+    desk.done(1, 20.0)
+    assert desk.delivery.unacked == 1
 
 
 def test_what_is_not_acknowledged_in_time_is_sent_again() -> None:
@@ -258,10 +305,10 @@ def test_a_pause_keeps_what_is_out_and_hears_acknowledgements() -> None:
     assert desk.send() == [2, 3, 4]
 
 
-def test_one_that_is_paused_ends_when_all_is_acknowledged() -> None:
+def test_one_that_is_paused_is_idle_when_all_is_acknowledged() -> None:
     desk = out(2, 2)
     desk.step(Pause())
-    assert desk.step(Acked(token(2))) == [Drained()]
+    assert desk.step(Acked(token(2))) == [] and desk.state() is State.IDLE
 
 
 def test_one_that_goes_elsewhere_forgets_what_was_out_and_acknowledged() -> None:
@@ -275,10 +322,8 @@ def test_one_that_goes_elsewhere_forgets_what_was_out_and_acknowledged() -> None
 
 def test_one_that_falls_behind_keeps_what_is_out_at_hand() -> None:
     desk = out(4, 3)
-    desk.delivery.fall_behind(desk.book, "s", may_repeat=False)
-    desk.delivery.check()
-    behind = desk.book.get((A, "s"))
-    assert behind is not None and behind.position == token(1) and behind.events == 4
+    behind = desk.fall_behind()
+    assert behind.position == token(1) and behind.events == 4
     assert desk.delivery.unacked == 3 and desk.delivery.index is None
     desk.step(Acked(token(2)))
     assert behind.position == token(3) and desk.send() == [4]
@@ -287,19 +332,17 @@ def test_one_that_falls_behind_keeps_what_is_out_at_hand() -> None:
 def test_one_that_is_paused_and_behind_holds_nothing_and_gets_all_again() -> None:
     desk = out(4, 3)
     desk.step(Pause())
-    desk.delivery.fall_behind(desk.book, "s", may_repeat=False)
-    behind = desk.book.get((A, "s"))
-    assert behind is not None and behind.events == 0 and desk.delivery.unacked == 0
+    behind = desk.fall_behind()
+    assert behind.events == 0 and desk.delivery.unacked == 0
     assert behind.position == token(1)
 
 
 def test_one_that_is_behind_and_paused_then_lets_go_of_what_it_has() -> None:
     desk = out(4, 3)
-    desk.delivery.fall_behind(desk.book, "s", may_repeat=False)
+    desk.fall_behind()
     desk.step(Pause())
-    desk.delivery.fall_behind(desk.book, "s", may_repeat=False)
-    behind = desk.book.get((A, "s"))
-    assert behind is not None and behind.events == 0 and desk.delivery.unacked == 0
+    behind = desk.fall_behind()
+    assert behind.events == 0 and desk.delivery.unacked == 0
 
 
 def test_all_that_was_sent_may_be_acknowledged_before_a_reply() -> None:
@@ -359,13 +402,12 @@ def test_one_that_was_given_up_with_a_pause_stays_paused_though_it_is_acknowledg
 
 def test_one_that_finds_nothing_where_it_begins_has_done_what_is_before() -> None:
     desk = Desk()
-    behind = desk.book.begin((A, "s"), token(9))
-    options = DeliveryOptions()
-    delivery = DeliveryByHand(desk.cache, A, options, at=BehindCursor(behind), after=token(1))
-    assert delivery.step(Wake()) == (Fetch(),) and delivery.state is State.LAGGING
-    behind.is_new = False
-    behind.dropped = None
-    assert list(delivery.step(Fetched())) == [Drained()]
+    cursor = desk.laggards.begin((A, SUBSCRIPTION), token(9))
+    delivery = Delivery(cursor, DeliveryOptions(), after=token(1), is_manual=True)
+    assert delivery.step(Wake()) == (Fetch(),) and state_of(delivery) is State.LAGGING
+    cursor.begin_within(token(1), token(8))
+    assert not cursor.is_lagging
+    assert list(delivery.step(Fetched())) == [] and state_of(delivery) is State.IDLE
     assert delivery.position == before(token(9)) and delivery.step(Fetched()) == ()
 
 
@@ -376,7 +418,7 @@ def test_one_that_waits_for_nothing_to_be_read_takes_no_notice_of_what_is() -> N
 
 def test_one_whose_message_is_read_anew_while_it_backs_off_stays_where_it_is() -> None:
     desk = out(4, 2)
-    desk.delivery.fall_behind(desk.book, "s", may_repeat=False)
+    desk.fall_behind()
     assert desk.send(1) == [3]
     desk.step(Unreachable("gone", 20.0, 0.0))
     assert desk.state() is State.BACKOFF
@@ -390,5 +432,5 @@ def test_one_that_leaves_gives_the_place_of_what_is_not_acknowledged() -> None:
     assert place.next_token == token(2) and desk.state() is State.CLOSED
     assert desk.delivery.unacked == 0
     assert not desk.delivery.step(Acked(token(3))) and not desk.delivery.step(AckDue(99.0))
-    following = Delivery(desk.cache, A, DeliveryOptions(), at=place)
+    following = Delivery(place, DeliveryOptions())
     assert tokens(offer(following)) == [token(seq) for seq in (2, 3, 4)]

@@ -6,6 +6,9 @@ The model of `test_cache` cannot tell these apart from their neighbours, or does
 from __future__ import annotations
 
 import pytest
+from tests.streams.agent import caches
+from tests.streams.agent.caches import cursor_at, release, slot_at
+from tests.streams.agent.cursors import append, fits
 
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import Notes, QueueCache
@@ -21,11 +24,8 @@ def message_of(stream: StreamId, seq: int, *items: bytes) -> QueueMessage:
 
 
 def cache_with(limits: CacheLimits, *messages: QueueMessage) -> QueueCache:
-    """A cache with these messages, each of them pinned."""
-    cache = QueueCache(limits, notes="all")
-    for message in messages:
-        cache.append(message)
-    return cache
+    """A cache with these messages, each of them held."""
+    return caches.cache_with(*messages, limits=limits, notes="all")
 
 
 # --- room -----------------------------------------------------------------------------------------
@@ -33,35 +33,34 @@ def cache_with(limits: CacheLimits, *messages: QueueMessage) -> QueueCache:
 
 def test_the_last_byte_is_room_and_none_is_left_behind_it() -> None:
     cache = cache_with(CacheLimits(events_max=9, bytes_max=6), message_of(A, 1, b"12345"))
-    assert cache.room() == (8, 1) and cache.fits(message_of(A, 2, b"6"))
-    assert not cache.fits(message_of(A, 2, b"67"))
+    assert cache.room() == (8, 1) and fits(cache, message_of(A, 2, b"6"))
+    assert not fits(cache, message_of(A, 2, b"67"))
     cache.append(message_of(A, 2, b"6"))
-    assert cache.room() == (0, 0) and not cache.fits(message_of(A, 3, b"7"))
+    assert cache.room() == (0, 0) and not fits(cache, message_of(A, 3, b"7"))
 
 
 def test_the_last_event_is_room_and_none_is_left_behind_it() -> None:
     cache = cache_with(CacheLimits(events_max=3, bytes_max=99), message_of(A, 1, b"1", b"2"))
-    assert cache.room() == (1, 97) and cache.fits(message_of(A, 2, b"3"))
-    assert not cache.fits(message_of(A, 2, b"3", b"4"))
+    assert cache.room() == (1, 97) and fits(cache, message_of(A, 2, b"3"))
+    assert not fits(cache, message_of(A, 2, b"3", b"4"))
     cache.append(message_of(A, 2, b"3"))
     assert cache.room() == (0, 0)
 
 
 def test_a_message_without_items_takes_the_room_of_one() -> None:
     cache = cache_with(CacheLimits(events_max=2, bytes_max=9), message_of(A, 1), message_of(A, 2))
-    assert cache.events == 2 and not cache.fits(message_of(A, 3))
+    assert cache.events == 2 and not fits(cache, message_of(A, 3))
 
 
 def test_what_those_hold_who_are_behind_is_taken_from_the_room() -> None:
     cache = cache_with(CacheLimits(events_max=9, bytes_max=90), message_of(A, 1, b"12345"))
     cache.chained_events, cache.chained_bytes = 3, 30
     assert cache.room() == (5, 55)
-    assert cache.fits(message_of(A, 2, *[b"x" * 11] * 5))
-    assert not cache.fits(message_of(A, 2, *[b"x"] * 6))
-    assert not cache.fits(message_of(A, 2, b"x" * 56))
+    assert fits(cache, message_of(A, 2, *[b"x" * 11] * 5))
+    assert not fits(cache, message_of(A, 2, *[b"x"] * 6))
+    assert not fits(cache, message_of(A, 2, b"x" * 56))
     cache.append(message_of(A, 2, *[b"x" * 11] * 5))
-    with pytest.raises(AssertionError, match="exceeds"):
-        cache.append(message_of(A, 3, b""))
+    assert cache.append(message_of(A, 3, b"")) is None and cache.events == 6
 
 
 # --- a stream's share -----------------------------------------------------------------------------
@@ -106,8 +105,7 @@ def test_a_streams_share_is_free_again_with_what_has_left() -> None:
     cache = cache_with(limits, message_of(A, 1, b"1", b"2"), message_of(A, 2, b"3", b"4"))
     cache.append(message_of(B, 3, b"5", b"6", b"7"))
     assert cache.is_crowded(A)
-    cache.unpin(0)
-    cache.purge()
+    release(cache, 0)
     assert cache.is_half_full and not cache.is_crowded(A)
 
 
@@ -123,11 +121,9 @@ def test_it_tells_what_it_holds_longest_and_how_much_came_since() -> None:
     cache.append(second)
     assert cache.oldest is first and cache.oldest_s == 7.0
     assert cache.span == 2 and cache.newest == Token(1, 8)
-    cache.unpin(0)
-    cache.purge()
+    release(cache, 0)
     assert cache.oldest is second and cache.span == 1 and cache.base == 1
-    cache.unpin(1)
-    cache.purge()
+    release(cache, 1)
     assert cache.oldest is None and cache.span == 0 and cache.newest == Token(1, 8)
 
 
@@ -137,8 +133,7 @@ def test_it_tells_what_it_holds_of_one_stream() -> None:
     )
     assert (cache.first_of(A), cache.newest_of(A)) == (1, Token(1, 3))
     assert (cache.first_of(C), cache.newest_of(C)) == (-1, None)
-    cache.unpin(1)
-    cache.purge()
+    release(cache, 1)
     assert (cache.first_of(A), cache.newest_of(A)) == (2, Token(1, 3))
 
 
@@ -147,26 +142,27 @@ def test_it_tells_what_it_holds_of_one_stream() -> None:
 
 def test_a_closed_cursor_is_nowhere_whoever_asks() -> None:
     cache = cache_with(CacheLimits(), message_of(A, 1, b"1", b"2", b"3"))
-    cursor = cache.open_cursor(A, 0, Token(1, 1, 0))
-    assert cursor.place()[1] == 1 and cursor.token == Token(1, 1, 1) and cursor.index == 0
+    cursor = cursor_at(cache, 0, Token(1, 1, 0))
+    assert cursor.token == Token(1, 1, 1) and cursor.index == 0
     cursor.close()
     assert cursor.is_drained and cursor.token is None and cursor.index is None
     assert cursor.lag() == (0, 0.0) and list(cursor.peek(9, 99)) == []
-    assert cursor.advance(0) is None
+    cursor.done(0)
+    assert cursor.is_drained
 
 
 def test_what_is_in_the_cache_is_here_and_was_not_delivered_before_for_all_it_knows() -> None:
-    cursor = cache_with(CacheLimits(), message_of(A, 1, b"1")).open_cursor(A, 0)
+    cursor = cursor_at(cache_with(CacheLimits(), message_of(A, 1, b"1")), 0)
     assert not cursor.is_away and not cursor.may_repeat
 
 
 def test_a_cursor_behind_all_of_a_message_is_in_the_next_one() -> None:
     cache = cache_with(CacheLimits(), message_of(A, 1, b"1", b"2"), message_of(A, 2, b"3", b"4"))
     for after in (Token(1, 1, 1), Token(1, 1, 2**32 - 1)):
-        assert cache.open_cursor(A, 0, after).token == Token(1, 2, 0)
-    assert cache.open_cursor(A, 0, Token(1, 0)).token == Token(1, 1, 0)
+        assert cursor_at(cache, 0, after).token == Token(1, 2, 0)
+    assert cursor_at(cache, 0, Token(1, 0)).token == Token(1, 1, 0)
     for later in (Token(1, 3, 0), Token(2, 0, 0)):
-        assert cache.open_cursor(A, 1, later).is_drained
+        assert cursor_at(cache, 1, later).is_drained
 
 
 # --- what is acknowledged -------------------------------------------------------------------------
@@ -174,25 +170,21 @@ def test_a_cursor_behind_all_of_a_message_is_in_the_next_one() -> None:
 
 def test_what_others_may_have_by_now_is_not_acknowledged_though_it_is_done() -> None:
     cache = cache_with(CacheLimits(), *(message_of(A, seq, b"x") for seq in range(1, 5)))
-    cache.unpin(0)
-    cache.purge()  # done, and not taken yet
+    release(cache, 0)
+    # done, and not taken yet
     cache.disown({Token(1, 1), Token(1, 2), Token(9, 9)})
-    cache.unpin(1)
-    cache.unpin(2)
-    cache.purge()
+    release(cache, 1)
+    release(cache, 2)
     assert cache.take_done() == [Token(1, 3)]
-    cache.unpin(3)
-    cache.purge()
+    release(cache, 3)
     assert cache.take_done() == [Token(1, 4)] and cache.acked_upto() == Token(1, 4)
 
 
 def test_what_was_lost_to_others_and_came_back_is_acknowledged_once_it_is_done_here() -> None:
     cache = cache_with(CacheLimits(), message_of(A, 1, b"x"))
     cache.disown({Token(1, 1)})
-    cache.unpin(0)
-    cache.purge()
-    cache.unpin(cache.append(message_of(A, 1, b"x")))
-    cache.purge()
+    release(cache, 0)
+    cache.release(append(cache, message_of(A, 1, b"x")))
     assert cache.take_done() == [Token(1, 1)]
 
 
@@ -204,8 +196,7 @@ def test_what_one_that_was_behind_has_done_is_acknowledged_unless_it_is_held_or_
     assert cache.take_done() == [], "nothing was read: it comes"
     for seq in (1, 2, 3):
         cache.append(message_of(A, seq, b"x"))
-    cache.unpin(0)
-    cache.purge()
+    release(cache, 0)
     for seq in (1, 2, 3, 4):
         cache.note_done(A, Token(1, seq))
     assert cache.take_done() == [Token(1, 1)], "2 and 3 are held for another, 4 comes"
@@ -218,8 +209,7 @@ def test_what_one_that_was_behind_has_done_is_acknowledged_unless_it_is_held_or_
 def test_where_all_is_acknowledged_in_a_row_nothing_is_noted() -> None:
     cache = QueueCache(CacheLimits(), Token(1, 9))
     cache.note_done(A, Token(1, 1))
-    cache.unpin(cache.append(message_of(A, 10, b"x")))
-    cache.purge()
+    cache.release(append(cache, message_of(A, 10, b"x")))
     assert cache.take_done() == []
 
 
@@ -232,18 +222,18 @@ def tried(seq: int, attempt: int) -> QueueMessage:
 
 def test_a_message_that_was_tried_before_is_given_by_itself() -> None:
     cache = cache_with(CacheLimits(), tried(1, 1), tried(2, 2), tried(3, 0))
-    cursor = cache.open_cursor(A, 0, Token(1, 1, 0))
+    cursor = cursor_at(cache, 0, Token(1, 1, 0))
     assert [one.token.seq for one in cursor.peek(9, 99)] == [1] and cursor.tried == 0
-    cursor.advance(1)
+    cursor.done(1)
     assert [one.token.seq for one in cursor.peek(9, 99)] == [2, 2, 3, 3] and cursor.tried == 1
-    cursor.advance(2)
+    cursor.done(2)
     assert cursor.tried == 0
-    cursor.advance(2)
+    cursor.done(2)
     assert cursor.tried == 0
 
 
 def test_messages_that_come_for_the_first_time_are_given_together() -> None:
-    cursor = cache_with(CacheLimits(), tried(1, 1), tried(2, 1), tried(3, 0)).open_cursor(A, 0)
+    cursor = cursor_at(cache_with(CacheLimits(), tried(1, 1), tried(2, 1), tried(3, 0)), 0)
     assert [one.token.seq for one in cursor.peek(9, 99)] == [1, 1, 2, 2, 3, 3]
 
 
@@ -260,10 +250,10 @@ def test_a_cache_knows_whether_a_message_was_tried_before() -> None:
 
 def test_a_cursor_tells_whether_its_message_goes_back_when_its_handler_fails() -> None:
     cache = cache_with(CacheLimits(), message_of(A, 1, b"1"), message_of(A, 2, b"2"))
-    cursor = cache.open_cursor(A, 0)
+    cursor = cursor_at(cache, 0)
     assert not cursor.goes_back
-    cache.slot(1).goes_back = True
-    cursor.advance(1)
+    slot_at(cache, 1).goes_back = True
+    cursor.done(1)
     assert cursor.goes_back
     cursor.close()
     assert not cursor.goes_back
@@ -271,21 +261,27 @@ def test_a_cursor_tells_whether_its_message_goes_back_when_its_handler_fails() -
 
 def test_a_cursor_leaves_the_rest_of_its_message() -> None:
     cache = cache_with(CacheLimits(), message_of(A, 1, b"1", b"2", b"3"), message_of(A, 2, b"4"))
-    cursor = cache.open_cursor(A, 0, Token(1, 1, 0))
-    assert cursor.leave() is cursor and cursor.token == Token(1, 2)
-    assert cursor.leave() is None and cursor.is_drained
+    cursor = cursor_at(cache, 0, Token(1, 1, 0))
+    cursor.leave()
+    assert cursor.token == Token(1, 2) and not cursor.is_drained
+    cursor.leave()
+    assert cursor.is_drained
 
 
 def test_a_cursor_tells_in_which_message_a_later_item_is() -> None:
     cache = cache_with(
         CacheLimits(), message_of(A, 1, b"1", b"2"), message_of(B, 2, b"3"), message_of(A, 3, b"4")
     )
-    cursor = cache.open_cursor(A, 0)
+    cursor = cursor_at(cache, 0)
     assert [cursor.index_at(count) for count in range(3)] == [0, 0, 2]
-    cursor.advance(1)
+    cursor.done(1)
     assert [cursor.index_at(count) for count in range(2)] == [0, 2]
     with pytest.raises(AssertionError, match="2 items are not here"):
         cursor.index_at(2)
+
+
+def nobody() -> None:
+    """Nobody holds what is cut off."""
 
 
 def test_what_is_cut_off_has_left_and_is_not_done() -> None:
@@ -293,33 +289,46 @@ def test_what_is_cut_off_has_left_and_is_not_done() -> None:
         CacheLimits(), message_of(A, 1, b"1"), message_of(B, 2, b"2"), message_of(A, 3, b"3")
     )
     cache.append(message_of(A, 4, b"4", b"5"))
-    cache.unpin(2)
-    cache.unpin(3)
-    assert cache.cut(A, 3) == [] and cache.cut(C, -1) == []
-    assert cache.cut(A, 2) == [Token(1, 4)] and cache.newest_of(A) == Token(1, 3)
+    release(cache, 2, 3)
+    assert cache.cut(A, 3, nobody) == [] and cache.cut(C, -1, nobody) == []
+    assert cache.cut(A, 2, nobody) == [Token(1, 4)] and cache.newest_of(A) == Token(1, 3)
     cache.check()
-    assert cache.cut(A, 0) == [Token(1, 3)]
+    assert cache.cut(A, 0, nobody) == [Token(1, 3)]
     cache.check()
     assert (cache.events, cache.size_bytes) == (2, 2) and cache.newest_of(A) == Token(1, 1)
-    cache.purge()
     assert cache.take_done() == []
-    cursor = cache.open_cursor(A, 0)
-    cache.unpin(cache.append(message_of(A, 3, b"3")))
-    cache.unpin(0)
+    cursor = cursor_at(cache, 0)
+    cache.release(append(cache, message_of(A, 3, b"3")))
+    release(cache, 0)
     assert [one.body for one in cursor.peek(9, 99)] == [b"1", b"3"], "it came again"
-    cursor.advance(2)
-    cache.purge()
+    cursor.done(2)
     cache.check()
     assert sorted(cache.take_done()) == [Token(1, 1), Token(1, 3)]
 
 
 def test_a_stream_that_is_cut_off_as_a_whole_is_not_here() -> None:
     cache = cache_with(CacheLimits(), message_of(B, 1, b"1"), message_of(A, 2, b"2"))
-    cache.unpin(1)
-    assert cache.cut(A, -1) == [Token(1, 2)]
-    cache.purge()
+    assert cache.cut(A, -1, lambda: release(cache, 1)) == [Token(1, 2)]
     cache.check()
     assert cache.first_of(A) == -1 and cache.first_of(B) == 0 and cache.take_done() == []
+
+
+def test_what_is_cut_off_is_let_go_of_and_what_is_before_it_stays() -> None:
+    cache = cache_with(CacheLimits(), *(message_of(A, seq, b"x") for seq in (1, 2, 3)))
+    first, second = cursor_at(cache, 0), cursor_at(cache, 1)
+    release(cache, 0, 1, 2)
+    assert cache.cut(A, 0, second.close) == [Token(1, 2), Token(1, 3)]
+    cache.check()
+    assert [one.body for one in first.peek(9, 99)] == [b"x"] and cache.events == 1
+    first.done(1)
+    assert first.is_drained and cache.take_done() == [Token(1, 1)]
+    assert cache.acked_upto() == Token(1, 3) and cache.purged == 1
+
+
+def test_what_is_cut_off_and_still_held_is_an_error() -> None:
+    cache = cache_with(CacheLimits(), message_of(A, 1, b"1"), message_of(A, 2, b"2"))
+    with pytest.raises(AssertionError, match="is held"):
+        cache.cut(A, 0, nobody)
 
 
 # --- what has left, and why -----------------------------------------------------------------------
@@ -331,7 +340,7 @@ class Behind:
     def __init__(self, done: int) -> None:
         self.done = done
 
-    def arrived(self, slot: object, /) -> None: ...
+    def came(self, slot: object, /) -> None: ...
 
     def needs(self, token: Token, /) -> bool:
         return token.seq > self.done
@@ -344,23 +353,18 @@ def test_what_leaves_is_purged_or_evicted_or_given_back(notes: Notes) -> None:
     cache.follow(behind)
     for seq, stream in enumerate([A, B, A, B, C, C], start=1):
         cache.append(message_of(stream, seq, b"1", b"2"))
-    cache.unpin(0)
     assert (cache.purged, cache.evicted) == (0, 0), "it is here"
-    cache.purge()
+    release(cache, 0)
     assert (cache.purged, cache.evicted) == (2, 0)
     behind[B] = [Behind(2), Behind(3)]
-    for index in (1, 2, 3):
-        cache.unpin(index)
-    cache.purge()
+    release(cache, 1, 2, 3)
     assert (cache.purged, cache.evicted) == (6, 2), "message 4 is needed"
     del behind[B]
-    cache.unpin(5)
-    cache.cut(C, 4)
+    cache.cut(C, 4, lambda: release(cache, 5))
     assert (cache.purged, cache.evicted) == (6, 2), "it is given back"
-    cache.forget(lambda: cache.unpin(4))
+    cache.forget(lambda: release(cache, 4))
     assert (cache.purged, cache.evicted, cache.events) == (6, 2, 0), "so is this"
-    cache.unpin(cache.append(message_of(A, 7)))
-    cache.purge()
+    cache.release(append(cache, message_of(A, 7)))
     cache.check()
     assert (cache.purged, cache.evicted) == (7, 2), "one without items counts as it does for room"
 
@@ -373,13 +377,11 @@ def test_a_cache_of_buckets_is_read_by_one_of_ten_until_all_are_begun() -> None:
     assert cache.room() == (2, 99), "a tenth"
     cache.append(message_of(A, 1, b"1"))
     for seq in range(2, 19):
-        cache.unpin(cache.append(message_of(B, seq, b"x")))
-        cache.purge()
+        cache.release(append(cache, message_of(B, seq, b"x")))
     assert cache.span == 18 and cache.room() == (2, 98), "one message is held, and nine are begun"
     cache.append(message_of(B, 19, b"x"))
     assert cache.room() == (0, 0)
-    cache.unpin(0)
-    cache.purge()
+    release(cache, 0)
     assert cache.room() == (2, 98)
 
 
@@ -411,7 +413,7 @@ def test_a_message_that_nobody_hears_is_done_and_takes_no_room(notes: Notes) -> 
     assert (cache.unheard_count, cache.purged, cache.moved) == (2, 3, before + 2)
     assert cache.take_done() == ([] if notes == "none" else [Token(1, 2), Token(1, 3)])
     assert cache.done_ranges(9) == [(Token(1, 2), Token(1, 3))]
-    cache.unpin(0)
+    release(cache, 0)
     assert cache.acked_upto() == Token(1, 3)
     cache.append(message_of(A, 4, b"4"))
     assert cache.acked_upto() == Token(1, 3)

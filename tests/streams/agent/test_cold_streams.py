@@ -19,10 +19,11 @@ from millstream.runtime.repeated import LINES_MAX
 from millstream.streams import DeliveryOptions, QueueMessage, StreamId, Token
 from millstream.streams.agent import subscribers
 from millstream.streams.agent.audience.newcomers import Newcomers
+from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.subscriber import Seat, Subscriber
-from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.losses import Loss
 from millstream.streams.agent.subscribers import Subscribers
 from millstream.streams.api.implicit import ImplicitSet, ImplicitSubscription
@@ -52,13 +53,13 @@ class Desk:
         )
         self.offered: list[str] = []
         self.moved: list[Token | None] = []
-        self.unpinned: list[int] = []
+        self.released: list[int] = []
         self.implicit = ImplicitSet()
         clock: Any = SimpleNamespace(now=asyncio.get_running_loop().time, wall_s=lambda: 0.0)
-        cache: Any = SimpleNamespace(unpin=self.unpinned.append, unheard={}, unheard_count=0)
+        cache: Any = SimpleNamespace(release=self.release, unheard={}, unheard_count=0)
         self.subscribers = Subscribers(
             cache,
-            BehindBook(QueueCache(CacheLimits()), is_used=False),
+            Laggards(QueueCache(CacheLimits()), is_used=False),
             self,
             self,
             Newcomers(DeliveryOptions()),
@@ -67,6 +68,9 @@ class Desk:
             tasks=Tasks(asyncio.get_running_loop(), Context),
         )
 
+    def release(self, slot: Slot) -> None:
+        self.released.append(slot.index)
+
     async def rows_of(self, streams: Collection[StreamId]) -> dict[StreamId, list[SubscriptionRow]]:
         rows = await self.answer
         return {stream: rows for stream in streams}
@@ -74,7 +78,7 @@ class Desk:
     async def held(self, namespace: str) -> list[tuple[StreamId, SubscriptionRow]]:
         return []
 
-    def offer(self, subscriber: Subscriber, index: int) -> None:
+    def offer(self, subscriber: Subscriber, slot: Slot) -> None:
         self.offered.append(subscriber.id + " held" * subscriber.is_held)
 
     def retry(self, subscriber: Subscriber) -> None: ...
@@ -110,15 +114,15 @@ class Desk:
         for _ in range(5):
             await asyncio.sleep(0)
         self.subscribers.close()
-        assert self.unpinned == [0]
+        assert self.released == [0]
         return self.offered
 
 
 async def test_a_cold_stream_waits_for_its_subscriptions() -> None:
     desk = Desk()
-    desk.subscribers.route(MESSAGE, 0)
+    desk.subscribers.route(Slot(MESSAGE, 0, None))
     await asyncio.sleep(0)
-    assert desk.offered == [] and desk.unpinned == []
+    assert desk.offered == [] and desk.released == []
     assert await desk.answers(row("one"), row("two")) == ["one", "two"]
 
 
@@ -132,7 +136,7 @@ async def test_an_idle_stream_does_not_keep_its_last_event() -> None:
     desk = Desk()
     message = Watched(STREAM, Token(1, 1), (b"x" * 1_000, b"y"), {})
     seen = weakref.ref(message)
-    desk.subscribers.route(message, 0)
+    desk.subscribers.route(Slot(message, 0, None))
     del message
     assert await desk.answers(row("one")) == ["one"]
     gc.collect()
@@ -150,7 +154,7 @@ async def test_what_is_told_of_while_it_is_asked_for_hears_of_a_loss_unless_it_g
 ) -> None:
     desk = Desk()
     desk.subscribers.lost(loss := Loss(Token(1, 0), Token(1, 1)))
-    desk.subscribers.route(MESSAGE, 0)
+    desk.subscribers.route(Slot(MESSAGE, 0, None))
     await asyncio.sleep(0)
     if told == "held":
         desk.subscribers.hold(STREAM, row("one"))
@@ -167,7 +171,7 @@ async def test_what_is_told_of_while_it_is_asked_for_hears_of_a_loss_unless_it_g
 
 async def test_what_was_removed_while_it_was_asked_for_stays_removed() -> None:
     desk = Desk()
-    desk.subscribers.route(MESSAGE, 0)
+    desk.subscribers.route(Slot(MESSAGE, 0, None))
     await asyncio.sleep(0)
     desk.subscribers.detach(STREAM, "one")
     assert await desk.answers(row("one"), row("two")) == ["two"]
@@ -175,7 +179,7 @@ async def test_what_was_removed_while_it_was_asked_for_stays_removed() -> None:
 
 async def test_what_was_removed_and_made_again_meanwhile_is_there() -> None:
     desk = Desk()
-    desk.subscribers.route(MESSAGE, 0)
+    desk.subscribers.route(Slot(MESSAGE, 0, None))
     await asyncio.sleep(0)
     desk.subscribers.detach(STREAM, "one")
     desk.subscribers.attach(STREAM, row("one"))
@@ -184,7 +188,7 @@ async def test_what_was_removed_and_made_again_meanwhile_is_there() -> None:
 
 async def test_what_was_paused_while_it_was_asked_for_is_paused() -> None:
     desk = Desk()
-    desk.subscribers.route(MESSAGE, 0)
+    desk.subscribers.route(Slot(MESSAGE, 0, None))
     await asyncio.sleep(0)
     desk.subscribers.hold(STREAM, row("one"))
     desk.subscribers.hold(STREAM, row("two"))
@@ -201,7 +205,7 @@ async def test_what_was_paused_is_not_held_when_it_goes_on_with_the_next_event()
     known = desk.subscribers.of(STREAM)
     assert known is not None and [one.is_held for one in known] == [True]
     desk.subscribers.attach(STREAM, row("one"))
-    desk.subscribers.route(MESSAGE, 0)
+    desk.subscribers.route(Slot(MESSAGE, 0, None))
     assert desk.offered == ["one"]
 
 
@@ -219,12 +223,12 @@ async def test_all_of_a_stream_is_held_while_it_is_paused_and_until_that_is_know
     desk.answer.set_result([row("one"), *pause, row("two")])
     await spin(10)
     desk.subscribers.attach(STREAM, row("three"))
-    desk.subscribers.route(MESSAGE, 0)
+    desk.subscribers.route(Slot(MESSAGE, 0, None))
     assert desk.offered == ["one held", "two held", "three held"]
     desk.subscribers.attach(STREAM, stream)
     await desk.subscribers.follow(STREAM)
     desk.offered.clear()
-    desk.subscribers.route(MESSAGE, 0)
+    desk.subscribers.route(Slot(MESSAGE, 0, None))
     assert desk.offered == ["one", "two", "three"]
     await desk.subscribers.follow(StreamId("nobody", "knows"))
 
@@ -247,7 +251,7 @@ async def test_a_lookup_that_raises_anything_is_asked_again_and_named(
         return {stream: answer for stream in streams}
 
     monkeypatch.setattr(desk, "rows_of", rows_of)
-    desk.subscribers.route(MESSAGE, 0)
+    desk.subscribers.route(Slot(MESSAGE, 0, None))
     await until(lambda: desk.offered == ["one"])
     desk.subscribers.close()
     said = [r.getMessage() for r in caplog.records if "notes/a" in r.getMessage()]
@@ -263,7 +267,7 @@ async def test_a_mark_that_says_other_limits_is_followed_by_those_that_it_has_ma
         return ImplicitSet({"notes": {one.subscription: one}})
 
     desk.implicit = mark(None)
-    desk.subscribers.route(MESSAGE, 0)
+    desk.subscribers.route(Slot(MESSAGE, 0, None))
     await desk.answers()
     (subscriber,) = list(desk.subscribers.of(STREAM) or ())
     assert subscriber.options.retries == DeliveryOptions().retries
@@ -288,7 +292,7 @@ async def test_a_question_that_is_never_answered_is_asked_again(
         return {stream: [row("s")] for stream in streams}
 
     monkeypatch.setattr(desk, "rows_of", rows_of)
-    desk.subscribers.route(MESSAGE, 0)
+    desk.subscribers.route(Slot(MESSAGE, 0, None))
     await until(lambda: desk.offered == ["s"])
     assert asked == [STREAM] * 3
     desk.subscribers.close()
@@ -308,8 +312,9 @@ async def test_streams_that_are_met_in_one_turn_are_asked_for_together(
 
     monkeypatch.setattr(desk, "rows_of", rows_of)
     for index, key in enumerate("abc"):
-        desk.subscribers.route(QueueMessage(StreamId("notes", key), Token(1, index), [b"x"]), index)
+        message = QueueMessage(StreamId("notes", key), Token(1, index), [b"x"])
+        desk.subscribers.route(Slot(message, index, None))
     await until(lambda: len(desk.offered) == 3)
     desk.subscribers.close()
-    assert asked[:4] == [["a", "b", "c"], ["a"], ["b"], ["c"]] and desk.unpinned == [0, 2, 1]
+    assert asked[:4] == [["a", "b", "c"], ["a"], ["b"], ["c"]] and desk.released == [0, 2, 1]
     assert desk.offered == ["a-reader", "c-reader", "b-reader"]

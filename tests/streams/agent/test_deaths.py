@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 from tests.streams.agent import stepping
+from tests.streams.agent.cursors import append, delivery_at
 from tests.streams.agent.stepping import RAISED, A
 
 from millstream.streams import Backoff, CacheLimits, DeliveryOptions, QueueMessage, Token
+from millstream.streams.agent.cache.lagging import Laggards
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.deaths import Deaths, Fate
-from millstream.streams.agent.delivery.delivery import Delivery, DeliveryState
-from millstream.streams.agent.delivery.seen import FATE_WAIT_S, Tries
+from millstream.streams.agent.delivery.delivery import Delivery
 from millstream.streams.agent.delivery.steps import (
+    DeliveryState,
     Died,
     Failure,
     FailureKind,
@@ -24,7 +26,8 @@ from millstream.streams.agent.delivery.steps import (
     WaitUntil,
     Wake,
 )
-from millstream.streams.agent.lagging.wary import DEATHS_MIN, SUSPECTS_MAX, WARY_EVENTS_MAX, Wary
+from millstream.streams.agent.delivery.tries import FATE_WAIT_S, Tries
+from millstream.streams.agent.progress.wary import DEATHS_MIN, SUSPECTS_MAX, WARY_EVENTS_MAX, Wary
 from millstream.streams.ownership import record as records
 from millstream.streams.ownership.decision import Acquire, Situation, Unowned, decide
 from millstream.streams.ownership.options import OwnershipOptions
@@ -52,13 +55,13 @@ class Silos:
 
 def delivery_of(messages: int = 4, retries: int = 3) -> Delivery:
     cache = QueueCache(CacheLimits())
-    for seq in range(1, messages + 1):
-        cache.append(QueueMessage(A, Token(1, seq), [b"x"]))
-    delivery = Delivery(
-        cache, A, DeliveryOptions(retries=retries, backoff=Backoff(1.0, 2, 8.0)), at=0
-    )
-    for index in range(messages):
-        cache.unpin(index)
+    slots = [
+        append(cache, QueueMessage(A, Token(1, seq), [b"x"])) for seq in range(1, messages + 1)
+    ]
+    options = DeliveryOptions(retries=retries, backoff=Backoff(1.0, 2, 8.0))
+    delivery = delivery_at(Laggards(cache, is_used=True), slots[0], options)
+    for slot in slots:
+        cache.release(slot)
     return delivery
 
 
@@ -84,7 +87,7 @@ def test_what_was_in_one_call_when_its_silo_was_lost_is_tried_one_by_one() -> No
     for _ in range(4):
         send(delivery, 1)
         delivery.step(Progress(1, None, 0.0, 0.0))
-    assert delivery.state is DeliveryState.CLOSED
+    assert delivery.state is DeliveryState.IDLE
 
 
 def test_an_event_with_two_deaths_runs_alone_and_without_any_does_not() -> None:
@@ -248,6 +251,19 @@ def test_what_has_been_heard_of_since_is_not_blamed() -> None:
     again(delivery)
     send(delivery, 1)
     delivery.step(Progress(0, RAISED, 0.0, 0.0))  # the same event, and its silo lives
+    silos.fates["silo-1"] = Fate.DIED
+    assert list(deaths.judged()) == []
+
+
+def test_a_delivery_that_is_idle_by_now_is_not_blamed() -> None:
+    silos, delivery = Silos(), in_doubt()
+    deaths = Deaths(silos)
+    lost(deaths, delivery)
+    again(delivery)
+    for _ in range(4):
+        send(delivery, 1)
+        delivery.step(Progress(1, None, 0.0, 0.0))
+    assert delivery.state is DeliveryState.IDLE
     silos.fates["silo-1"] = Fate.DIED
     assert list(deaths.judged()) == []
 

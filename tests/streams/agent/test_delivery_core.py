@@ -7,14 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.streams.agent.stepping import RAISED, A, offer, send, steps
+from tests.streams.agent.cursors import SUBSCRIPTION, append, delivery_at
+from tests.streams.agent.cursors import add as add_to
+from tests.streams.agent.stepping import RAISED, A, offer, send, state_of, steps
 
 from millstream.runtime.errors import ConfigError
 from millstream.runtime.extending import Backoff
+from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.delivery.by_hand import DeliveryByHand
-from millstream.streams.agent.delivery.delivery import Delivery, DeliveryState
+from millstream.streams.agent.delivery.delivery import Delivery
 from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
     AckBy,
@@ -22,8 +25,8 @@ from millstream.streams.agent.delivery.steps import (
     Acked,
     Action,
     Arrived,
+    DeliveryState,
     Died,
-    Drained,
     Event,
     Failure,
     FailureKind,
@@ -42,8 +45,6 @@ from millstream.streams.agent.delivery.steps import (
     WaitUntil,
     Wake,
 )
-from millstream.streams.agent.lagging.behind import BehindCursor
-from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
@@ -52,19 +53,35 @@ OPTIONS = DeliveryOptions(retries=2, backoff=Backoff(first_s=1, factor=2, ceilin
 State = DeliveryState
 
 
-def cache_of(count: int) -> QueueCache:
-    """A cache with one message of `count` items of stream A."""
-    cache = QueueCache(CacheLimits())
-    add(cache, 1, count)
-    return cache
+def message(seq: int, count: int) -> QueueMessage:
+    return QueueMessage(A, Token(0, seq), [b"%d" % n for n in range(count)])
 
 
 def add(cache: QueueCache, seq: int, count: int) -> None:
-    cache.unpin(cache.append(QueueMessage(A, Token(0, seq), [b"%d" % n for n in range(count)])))
+    add_to(cache, message(seq, count))
+
+
+def arrive(cache: QueueCache, delivery: Delivery, seq: int, count: int = 1) -> None:
+    """Another message comes, and the driver tells of it."""
+    slot = append(cache, message(seq, count))
+    assert steps(delivery, Arrived(slot)) == ()
+    cache.release(slot)
+    cache.check()
+
+
+def delivery_in(
+    count: int, options: DeliveryOptions = OPTIONS, after: Token | None = None, **how: bool
+) -> tuple[QueueCache, Delivery]:
+    """A cache with one message of `count` items of stream A, and a delivery at it."""
+    cache = QueueCache(CacheLimits())
+    slot = append(cache, message(1, count))
+    delivery = delivery_at(Laggards(cache, is_used=True), slot, options, after, **how)
+    cache.release(slot)
+    return cache, delivery
 
 
 def delivery_of(count: int, options: DeliveryOptions = OPTIONS) -> Delivery:
-    return Delivery(cache_of(count), A, options, at=0)
+    return delivery_in(count, options)[1]
 
 
 def offered(delivery: Delivery) -> list[int]:
@@ -85,7 +102,7 @@ def test_delivery_offers_the_window_and_moves_only_after_the_reply() -> None:
     steps(delivery, Sent(16, 0.0))
     assert steps(delivery, Wake()) == ()
     assert steps(delivery, Progress(16, None, 0.2, 0.0)) == ()
-    assert delivery.state is State.READY
+    assert state_of(delivery) is State.READY
     assert delivery.position == Token(0, 1, 15)
     assert offered(delivery) == list(range(16, 32))
 
@@ -97,19 +114,17 @@ def test_delivery_may_send_less_than_offered() -> None:
     assert offered(delivery) == [2, 3, 4]
 
 
-def test_delivery_is_drained_after_the_last_item_and_lets_the_message_go() -> None:
-    cache = cache_of(3)
-    delivery = Delivery(cache, A, OPTIONS, at=0)
+def test_delivery_is_idle_after_the_last_item_and_lets_the_message_go() -> None:
+    cache, delivery = delivery_in(3)
     send(delivery)
     assert cache.acked_upto() is None
-    assert steps(delivery, Progress(3, None, 0.0, 0.0)) == (Drained(),)
-    assert delivery.state is State.CLOSED
+    assert steps(delivery, Progress(3, None, 0.0, 0.0)) == ()
+    assert state_of(delivery) is State.IDLE and delivery.next_token is None
     assert cache.acked_upto() == Token(0, 1)
 
 
 def test_delivery_goes_on_with_what_arrived_during_the_last_call() -> None:
-    cache = cache_of(1)
-    delivery = Delivery(cache, A, OPTIONS, at=0)
+    cache, delivery = delivery_in(1)
     send(delivery)
     add(cache, 2, 2)
     assert steps(delivery, Progress(1, None, 0.0, 0.0)) == ()
@@ -117,14 +132,15 @@ def test_delivery_goes_on_with_what_arrived_during_the_last_call() -> None:
 
 
 def test_delivery_begins_behind_the_last_token() -> None:
-    delivery = Delivery(cache_of(4), A, OPTIONS, at=0, after=Token(0, 1, 1))
+    _, delivery = delivery_in(4, OPTIONS, Token(0, 1, 1))
     assert delivery.position == Token(0, 1, 1)
     assert offered(delivery) == [2, 3]
 
 
-def test_delivery_is_drained_at_once_when_everything_was_seen() -> None:
-    delivery = Delivery(cache_of(2), A, OPTIONS, at=0, after=Token(0, 1, 1))
-    assert delivery.step(Wake()) == (Drained(),)
+def test_delivery_is_idle_at_once_when_everything_was_seen() -> None:
+    cache, delivery = delivery_in(2, OPTIONS, Token(0, 1, 1))
+    assert state_of(delivery) is State.IDLE and delivery.position == Token(0, 1, 1)
+    assert steps(delivery, Wake()) == () and cache.acked_upto() == Token(0, 1)
 
 
 def test_a_failure_behind_the_last_item_is_none() -> None:
@@ -184,7 +200,7 @@ def test_item_is_given_up_after_its_retries() -> None:
     (action,) = fail(delivery)
     assert isinstance(action, GiveUp)
     assert (action.item.token.index, action.error, action.attempts) == (1, RAISED, 3)
-    assert delivery.state is State.GIVING_UP
+    assert state_of(delivery) is State.GIVING_UP
     assert steps(delivery, Wake(), Tick(99.0)) == ()
 
 
@@ -192,7 +208,7 @@ def given_up(count: int, done: int = 0) -> Delivery:
     """A delivery that has just given up the item behind `done`."""
     delivery = delivery_of(count, DeliveryOptions(retries=0))
     fail(delivery, done=done)
-    assert delivery.state is State.GIVING_UP
+    assert state_of(delivery) is State.GIVING_UP
     return delivery
 
 
@@ -205,25 +221,25 @@ def test_cursor_moves_past_a_given_up_item_only_after_the_answer(outcome: GiveUp
     assert offered(delivery) == [2, 3]
 
 
-def test_delivery_is_drained_when_the_last_item_was_given_up() -> None:
-    assert steps(given_up(1), GivenUp("skip")) == (Drained(),)
+def test_delivery_is_idle_when_the_last_item_was_given_up() -> None:
+    delivery = given_up(1)
+    assert steps(delivery, GivenUp("skip")) == () and state_of(delivery) is State.IDLE
+    assert delivery.position == Token(0, 1) and delivery.attempts == 0
 
 
 def test_paused_delivery_holds_what_is_not_done_and_resumes_behind_its_token() -> None:
-    cache = cache_of(4)
-    delivery = Delivery(cache, A, DeliveryOptions(retries=0), at=0)
+    cache, delivery = delivery_in(4, DeliveryOptions(retries=0))
     fail(delivery, done=2)
     assert steps(delivery, GivenUp("pause")) == ()
-    assert delivery.state is State.FAULTED
-    cache.purge()
-    assert cache.first_index(A, delivery.position) is not None
+    assert state_of(delivery) is State.FAULTED
+    assert cache.first_slot(A, delivery.position) is not None
     assert steps(delivery, Wake(), Tick(1e9), Unreachable("silo gone", 0.0, 0.0)) == ()
     steps(delivery, Resume(delivery.position))
     assert offered(delivery) == [2, 3]
 
 
 def test_held_delivery_offers_nothing_until_it_is_resumed() -> None:
-    delivery = Delivery(cache_of(4), A, DeliveryOptions(), at=0, is_faulted=True)
+    _, delivery = delivery_in(4, DeliveryOptions(), is_faulted=True)
     delivery.check()
     assert steps(delivery, Wake(), Tick(1e9)) == ()
     steps(delivery, Resume(None))
@@ -306,8 +322,7 @@ def test_window_halves_while_calls_are_slow_down_to_one() -> None:
 
 
 def test_window_stays_when_a_call_was_shorter_than_the_window() -> None:
-    cache = cache_of(1)
-    delivery = Delivery(cache, A, OPTIONS, at=0)
+    cache, delivery = delivery_in(1)
     add(cache, 2, 1)
     offered(delivery)
     steps(delivery, Sent(1, 0.0), Progress(1, None, 0.0, 0.0))
@@ -321,16 +336,35 @@ def test_window_falls_to_one_after_a_time_out() -> None:
     assert [call(delivery, 0.01) for _ in range(3)] == [1, 2, 4]
 
 
-def test_window_can_be_carried_over_within_the_options() -> None:
-    assert offered(Delivery(cache_of(9), A, OPTIONS, at=0, window=1)) == [0]
-    assert Delivery(cache_of(1), A, OPTIONS, at=0, window=64).window == 64
-    assert Delivery(cache_of(1), A, OPTIONS, at=0, window=9_999).window == 256
+def test_window_begins_within_the_options() -> None:
+    assert delivery_of(1).window == 16
+    assert offered(delivery_of(9, DeliveryOptions(max_batch=1))) == [0]
+
+
+def test_new_limits_bound_the_window() -> None:
+    cache, delivery = delivery_in(16)
+    call(delivery, 0.1)
+    delivery.follow(replace(OPTIONS, max_batch=4))
+    delivery.check()
+    arrive(cache, delivery, 2, 40)
+    assert delivery.window == 4 and len(offered(delivery)) == 4
+
+
+def test_new_limits_bound_what_is_out_by_hand() -> None:
+    cache, delivery = delivery_in(1, replace(OPTIONS, max_unacked=9), is_manual=True)
+    call(delivery, 0.1)
+    steps(delivery, Acked(Token(0, 1)))
+    assert state_of(delivery) is State.IDLE
+    delivery.follow(replace(OPTIONS, max_unacked=2))
+    arrive(cache, delivery, 2, 40)
+    assert len(offered(delivery)) == 2
 
 
 def test_batch_is_bounded_in_bytes() -> None:
     cache = QueueCache(CacheLimits())
-    cache.append(QueueMessage(A, Token(0, 1), [b"x" * 40] * 9))
-    delivery = Delivery(cache, A, DeliveryOptions(max_batch_bytes=100), at=0)
+    slot = append(cache, QueueMessage(A, Token(0, 1), [b"x" * 40] * 9))
+    laggards = Laggards(cache, is_used=True)
+    delivery = delivery_at(laggards, slot, DeliveryOptions(max_batch_bytes=100))
     assert offered(delivery) == [0, 1]
 
 
@@ -339,7 +373,7 @@ def test_resume_waits_for_the_call_that_is_out() -> None:
     offered(delivery)
     steps(delivery, Sent(2, 0.0))
     assert steps(delivery, Resume(Token(0, 1, 5))) == ()
-    assert delivery.state is State.IN_FLIGHT
+    assert state_of(delivery) is State.IN_FLIGHT
     steps(delivery, Progress(2, None, 0.0, 0.0))
     assert delivery.position == Token(0, 1, 5)
     assert offered(delivery) == [6, 7, 8]
@@ -366,13 +400,17 @@ def test_resume_forgets_the_attempts() -> None:
     assert action.attempt == 1
 
 
-def test_resume_behind_everything_drains() -> None:
-    assert steps(delivery_of(4), Resume(Token(0, 9))) == (Drained(),)
+def test_resume_behind_everything_is_to_be_idle_there() -> None:
+    cache, delivery = delivery_in(4)
+    assert steps(delivery, Resume(Token(0, 9))) == () and state_of(delivery) is State.IDLE
+    arrive(cache, delivery, 9)
+    assert state_of(delivery) is State.IDLE, "that is done"
+    arrive(cache, delivery, 10)
+    assert [item.token for item in offer(delivery).items] == [Token(0, 10)]
 
 
 def test_closed_delivery_ignores_the_reply_that_was_out() -> None:
-    cache = cache_of(4)
-    delivery = Delivery(cache, A, OPTIONS, at=0)
+    cache, delivery = delivery_in(4)
     send(delivery)
     delivery.close()
     assert cache.acked_upto() == Token(0, 1)
@@ -390,7 +428,7 @@ def test_what_failed_is_tried_as_if_it_were_new_after_a_retry() -> None:
 def test_a_retry_while_the_failure_handler_thinks_overrules_its_pause() -> None:
     delivery = given_up(4)
     steps(delivery, Retry(), GivenUp("pause"))
-    assert delivery.state is State.READY and delivery.attempts == 0
+    assert state_of(delivery) is State.READY and delivery.attempts == 0
     delivery.check()
 
 
@@ -415,14 +453,14 @@ def test_a_pause_that_was_taken_back_while_a_call_was_out_means_nothing() -> Non
     delivery = delivery_of(4)
     send(delivery, 1)
     steps(delivery, Pause(), Retry(), Progress(1, None, 0.0, 0.0))
-    assert delivery.state is State.READY
+    assert state_of(delivery) is State.READY
 
 
 def test_a_retry_ends_a_wait_and_its_late_tick_does_not_end_the_next_one() -> None:
     delivery = delivery_of(4)
     send(delivery)
     (wait,) = steps(delivery, Unreachable("gone", 0.0, 0.0))
-    assert isinstance(wait, WaitUntil) and delivery.state is State.BACKOFF
+    assert isinstance(wait, WaitUntil) and state_of(delivery) is State.BACKOFF
     steps(delivery, Retry())
     send(delivery)
     (later,) = steps(delivery, Unreachable("gone", 5.0, 0.0))
@@ -435,7 +473,148 @@ def test_a_retry_is_of_one_item_only() -> None:
     steps(delivery, Retry(), GivenUp("skip"))
     fail(delivery)
     steps(delivery, GivenUp("pause"))
-    assert delivery.state is State.FAULTED
+    assert state_of(delivery) is State.FAULTED
+
+
+# Idle: it keeps what it knows of the subscription, and nothing of the items that are done.
+
+
+def idle() -> tuple[QueueCache, Delivery]:
+    """The only item is done."""
+    cache, delivery = delivery_in(1)
+    call(delivery, 0.1)
+    assert state_of(delivery) is State.IDLE
+    return cache, delivery
+
+
+def test_an_idle_delivery_keeps_its_position_its_window_and_what_an_event_takes() -> None:
+    cache, delivery = delivery_in(16)
+    call(delivery, 0.1)
+    known = (delivery.position, delivery.window, delivery.event_s)
+    assert state_of(delivery) is State.IDLE and cache.events == 0
+    assert known[:2] == (Token(0, 1, 15), 32) and known[2] == pytest.approx(0.1 / 16)
+    assert delivery.lag() == (0, 0.0) and delivery.place == (None, None)
+    arrive(cache, delivery, 2, 40)
+    assert (delivery.position, delivery.window, delivery.event_s) == known
+    assert state_of(delivery) is State.READY and len(offered(delivery)) == 32
+
+
+def test_an_idle_delivery_wakes_with_the_next_message_as_often_as_one_comes() -> None:
+    cache, delivery = idle()
+    for seq in (2, 3, 4):
+        arrive(cache, delivery, seq)
+        assert state_of(delivery) is State.READY and delivery.next_token == Token(0, seq)
+        assert call(delivery, 0.1) == 1
+        assert state_of(delivery) is State.IDLE and delivery.position == Token(0, seq)
+        assert cache.acked_upto() == Token(0, seq)
+
+
+def test_an_idle_delivery_is_not_woken_by_what_it_has_done() -> None:
+    cache, delivery = idle()
+    arrive(cache, delivery, 1)
+    assert state_of(delivery) is State.IDLE and cache.events == 0
+
+
+def test_where_tokens_do_not_rise_an_idle_delivery_is_woken_by_each_message() -> None:
+    cache, delivery = idle()
+    delivery.has_positions = False
+    arrive(cache, delivery, 1)
+    assert state_of(delivery) is State.READY and delivery.next_token == Token(0, 1)
+
+
+def test_an_idle_delivery_has_forgotten_what_was_tried() -> None:
+    cache, delivery = delivery_in(1)
+    fail(delivery)
+    steps(delivery, Tick(9.0), Died(2, sent=3))
+    send(delivery)
+    steps(delivery, Progress(1, None, 9.0, 0.0))
+    assert state_of(delivery) is State.IDLE
+    assert (delivery.attempts, delivery.deaths, delivery.careful) == (0, 0, 0)
+    assert delivery.trouble == "" and not delivery.is_feared
+    arrive(cache, delivery, 2, 4)
+    action = offer(delivery)
+    assert (action.attempt, len(action.items)) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [Wake(), Tick(1e9), AckDue(1e9), Died(2, sent=3, is_alone=True), Fetched(), Retry()],
+    ids=lambda event: type(event).__name__,
+)
+def test_what_comes_too_late_changes_nothing_of_an_idle_delivery(event: Event) -> None:
+    cache, delivery = idle()
+    assert steps(delivery, event, Unreachable("gone", 9.0, 0.0)) == ()
+    assert state_of(delivery) is State.IDLE and delivery.position == Token(0, 1)
+    arrive(cache, delivery, 2, 4)
+    assert (delivery.attempts, delivery.deaths, delivery.careful) == (0, 0, 0)
+    assert not delivery.is_feared and delivery.trouble == ""
+    action = offer(delivery)
+    assert (action.attempt, len(action.items)) == (1, 4)
+
+
+def test_an_idle_delivery_that_is_paused_holds_what_comes_then() -> None:
+    cache, delivery = idle()
+    assert steps(delivery, Pause()) == () and state_of(delivery) is State.IDLE
+    slot = append(cache, message(2, 1))
+    assert steps(delivery, Arrived(slot, is_held=True)) == ()
+    cache.release(slot)
+    assert state_of(delivery) is State.FAULTED and cache.events == 1
+    arrive(cache, delivery, 3)
+    assert state_of(delivery) is State.FAULTED and steps(delivery, Wake()) == ()
+    steps(delivery, Retry())
+    assert [item.token.seq for item in offer(delivery).items] == [2, 3]
+
+
+def test_what_wakes_an_idle_delivery_says_whether_it_is_held() -> None:
+    cache, delivery = idle()
+    steps(delivery, Pause())
+    arrive(cache, delivery, 2, 2)
+    send(delivery, 1)
+    steps(delivery, Progress(1, None, 1.0, 0.0))
+    assert delivery.state is State.READY
+
+
+def test_what_was_paused_and_went_on_while_it_was_idle_delivers_what_comes() -> None:
+    cache, delivery = idle()
+    assert steps(delivery, Pause(), Retry()) == () and state_of(delivery) is State.IDLE
+    arrive(cache, delivery, 2)
+    assert state_of(delivery) is State.READY
+
+
+def test_an_idle_delivery_that_is_resumed_goes_on_behind_that_token() -> None:
+    cache, delivery = idle()
+    assert steps(delivery, Pause(), Resume(Token(0, 3))) == ()
+    assert state_of(delivery) is State.IDLE and delivery.position == Token(0, 3)
+    for seq in (2, 3):
+        arrive(cache, delivery, seq)
+        assert state_of(delivery) is State.IDLE and cache.events == 0
+    arrive(cache, delivery, 4)
+    assert state_of(delivery) is State.READY and delivery.next_token == Token(0, 4)
+
+
+def test_an_idle_delivery_that_is_resumed_goes_back_to_what_another_still_holds() -> None:
+    cache = QueueCache(CacheLimits())
+    laggards, slot = Laggards(cache, is_used=True), append(cache, message(1, 2))
+    other, delivery = (delivery_at(laggards, slot, OPTIONS) for _ in range(2))
+    cache.release(slot)
+    call(delivery, 0.1)
+    assert state_of(delivery) is State.IDLE and other.index == 0
+    steps(delivery, Resume(None))
+    assert state_of(delivery) is State.READY and offered(delivery) == [0, 1]
+
+
+def test_an_idle_delivery_that_is_resumed_where_it_lags_reads_anew() -> None:
+    cache, delivery = idle()
+    laggards = Laggards(cache, is_used=True)
+    steps(delivery, Resume(None, laggards.begin((A, SUBSCRIPTION), Token(0, 1))))
+    assert state_of(delivery) is State.READY and steps(delivery, Wake()) == (Fetch(),)
+
+
+def test_an_idle_delivery_that_ends_hears_nothing_more() -> None:
+    cache, delivery = idle()
+    delivery.close()
+    arrive(cache, delivery, 2)
+    assert state_of(delivery) is State.CLOSED and cache.events == 0
 
 
 # Every state with every event: how to get there, then the next state and the kinds of actions.
@@ -448,6 +627,7 @@ IN_STATE: dict[State, Callable[[], Delivery]] = {
     State.FAULTED: lambda: in_pause(),
     State.UNACKED: lambda: unacked(),
     State.LAGGING: lambda: lagging(),
+    State.IDLE: lambda: idle()[1],
     State.CLOSED: lambda: closed(),
 }
 EVENTS: dict[str, Event] = {
@@ -466,7 +646,7 @@ EVENTS: dict[str, Event] = {
     "hold": Pause(),
     "acked": Acked(Token(0, 1, 0)),
     "overdue": AckDue(99.0),
-    "arrived": Arrived(),
+    "arrived": Arrived(Slot(message(9, 1), 9, None)),
     "died": Died(),
 }
 # columns: wake sent done error lost early late skip pause resume retry fetched hold
@@ -487,6 +667,7 @@ MATRIX = {
     " ready ready unacked unacked",
     "lagging": "lagging ! ! ! lagging lagging lagging ! ! ready lagging ready faulted"
     " lagging lagging lagging lagging",
+    "idle": "idle ! ! ! idle idle idle ! ! idle idle idle idle idle idle ready idle",
     "closed": " ".join(["closed"] * 17),
 }
 CELLS = [
@@ -523,7 +704,7 @@ def in_pause() -> Delivery:
 def unacked() -> Delivery:
     """Two of four events are out, and no more may be."""
     options = replace(OPTIONS, max_unacked=2)
-    delivery = DeliveryByHand(cache_of(4), A, options, at=0)
+    _, delivery = delivery_in(4, options, is_manual=True)
     send(delivery)
     (action,) = steps(delivery, Progress(2, None, 0.0, 0.0))
     assert isinstance(action, AckBy)
@@ -531,12 +712,12 @@ def unacked() -> Delivery:
 
 
 def lagging() -> Delivery:
-    """At the second message, whose items have left the cache."""
+    """At the second message, which another subscription alone still holds in the cache."""
     cache = QueueCache(CacheLimits())
-    for seq in (1, 2):
-        cache.unpin(cache.append(QueueMessage(A, Token(0, seq), [b"x", b"y"])))
-    behind = BehindBook(cache, is_used=True).begin((A, "s"), Token(0, 2))
-    delivery = Delivery(cache, A, OPTIONS, at=BehindCursor(behind))
+    add_to(cache, message(1, 2))
+    append(cache, message(2, 2))
+    cursor = Laggards(cache, is_used=True).begin((A, SUBSCRIPTION), Token(0, 2))
+    delivery = Delivery(cursor, OPTIONS)
     assert steps(delivery, Wake()) == (Fetch(),)
     return delivery
 
@@ -547,7 +728,7 @@ def closed() -> Delivery:
     return delivery
 
 
-def test_matrix_covers_every_state_but_the_reserved_one() -> None:
+def test_matrix_covers_every_state_and_every_event() -> None:
     assert {State(state) for state, _, _ in CELLS} == set(State)
     assert {type(event) for event in EVENTS.values()} == set(Event.__args__)
 
@@ -589,4 +770,4 @@ def test_a_retry_that_was_asked_for_before_a_resume_means_nothing_after_it() -> 
     steps(delivery, Retry(), Resume(Token(0, 1, 1)), GivenUp("pause"))
     assert fail(delivery)
     assert steps(delivery, GivenUp("pause")) == ()
-    assert delivery.state is State.FAULTED
+    assert state_of(delivery) is State.FAULTED

@@ -1,4 +1,4 @@
-"""Read grants and the acknowledgement throttle."""
+"""When an acknowledgement is due, and the limits of one read."""
 
 from __future__ import annotations
 
@@ -7,26 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.runtime.errors import ConfigError
-from millstream.streams.agent.flow import AckThrottle, FlowOptions, read_grant
+from millstream.streams.agent.flow import AckThrottle, FlowOptions
 
 OPTIONS = FlowOptions(read_events_max=10, read_bytes_max=1_000, ack_every_events=4, ack_every_s=1.0)
-
-
-@given(st.integers(0, 100), st.integers(0, 10_000))
-def test_grant_is_within_room_and_options(events: int, size_bytes: int) -> None:
-    grant = read_grant((events, size_bytes), OPTIONS)
-    assert grant.events <= min(events, 10)
-    assert grant.size_bytes <= min(size_bytes, 1_000)
-    assert grant.is_open == (events > 0 and size_bytes > 0)
-
-
-def test_grant_is_the_full_read_when_the_cache_is_empty() -> None:
-    assert read_grant((16_384, 1 << 26), OPTIONS) == (10, 1_000)
-
-
-def test_grant_is_closed_when_one_of_the_two_is_used_up() -> None:
-    assert read_grant((0, 5), OPTIONS) == (0, 0)
-    assert read_grant((5, 0), OPTIONS) == (0, 0)
 
 
 def test_throttle_waits_while_nothing_moved() -> None:
@@ -60,26 +43,15 @@ def test_throttle_stays_due_until_the_receiver_took_it() -> None:
     assert throttle.is_due(4, 0.0) and throttle.is_due(4, 0.0)
 
 
-def test_a_throttle_rests_until_its_time_while_less_than_enough_can_be_done() -> None:
-    throttle = AckThrottle(OPTIONS, 0.0)
-    throttle.sent(10, 2.0)
-    assert throttle.rests(13, 2.9)
-    assert not throttle.rests(14, 2.9)
-    assert not throttle.rests(13, 3.0)
-    assert throttle.next_s == 3.0
-
-
 @given(st.integers(0, 9), st.integers(0, 9), st.floats(0, 5), st.floats(0, 5))
-def test_what_rests_is_not_due(acked: int, more: int, sent_s: float, later_s: float) -> None:
+def test_if_the_most_that_can_be_done_is_not_due_nothing_is(
+    acked: int, more: int, sent_s: float, later_s: float
+) -> None:
     throttle = AckThrottle(OPTIONS, 0.0)
     throttle.sent(acked, sent_s)
     now_s = sent_s + later_s
-    if throttle.rests(acked + more, now_s):
+    if not throttle.is_due(acked + more, now_s):
         assert not any(throttle.is_due(acked + one, now_s) for one in range(more + 1))
-
-
-def test_one_event_and_one_byte_are_room_enough() -> None:
-    assert read_grant((1, 1), OPTIONS) == (1, 1) and read_grant((1, 1), OPTIONS).is_open
 
 
 @pytest.mark.parametrize(

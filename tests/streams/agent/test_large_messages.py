@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.conditions import until
+from tests.streams.agent.caches import cursor_at
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
@@ -101,7 +102,7 @@ def test_a_delivery_call_counts_headers_with_each_item() -> None:
     cache, stream = QueueCache(CacheLimits()), StreamId("blobs", "a")
     for seq in (1, 2):
         cache.append(QueueMessage(stream, Token(1, seq), [b"x" * 10] * 50, {"note": "h" * 986}))
-    cursor = cache.open_cursor(stream, 0)
+    cursor = cursor_at(cache, 0)
     assert len(cursor.peek(256, 10_000)) == 10
     assert len(cursor.peek(256, 60_000)) == 60
     assert len(cursor.peek(256, 1)) == 1

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.streams.agent.caches import release
 
 from millstream.streams import CacheLimits, Capability, QueueMessage, StreamId, StreamOptions, Token
+from millstream.streams.agent.cache.lagging import Laggards
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.reading.leases import Leases
 from millstream.streams.agent.reading.reader import ReaderCore
 from millstream.streams.agent.reading.steps import (
@@ -44,7 +45,7 @@ def message(seq: int, lease_s: float = 10.0) -> QueueMessage:
 class Desk:
     def __init__(self) -> None:
         self.cache = QueueCache(OPTIONS.cache, notes="all")
-        book = BehindBook(self.cache, is_used=False)
+        book = Laggards(self.cache, is_used=False)
         self.core = ReaderCore(self.cache, book, OPTIONS, LEASED, where="p: q", after=None)
         self.now_s = 0.0
         self.step(Tick())
@@ -57,7 +58,7 @@ class Desk:
 
     def got(self, *messages: QueueMessage) -> None:
         (offer,) = (a for a in self.step(Got(1, messages, "p: R.read")) if isinstance(a, Offer))
-        assert offer.first == 0
+        assert offer.slots[0].index == 0
 
     def at(self, now_s: float) -> list[Action]:
         self.now_s = now_s
@@ -83,7 +84,7 @@ def test_what_is_held_is_extended_at_half_of_its_lease_and_again() -> None:
 def test_what_is_done_is_not_extended() -> None:
     desk = Desk()
     desk.got(message(1), message(2))
-    desk.cache.unpin(0)
+    release(desk.cache, 0)
     assert only(desk.at(1.0), Ack) == [Ack(None, [Token(1, 1)])]
     assert only(desk.at(5.0), Extend) == []  # an acknowledgement is out
     assert only(desk.step(Acked(1)), Extend) == [Extend([Token(1, 2)], 10.0)]
@@ -94,8 +95,8 @@ def test_a_lost_one_that_waits_is_dropped_and_one_that_runs_is_not_acknowledged(
     desk.got(message(1), message(2), message(3))
     desk.at(5.0)
     desk.step(Extended(1, [Token(1, 1), Token(1, 3)], "p: R.extend"))
-    desk.cache.unpin(0)
-    desk.cache.unpin(1)
+    release(desk.cache, 0)
+    release(desk.cache, 1)
     actions = desk.at(6.0)
     assert only(actions, Ack) == [Ack(None, [Token(1, 2)])]
     assert only(actions, Offer) == []

@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 
 import pytest
+from tests.streams.agent.caches import release
 
 from millstream.streams import Capability, FlowOptions, QueueMessage, StreamId, StreamOptions, Token
+from millstream.streams.agent.cache.lagging import Laggards
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.reading.reader import ReaderCore
 from millstream.streams.agent.reading.steps import (
     Ack,
@@ -59,7 +60,7 @@ class Desk:
         self.cache = QueueCache(OPTIONS.cache, after)
         self.core = ReaderCore(
             self.cache,
-            BehindBook(self.cache, is_used=False),
+            Laggards(self.cache, is_used=False),
             OPTIONS,
             capabilities,
             where="p: queue-0",
@@ -75,10 +76,10 @@ class Desk:
         self.core.check()
         for action in actions:
             if isinstance(action, Offer):
-                self.offered += [one.token.seq for one in action.messages]
-                for at in range(len(action.messages)):
+                self.offered += [slot.message.token.seq for slot in action.slots]
+                for slot in action.slots:
                     if not self.is_busy:
-                        self.cache.unpin(action.first + at)
+                        self.cache.release(slot)
         return actions
 
     def state(self) -> str:
@@ -260,12 +261,12 @@ def test_what_has_no_room_waits_and_nothing_more_is_read() -> None:
     desk.opened()
     assert kinds(desk.got(*map(message, range(1, 7)))) == [Offer]
     assert desk.offered == [1, 2, 3, 4] and desk.state() == "full"
-    desk.cache.unpin(0)
-    desk.cache.unpin(1)
+    release(desk.cache, 0)
+    release(desk.cache, 1)
     assert kinds(desk.step(Progressed())) == [Offer]
     assert desk.offered == [1, 2, 3, 4, 5, 6]
     for index in range(2, 6):
-        desk.cache.unpin(index)
+        release(desk.cache, index)
     assert Read in kinds(desk.step(Progressed()))
 
 
@@ -342,10 +343,10 @@ def test_a_read_of_known_messages_is_not_the_end_of_what_a_former_owner_delivere
     desk.opened()
     desk.got(message(2), message(3))
     desk.got(message(4))
-    assert desk.core.repeats_upto == 0 and desk.core.may_repeat
+    assert desk.cache.repeats_upto == 0 and desk.core.may_repeat
     desk.got()
     desk.got(message(5))
-    assert desk.core.repeats_upto == 0 and not desk.core.may_repeat
+    assert desk.cache.repeats_upto == 0 and not desk.core.may_repeat
 
 
 def test_what_waits_for_room_is_still_what_a_former_owner_may_have_delivered() -> None:
@@ -359,7 +360,7 @@ def test_what_waits_for_room_is_still_what_a_former_owner_may_have_delivered() -
     assert desk.offered == [1, 2, 3, 4] and desk.core.has_repeats
     desk.step(Hold())
     for index in range(4):
-        desk.cache.unpin(index)
+        release(desk.cache, index)
     desk.step(Progressed())
     assert desk.cache.events == 0 and desk.core.has_repeats
     desk.step(GoOn())

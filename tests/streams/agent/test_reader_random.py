@@ -14,9 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.examples import examples
 
 from millstream.streams import Capability, FlowOptions, QueueMessage, StreamId, StreamOptions, Token
+from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.reading.reader import ReaderCore
 from millstream.streams.agent.reading.steps import (
     Ack,
@@ -70,7 +71,7 @@ class Machine(RuleBasedStateMachine):
         self.cache = QueueCache(OPTIONS.cache)
         self.core = ReaderCore(
             self.cache,
-            BehindBook(self.cache, is_used=False),
+            Laggards(self.cache, is_used=False),
             OPTIONS,
             self.capabilities,
             where="p: q",
@@ -80,7 +81,7 @@ class Machine(RuleBasedStateMachine):
         self.now_s = 0.0
         self.is_paused = False
         self.appended: list[Token] = []
-        self.pinned: list[tuple[int, Token]] = []
+        self.held: list[Slot] = []
         self.done: set[Token] = set()
         self.step(Tick())
 
@@ -108,9 +109,8 @@ class Machine(RuleBasedStateMachine):
             case Discard():
                 self.let_go()
             case Offer():
-                for index, one in enumerate(action.messages, action.first):
-                    self.appended.append(one.token)
-                    self.pinned.append((index, one.token))
+                self.appended += [slot.message.token for slot in action.slots]
+                self.held += action.slots
                 assert not self.is_paused
             case Say():
                 pass
@@ -212,16 +212,16 @@ class Machine(RuleBasedStateMachine):
             self.now_s = max(self.now_s, when_s - early_s)
             self.step(Tick())
 
-    @precondition(lambda self: self.pinned)
+    @precondition(lambda self: self.held)
     @rule(data=st.data(), looks=st.booleans())
     def finish(self, data: st.DataObject, looks: bool) -> None:
-        self.finish_one(data.draw(st.integers(0, len(self.pinned) - 1)), looks)
+        self.finish_one(data.draw(st.integers(0, len(self.held) - 1)), looks)
 
     def finish_one(self, at: int, looks: bool) -> None:
         """As the agent does it: a reader that rests is not told, and would do nothing."""
-        index, token = self.pinned.pop(at)
-        self.done.add(token)
-        self.cache.unpin(index)
+        slot = self.held.pop(at)
+        self.done.add(slot.message.token)
+        self.cache.release(slot)
         if not self.core.rests(self.now_s):
             self.step(Progressed())
         elif looks:
@@ -261,7 +261,7 @@ class Machine(RuleBasedStateMachine):
             self.start_ends()
         elif provider.acking is not None:
             self.ack_ends()
-        elif self.pinned:
+        elif self.held:
             self.finish_one(0, looks=False)
         elif provider.reading is not None and len(self.appended) < len(provider.log):
             self.read_ends(0)

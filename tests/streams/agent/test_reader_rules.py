@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 
 import pytest
+from tests.streams.agent.caches import release
 
 from millstream.streams import Capability, FlowOptions, QueueMessage, StreamId, StreamOptions, Token
+from millstream.streams.agent.cache.lagging import Laggards
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.lagging.book import BehindBook
-from millstream.streams.agent.lagging.done_before import DoneBefore
+from millstream.streams.agent.progress.done_before import DoneBefore
 from millstream.streams.agent.reading import relief
 from millstream.streams.agent.reading.reader import ReaderCore
 from millstream.streams.agent.reading.steps import (
@@ -83,7 +84,7 @@ class Desk:
         limits = CacheLimits(events_max=events_max, stream_events_max=2)
         is_single = Capability.ITEM_ACK in capabilities
         self.cache = QueueCache(limits, after, notes="all" if is_single else "none")
-        self.book = BehindBook(self.cache, is_used=is_used)
+        self.book = Laggards(self.cache, is_used=is_used)
         self.now_s = 100.0
         self.core = ReaderCore(
             self.cache,
@@ -105,7 +106,7 @@ class Desk:
         self.core.check()
         for action in actions:
             if isinstance(action, Offer):
-                self.offered += action.messages
+                self.offered += [slot.message for slot in action.slots]
         return actions
 
     def open(self) -> list[Action]:
@@ -141,7 +142,7 @@ def test_a_reader_that_has_read_nothing_knows_nothing() -> None:
     core = Desk(after=Token(1, 7)).core
     assert core.state is ReaderState.STARTING and not core.is_open and not core.is_failing
     assert (core.position, core.first_read, core.acked_upto) == (Token(1, 7), None, None)
-    assert (core.read_count, core.repeats_upto, core.found_nothing_s) == (0, -1, -math.inf)
+    assert (core.read_count, core.found_nothing_s) == (0, -math.inf)
     assert not core.has_repeats and core.wake_s() == -math.inf
 
 
@@ -196,8 +197,7 @@ def test_it_says_in_words_what_reading_waits_for() -> None:
     assert waits_for() == "the queue is being handed over"
     desk.step(GoOn())
     for index in range(4):
-        desk.cache.unpin(index)
-    desk.cache.purge()
+        release(desk.cache, index)
     assert waits_for() == "", "there is room, and nobody has asked yet"
     desk.step(Tick())
     assert waits_for() == "a read is out since 0.0 s"
@@ -208,8 +208,7 @@ def test_what_was_read_and_does_not_fit_is_no_room_either() -> None:
     desk.got(*map(message, range(1, 7)))
     assert desk.core.waits_for(desk.now_s) == "there is no room in the cache"
     for index in range(4):
-        desk.cache.unpin(index)
-    desk.cache.purge()
+        release(desk.cache, index)
     assert desk.core.waits_for(desk.now_s) == "there is no room in the cache", (
         "it is not put in yet"
     )
@@ -224,7 +223,7 @@ def test_of_another_receiver_nothing_is_heard() -> None:
         assert desk.step(event) == []
     assert desk.got(message(9), serial=2) == [] and desk.core.position is None
     assert kinds(desk.got(message(1))) == [Offer, Read]
-    desk.cache.unpin(0)
+    release(desk.cache, 0)
     desk.wait(0.2)
     desk.step(Acked(2))
     assert desk.core.acked_upto is None and desk.core.state is ReaderState.READING
@@ -277,7 +276,7 @@ def test_what_waits_for_room_goes_on_behind_a_failure_where_tokens_tell() -> Non
     desk.got(*map(message, range(1, 7)))
     assert Forget not in kinds(desk.step(Failed(1, "start", "down")))
     for index in range(4):
-        desk.cache.unpin(index)
+        release(desk.cache, index)
     desk.step(Closed(1))
     desk.wait(1.0)
     assert desk.seqs() == [1, 2, 3, 4], "without a receiver nothing could be acknowledged"
@@ -293,7 +292,7 @@ def test_where_tokens_do_not_tell_all_is_forgotten_and_given_again() -> None:
     assert kinds(desk.step(Failed(1, "read", "down"))) == [Say, Discard, Forget]
     assert not desk.core.has_repeats, "what waited is not here any more"
     for index in range(4):
-        desk.cache.unpin(index)
+        release(desk.cache, index)
     desk.step(Closed(1))
     assert desk.wait(1.0) == [Open(2, None)], "its own position is the provider's"
     assert kinds(desk.step(Opened(2))) == [Read] and desk.seqs() == [1, 2, 3, 4]
@@ -395,7 +394,7 @@ def test_a_full_cache_is_not_read_for_and_nothing_wakes_it_before_something_is_d
     assert desk.core.state.value == "full"
     desk.wait(0.2)  # what is held may be done by now
     assert desk.core.wake_s() == math.inf
-    desk.cache.unpin(0)
+    release(desk.cache, 0)
     assert kinds(desk.step(Progressed())) == [Read, Ack]
     assert desk.core.state.value == "reading"
 
@@ -430,7 +429,7 @@ def test_a_message_that_has_no_room_is_not_overtaken_by_one_that_has() -> None:
     desk = opened()
     desk.got(message(1, items=2), message(2, items=3), message(3))
     assert desk.seqs() == [1]
-    desk.cache.unpin(0)
+    release(desk.cache, 0)
     desk.step(Progressed())
     assert desk.seqs() == [1, 2, 3]
 
@@ -447,7 +446,7 @@ def test_a_message_that_waits_and_is_lost_is_never_offered() -> None:
     desk.step(Extended(2, [Token(1, 6)], WHERE))  # another receiver's
     desk.step(Extended(1, [Token(1, 5)], WHERE))
     for index in range(4):
-        desk.cache.unpin(index)
+        release(desk.cache, index)
     desk.wait(1.0)
     assert desk.seqs() == [1, 2, 3, 4, 6]
 
@@ -459,11 +458,11 @@ def test_what_is_older_than_a_minute_after_the_hand_over_may_come_again() -> Non
     desk = Desk(after=Token(1, 0), may_repeat=True, wall_s=1_000.0, events_max=9)
     desk.open()
     desk.got(message(1, enqueued_s=1.0), message(2, enqueued_s=1_059.9))
-    assert desk.core.may_repeat and desk.core.repeats_upto == 1
+    assert desk.core.may_repeat and desk.cache.repeats_upto == 1
     desk.got(message(3, enqueued_s=1_059.0), message(4, enqueued_s=1_060.0))
-    assert not desk.core.may_repeat and desk.core.repeats_upto == 3
+    assert not desk.core.may_repeat and desk.cache.repeats_upto == 3
     desk.got(message(5, enqueued_s=1.0))
-    assert not desk.core.has_repeats and desk.core.repeats_upto == 3
+    assert not desk.core.has_repeats and desk.cache.repeats_upto == 3
 
 
 def test_a_read_that_finds_nothing_ends_what_may_come_again() -> None:
@@ -473,17 +472,17 @@ def test_a_read_that_finds_nothing_ends_what_may_come_again() -> None:
     assert desk.core.has_repeats
     desk.wait(9.0)
     desk.got()
-    assert not desk.core.has_repeats and desk.core.repeats_upto == 0
+    assert not desk.core.has_repeats and desk.cache.repeats_upto == 0
 
 
 def test_one_message_that_waits_for_room_may_come_again_too() -> None:
     desk = Desk(after=Token(1, 0), may_repeat=True, wall_s=1_000.0)
     desk.open()
     desk.got(*map(message, range(1, 5)), message(5, enqueued_s=2_000.0))
-    assert not desk.core.may_repeat and desk.core.has_repeats and desk.core.repeats_upto == 3
-    desk.cache.unpin(0)
+    assert not desk.core.may_repeat and desk.core.has_repeats and desk.cache.repeats_upto == 3
+    release(desk.cache, 0)
     desk.step(Progressed())
-    assert not desk.core.has_repeats and desk.core.repeats_upto == 4
+    assert not desk.core.has_repeats and desk.cache.repeats_upto == 4
 
 
 def test_only_what_was_stored_before_the_receiver_started_may_come_again() -> None:
@@ -491,9 +490,9 @@ def test_only_what_was_stored_before_the_receiver_started_may_come_again() -> No
     assert Bound() in desk.open()
     desk.step(Bounded(Token(1, 3)))
     desk.got(message(1), message(2))
-    assert desk.core.may_repeat and desk.core.repeats_upto == 1
+    assert desk.core.may_repeat and desk.cache.repeats_upto == 1
     desk.got(message(3), message(4))
-    assert not desk.core.has_repeats and desk.core.repeats_upto == 2
+    assert not desk.core.has_repeats and desk.cache.repeats_upto == 2
     desk.step(Bounded(Token(1, 9)))  # a second answer changes nothing
     assert desk.core.repeats_to == Token(1, 3) and not desk.core.has_repeats
 
@@ -509,9 +508,9 @@ def test_an_answer_that_comes_late_counts_from_then_on(
     desk.open()
     desk.got(message(1), message(2))
     desk.step(Bounded(last))
-    assert desk.core.may_repeat is may_repeat and desk.core.repeats_upto == 1
+    assert desk.core.may_repeat is may_repeat and desk.cache.repeats_upto == 1
     desk.got(message(3), message(4, enqueued_s=1.0))
-    assert not desk.core.has_repeats and desk.core.repeats_upto == (2 if may_repeat else 1)
+    assert not desk.core.has_repeats and desk.cache.repeats_upto == (2 if may_repeat else 1)
 
 
 @pytest.mark.parametrize("last", [None, Token(1, 0)])
@@ -523,7 +522,7 @@ def test_nothing_comes_again_from_a_queue_that_was_empty(last: Token | None) -> 
     desk.step(Bounded(last))
     assert not desk.core.has_repeats
     desk.got(message(1))
-    assert not desk.core.has_repeats and desk.core.repeats_upto == -1
+    assert not desk.core.has_repeats and desk.cache.repeats_upto == -1
 
 
 def test_a_queue_that_is_not_read_to_the_end_of_its_backlog_says_so_when_nothing_is_found() -> None:
@@ -573,7 +572,7 @@ def test_a_reader_rests_while_a_read_is_out_and_nothing_else_is_to_be_done() -> 
     assert desk.core.rests(100.0)
     desk.got(message(1))
     assert desk.core.rests(100.1) and not desk.core.rests(100.2), "it looks what is done"
-    desk.cache.unpin(0)
+    release(desk.cache, 0)
     assert kinds(desk.wait(0.2)) == [Ack]
     assert not desk.core.rests(100.2 + OPTIONS.call_limit_s), "its acknowledgement is late"
     desk.step(Acked(1))
@@ -670,13 +669,13 @@ def test_each_stop_for_a_full_cache_is_counted_with_its_time() -> None:
     desk.step(Progressed())
     assert stops(desk) == (1, 1.5)
     for index in range(4):
-        desk.cache.unpin(index)
+        release(desk.cache, index)
     desk.step(Progressed())
     desk.now_s += 2.0
     assert stops(desk) == (1, 1.5), "it is read"
     desk.got(*[message(seq) for seq in range(5, 10)])
     assert stops(desk) == (2, 1.5)
-    desk.cache.unpin(4)
+    release(desk.cache, 4)
     desk.now_s += 1.0
     desk.step(Progressed())
     assert stops(desk) == (2, 2.5), "what waited has taken the room"
@@ -707,6 +706,6 @@ def test_what_waits_for_more_room_than_there_is_stops_reading_too() -> None:
     actions = desk.got(message(1), message(2, 40))
     assert not [action for action in actions if isinstance(action, Read)]
     assert desk.cache.room()[0] == 39 and stops(desk) == (1, 0.0)
-    desk.cache.unpin(0)
+    release(desk.cache, 0)
     desk.step(Progressed())
     assert desk.seqs() == [1, 2] and stops(desk) == (1, 0.0)

@@ -25,7 +25,7 @@ def reason(state: DeliveryState, seat: dict[str, Any], one: dict[str, Any], **of
     options = SimpleNamespace(handler_timeout_s=20.0)
     facts = {"held": "", "is_paused": False, **one}
     subscriber: Any = SimpleNamespace(
-        delivery=delivery, grain_type="Ledger", grain_key="eu", options=options, **facts
+        work=delivery, grain_type="Ledger", grain_key="eu", options=options, **facts
     )
     return reason_of(subscriber, Seat(NOW_S, 0, 1, **seat))
 

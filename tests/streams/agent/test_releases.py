@@ -12,6 +12,8 @@ from tests.conditions import spin, until
 from tests.contract.adapters import tags
 from tests.contract.adapters.tags import LeasedQueues, LeasingBroker
 from tests.streams.agent import stepping
+from tests.streams.agent.caches import cache_with, cursor_at, release, release_all
+from tests.streams.agent.cursors import append
 from tests.streams.agent.stepping import RAISED, A
 
 from millstream.balancers import DeploymentBalancer
@@ -34,15 +36,16 @@ from millstream.streams import (
     subscribe,
 )
 from millstream.streams.agent.agent import PullingAgent
+from millstream.streams.agent.cache.lagging import Laggards
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.delivery.delivery import Delivery, DeliveryState
+from millstream.streams.agent.delivery.delivery import Delivery
 from millstream.streams.agent.delivery.steps import (
+    DeliveryState,
     GiveUp,
     HandBack,
     Progress,
     WaitUntil,
 )
-from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.reading.reader import ReaderCore
 from millstream.streams.agent.reading.settling import RELEASES_MAX
 from millstream.streams.agent.reading.steps import (
@@ -82,7 +85,7 @@ class Desk:
     def __init__(self, capabilities: frozenset[Capability] = SINGLE) -> None:
         options = StreamOptions(cache=CacheLimits(events_max=2), read_retry_s=1.0)
         self.cache = QueueCache(options.cache, notes="all", gives_back=True)
-        book = BehindBook(self.cache, is_used=False)
+        book = Laggards(self.cache, is_used=False)
         self.core = ReaderCore(self.cache, book, options, capabilities, where="p: q", after=None)
         self.now_s = 0.0
         self.step(Tick())
@@ -162,8 +165,8 @@ def test_what_is_given_back_is_neither_extended_nor_acknowledged() -> None:
     desk = Desk()
     desk.got(message(1), message(2))
     desk.cache.disown([Token(1, 1)])
-    desk.cache.unpin(0)
-    desk.cache.unpin(1)
+    release(desk.cache, 0)
+    release(desk.cache, 1)
     desk.step(Returned([Token(1, 1)], 0.0, True))
     desk.now_s = 1.0
     assert desk.step(Released(1)) == [Ack(None, [Token(1, 2)])]
@@ -173,9 +176,9 @@ def test_what_is_given_back_is_neither_extended_nor_acknowledged() -> None:
 def test_the_end_settles_what_was_not_settled() -> None:
     desk = Desk()
     desk.got(message(1), message(2))
-    desk.cache.unpin(1)
+    release(desk.cache, 1)
     desk.cache.disown([Token(1, 1)])
-    desk.cache.unpin(0)
+    release(desk.cache, 0)
     desk.step(Returned([Token(1, 1)], 3.0, True))
     ack, releases = desk.core.last()
     assert ack == Ack(None, [Token(1, 2)])
@@ -190,11 +193,10 @@ def delivery_of(
 ) -> tuple[QueueCache, Delivery]:
     cache = QueueCache(CacheLimits(), notes="all", gives_back=goes_back)
     for one in messages:
-        cache.slot(cache.append(one)).goes_back = goes_back
+        append(cache, one).goes_back = goes_back
     options = DeliveryOptions(retries=retries, backoff=Backoff(4.0, 2, 100.0))
-    delivery = Delivery(cache, A, options, at=0)
-    for index in range(len(messages)):
-        cache.unpin(index)
+    delivery = Delivery(cursor_at(cache, 0), options)
+    release_all(cache)
     return cache, delivery
 
 
@@ -242,7 +244,6 @@ def test_what_failed_goes_back_with_its_wait_and_what_is_behind_it_goes_on() -> 
     cache.disown([back.token])
     send(delivery, 1)
     delivery.step(Progress(1, None, 0.0, 0.0))
-    cache.purge()
     assert cache.take_done() == [Token(1, 2)]
 
 
@@ -254,19 +255,16 @@ def test_the_last_attempt_does_not_go_back() -> None:
 
 
 def test_what_is_cut_off_is_neither_held_nor_done() -> None:
-    cache = QueueCache(CacheLimits(), notes="all")
-    for number in range(1, 5):
-        cache.append(message(number))
-    cursor = cache.open_cursor(A, 0)
-    for index in range(4):
-        cache.unpin(index)
-    assert cache.cut(A, 1) == [Token(1, 3), Token(1, 4)]
+    cache = cache_with(*map(message, range(1, 5)), notes="all")
+    cursor = cursor_at(cache, 0)
+    release_all(cache)
+    assert cache.cut(A, 1, lambda: None) == [Token(1, 3), Token(1, 4)]
     cache.check()
     assert cache.events == 2 and cursor.index_at(1) == 1
-    assert cursor.advance(2) is None
-    cache.purge()
+    cursor.done(2)
+    assert cursor.is_drained
     cache.check()
-    assert cache.take_done() == [Token(1, 1), Token(1, 2)] and cache.cut(A, -1) == []
+    assert cache.take_done() == [Token(1, 1), Token(1, 2)] and cache.cut(A, -1, lambda: None) == []
 
 
 # -- in a cluster

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from tests.streams.agent.caches import release
+from tests.streams.agent.cursors import append
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
 from millstream.streams.agent.cache.queue_cache import QueueCache
@@ -26,17 +28,14 @@ class Desk:
 
     def comes(self, *streams: StreamId) -> list[StreamId]:
         """One event of each of these; who is asked to fall behind."""
-        messages = []
+        slots = []
         for stream in streams:
             self.seq += 1
-            messages.append(QueueMessage(stream, Token(1, self.seq), [b"x"]))
-            self.cache.append(messages[-1])
-        return [one.stream for one in self.relief.taken(messages)]
+            slots.append(append(self.cache, QueueMessage(stream, Token(1, self.seq), [b"x"])))
+        return [one.stream for one in self.relief.taken(slots)]
 
     def done(self, *indices: int) -> None:
-        for index in indices:
-            self.cache.unpin(index)
-        self.cache.purge()
+        release(self.cache, *indices)
 
     def asks(
         self, now_s: float, *, is_reading: bool = False, has_waiting: bool = False

@@ -6,15 +6,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.streams.agent.cursors import add
 
 from millstream.streams import DeliveryOptions, StreamId, Token
 from millstream.streams.agent.audience.newcomers import Newcomers
 from millstream.streams.agent.audience.sent_before import SENT_MAX, SentBefore
 from millstream.streams.agent.audience.stream_entry import StreamEntry
+from millstream.streams.agent.cache.lagging import UNKNOWN, Laggards
 from millstream.streams.agent.cache.limits import CacheLimits
+from millstream.streams.agent.cache.positions import LAST_INDEX
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.subscriber import Subscriber, upto
-from millstream.streams.agent.lagging.book import INDEX_MAX, UNKNOWN, BehindBook
 from millstream.streams.api.subscription_rows import SubscriptionRow
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.message import QueueMessage
@@ -35,13 +37,13 @@ FAR = Token(9, 9)
 class Place:
     def __init__(self) -> None:
         self.cache = QueueCache(CacheLimits(), None)
-        self.behind = BehindBook(self.cache, is_used=True)
+        self.behind = Laggards(self.cache, is_used=True)
         self.entry = StreamEntry()
 
     def has(self, name: str, undone: Token | None, sent: Token | None) -> Subscriber:
         row = SubscriptionRow(name, "Reader", "r", "_on", False, "next")
         made = Newcomers(DeliveryOptions()).explicit(row, STREAM)
-        delivery: Any = None if undone is None else SimpleNamespace(next_token=undone)
+        delivery: Any = None if undone is None else SimpleNamespace(undone_token=undone)
         made.delivery, made.sent_upto = delivery, sent
         self.entry.subscribers[name] = made
         return made
@@ -112,15 +114,15 @@ def test_what_nobody_has_taken_is_told_while_it_is_behind_the_frontier(who: str)
     place, left = Place(), SentAt(*STREAM, "one", Token(1, 5))
     place.behind.restore(BehindAt(*STREAM, who, Token(1, 5)), Token(1, 9), may_repeat=False)
     assert place.told(left, frontier=Token(1, 9)) == [("one", Token(1, 5))]
-    place.behind.get((STREAM, who)).end()  # type: ignore[union-attr]
+    place.behind.get((STREAM, who)).close()  # type: ignore[union-attr]
     assert place.told(left, frontier=Token(1, 9)) == []
 
 
 def test_all_of_one_that_goes_back_may_have_been_delivered() -> None:
     place = Place()
-    place.cache.unpin(place.cache.append(QueueMessage(STREAM, Token(1, 9), [b"x"])))
+    add(place.cache, QueueMessage(STREAM, Token(1, 9), [b"x"]))
     place.behind.begin((STREAM, "back"), Token(1, 2))
-    assert place.told() == [("back", Token(1, 9, INDEX_MAX))]
+    assert place.told() == [("back", Token(1, 9, LAST_INDEX))]
 
 
 @pytest.mark.parametrize("why", ["who hears is not known", "too many"])
@@ -161,7 +163,7 @@ def test_one_that_may_have_been_sent_a_backlog_and_was_sent_less_of_it_here_is_t
     behind = BehindAt(*STREAM, "slow", Token(1, 5))
     place.behind.restore(behind, Token(1, 20), may_repeat=True)
     place.has("slow", Token(1, 5), Token(1, 5, 2))
-    upto = Token(1, 20, INDEX_MAX)
+    upto = Token(1, 20, LAST_INDEX)
     assert place.told() == [("slow", upto)]
     twice = [SentAt(*STREAM, "slow", upto), SentAt(*STREAM, "slow", Token(1, 5, 2))]
     assert SentBefore(twice).take((STREAM, "slow")) == upto

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
+from tests.streams.agent.caches import release
 
 from millstream.runtime.extending import Backoff
 from millstream.streams import (
@@ -17,8 +18,8 @@ from millstream.streams import (
     StreamOptions,
     Token,
 )
+from millstream.streams.agent.cache.lagging import Laggards
 from millstream.streams.agent.cache.queue_cache import Notes, QueueCache
-from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.reading.settling import RELEASES_MAX, Settling
 from millstream.streams.agent.reading.steps import Ack, Extend, Extended, Release
 
@@ -43,7 +44,7 @@ class Desk:
 
     def __init__(self, capabilities: frozenset[Capability] = LOG, *, notes: Notes = "none") -> None:
         self.cache = QueueCache(CacheLimits(), notes=notes)
-        self.book = BehindBook(self.cache, is_used=True)
+        self.book = Laggards(self.cache, is_used=True)
         self.settling = Settling(
             self.cache, self.book, OPTIONS, capabilities, Backoff(2.0, 2, 8.0), 0.0
         )
@@ -52,13 +53,14 @@ class Desk:
         messages = [
             QueueMessage(A if seq % 2 else B, token(seq), [b"x"], lease_s=lease_s) for seq in seqs
         ]
-        self.settling.taken(messages, now_s)
+        if self.settling.leases is not None:
+            self.settling.leases.taken(messages, now_s)
         for one in messages:
             self.cache.append(one)
 
     def done(self, *seqs: int) -> None:
         for seq in seqs:
-            self.cache.unpin(seq - 1)
+            release(self.cache, seq - 1)
 
     def ask(self, now_s: float) -> Sequence[Ack | Extend | Release]:
         calls = self.settling.ask(now_s)
@@ -93,7 +95,6 @@ def test_what_is_done_is_acknowledged_in_a_row_one_by_one_or_both(
     desk.comes(1, 2, 3, 4, 5)
     for seq in (1, 2, 4):
         desk.done(seq)
-        desk.cache.purge()
     (ack,) = desk.ask(1.0)
     assert isinstance(ack, Ack) and (ack.upto, list(ack.also)) == (upto, also)
 
@@ -103,7 +104,6 @@ def test_what_lies_in_the_row_is_not_named_by_itself_where_tokens_tell() -> None
         desk = Desk(capabilities, notes="out_of_turn")
         desk.comes(1, 2, 3)
         desk.done(2)
-        desk.cache.purge()
         desk.done(1)
         assert desk.ask(1.0) == (Ack(token(2), also),)
 
@@ -167,7 +167,6 @@ def test_an_acknowledgement_without_a_row_leaves_what_the_provider_knows() -> No
     desk.acks(1.0)
     desk.book.begin((A, "x"), token(9))
     desk.done(2)
-    desk.cache.purge()
     assert desk.ask(2.0) == (Ack(None, [token(2)]),)
     desk.settling.acked(2.0)
     assert desk.settling.acked_upto == token(1)

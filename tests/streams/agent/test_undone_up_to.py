@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pytest
 
 from millstream.streams import StreamId, Token
+from millstream.streams.agent.cache.lagging import Laggards
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.lagging.book import BehindBook
-from millstream.streams.agent.lagging.done_before import DoneBefore
-from millstream.streams.agent.lagging.standing import Standing
-from millstream.streams.agent.lagging.wary import Wary
+from millstream.streams.agent.progress.done_before import DoneBefore
+from millstream.streams.agent.progress.standing import Standing
+from millstream.streams.agent.progress.wary import Wary
 from millstream.streams.ownership.record import BehindAt, Progress, SentAt
 
 BARRIER = Token(1, 10)
@@ -38,7 +38,7 @@ class Undone:
 
 def standing(progress: Progress | None = None) -> Standing:
     cache = QueueCache(CacheLimits(), None, notes="none")
-    behind = BehindBook(cache, is_used=True)
+    behind = Laggards(cache, is_used=True)
     return Standing(
         behind,
         DoneBefore(()),

@@ -14,6 +14,7 @@ from millstream.runtime import Grain, Silo
 from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace
 from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.agent.audience.spreading import AT_ONCE
+from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.delivery.dispatch import Dispatch
 from millstream.streams.agent.delivery.subscriber import Subscriber
 
@@ -41,12 +42,12 @@ class Offers:
         self.most = self._now = 0
         offer = Dispatch.offer
 
-        def counted(dispatch: Dispatch, subscriber: Subscriber, index: int) -> None:
+        def counted(dispatch: Dispatch, subscriber: Subscriber, slot: Slot) -> None:
             if not self._now:
                 asyncio.get_running_loop().call_soon(self._next)
             self._now += 1
             self.most = max(self.most, self._now)
-            offer(dispatch, subscriber, index)
+            offer(dispatch, subscriber, slot)
 
         monkeypatch.setattr(Dispatch, "offer", counted)
 

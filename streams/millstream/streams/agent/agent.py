@@ -20,19 +20,19 @@ from millstream.runtime import QueueUnavailable
 from millstream.streams.api.subscription_rows import HERE, SubscriptionRow, time_of
 from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.identity import QueueId, StreamId
-from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.queue import QueueReader, QueueReceiver, Rewinds
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import Progress
 
 from .audience.newcomers import Newcomers
+from .cache.lagging import Laggards
+from .cache.lane import Slot
 from .delivery.dispatch import Dispatch
 from .findings import QueueFindings
-from .lagging.book import BehindBook
-from .lagging.done_before import DoneBefore
-from .lagging.wary import Wary
 from .losses import Loss, Losses
 from .parts import AgentParts, cache_for, standing_of
+from .progress.done_before import DoneBefore
+from .progress.wary import Wary
 from .reading.alarm import Alarm
 from .reading.catching_up import CatchUp
 from .reading.passage import Crossing
@@ -109,14 +109,13 @@ class PullingAgent(SeenAgent):
         self.has_positions = has_positions(parts.capabilities)
         after = progress.frontier if self.has_positions else None
         self.cache = cache_for(options, parts.capabilities, after)
-        self.behind = BehindBook(self.cache, is_used=Capability.REWIND in parts.capabilities)
+        self.behind = Laggards(self.cache, is_used=Capability.REWIND in parts.capabilities)
         self.behind.take_over(progress, after, may_repeat=may_repeat)
         self._wary = Wary(progress, is_used=self.has_positions)
         self._losses = Losses(progress.lost, parts.clock.wall_s(), is_noted=self.has_positions)
         self.dispatch = Dispatch(
             self,
             parts.outlet,
-            self.cache,
             self.behind,
             parts.give_ups,
             parts.fates,
@@ -314,11 +313,12 @@ class PullingAgent(SeenAgent):
     def _act(self, action: Action) -> None:
         match action:
             case Offer():
-                self._offer(action.messages, action.first)
+                self._offer(action.slots)
             case Read():
                 if self._receiving is not None:
                     self._receiving.read(action.events, action.size_bytes, action.wait_s)
-                self._forget_idle_streams()
+                if (now_s := self._clock.now()) >= self._forget_at_s:
+                    self._forget_idle_streams(now_s)
             case Ack():
                 if self._receiving is not None:
                     self._receiving.ack(action.upto, action.also)
@@ -339,7 +339,7 @@ class PullingAgent(SeenAgent):
                 if self._receiving is not None:
                     self._receiving.discard()
             case Relieve():
-                self.subscribers.relieve(action.stream, self.repeats_upto)
+                self.subscribers.relieve(action.stream)
             case Forget():
                 self.cache.forget(self.subscribers.let_go)
                 self._given_up.clear()
@@ -376,14 +376,16 @@ class PullingAgent(SeenAgent):
         )
         self._receiving.open(action.after)
 
-    def _offer(self, messages: Sequence[QueueMessage], first: int) -> None:
-        if messages[-1].token.era > self._crossing.era:
-            self.subscribers.enter(messages, first)
+    def _offer(self, slots: Sequence[Slot]) -> None:
+        left = self.cache.left
+        if slots[-1].message.token.era > self._crossing.era:
+            self.subscribers.enter(slots)
         else:
-            for index, message in enumerate(messages, first):
-                self.subscribers.route(message, index)
+            for slot in slots:
+                self.subscribers.route(slot)
         self.dispatch.pump()
-        self.progressed()
+        if self.cache.left != left:  # no subscription waits for some of them
+            self.progressed()
 
     def undone_up_to(self, token: Token) -> frozenset[StreamId] | None:
         """Streams of which something up to a message may come again; None: not known, or many."""
@@ -443,7 +445,8 @@ class PullingAgent(SeenAgent):
 
     def progressed(self) -> None:
         """A delivery moved: there may be room, and something to acknowledge."""
-        self._standing.look()
+        if self._standing.waiters:
+            self._standing.look()
         if self._wary.is_on:
             self._be_wary()
         if not self._core.rests(self._clock.now()):
@@ -451,7 +454,9 @@ class PullingAgent(SeenAgent):
 
     def _be_wary(self) -> None:
         """Until all is done that the former owners may have had, or enough of it."""
-        has_backlog = self._core.has_repeats or self.subscribers.has_backlog(self.repeats_upto)
+        has_backlog = self._core.has_repeats or self.subscribers.has_backlog(
+            self.cache.repeats_upto
+        )
         if self._wary.is_tired or not has_backlog:
             self._wary.end()
             self._changed(self.queue)
@@ -481,12 +486,11 @@ class PullingAgent(SeenAgent):
         """The owner should decide anew."""
         self._changed(self.queue)
 
-    def _forget_idle_streams(self) -> None:
+    def _forget_idle_streams(self, now_s: float) -> None:
         """Now and then, as it looks at each stream."""
-        now_s, idle_s = self._clock.now(), self._options.stream_idle_s
-        if now_s >= self._forget_at_s:
-            self._forget_at_s = now_s + idle_s / FORGETS_PER_IDLE_TIME
-            self.subscribers.forget_idle(now_s - idle_s)
+        idle_s = self._options.stream_idle_s
+        self._forget_at_s = now_s + idle_s / FORGETS_PER_IDLE_TIME
+        self.subscribers.forget_idle(now_s - idle_s)
 
     async def measure(self) -> None:
         """Ask the provider how much is not read yet, if it can tell."""

@@ -12,7 +12,7 @@ from millstream.runtime.extending import Clock, LineBudget, shown
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.token import Token
 
-from .lagging.behind import Behind
+from .cache.cursor import Cursor
 from .reading.steps import Gap
 
 __all__ = ["QueueFindings"]
@@ -51,7 +51,7 @@ class QueueFindings:
             extra=self._extra,
         )
 
-    def gone(self, behind: Behind, wanted: Token, first: Token) -> None:
+    def gone(self, behind: Cursor, wanted: Token, first: Token) -> None:
         """A subscription that is behind needed what the provider has no more."""
         self.gap_count += 1
         text = "%s: events of %s from %s on, before %s, are gone: %s goes on without them"
@@ -59,7 +59,7 @@ class QueueFindings:
         names = shown(str(stream)), wanted, first, shown(subscription)
         log.error(text, self._where, *names, extra=self._extra)
 
-    def begins_ahead(self, behind: Behind, start: Token, last: Token | None) -> None:
+    def begins_ahead(self, behind: Cursor, start: Token, last: Token | None) -> None:
         """A subscription was to begin where the queue has not come to."""
         text = "%s: %s was to begin at %s, and the queue ends at %s: it begins with the next event"
         log.warning(text, self._where, shown(behind.key[1]), start, last, extra=self._extra)

@@ -8,6 +8,7 @@ that have done it too.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
@@ -27,34 +28,36 @@ def give_back(
 
     What is being dealt out to very many subscriptions stays.
     """
-    cache.purge()
     fresh: list[Token] = []
     tried: list[Token] = []
     for stream, entry in streams:
         if entry.spread:
             continue
-        last, failed = _let_go(entry, cache, deliveries)
-        for token in cache.cut(stream, last):
+        last = max((s.work.last_out for s in entry.subscribers.values() if s.work), default=-1)
+        failed = _failed(entry, last)
+        for token in cache.cut(stream, last, partial(_let_go, entry, last, cache, deliveries)):
             (tried if token in failed else fresh).append(token)
     both = Returned(fresh), Returned(tried, has_run=True)
     return [one for one in both if one.tokens]
 
 
-def _let_go(
-    entry: StreamEntry, cache: QueueCache, deliveries: Deliveries
-) -> tuple[int, frozenset[Token]]:
-    """Returns the last message that stays, and those that have failed."""
+def _failed(entry: StreamEntry, last: int) -> frozenset[Token]:
+    """The messages behind an index at which a handler has failed."""
+    found: set[Token] = set()
+    for index, one in places(entry):
+        delivery = one.delivery
+        if index > last and delivery is not None and delivery.has_failed:
+            found.add(delivery.message)
+    return frozenset(found)
+
+
+def _let_go(entry: StreamEntry, last: int, cache: QueueCache, deliveries: Deliveries) -> None:
+    """Nothing here holds a message behind an index."""
     cold = entry.cold or ()
     if entry.cold is not None:
         entry.cold = []
-    for _, cold_index in cold:
-        cache.unpin(cold_index)
-    last = max((s.delivery.last_out for s in entry.subscribers.values() if s.delivery), default=-1)
-    failed: set[Token] = set()
+    for slot in cold:
+        cache.release(slot)
     for index, one in list(places(entry)):
-        if index <= last:
-            continue
-        if one.delivery is not None and one.delivery.has_failed:
-            failed.add(cache.slot(index).message.token)
-        deliveries.drop(one)
-    return last, frozenset(failed)
+        if index > last:
+            deliveries.drop(one)

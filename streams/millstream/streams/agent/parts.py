@@ -15,14 +15,14 @@ from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import Progress
 
 from .audience.newcomers import Filters
+from .cache.lagging import Laggards
 from .cache.queue_cache import Notes, QueueCache
 from .delivery.consumer_calls import Outlet
 from .delivery.deaths import Fates
 from .delivery.giving_up import GiveUps
-from .lagging.book import BehindBook
-from .lagging.done_before import DoneBefore
-from .lagging.standing import Noted, Standing
 from .options import StreamOptions
+from .progress.done_before import DoneBefore
+from .progress.standing import Noted, Standing
 from .reading.passage import Passage
 from .reconciling import Stored
 from .subscribers import Known, Subscribers
@@ -72,7 +72,7 @@ def cache_for(
 
 def standing_of(
     parts: AgentParts,
-    behind: BehindBook,
+    behind: Laggards,
     progress: Progress,
     done_before: DoneBefore,
     subscribers: Subscribers,

@@ -9,13 +9,13 @@ from millstream.runtime.extending import Clock
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.token import Token
 
+from .cache.lagging import Laggards
 from .cache.queue_cache import QueueCache
 from .delivery.dispatch import Dispatch
 from .findings import QueueFindings
-from .lagging.book import BehindBook
-from .lagging.standing import Standing
 from .options import StreamOptions
 from .parts import AgentParts
+from .progress.standing import Standing
 from .reading.reader import ReaderCore
 from .reading.receiving import Receiving
 from .reading.steps import ReaderState
@@ -38,7 +38,7 @@ class SeenAgent:
     _parts: AgentParts
     _receiving: Receiving | None
     _standing: Standing
-    behind: BehindBook
+    behind: Laggards
     cache: QueueCache
     dispatch: Dispatch
     findings: QueueFindings
@@ -79,8 +79,7 @@ class SeenAgent:
     @property
     def _has_backlog(self) -> bool:
         """Is there something of which it is not known what former owners have delivered?"""
-        self.cache.purge()
-        return self.cache.base <= self._core.repeats_upto or self._core.has_repeats
+        return self.cache.base <= self.cache.repeats_upto or self._core.has_repeats
 
     @property
     def undone(self) -> int:
@@ -88,7 +87,6 @@ class SeenAgent:
 
         One at least while the backlog that a former owner may have delivered is not in the cache.
         """
-        self.cache.purge()
         events = self.cache.events + self.cache.chained_events
         return events + len(self.behind) + self._core.has_repeats
 
@@ -130,8 +128,3 @@ class SeenAgent:
     def repeats_to(self) -> Token | None:
         """The last message that a former owner can have delivered; None: not known."""
         return self._core.repeats_to
-
-    @property
-    def repeats_upto(self) -> int:
-        """Index of the last message in the cache that a former owner may have delivered."""
-        return self._core.repeats_upto

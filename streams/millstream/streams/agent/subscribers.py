@@ -43,11 +43,12 @@ from .audience.sent_before import SentBefore
 from .audience.spreading import AT_ONCE, spread
 from .audience.stream_entry import StreamEntry, has_backlog, parts, places
 from .audience.whole_stream import follow_few, follow_stream
+from .cache.lagging import UNKNOWN, Laggards
+from .cache.lane import Slot
+from .cache.positions import BEGINNING, before
 from .cache.queue_cache import QueueCache
 from .delivery.subscriber import Deliveries, Subscriber
 from .giving_back import give_back
-from .lagging.behind import BEGINNING, before
-from .lagging.book import UNKNOWN, BehindBook
 from .losses import Loss, Losses
 from .reading.passage import Crossing
 from .reading.steps import Returned
@@ -92,7 +93,7 @@ class Subscribers:
     def __init__(
         self,
         cache: QueueCache,
-        behind: BehindBook,
+        laggards: Laggards,
         deliveries: Deliveries,
         known: Known,
         newcomers: Newcomers,
@@ -108,7 +109,7 @@ class Subscribers:
     ) -> None:
         self._crossing = crossing or Crossing("", None)
         self._cache = cache
-        self._behind = behind
+        self._laggards = laggards
         self._deliveries = deliveries
         self._known = known
         self._newcomers = newcomers
@@ -125,10 +126,11 @@ class Subscribers:
         self._losses = losses or Losses()
         self._sent_before = SentBefore(sent)
 
-    def route(self, message: QueueMessage, index: int) -> None:
+    def route(self, slot: Slot) -> None:
         """Give a message that was just appended to the subscriptions of its stream."""
+        message = slot.message
         if not message.items:  # done by a former owner
-            self._cache.unpin(index)
+            self._cache.release(slot)
             return
         entry = self._streams.get(message.stream)
         if entry is None:
@@ -137,20 +139,21 @@ class Subscribers:
         entry.used_s = self._clock.now()
         if entry.cold is not None:
             if entry.is_parked:
-                self._cache.unpin(index)
+                self._cache.release(slot)
             else:
-                entry.cold.append((message, index))
+                entry.cold.append(slot)
             return
-        self._offer(entry, message, index)
+        self._offer(entry, slot)
 
-    def _offer(self, entry: StreamEntry, message: QueueMessage, index: int) -> None:
+    def _offer(self, entry: StreamEntry, slot: Slot) -> None:
+        message = slot.message
         if entry.starts is not None:
             self._begin(entry, entry.starts, message)
         if entry.spread:
-            entry.spread.append((message, index))  # behind what is not everywhere yet
+            entry.spread.append(slot)  # behind what is not everywhere yet
             return
         if len(entry.subscribers) > AT_ONCE:
-            waiting = entry.spread = deque([(message, index)])
+            waiting = entry.spread = deque([slot])
             giving = spread(entry, waiting, self._cache, self._deliveries, self._progressed)
             entry.spreading = self._tasks.start(giving)
             return
@@ -158,10 +161,10 @@ class Subscribers:
             self._cache.unheard_count += len(message.items)
             self._cache.unheard[message.stream] = message.token.era
         if message.attempt and self._cache.gives_back:
-            self._cache.slot(index).goes_back = len(entry.subscribers) == 1
+            slot.goes_back = len(entry.subscribers) == 1
         for subscriber in entry.subscribers.values():
-            self._deliveries.offer(subscriber, index)
-        self._cache.unpin(index)
+            self._deliveries.offer(subscriber, slot)
+        self._cache.release(slot)
 
     def _begin(self, entry: StreamEntry, starts: Starts, message: QueueMessage) -> None:
         """Who waits for a token that lies ahead of the queue begins with this message."""
@@ -182,7 +185,7 @@ class Subscribers:
             entry.moved_era, held = era, None
         if held is None:
             entry.cold = []
-            entry.is_parked = self._behind.get((stream, UNKNOWN)) is not None
+            entry.is_parked = self._laggards.get((stream, UNKNOWN)) is not None
             self._ask_soon(stream, entry)
         entry.holds.update((row.id, held_as(row)) for row in held or ())
         if held is not None:
@@ -191,7 +194,7 @@ class Subscribers:
         for subscriber in entry.subscribers.values():
             self._tell_losses(stream, subscriber)
         if held is not None:
-            self._behind.keep_only(stream, entry.subscribers)
+            self._laggards.keep_only(stream, entry.subscribers)
         return entry
 
     def _tell_losses(self, stream: StreamId, subscriber: Subscriber) -> None:
@@ -205,12 +208,12 @@ class Subscribers:
         for subscriber in self._everyone():
             subscriber.lose(loss)
 
-    def enter(self, messages: Sequence[QueueMessage], first: int) -> None:
+    def enter(self, slots: Sequence[Slot]) -> None:
         """Route messages of which some are of a later era: streams may have come from elsewhere."""
-        for index, message in enumerate(messages, first):
-            if message.token.era > self._crossing.era:
-                self._enter(message.token.era)
-            self.route(message, index)
+        for slot in slots:
+            if slot.message.token.era > self._crossing.era:
+                self._enter(slot.message.token.era)
+            self.route(slot)
 
     def _enter(self, era: int) -> None:
         self._crossing.era = era
@@ -238,26 +241,25 @@ class Subscribers:
             if stream not in self._streams:
                 self._meet(stream)
 
-    def relieve(self, stream: StreamId, repeats_upto: int) -> None:
+    def relieve(self, stream: StreamId) -> None:
         """Whoever is slowest on a stream holds nothing in the cache any more."""
         entry = self._streams.get(stream)
-        if entry is None or not self._behind.has_place:
+        if entry is None or not self._laggards.has_place:
             return
-        self._behind.let_go(stream)
+        self._laggards.let_go(stream)
         if entry.cold:
-            may_repeat = entry.cold[0][1] <= repeats_upto
-            self._behind.park_unknown(stream, entry.cold[0][1], may_repeat=may_repeat)
+            may_repeat = entry.cold[0].index <= self._cache.repeats_upto
+            self._laggards.park_unknown(stream, entry.cold[0], may_repeat=may_repeat)
             self._park_cold(entry, entry.cold)
         for index, subscriber in sorted(places(entry), key=lambda one: one[0]):
-            self._cache.purge()
             if index <= self._cache.first_of(stream) or self._cache.is_crowded(stream):
                 self._deliveries.fall_behind(subscriber)
 
-    def _park_cold(self, entry: StreamEntry, cold: Sequence[tuple[QueueMessage, int]]) -> None:
+    def _park_cold(self, entry: StreamEntry, cold: Sequence[Slot]) -> None:
         """What waits for its subscriptions to be known is read anew for them."""
         entry.cold, entry.is_parked = [], True
-        for _, index in cold:
-            self._cache.unpin(index)
+        for slot in cold:
+            self._cache.release(slot)
 
     def follow_implicit(self) -> None:
         """Other implicit subscriptions hold now: a new one sees what is routed from here on."""
@@ -373,12 +375,12 @@ class Subscribers:
 
     def _restore(self, stream: StreamId, entry: StreamEntry) -> None:
         """All are known: those that are behind go on there."""
-        if self._behind.of(stream):
+        if self._laggards.of(stream):
             for subscriber in entry.subscribers.values():
                 self._deliveries.restore(subscriber)
         entry.detached.clear()
         entry.is_parked = False
-        self._behind.keep_only(stream, entry.subscribers)
+        self._laggards.keep_only(stream, entry.subscribers)
 
     def _obtain(
         self, stream: StreamId, entry: StreamEntry, row: SubscriptionRow
@@ -404,8 +406,8 @@ class Subscribers:
 
     def _offer_cold(self, entry: StreamEntry) -> None:
         cold, entry.cold = entry.cold or [], None
-        for message, index in cold:
-            self._offer(entry, message, index)
+        for slot in cold:
+            self._offer(entry, slot)
 
     def attach(self, stream: StreamId, row: SubscriptionRow) -> None:
         """A subscription was made or resumed: from here on it sees the stream's events."""
@@ -439,9 +441,9 @@ class Subscribers:
             self._go_back(entry, subscriber, row.start)
 
     def _skip(self, subscriber: Subscriber, entry: StreamEntry) -> None:
-        behind = self._behind.get(subscriber.key)
-        if behind is not None and subscriber.delivery is None:
-            behind.end()  # with a former owner
+        cursor = self._laggards.get(subscriber.key)
+        if cursor is not None and subscriber.work is None:
+            cursor.close()  # it lagged with a former owner
         if entry.newest is not None:
             self._deliveries.move(subscriber, entry.newest)
         else:
@@ -450,7 +452,7 @@ class Subscribers:
 
     def _go_back(self, entry: StreamEntry, subscriber: Subscriber, start: str) -> None:
         token = BEGINNING if start == "earliest" else Token.parse(start)
-        if self._behind.is_used:
+        if self._laggards.is_used:
             self._deliveries.begin(subscriber, token)
         elif start == "earliest":
             self._deliveries.move(subscriber, None)
@@ -497,8 +499,8 @@ class Subscribers:
     def let_go(self) -> None:
         """Hold none of the messages that were routed; what is out ends without consequence."""
         for entry in self._streams.values():
-            for index in entry.let_go():
-                self._cache.unpin(index)
+            for slot in entry.let_go():
+                self._cache.release(slot)
             for subscriber in entry.subscribers.values():
                 self._deliveries.drop(subscriber)
 
@@ -524,13 +526,13 @@ class Subscribers:
             for manual in filter(lambda one: one.is_manual, entry.subscribers.values()):
                 self._deliveries.fall_behind(manual)  # what it was delivered is noted there
             for _, subscriber in list(places(entry)):
-                if is_shared or (subscriber.delivery and subscriber.delivery.is_within):
+                if is_shared or (subscriber.work and subscriber.work.is_within):
                     self._deliveries.fall_behind(subscriber)
 
     def sent(self, frontier: Token | None) -> tuple[SentAt, ...] | None:
         """What was delivered and comes again, once it was handed over; None: it is not known."""
         newest = self._cache.newest
-        return self._sent_before.told(self._streams.values(), self._behind, frontier, newest)
+        return self._sent_before.told(self._streams.values(), self._laggards, frontier, newest)
 
     def of(self, stream: StreamId) -> Sequence[Subscriber] | None:
         """The subscriptions of a stream; None: it had no event lately, or they are asked for."""
@@ -539,9 +541,9 @@ class Subscribers:
 
     def has_tried(self) -> bool:
         """Was something delivered that is not done? Cost: O(subscriptions known)."""
-        is_noted = self._behind.has_place  # what was delivered to those who acknowledge by hand
+        is_noted = self._laggards.has_place  # what was delivered to those who acknowledge by hand
         asked = (one for one in self._everyone() if not (one.is_manual and is_noted))
-        has_left = bool(self._sent_before.left(self._cache.acked_upto(), self._behind))
+        has_left = bool(self._sent_before.left(self._cache.acked_upto(), self._laggards))
         return has_left or any(one.has_tried or one.unacked for one in asked)
 
     @property
@@ -559,13 +561,13 @@ class Subscribers:
             if entry.cold is not None and (entry.cold or entry.is_parked):
                 yield PieceOfWork(name, "", "cold", partial(self.waits_for, stream), entry.dump)
             if entry.spread:
-                at = entry.spread[0][1]
+                at = entry.spread[0].index
                 yield PieceOfWork(name, "", at, partial(self.waits_for, stream), entry.dump)
             for one in list(entry.subscribers.values()):
-                if one.delivery is not None:
+                if (delivery := one.work) is not None:
                     reason = partial(self.reason_of, one)
                     dump = partial(self._deliveries.dump_of, one)
-                    yield PieceOfWork(name, one.id, one.delivery.place, reason, dump)
+                    yield PieceOfWork(name, one.id, delivery.place, reason, dump)
 
     def reason_of(self, one: Subscriber) -> str:
         """What a subscription waits for; empty: it has no work, or nothing is known."""

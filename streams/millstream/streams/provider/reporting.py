@@ -174,7 +174,6 @@ class StreamReports:
 def queue_report(agent: PullingAgent, silo: str, clock: Clock) -> QueueReport:
     """One queue, as its agent sees it; the backlog is that of the last `measure`."""
     cache, limits = agent.cache, agent.options.cache
-    cache.purge()
     return QueueReport(
         agent.queue,
         silo,
@@ -209,7 +208,7 @@ def lagging_stream(agent: PullingAgent, stream: StreamId, services: SiloServices
     """One stream, by the subscription that is furthest behind."""
     known = agent.subscribers.of(stream)
     reason = agent.subscribers.waits_for(stream)
-    ones = [one for one in known or () if one.delivery is not None]
+    ones = [one for one in known or () if one.work is not None]
     reports = [subscription_report(one, agent, services.clock) for one in ones]
     worst = max(reports, key=lambda one: (one.still_s, one.lag_s, one.lag_events), default=None)
     reason = reason or ("" if worst is None else worst.reason)
@@ -222,7 +221,7 @@ def holder_report(agent: PullingAgent, clock: Clock) -> HolderReport | None:
     if oldest is None:
         return None
     for one in agent.subscribers.of(oldest.stream) or ():
-        token = None if one.delivery is None else one.delivery.next_token
+        token = None if one.work is None else one.work.next_token
         if token is not None and token[:2] == oldest.token[:2]:
             return HolderReport(oldest.stream, subscription_report(one, agent, clock))
     return HolderReport(oldest.stream)
@@ -230,7 +229,7 @@ def holder_report(agent: PullingAgent, clock: Clock) -> HolderReport | None:
 
 def subscription_report(one: Subscriber, agent: PullingAgent, clock: Clock) -> SubscriptionReport:
     """One subscription."""
-    grain, delivery = f"{one.grain_type}/{one.grain_key}", one.delivery
+    grain, delivery = f"{one.grain_type}/{one.grain_key}", one.work
     if delivery is None:
         return SubscriptionReport(
             one.id,

@@ -164,7 +164,6 @@ def target_of(provider: str) -> str:
 
 def agent_stats(agent: PullingAgent, now_s: float) -> QueueStats:
     """One queue; its backlog is that of the last `measure`."""
-    agent.cache.purge()
     return QueueStats(
         agent.queue,
         agent.epoch,

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.positions import SubscriptionKey
 from millstream.streams.agent.delivery.subscriber import Subscriber
-from millstream.streams.agent.lagging.behind import SubscriptionKey
-from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import SentAt
 
@@ -37,7 +37,7 @@ class SentBefore:
     def told(
         self,
         entries: Iterable[StreamEntry],
-        behind: BehindBook,
+        behind: Laggards,
         frontier: Token | None,
         newest: Token | None,
     ) -> tuple[SentAt, ...] | None:
@@ -57,7 +57,7 @@ class SentBefore:
             return None
         return tuple(SentAt(*stream, one, upto) for (stream, one), upto in highest.items())
 
-    def left(self, frontier: Token | None, behind: BehindBook) -> list[SentAt]:
+    def left(self, frontier: Token | None, behind: Laggards) -> list[SentAt]:
         """Those that nobody has taken, and that may come again: to who is behind, the frontier may
         be past it."""
         return [
@@ -83,7 +83,7 @@ def _highest(sent: Iterable[SentAt]) -> dict[SubscriptionKey, Token]:
 
 
 def _sent_of(
-    subscribers: Sequence[Subscriber], behind: BehindBook, newest: Token | None
+    subscribers: Sequence[Subscriber], behind: Laggards, newest: Token | None
 ) -> Iterator[SentAt]:
     """What the subscriptions of one stream were delivered of that which comes again to them.
 

@@ -10,9 +10,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.subscriber import Deliveries
-from millstream.streams.contracts.message import QueueMessage
 
 from .stream_entry import StreamEntry, parts
 
@@ -24,23 +24,23 @@ AT_ONCE = 100
 
 async def spread(
     entry: StreamEntry,
-    waiting: deque[tuple[QueueMessage, int]],
+    waiting: deque[Slot],
     cache: QueueCache,
     deliveries: Deliveries,
     progressed: Callable[[], None],
 ) -> None:
     """Until all that waits was given to everyone, or let go."""
     while waiting:
-        _, index = waiting[0]
+        slot = waiting[0]
         for part in parts(list(entry.subscribers.values()), AT_ONCE):
             for subscriber in part:
                 if entry.subscribers.get(subscriber.id) is subscriber:
-                    deliveries.offer(subscriber, index)
+                    deliveries.offer(subscriber, slot)
             deliveries.pump()
             await asyncio.sleep(0)
             if entry.spread is not waiting:
                 return  # they were let go
         waiting.popleft()
-        cache.unpin(index)
+        cache.release(slot)
     entry.spread = None
     progressed()

@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
+from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.delivery.delivery import Delivery
 from millstream.streams.agent.delivery.steps import DeliveryState
 from millstream.streams.agent.delivery.subscriber import Subscriber
 from millstream.streams.agent.losses import Losses
 from millstream.streams.agent.starts import Starts
 from millstream.streams.api.subscription_rows import WHOLE_STREAM, Held
-from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
 __all__ = ["StreamEntry", "has_backlog", "parts", "places"]
@@ -46,11 +46,11 @@ class StreamEntry:
 
     def __init__(self) -> None:
         self.subscribers: dict[str, Subscriber] = {}
-        self.cold: list[tuple[QueueMessage, int]] | None = None
+        self.cold: list[Slot] | None = None
         self.is_parked = False  # while it is cold: its messages are read anew
         self.detached: dict[str, None] = {}  # while it is cold: the answer may be older
         self.holds: dict[str, Held] = {}  # what was told of subscriptions, and of all of them
-        self.spread: deque[tuple[QueueMessage, int]] | None = None  # being given to very many
+        self.spread: deque[Slot] | None = None  # being given to very many
         self.spreading: asyncio.Task[None] | None = None  # which does that
         self.asking = ""  # what a cold stream waits for, in words
         self.starts: Starts | None = None  # once somebody waits for a token
@@ -77,7 +77,7 @@ class StreamEntry:
     @property
     def has_deliveries(self) -> bool:
         """Is something of it not done for one of its subscriptions?"""
-        return any(one.delivery is not None for one in self.subscribers.values())
+        return any(one.work is not None for one in self.subscribers.values())
 
     @property
     def is_uneven(self) -> bool:
@@ -89,11 +89,11 @@ class StreamEntry:
         if self.used_s >= before_s or self.cold is not None or self.spread:
             return False
         all_of_them = self.subscribers.values()
-        return all(one.delivery is None and losses.covers(one.gaps) for one in all_of_them)
+        return all(one.work is None and losses.covers(one.gaps) for one in all_of_them)
 
-    def let_go(self) -> list[int]:
+    def let_go(self) -> list[Slot]:
         """Nothing waits here any more; returns which messages did."""
-        waiting = [index for _, index in (*(self.cold or ()), *(self.spread or ()))]
+        waiting = [*(self.cold or ()), *(self.spread or ())]
         self.cold, self.spread = None if self.cold is None else [], None
         return waiting
 
@@ -106,7 +106,7 @@ class StreamEntry:
 def places(entry: StreamEntry) -> Iterator[tuple[int, Subscriber]]:
     """The subscriptions that hold something in the cache, and the oldest message of each."""
     for subscriber in entry.subscribers.values():
-        index = None if subscriber.delivery is None else subscriber.delivery.index
+        index = None if subscriber.work is None else subscriber.work.index
         if index is not None:
             yield index, subscriber
 
@@ -119,7 +119,7 @@ def has_backlog(entry: StreamEntry, upto: int) -> bool:
     """
     if entry.cold is not None:
         return True
-    deliveries = [one.delivery for one in entry.subscribers.values()]
+    deliveries = [one.work for one in entry.subscribers.values()]
     return any(one is not None and _is_within(one, upto) for one in deliveries)
 
 

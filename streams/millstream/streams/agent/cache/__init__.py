@@ -1,1 +1,1 @@
-"""What was read of a queue and is not done, and the places in it."""
+"""The messages of a queue that were read and are not done, and the cursors in them."""

@@ -1,96 +1,194 @@
-"""Where one subscription is among the cached messages of its stream.
+"""The place of one subscription in its stream.
 
-Owns: `Cursor`. Not: what is cached, and what may leave (`queue_cache`).
-Invariant: an open cursor is at an item; it holds the message of that item, and no other.
+Owns: `Cursor`: which event is the first that is not done, which one is sent next, what is to be
+read anew. Not: what is cached (`queue_cache`), which cursors lag (`lagging`), when something is
+sent (`delivery`). Pure.
+Invariants:
+- a cursor is idle, or at an event that is not done; an idle cursor holds nothing;
+- acknowledged automatically, it sends where it stands; by hand, it sends at most `unacked_max`
+  events ahead of where it stands; it stands at no event that is acknowledged or given up;
+- a lagging cursor holds nothing in the cache but its tail. Each message that it must get is in its
+  own chain, or is read anew (at or above `following` and not above `dropped`), or is in the cache
+  from its tail on;
+- a cursor lags until the first event that is not done is in the cache, or nothing is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
+from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
+from millstream.streams.ownership.record import BehindAt
 
-from .lane import Slot, items_from, lag_from
+from .lane import READ_ANEW, Slot, items_from, lag_from
+from .positions import BEGINNING, SubscriptionKey, before, following, past
+from .queue_cache import QueueCache
 
 __all__ = ["Cursor"]
 
+Place = tuple[Slot, int]
 
-class Holder(Protocol):
-    """The cache whose messages are held."""
 
-    def moved_from(self, old: Slot | None, new: Slot | None, /) -> None:
-        """A cursor goes from one message to another."""
+class LagRegistry(Protocol):
+    """The lagging cursors of a queue."""
+
+    @property
+    def cache(self) -> QueueCache: ...
+    def has_room(self, cursor: Cursor, message: QueueMessage, /) -> bool:
+        """May the message be put into its chain? One that is alone always may."""
+        ...
+
+    def passed(self, cursor: Cursor, token: Token, /) -> None:
+        """A message was done."""
+        ...
+
+    def add(self, cursor: Cursor, /) -> None:
+        """The cursor lags from now on."""
+        ...
+
+    def remove(self, cursor: Cursor, /) -> None:
+        """The cursor lags no more."""
         ...
 
 
 class Cursor:
-    """Where one subscription is among the undelivered items of its stream.
+    """The place of one subscription; new, it is idle.
 
-    Holds the message it is in. Drained, or closed, it holds nothing and is of no more use:
-    the next message of the stream needs another one.
+    Attributes:
+        key: the stream and the subscription.
+        unacked_max: events that may be sent and not acknowledged by hand; 0: each is acknowledged
+            with its reply.
+        ahead: events that were sent, and are not acknowledged by hand.
+        slot: the message in which it stands; None: it is idle, or that is not here.
+        is_lagging: the cursor holds nothing in the cache but its tail.
+
+    Attributes while it lags:
+        start: the first item that it must get.
+        following: from here on its messages are read anew.
+        dropped: up to here they are; None: it has them all, and goes on in the cache.
+        floor: this message and all before it are done, or are not for it; None: not known.
+        tail: where it goes on in the cache, once something came.
+        keeps: what comes stays in the cache for it.
+        is_new: where it begins has not been compared with what the provider keeps.
+        is_rewound: its consumer has not heard that what it has seen comes again.
+        may_repeat: what it gets may have been delivered before.
+        is_full: there was no room for the next message in its chain, and nothing was done since.
+        sent: up to here a former owner has delivered what is not done; None: see `may_repeat`.
+        events, size_bytes: of its chain.
     """
 
-    __slots__ = ("_holder", "_item", "_slot", "stream")
+    __slots__ = (
+        "_cache",
+        "_given",
+        "_given_up",
+        "_item",
+        "_laggards",
+        "_last",
+        "_sends",
+        "ahead",
+        "dropped",
+        "events",
+        "floor",
+        "following",
+        "is_full",
+        "is_lagging",
+        "is_new",
+        "is_rewound",
+        "keeps",
+        "key",
+        "may_repeat",
+        "sent",
+        "size_bytes",
+        "slot",
+        "start",
+        "tail",
+        "unacked_max",
+    )
 
-    def __init__(self, holder: Holder, stream: StreamId, slot: Slot | None, item: int) -> None:
-        self._holder = holder
-        self._slot, self._item = slot, item
-        self.stream = stream
-        holder.moved_from(None, slot)
+    def __init__(self, laggards: LagRegistry, key: SubscriptionKey, unacked_max: int = 0) -> None:
+        self._laggards, self._cache = laggards, laggards.cache
+        self.key = key
+        self.unacked_max = unacked_max
+        self.slot: Slot | None = None
+        self._item = 0  # of that message
+        self._sends: Place | None = None  # by hand; None: so many items on as it is ahead
+        self.ahead = 0
+        self._given: deque[tuple[int, float]] = deque()  # so many items, at that time
+        self._given_up: set[Token] = set()  # these do not come again
+        self._last: Slot | None = None  # of its chain
+        self.tail: Slot | None = None
+        self.events = self.size_bytes = 0
+        self.start = self.following = BEGINNING
+        self.dropped: Token | None = None
+        self.floor: Token | None = None
+        self.sent: Token | None = None
+        self.is_lagging = self.keeps = self.is_new = False
+        self.is_rewound = self.may_repeat = self.is_full = False
+
+    # -- where it stands
 
     @property
     def is_drained(self) -> bool:
-        """Whether nothing is left to deliver."""
-        return self._slot is None
+        """Is nothing left?"""
+        return self.slot is None and not self.is_lagging
 
     @property
     def index(self) -> int | None:
-        """The absolute index of the message in which it is; None when drained."""
-        return None if self._slot is None else self._slot.index
+        """The absolute index of the message in which it stands; None: in none of the cache."""
+        slot = self.slot
+        return None if slot is None or slot.index < 0 else slot.index
 
     @property
     def token(self) -> Token | None:
-        """The token of the item at which it is; None when drained."""
-        if self._slot is None:
-            return None
-        era, seq, first = self._slot.message.token
-        return Token(era, seq, first + self._item)
+        """The first item that is not done, or where it is looked for; None when drained."""
+        if self.slot is not None:
+            return self.slot.token_at(self._item)
+        return self.position if self.is_lagging else None
 
     @property
-    def is_away(self) -> bool:
-        """Never: what it is at is here."""
-        return False
+    def position(self) -> Token:
+        """The first item that is not done, of a cursor that lags, or has just met the cache."""
+        if self.slot is not None:
+            return self.slot.token_at(self._item)
+        return max(self.start, self.following)
 
     @property
-    def may_repeat(self) -> bool:
-        """What is here says it by its index."""
-        return False
+    def after(self) -> Token:
+        """Up to here everything is done, of a cursor that lags, or has just met the cache."""
+        return before(self.position)
 
-    next_index = index
-    next_token = token
+    @property
+    def message(self) -> Token:
+        """The token of the message in which it stands."""
+        assert self.slot is not None, f"{self.key} is at no message"
+        return self.slot.message.token
 
     @property
     def tried(self) -> int:
         """How often its message was tried before, as the provider counts."""
-        return 0 if self._slot is None else self._slot.tried
+        if self.slot is None or self.slot.message.attempt <= 1:
+            return 0
+        return self.slot.message.attempt - 1
 
     @property
     def goes_back(self) -> bool:
         """Does its message go back to the queue when its handler fails?"""
-        return self._slot is not None and self._slot.goes_back
+        return self.slot is not None and self.slot.goes_back
 
     @property
     def is_last(self) -> bool:
         """Does the queue give it out no more, if its handler fails?"""
-        return self._slot is not None and self._slot.message.is_last
+        return self.slot is not None and self.slot.message.is_last
 
     def going_back(self) -> Sequence[Token]:
         """The messages from here on, if each goes back to the queue for this subscription."""
         slots: list[Slot] = []
-        slot = self._slot
+        slot = self.slot
         while slot is not None:
             slots.append(slot)
             slot = slot.next
@@ -99,55 +197,461 @@ class Cursor:
 
     def index_at(self, count: int) -> int:
         """The message of the item `count` behind this one, all of which `peek` has given."""
-        slot, item = self.place()
-        item += count
-        while item >= len(slot.message.items):
-            item -= len(slot.message.items)
-            assert slot.next is not None, f"{count} items are not here"
-            slot = slot.next
-        return slot.index
-
-    def leave(self) -> Cursor | None:
-        """Move to the next message; None: nothing is left."""
-        slot, item = self.place()
-        return self.advance(len(slot.message.items) - item)
-
-    def place(self) -> tuple[Slot, int]:
-        """The message in which it is, and the item in that; not when drained."""
-        assert self._slot is not None, "a drained cursor is nowhere"
-        return self._slot, self._item
-
-    def lag(self) -> tuple[int, float]:
-        """Items from here on, and when the first was stored (wall clock; 0 when drained)."""
-        return lag_from(self._slot, self._item)
-
-    def peek(self, max_events: int, max_bytes: int) -> Sequence[Item]:
-        """The next items, without moving: one at least while not drained, whatever its size.
-
-        Cost: O(items returned).
-        """
-        return items_from(self._slot, self._item, max_events, max_bytes)
-
-    def advance(self, count: int) -> Cursor | None:
-        """Move past `count` items, all of which `peek` has given; None: nothing is left.
-
-        Amortised O(1) per message.
-        """
-        assert count >= 0, f"count is {count}"
-        slot, item = self._slot, self._item + count
+        slot, item = self.slot, self._item + count
         while slot is not None and item >= len(slot.message.items):
             item -= len(slot.message.items)
             slot = slot.next
-        assert slot is not None or item == 0, f"moved {item} items past the end of {self.stream}"
-        self._move_to(slot, item)
-        return None if slot is None else self
+        assert slot is not None, f"{count} items are not here"
+        return slot.index
+
+    def lag(self) -> tuple[int, float]:
+        """Items from here on that are here, and when the first was stored (wall clock; 0: none)."""
+        return lag_from(self.slot, self._item)
+
+    # -- moving
+
+    def enter(self, slot: Slot, after: Token | None = None) -> bool:
+        """An idle cursor goes to the first item above `after`, from a message of the cache on.
+
+        Returns whether there is one.
+        """
+        at: Slot | None = slot
+        item = 0 if after is None or slot.message.token > after else slot.first_item(after)
+        while at is not None and item >= len(at.message.items):
+            at = at.next
+            item = 0 if at is None else at.first_item(after)
+        if at is None:
+            return False
+        at.holds += 1
+        self.slot, self._item = at, item
+        return True
+
+    def seek(self, after: Token | None) -> None:
+        """Go to the first item of the cache above `after`; None: the oldest that is held."""
+        slot = self._cache.first_slot(self.key[0], after)
+        if slot is not None:
+            slot.holds += 1  # it may be held by this cursor alone
+        self.close()
+        if slot is not None:
+            self.enter(slot, after)
+            self._cache.release(slot)
+
+    def done(self, count: int) -> None:
+        """Move past `count` items, all of which are here. Amortised O(1) per message."""
+        if self.is_lagging:
+            self._done_own(count)
+            return
+        slot, item = self.slot, self._item + count
+        self._item = item
+        while slot is not None and item >= len(slot.message.items):
+            item -= len(slot.message.items)
+            upcoming = slot.next
+            if upcoming is not None:
+                upcoming.holds += 1
+            self.slot, self._item = upcoming, item
+            self._cache.release(slot)
+            slot = upcoming
+        assert slot is not None or item == 0, f"moved {item} items past the end of {self.key}"
+
+    def _done_own(self, count: int) -> None:
+        """Move past items of its chain; behind the last one it goes on in the cache."""
+        self.is_rewound = self.is_full = False
+        self._item += count
+        while self.slot is not None and self._item >= len(self.slot.message.items):
+            self._item -= len(self.slot.message.items)
+            self._leave_own(self.slot)
+        assert self.slot is not None or self._item == 0, f"past the chain of {self.key}"
+        self._rejoin()
+
+    def _leave_own(self, slot: Slot) -> None:
+        """The first message of its chain is done."""
+        self.slot = slot.next
+        if slot is self._last:
+            self._last = None
+        self.floor = slot.message.token
+        self._count(slot, -1)
+        self._laggards.passed(self, slot.message.token)
+
+    def leave(self) -> None:
+        """Move to the next message."""
+        assert self.slot is not None, "a drained cursor is nowhere"
+        self.done(len(self.slot.message.items) - self._item)
 
     def close(self) -> None:
-        """Let go of everything; again is harmless."""
-        self._move_to(None, 0)
+        """Let go of everything, and be idle; again is harmless."""
+        self.rewind()
+        self._given_up.clear()
+        if self.is_lagging:
+            self._stop_lagging()
+            self._clear()
+        slot, self.slot, self._item = self.slot, None, 0
+        if slot is not None:
+            self._cache.release(slot)
 
-    def _move_to(self, slot: Slot | None, item: int) -> None:
-        """Stand at an item of a slot; None: behind everything."""
-        if slot is not self._slot:
-            self._holder.moved_from(self._slot, slot)
-        self._slot, self._item = slot, item
+    # -- where it sends
+
+    @property
+    def next_token(self) -> Token | None:
+        """The item that is sent next; None: it is not here, or nothing is left."""
+        if not self.unacked_max:
+            return self.token
+        place = self._place()
+        return None if place is None else place[0].token_at(place[1])
+
+    @property
+    def next_index(self) -> int | None:
+        """The absolute index of the message that is sent next; None: in none of the cache."""
+        if not self.unacked_max:
+            return self.index
+        place = self._place()
+        return None if place is None or place[0].index < 0 else place[0].index
+
+    @property
+    def can_send(self) -> bool:
+        """Is there an item to send, and may it be?"""
+        if not self.unacked_max:
+            return self.slot is not None
+        return self.ahead < self.unacked_max and self._place() is not None
+
+    @property
+    def is_away(self) -> bool:
+        """Is nothing here to send, and something to be read anew for which there is room?"""
+        if not self.is_lagging:
+            return False
+        if not self.unacked_max:
+            return self.slot is None
+        if self.ahead >= self.unacked_max or self.is_full:
+            return False
+        return (self.dropped is not None or self.is_new) and self._place() is None
+
+    def _place(self) -> Place | None:
+        """Where it sends, by hand; None: what would be next is not here."""
+        at = self._sends
+        if at is None and self.slot is not None:
+            at = (self.slot, self._item + self.ahead)
+        while at is not None:
+            slot, item = self._sends = at
+            if item < len(slot.message.items):
+                if not self._given_up or slot.token_at(item) not in self._given_up:
+                    return at
+                self.ahead += 1
+                self._given.append((1, math.inf))
+                at = (slot, item + 1)
+            else:
+                upcoming = slot.next or self._beyond(slot)
+                at = None if upcoming is None else (upcoming, item - len(slot.message.items))
+        return None
+
+    def _beyond(self, slot: Slot) -> Slot | None:
+        """The message in the cache that follows the last one of its chain, if that is it."""
+        return self.tail if slot is self._last and self.has_all else None
+
+    def peek(self, max_events: int, max_bytes: int) -> Sequence[Item]:
+        """The next items to send, without moving; none: they are not here, or too many are out.
+
+        One at least otherwise, whatever its size. Cost: O(items returned).
+        """
+        if not self.unacked_max:
+            return items_from(self.slot, self._item, max_events, max_bytes)
+        place = self._place()
+        room = min(max_events, self.unacked_max - self.ahead)
+        if place is None or room < 1:
+            return ()
+        items = items_from(*place, room, max_bytes)
+        if not self._given_up:
+            return items
+        ends = (at for at, item in enumerate(items) if item.token in self._given_up)
+        return items[: next(ends, len(items))]
+
+    # -- acknowledging by hand
+
+    @property
+    def given_s(self) -> float:
+        """When the oldest item that is not acknowledged was given; infinite: none is."""
+        return self._given[0][1] if self._given else math.inf
+
+    def give(self, count: int, at_s: float) -> None:
+        """So many of the items that `peek` has given were given at that time."""
+        place = self._place()
+        assert place is not None, "nothing was peeked"
+        self._sends = (place[0], place[1] + count)
+        self.ahead += count
+        self._given.append((count, at_s))
+
+    def give_up(self, token: Token) -> None:
+        """The item at `token`, which is sent next, is done once all before it are."""
+        self.give(1, math.inf)
+        self._given_up.add(token)
+
+    def rewind(self) -> None:
+        """All that is not acknowledged is sent again."""
+        self.ahead, self._sends = 0, None
+        self._given.clear()
+
+    def settle(self, upto: Token | None) -> None:
+        """All items up to a token are acknowledged, as far as they were given."""
+        while self.ahead and (count := self._acked(upto, self.ahead)):
+            self._release(count)
+
+    def pass_over(self, upto: Token) -> bool:
+        """Items up to a token are acknowledged, though no reply said that they were given.
+
+        Nothing is out. Returns whether there were any. They need not be here: items that are still
+        to be read anew are not read for this subscription.
+        """
+        is_any = False
+        while not self.ahead and (count := self._acked(upto, 1 << 62)):
+            self._sends, is_any = None, True
+            self.done(count)
+        if self.ahead or not self.is_lagging or self.slot is not None or upto < self.position:
+            return is_any
+        self.skip_to(past(upto))
+        return True
+
+    def _acked(self, upto: Token | None, count_max: int) -> int:
+        """So many items of the message in which it stands are acknowledged, or were given up."""
+        slot = self.slot
+        if slot is None:
+            return 0
+        count = 0 if upto is None else min(slot.first_item(upto) - self._item, count_max)
+        if count > 0:
+            return count
+        return int(bool(self._given_up) and slot.token_at(self._item) in self._given_up)
+
+    def _release(self, count: int) -> None:
+        slot, item = self.slot, self._item
+        if self._given_up and slot is not None:
+            self._given_up.difference_update(slot.token_at(item + at) for at in range(count))
+        self.done(count)
+        self.ahead -= count
+        if not self.ahead:
+            self._sends = None
+        while count and self._given:
+            first_count, at_s = self._given.popleft()
+            if first_count > count:
+                self._given.appendleft((first_count - count, at_s))
+            count -= min(count, first_count)
+
+    # -- lagging
+
+    @property
+    def has_all(self) -> bool:
+        """Is nothing left to be read anew?"""
+        return self.dropped is None
+
+    def begin(
+        self,
+        start: Token,
+        dropped: Token | None,
+        floor: Token | None = None,
+        *,
+        may_repeat: bool,
+        is_new: bool = False,
+    ) -> None:
+        """An idle cursor lags: it must get what is stored from `start` on."""
+        assert self.is_drained, f"{self.key} is at {self.token}"
+        self.start, self.following = start, Token(start.era, start.seq)
+        self.dropped, self.floor = dropped, floor
+        self.may_repeat, self.is_new = may_repeat, is_new
+        self.is_rewound = self.is_full = False
+        self.sent = None
+        self.is_lagging = True
+        self._laggards.add(self)
+        self._meet()
+
+    def fall_behind(self, out: int, *, has_chain: bool, may_repeat: bool) -> None:
+        """Hold nothing in the cache any more.
+
+        Args:
+            out: items from where it stands on that it must have at hand.
+            has_chain: it keeps what is here already, as far as there is room.
+        """
+        slot, item = self.slot, self._item
+        assert slot is not None and not self.is_lagging, f"{self.key} lags, or is drained"
+        self.slot, self._item, self._sends = None, 0, None
+        newest = self._cache.newest_of(self.key[0])
+        self.begin(slot.token_at(item), newest, slot.before, may_repeat=may_repeat, is_new=True)
+        out += item if out else 0  # else it holds nothing
+        upcoming: Slot | None = slot
+        while upcoming is not None:
+            message = upcoming.message
+            if out <= 0 and not (has_chain and self._laggards.has_room(self, message)):
+                break
+            self._link(message)
+            self.following = following(message.token)
+            out -= len(message.items)
+            upcoming = upcoming.next
+        self.is_new = False
+        self._meet()
+        self._cache.moved += 1
+        self._cache.release(slot)
+
+    def _meet(self) -> None:
+        """See whether it has all that is to be read anew, and goes on in the cache."""
+        if self.dropped is not None and self.following > self.dropped:
+            self.dropped = None
+        self._rejoin()
+
+    def _rejoin(self) -> None:
+        """With nothing to be read anew, and no chain, it lags no more."""
+        if self.slot is not None or self.dropped is not None or self.is_new:
+            return
+        if self.tail is not None:
+            self.enter(self.tail, self.after)
+        self._stop_lagging()
+
+    def _stop_lagging(self) -> None:
+        self.is_lagging = self.keeps = False
+        self._let_tail_go()
+        self._laggards.remove(self)
+
+    def _let_tail_go(self) -> None:
+        tail, self.tail = self.tail, None
+        if tail is not None:
+            self._cache.release(tail)
+
+    def came(self, slot: Slot) -> None:
+        """A message of its stream came into the cache, while it lags."""
+        token = slot.message.token
+        if token < self.following or (self.dropped is not None and token <= self.dropped):
+            return  # it was read anew, or will be
+        if self.following == BEGINNING and not self.is_new:
+            self.following = token  # nothing was kept before it
+        if not slot.message.items:  # others had done it with a former owner
+            self.let_go()
+        if not self.keeps:
+            self.dropped = token
+        elif self.tail is None:
+            self.tail = slot
+            slot.holds += 1
+            self._meet()
+
+    def needs(self, token: Token) -> bool:
+        """Is this message of its stream not done?"""
+        position = self.position
+        return token >= Token(position.era, position.seq)
+
+    def let_go(self) -> None:
+        """Keep nothing in the cache: what came is read anew."""
+        self.keeps = False
+        if self.tail is not None:
+            newest = self._cache.newest_of(self.key[0])
+            assert newest is not None, "a tail is in the cache"
+            self.dropped = newest if self.dropped is None else max(self.dropped, newest)
+            self._let_tail_go()
+
+    def take(self, messages: Iterable[QueueMessage], upto: Token) -> None:
+        """What was read anew: all of its stream in [some earlier place, upto)."""
+        if self.dropped is None:
+            return
+        end = min(upto, following(self.dropped))  # what is above comes by itself
+        for message in messages:
+            if not self.following <= message.token < end or not message.items:
+                continue
+            if not self._laggards.has_room(self, message):
+                end, self.is_full = message.token, True
+                break
+            self._link(message)
+        self.following = max(self.following, end)
+        self._meet()
+        if self.is_lagging and not self.has_all:
+            self.let_go()
+
+    def lose(self, first: Token) -> Token | None:
+        """All before `first` is gone; returns where it was if it would have needed that."""
+        if self.dropped is None or first <= self.following:
+            return None
+        wanted = max(self.start, self.following)
+        self.following = min(first, following(self.dropped))
+        self._meet()
+        return wanted
+
+    def begin_within(self, first: Token | None, last: Token | None) -> bool:
+        """The provider keeps these: the first message and the last; None: none.
+
+        Returns True if it was to begin behind the last; then it gets what comes from now on.
+        """
+        self.is_new = False
+        known = [one for one in (last, self._cache.newest) if one is not None]
+        end = following(max(known)) if known else BEGINNING
+        is_ahead = self.start > end
+        if is_ahead:
+            self.start = self.following = end
+        elif self.start == BEGINNING:
+            self.following = end if first is None else first
+        if last is not None:
+            self.dropped = last if self.dropped is None else max(self.dropped, last)
+        self._meet()
+        return is_ahead
+
+    def skip_to(self, start: Token) -> None:
+        """What is before is not for it; nothing from there on was read yet."""
+        self.start = max(self.start, start)
+        self.following = max(self.following, Token(start.era, start.seq))
+        self._meet()
+
+    def unload(self) -> None:
+        """Hold nothing: all that is not done is read anew."""
+        last = self._last
+        if last is not None:
+            self.start = self.position
+            self.following = Token(self.start.era, self.start.seq)
+            dropped = last.message.token
+            self.dropped = dropped if self.dropped is None else max(self.dropped, dropped)
+            self._clear()
+            self.is_full = False
+        self.let_go()
+
+    def _clear(self) -> None:
+        """Drop its chain."""
+        self._cache.chained_events -= self.events
+        self._cache.chained_bytes -= self.size_bytes
+        self.events = self.size_bytes = 0
+        self.slot = self._last = None
+        self._item = 0
+        self._sends = None
+
+    def _link(self, message: QueueMessage) -> None:
+        """Put the next message into its chain; the first may be begun already."""
+        slot = Slot(message, READ_ANEW, None)
+        if self._last is None:
+            if slot.is_at_most(before(self.start)):
+                return
+            self.slot, self._item = slot, slot.first_item(before(self.start))
+        else:
+            self._last.next = slot
+        self._last = slot
+        self._count(slot, 1)
+
+    def _count(self, slot: Slot, sign: int) -> None:
+        events, size_bytes = sign * slot.events, sign * slot.size_bytes
+        self.events += events
+        self.size_bytes += size_bytes
+        self._cache.chained_events += events
+        self._cache.chained_bytes += size_bytes
+
+    def entry(self) -> BehindAt:
+        """As the queue record has it, while it lags."""
+        (namespace, name), subscription = self.key
+        return BehindAt(namespace, name, subscription, self.position, self.is_rewound, self.sent)
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        slots: list[Slot] = []
+        slot = self.slot
+        while self.is_lagging and slot is not None and slot.index == READ_ANEW:
+            slots.append(slot)
+            slot = slot.next
+        tokens = [one.message.token for one in slots]
+        assert tokens == sorted(set(tokens)) and all(one < self.following for one in tokens)
+        assert self.events == sum(one.events for one in slots)
+        assert self.size_bytes == sum(one.size_bytes for one in slots)
+        assert self.slot is None or self._item < len(self.slot.message.items)
+        assert (self._last is None) == (not slots)
+        if not self.is_lagging:
+            assert self.tail is None and not self.keeps
+            assert self.slot is None or (self.slot.holds > 0 and self.slot.index >= 0)
+            return
+        assert self.dropped is None or self.following <= self.dropped
+        assert self.tail is None or self.keeps
+        assert self.slot is not None or not self.has_all or self.is_new

@@ -1,7 +1,7 @@
 """The cached messages of one stream: a chain of slots.
 
-Owns: `Slot`, `Lane`, walking a chain. Not: who may be dropped, and when (`cache`).
-Invariant: a lane's slots are in the order of arrival.
+Owns: `Slot`, `Lane`, walking a chain. Not: which messages are dropped, and when (`queue_cache`).
+Invariant: the slots of a chain are in the order of the queue.
 """
 
 from __future__ import annotations
@@ -14,51 +14,59 @@ from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.message import QueueMessage, content_bytes, headers_bytes
 from millstream.streams.contracts.token import Token
 
-__all__ = ["Lane", "Slot", "chain", "items_from", "lag_from"]
+__all__ = ["READ_ANEW", "Lane", "Slot", "chain", "items_from", "lag_from"]
 
 
 new_token: Callable[..., Token] = tuple.__new__  # `Token(...)`, at half of its cost
 
 
-class Slot:
-    """A cached message, who holds it, and the next message of its stream.
+READ_ANEW = -1  # the index of a message that one cursor has for itself
 
-    `before`: the message that arrived just before it, whatever stream it is of; it may have left.
+
+class Slot:
+    """A message in memory, and the next message of its stream.
+
+    Attributes:
+        index: absolute index in the cache; `READ_ANEW`: it belongs to one cursor.
+        before: the message that arrived just before it, of whichever stream; it may have left.
+        lane: the chain in the cache that it is linked into; None: it has no items, or is not there.
+        holds: cursors at this message, and one while its subscriptions are not known.
+        goes_back: the queue gives the message again when its handler fails, and counts attempts.
     """
 
     __slots__ = (
         "before",
-        "cursors",
         "events",
         "goes_back",
         "headers_bytes",
+        "holds",
         "index",
-        "is_linked",
+        "lane",
         "message",
         "next",
-        "pins",
         "size_bytes",
     )
 
     def __init__(self, message: QueueMessage, index: int, before: Token | None) -> None:
+        items, headers = message.items, message.headers
         self.message = message
-        self.is_linked = False  # into the chain of its stream: it had items
         self.index = index
         self.before = before
-        self.events = max(1, len(message.items))
-        self.size_bytes = content_bytes(message.items, message.headers)
-        self.headers_bytes = headers_bytes(message.headers)
+        self.events = len(items) or 1
+        self.size_bytes = content_bytes(items, headers)
+        self.headers_bytes = headers_bytes(headers) if headers else 0
         self.next: Slot | None = None
-        self.pins = 1
-        self.cursors = 0
-        self.goes_back = False  # if its handler fails: the queue counts attempts, and nobody else
-        # gets it
+        self.lane: Lane | None = None
+        self.holds = 0
+        self.goes_back = False
 
     def items(self, start: int, end: int) -> list[Item]:
         """Items start..end-1. Cost: O(items), about 0.3 µs each."""
         era, seq, first = self.message.token
         headers = dict(self.message.headers) if self.message.headers else None
         bodies = self.message.items
+        if end - start == 1:
+            return [Item(new_token(Token, (era, seq, first + start)), bodies[start], headers)]
         return [
             Item(new_token(Token, (era, seq, first + at)), bodies[at], headers)
             for at in range(start, end)
@@ -70,13 +78,19 @@ class Slot:
         return Token(era, seq, index + self.events - 1)
 
     def is_at_most(self, after: Token | None) -> bool:
-        """Has it nothing behind that token?"""
+        """Has it no item above that token?"""
         return after is not None and self.last_token() <= after
+
+    def token_at(self, item: int) -> Token:
+        """The token of an item."""
+        era, seq, first = self.message.token
+        return Token(era, seq, first + item)
 
     @property
     def tried(self) -> int:
         """How often it was tried before, as the provider counts."""
-        return max(0, self.message.attempt - 1)
+        attempt = self.message.attempt
+        return attempt - 1 if attempt > 1 else 0
 
     def first_item(self, after: Token | None) -> int:
         """The first item with a token above `after`; the number of items if there is none."""

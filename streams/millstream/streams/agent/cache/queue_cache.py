@@ -1,18 +1,18 @@
-"""The cache of one queue: what was read and is not yet done by every subscription.
+"""The cache of one queue: the messages that were read and are not done by every subscription.
 
-Owns: messages by stream in the order of arrival, where cursors are in them, up to where everything
-is done. Not: when to read or acknowledge (`reading`), or what to deliver and when (`delivery`).
+Owns: messages by stream in the order of arrival, and up to where everything is done. Not: when to
+read or acknowledge (`reading`), or what to deliver and when (`delivery`).
 Invariants:
 - at most `events_max` events and `bytes_max` bytes, save one message that is alone in the cache;
 - a message has an absolute index that never changes; messages of a stream leave in their order,
   whatever other streams do;
-- what holds a message (a pin, or a cursor in it) holds all of its stream that came after it;
-- an open cursor is at an undelivered item of its stream: an idle subscription has none;
-- nothing leaves but in `purge`: between two purges a cursor may be closed and opened elsewhere;
-- who is behind (`behind`) holds nothing here but its tail; its chain counts for the room.
+- a hold on a message holds all messages of its stream that came after it;
+- a message leaves as soon as nothing holds it: a cursor that moves takes the next hold first;
+- a lagging cursor holds nothing here but its tail; the messages that were read anew for it count
+  for the room.
 
-A message is linked to the next one of its stream, so a cursor skips what belongs to others at no
-cost.
+A message is linked to the next one of its stream, so a cursor skips the messages of other streams
+at no cost.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, Protocol
 
 from millstream.streams.contracts.identity import StreamId
-from millstream.streams.contracts.message import QueueMessage, content_bytes
+from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import TokenRange
 
-from .cursor import Cursor
 from .lane import Lane, Slot, chain
 from .limits import BUCKETS, CacheLimits
 
@@ -36,9 +35,9 @@ Notes = Literal["none", "out_of_turn", "all"]
 
 
 class Follower(Protocol):
-    """A subscription that is behind, as the cache sees it."""
+    """A lagging cursor, as the cache sees it."""
 
-    def arrived(self, slot: Slot, /) -> None:
+    def came(self, slot: Slot, /) -> None:
         """A message of its stream was appended."""
         ...
 
@@ -72,13 +71,13 @@ class QueueCache:
         self.gives_back = gives_back
         self.has_tried = False  # has a message come that was tried before?
         self._slots: OrderedDict[int, Slot] = OrderedDict()
-        self._freed: dict[Slot, None] = {}  # held by nobody any more, and perhaps free to leave
         self.next_index = 0  # of the message that is appended next
         self._events = 0
         self._bytes = 0
         self._lanes: dict[StreamId, Lane] = {}
         self._newest = after
         self._notes = notes
+        self.repeats_upto = -1  # index of the last message that a former owner may have delivered
         self._followers: Mapping[StreamId, Sequence[Follower]] = {}
         self._done: list[Token] = []
         self._disowned: set[Token] = set()  # held, and not to be acknowledged
@@ -123,7 +122,7 @@ class QueueCache:
         return self._slots[self.base].message.enqueued_s if self._slots else None
 
     def room(self) -> tuple[int, int]:
-        """Events and bytes that may still be read; (0, 0) when full. Purge first."""
+        """Events and bytes that may still be read; (0, 0) when full."""
         limits = self.limits
         if not self._events:
             return limits.events_max if self._fills else limits.bucket_messages, limits.bytes_max
@@ -138,36 +137,33 @@ class QueueCache:
         bucket = self.limits.bucket_messages
         return bucket if self.span <= bucket * (BUCKETS - 1) else 0
 
-    def fits(self, message: QueueMessage) -> bool:
-        """Whether the message can be appended now; an empty cache takes one of any size."""
-        if not self._events:
-            return True
-        events = self._events + self.chained_events + max(1, len(message.items))
-        size_bytes = self._bytes + self.chained_bytes
-        size_bytes += content_bytes(message.items, message.headers)
-        return events <= self.limits.events_max and size_bytes <= self.limits.bytes_max
+    def append(self, message: QueueMessage) -> Slot | None:
+        """Add a message; None: there is no room. An empty cache takes a message of any size.
 
-    def append(self, message: QueueMessage) -> int:
-        """Add a message that `fits`; returns its absolute index.
-
-        It is pinned once, for whoever routes it: `unpin` when each of its subscriptions has a
-        cursor. A message without items is kept in order for its acknowledgement only.
+        It is held once, for the code that routes it: `release` it when each of its subscriptions
+        has a cursor. A message without items is kept in order for its acknowledgement only.
         """
-        slot = Slot(message, self.next_index, self._newest)
-        self._slots[slot.index] = slot
-        assert self._has_room(slot), f"{message.token} exceeds {self.room()}"
+        index, limits = self.next_index, self.limits
+        slot = Slot(message, index, self._newest)
+        if self._events and (
+            self._events + self.chained_events + slot.events > limits.events_max
+            or self._bytes + self.chained_bytes + slot.size_bytes > limits.bytes_max
+        ):
+            return None
+        self._slots[index] = slot
         self._newest = message.token
         if message.attempt > 1:
             self.has_tried = True
-        self.next_index += 1
+        self.next_index = index + 1
         self._events += slot.events
         self._bytes += slot.size_bytes
+        slot.holds = 1
         if message.items:
             self._link(slot)
         if self._followers:
             for follower in self._followers.get(message.stream, ()):
-                follower.arrived(slot)
-        return slot.index
+                follower.came(slot)
+        return slot
 
     def passes_by(self, message: QueueMessage) -> bool:
         """Does nobody hear the message? Then it is done, and takes no room. Else: False."""
@@ -180,13 +176,6 @@ class QueueCache:
         if self._notes != "none":
             self._done.append(message.token)
         return True
-
-    def _has_room(self, slot: Slot) -> bool:
-        """As `fits`, for a message that has been measured."""
-        events = self._events + self.chained_events + slot.events
-        size_bytes = self._bytes + self.chained_bytes + slot.size_bytes
-        limits = self.limits
-        return not self._events or (events <= limits.events_max and size_bytes <= limits.bytes_max)
 
     def follow(self, followers: Mapping[StreamId, Sequence[Follower]]) -> None:
         """Tell these of what comes, by stream; the mapping may change."""
@@ -214,10 +203,6 @@ class QueueCache:
         lane = self._lanes.get(stream)
         return -1 if lane is None else lane.head.index
 
-    def slot(self, index: int) -> Slot:
-        """A message that is held, by its index."""
-        return self._slot(index)
-
     @property
     def is_half_full(self) -> bool:
         """Does it fill?"""
@@ -237,13 +222,6 @@ class QueueCache:
         """Messages from the oldest that is held on."""
         return self.next_index - self.base
 
-    def _count(self, lane: Lane | None, slot: Slot, sign: int) -> None:
-        self._events += sign * slot.events
-        self._bytes += sign * slot.size_bytes
-        if lane is not None:
-            lane.events += sign * slot.events
-            lane.size_bytes += sign * slot.size_bytes
-
     def _link(self, slot: Slot) -> None:
         lane = self._lanes.get(slot.message.stream)
         if lane is None:
@@ -251,11 +229,11 @@ class QueueCache:
         else:
             lane.tail.next = slot
             lane.tail = slot
-        slot.is_linked = True
+        slot.lane = lane
         lane.events += slot.events
         lane.size_bytes += slot.size_bytes
 
-    def first_index(self, stream: StreamId, after: Token | None) -> int | None:
+    def first_slot(self, stream: StreamId, after: Token | None) -> Slot | None:
         """The message in which a subscription that saw `after` goes on; None if it is idle.
 
         None for `after`: the oldest message of the stream. Cost: O(messages of the stream held).
@@ -264,57 +242,28 @@ class QueueCache:
         slot = None if lane is None else lane.head
         while slot is not None and slot.is_at_most(after):
             slot = slot.next
-        return None if slot is None else slot.index
-
-    def open_cursor(self, stream: StreamId, at: int, after: Token | None = None) -> Cursor:
-        """A cursor at the first item above `after`, from the message with absolute index `at` on.
-
-        `at` is what `append` or `first_index` gave. Cost: O(messages that are not above `after`).
-        """
-        slot: Slot | None = self._slot(at)
-        assert slot is not None and slot.message.stream == stream, f"{at} is not of {stream}"
-        item = slot.first_item(after)
-        while slot is not None and item >= len(slot.message.items):
-            slot = slot.next
-            item = 0 if slot is None else slot.first_item(after)
-        return Cursor(self, stream, slot, item)
-
-    def unpin(self, index: int) -> None:
-        """Undo the pin of `append`."""
-        slot = self._slot(index)
-        assert slot.pins > 0, f"message {index} is not pinned"
-        slot.pins -= 1
-        if not slot.pins and not slot.cursors:
-            self._freed[slot] = None
-
-    def _slot(self, index: int) -> Slot:
-        slot = self._slots.get(index)
-        assert slot is not None, f"{index} is not in {self.base}..{self.next_index}, or has left"
         return slot
 
-    def purge(self) -> None:
-        """Drop of each stream the leading messages that nothing holds. Cost: O(these)."""
-        freed = self._freed
-        while freed:
-            slot, _ = freed.popitem()
-            if not slot.is_linked:
-                self._drop(None, slot)
-                continue
-            lane = self._lanes.get(slot.message.stream)
-            if lane is not None and lane.head is slot:
-                self._drop_leading(lane, slot)
+    def release(self, slot: Slot) -> None:
+        """Undo a hold, also that of `append`. Amortised O(1)."""
+        slot.holds -= 1
+        assert slot.holds >= 0, f"message {slot.index} is not held"
+        if slot.holds:
+            return
+        lane = slot.lane
+        if lane is None:
+            self._drop(slot)
+        elif lane.head is slot:
+            leading: Slot | None = slot
+            while leading is not None and not leading.holds:
+                self._drop(leading)
+                leading = leading.next
+            if leading is None:
+                del self._lanes[slot.message.stream]
+            else:
+                lane.head = leading
 
-    def _drop_leading(self, lane: Lane, slot: Slot | None) -> None:
-        while slot is not None and not slot.pins and not slot.cursors:
-            self._drop(lane, slot)
-            slot = slot.next
-        if slot is None:
-            del self._lanes[lane.tail.message.stream]
-        else:
-            lane.head = slot
-
-    def _drop(self, lane: Lane | None, slot: Slot) -> None:
-        assert not slot.pins and not slot.cursors, f"message {slot.index} is held"
+    def _drop(self, slot: Slot) -> None:
         is_needed = bool(self._followers) and self._is_needed(slot.message)
         if is_needed:
             self.evicted += slot.events
@@ -322,20 +271,26 @@ class QueueCache:
             self._done.append(slot.message.token)
         del self._slots[slot.index]
         self.left += 1
-        self._left_events += slot.events
-        self._count(lane, slot, -1)
+        events = slot.events
+        self._left_events += events
+        self._events -= events
+        self._bytes -= slot.size_bytes
+        lane = slot.lane
+        if lane is not None:
+            lane.events -= events
+            lane.size_bytes -= slot.size_bytes
 
     def _is_needed(self, message: QueueMessage) -> bool:
-        """By somebody who is behind."""
+        """By a lagging cursor."""
         return any(one.needs(message.token) for one in self._followers.get(message.stream, ()))
 
     def _is_noted(self, slot: Slot, is_needed: bool) -> bool:
-        """Is it acknowledged by itself: before older ones, or while some are behind?"""
+        """Is it acknowledged by itself: before older ones, or while cursors lag?"""
         if slot.message.token in self._disowned:
             self._disowned.discard(slot.message.token)
             return False
         if not self._followers:
-            return self._notes == "all" or slot.index != self.base
+            return self._notes == "all" or slot.index != next(iter(self._slots))
         return not is_needed
 
     def disown(self, tokens: Collection[Token]) -> None:
@@ -345,7 +300,7 @@ class QueueCache:
         self._done = [token for token in self._done if token not in tokens]
 
     def note_done(self, stream: StreamId, token: Token) -> None:
-        """No one who is behind needs a message any more."""
+        """No lagging cursor needs a message any more."""
         lane = self._lanes.get(stream)
         is_held = lane is not None and lane.head.message.token <= token
         is_to_come = self._newest is None or token > self._newest  # it was read anew before
@@ -353,15 +308,11 @@ class QueueCache:
             self._done.append(token)
 
     def acked_upto(self) -> Token | None:
-        """This message and all that arrived before it are done. Purges first.
-
-        None if nothing is known to be done.
-        """
-        self.purge()
+        """This message and all that arrived before it are done; None: nothing is known to be."""
         return self._slots[self.base].before if self._slots else self._newest
 
     def done_ranges(self, count_max: int) -> list[TokenRange]:
-        """Messages above `acked_upto` that are done, as ranges, the oldest ones. Purge first.
+        """Messages above `acked_upto` that are done, as ranges, the oldest ones.
 
         Only where tokens are positions. Cost: O(messages held).
         """
@@ -373,34 +324,34 @@ class QueueCache:
         _add_range(ranges, held, self._newest)
         return ranges[:count_max]
 
-    def cut(self, stream: StreamId, upto: int) -> list[Token]:
-        """Drop the messages of a stream behind an index, which nobody holds; returns them."""
+    def cut(self, stream: StreamId, upto: int, let_go: Callable[[], None]) -> list[Token]:
+        """Give back the messages of a stream behind an index; returns them.
+
+        `let_go` makes every cursor behind that index let go of its message.
+        """
         lane = self._lanes.get(stream)
-        if lane is None:
-            return []
-        behind = [slot for slot in chain(lane) if slot.index > upto]
+        given = [] if lane is None else [slot for slot in chain(lane) if slot.index > upto]
+        self._disowned.update(slot.message.token for slot in given)
+        self._given_back += sum(slot.events for slot in given)
+        let_go()
+        if lane is None or self._lanes.get(stream) is not lane:
+            return [slot.message.token for slot in given]
         kept = [slot for slot in chain(lane) if slot.index <= upto]
-        for slot in behind:
-            assert not slot.pins and not slot.cursors, f"{slot.message.token} is held"
-            self._disowned.add(slot.message.token)
-            self._given_back += slot.events
-            self._drop(lane, slot)
-        if kept:
-            lane.tail, kept[-1].next = kept[-1], None
-        else:
-            del self._lanes[stream]
-        return [slot.message.token for slot in behind]
+        for slot in chain(lane):
+            if slot.index > upto:
+                assert not slot.holds, f"{slot.message.token} is held"
+                self._drop(slot)
+        lane.tail, kept[-1].next = kept[-1], None
+        return [slot.message.token for slot in given]
 
     def forget(self, let_go: Callable[[], None]) -> None:
-        """What is held is given again by the provider: that it leaves does not mean it is done.
+        """The provider gives again what is held: that a message leaves does not mean it is done.
 
-        `let_go` makes everybody who holds something let go of it.
+        `let_go` makes every cursor let go of its message.
         """
-        self.purge()
         done, self._done = self._done, []
         self._given_back += self._events
         let_go()
-        self.purge()
         assert not self._slots, f"{len(self._slots)} messages are still held"
         self._newest, self._done = None, done
 
@@ -408,15 +359,6 @@ class QueueCache:
         """The messages that have left since this was asked last, as far as they are noted."""
         done, self._done = self._done, []
         return done
-
-    def moved_from(self, old: Slot | None, new: Slot | None) -> None:
-        """A cursor goes from one message to another."""
-        if old is not None:
-            old.cursors -= 1
-            if not old.cursors and not old.pins:
-                self._freed[old] = None
-        if new is not None:
-            new.cursors += 1
 
     def check(self) -> None:
         """Assert the invariants. Cost: O(cache)."""
@@ -434,10 +376,9 @@ class QueueCache:
         assert len(slots) <= 1 or self._events <= self.limits.events_max
         assert len(slots) <= 1 or self._bytes <= self.limits.bytes_max
         chained = [slot.index for lane in self._lanes.values() for slot in chain(lane)]
-        assert sorted(chained) == [slot.index for slot in slots if slot.is_linked]
-        assert all(slot.pins >= 0 and slot.cursors >= 0 for slot in slots)
-        heads = [lane.head for lane in self._lanes.values()]
-        assert all(head.pins or head.cursors or head in self._freed for head in heads)
+        assert sorted(chained) == [slot.index for slot in slots if slot.lane is not None]
+        assert all(slot.holds > 0 for slot in slots if slot.lane is None)
+        assert all(lane.head.holds > 0 for lane in self._lanes.values())
 
 
 def _add_range(ranges: list[TokenRange], held: Token | None, last: Token | None) -> None:

@@ -52,11 +52,6 @@ class Source(Protocol):
         ...
 
     @property
-    def repeats_upto(self) -> int:
-        """Index of the last message in the cache that a former owner may have delivered."""
-        ...
-
-    @property
     def repeats_to(self) -> Token | None:
         """The last message that a former owner can have delivered; None: not known."""
         ...
@@ -149,6 +144,7 @@ class ConsumerCalls:
         """
         if subscriber.fits is not None and not are_sifted:
             return await self._send_fitting(subscriber, subscriber.fits, items, attempt, gaps)
+        is_rewound = subscriber.rewinds_done < subscriber.rewinds
         batch = WireBatch(
             subscriber.id,
             subscriber.handler,
@@ -157,10 +153,10 @@ class ConsumerCalls:
             self._source.queue,
             self._source.epoch,
             attempt,
-            subscriber.is_redelivered or subscriber.is_rewound or attempt > 1,
+            subscriber.is_redelivered or is_rewound or attempt > 1,
             items,
             subscriber.options.handler_timeout_s,
-            subscriber.is_rewound,
+            is_rewound,
             self._source.has_positions,
             give_up_on=subscriber.give_up_on,
             gap=gap_at(gaps, items[0].token) if gaps else None,

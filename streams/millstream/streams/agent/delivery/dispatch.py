@@ -17,23 +17,15 @@ from typing import Protocol
 
 from millstream.runtime.extending import Budget, Clock, Runners, Tasks
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.lagging.behind import (
-    LAST_INDEX,
-    Behind,
-    BehindCursor,
-    SubscriptionKey,
-    before,
-    past,
-)
-from millstream.streams.agent.lagging.book import BehindBook
+from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lane import Slot
+from millstream.streams.agent.cache.positions import LAST_INDEX, SubscriptionKey, before, past
 from millstream.streams.agent.losses import Loss
 from millstream.streams.consumer.batch import ByHand
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 
 from .attempts import AttemptLog
-from .by_hand import DeliveryByHand
 from .consumer_calls import ConsumerCalls, Outlet, Source
 from .deaths import Deaths, Fates
 from .delivery import Delivery
@@ -43,7 +35,6 @@ from .steps import (
     AckDue,
     Acked,
     Action,
-    Arrived,
     Deliver,
     DeliveryState,
     Died,
@@ -58,11 +49,9 @@ from .steps import (
     Progress,
     Resume,
     Retry,
-    Sent,
     Tick,
     Unreachable,
     WaitUntil,
-    Wake,
 )
 from .subscriber import Seat, Subscriber, upto
 
@@ -86,8 +75,7 @@ class Dispatch:
         self,
         source: Source,
         outlet: Outlet,
-        cache: QueueCache,
-        behind: BehindBook,
+        laggards: Laggards,
         give_ups: GiveUps,
         fates: Fates,
         caution: Caution,
@@ -100,8 +88,7 @@ class Dispatch:
     ) -> None:
         self._source = source
         self._outlet = outlet
-        self._cache = cache
-        self._behind = behind
+        self._laggards, self._cache = laggards, laggards.cache
         self._give_ups = give_ups
         self._consumers = ConsumerCalls(source, outlet, clock, budget)
         self._calls_out_max = self._limit = calls_out_max  # 1 while an event runs alone
@@ -123,33 +110,35 @@ class Dispatch:
 
     # -- work
 
-    def offer(self, subscriber: Subscriber, index: int) -> None:
-        """A message at `index` is for this subscription."""
+    def offer(self, subscriber: Subscriber, slot: Slot) -> None:
+        """A message of the cache is for this subscription."""
         if self._is_closed:
             return
-        if subscriber.delivery is not None:  # its cursor will come to the message by itself
-            if subscriber.delivery.state is DeliveryState.UNACKED:
-                self._step(subscriber, subscriber.delivery, Arrived())
-            return
-        make = DeliveryByHand if subscriber.is_manual else Delivery
-        delivery = make(
-            self._cache,
-            subscriber.stream,
+        delivery = subscriber.delivery or self._new_delivery(subscriber)
+        cursor, state = delivery.cursor, delivery.state
+        if (cursor.slot is not None or cursor.is_lagging) and state is not DeliveryState.UNACKED:
+            return  # it comes to the message by itself
+        is_held = subscriber.is_paused or subscriber.held != ""
+        self._apply(subscriber, delivery, delivery.arrived(slot, is_held=is_held))
+        if delivery.state is DeliveryState.FAULTED:
+            self.fall_behind(subscriber)
+
+    def _new_delivery(
+        self, subscriber: Subscriber, cursor: Cursor | None = None, after: Token | None = None
+    ) -> Delivery:
+        former = subscriber.delivery
+        delivery = subscriber.delivery = Delivery(
+            cursor or Cursor(self._laggards, subscriber.key),
             subscriber.options,
-            at=index,
-            after=subscriber.position if self._source.has_positions else None,
-            window=subscriber.window,
-            event_s=subscriber.event_s,
+            after=subscriber.position if cursor is None else after,
+            has_positions=self._source.has_positions,
+            is_manual=subscriber.is_manual,
             is_faulted=subscriber.is_held,
         )
-        if delivery.index is None:
-            delivery.close()
-            return
-        subscriber.delivery = delivery
-        if subscriber.is_held:
-            self.fall_behind(subscriber)
-        else:
-            self._queue(subscriber)
+        if former is not None:
+            delivery.window = min(former.window, subscriber.options.max_batch)
+            delivery.event_s = former.event_s
+        return delivery
 
     def retry(self, subscriber: Subscriber) -> None:
         """It goes on where it is, after a fault too, unless it is held."""
@@ -160,33 +149,24 @@ class Dispatch:
 
     def move(self, subscriber: Subscriber, after: Token | None) -> None:
         """It is to go on behind a token (None: at the oldest held); what is out ends first."""
-        delivery = subscriber.delivery
-        if delivery is not None:
-            self._resume(subscriber, delivery, self._move_of(subscriber, delivery, after))
-        else:
-            subscriber.position = after
-            at = self._cache.first_index(subscriber.stream, after)
-            if at is not None:
-                self.offer(subscriber, at)
+        delivery = subscriber.delivery or self._new_delivery(subscriber)
+        self._resume(subscriber, delivery, self._move_of(subscriber, delivery, after))
         self.pump()
 
     def _move_of(self, subscriber: Subscriber, delivery: Delivery, after: Token | None) -> Resume:
         """While something is out, what comes meanwhile must not have to stay in the cache."""
-        if after is None or not delivery.is_out or not self._behind.is_used:
+        if after is None or not delivery.is_out or not self._laggards.is_used:
             return Resume(after)
-        behind = self._behind.begin(subscriber.key, past(after))
-        behind.may_repeat = False
-        return Resume(after, BehindCursor(behind))
+        cursor = self._laggards.begin(subscriber.key, past(after))
+        cursor.may_repeat = False
+        return Resume(after, cursor)
 
     def begin(self, subscriber: Subscriber, start: Token) -> None:
         """It goes to a place as old as the provider keeps, perhaps; what is out ends first."""
-        behind = self._behind.begin(subscriber.key, start)
-        behind.is_rewound = True
-        cursor, after = BehindCursor(behind), before(start)
-        if subscriber.delivery is not None:
-            self._resume(subscriber, subscriber.delivery, Resume(after, cursor))
-        else:
-            self._take_up(subscriber, cursor, after)
+        delivery = subscriber.delivery or self._new_delivery(subscriber)
+        cursor = self._laggards.begin(subscriber.key, start)
+        cursor.is_rewound = True
+        self._resume(subscriber, delivery, Resume(before(start), cursor))
         self.pump()
 
     def _resume(self, subscriber: Subscriber, delivery: Delivery, event: Resume) -> None:
@@ -195,43 +175,38 @@ class Dispatch:
             self.hold(subscriber)
 
     def restore(self, subscriber: Subscriber) -> None:
-        """The subscription has become known; it may have been behind with a former owner."""
-        self._behind.fork(*subscriber.key)
-        behind = self._behind.get(subscriber.key)
-        if behind is not None and subscriber.delivery is None:
-            if (seen := subscriber.position) is not None:  # attached while it was not known
-                behind.skip_to(past(seen))
-            subscriber.rewinds += behind.is_rewound
-            subscriber.note_sent(behind.sent)
-            self._take_up(subscriber, BehindCursor(behind), before(behind.position))
+        """The subscription has become known; its cursor may have lagged with a former owner."""
+        self._laggards.fork(*subscriber.key)
+        cursor = self._laggards.get(subscriber.key)
+        if cursor is not None and subscriber.work is None:
+            subscriber.rewinds += cursor.is_rewound
+            subscriber.note_sent(cursor.sent)
+            delivery = subscriber.delivery
+            seen = subscriber.position if delivery is None else delivery.position
+            if seen is not None:  # attached while it was not known
+                cursor.skip_to(past(seen))
+            self._take_up(subscriber, cursor, seen)
 
-    def _take_up(self, subscriber: Subscriber, at: Cursor | BehindCursor, after: Token) -> None:
-        make = DeliveryByHand if subscriber.is_manual else Delivery
-        subscriber.delivery = make(
-            self._cache,
-            subscriber.stream,
-            subscriber.options,
-            at=at,
-            after=after,
-            window=subscriber.window,
-            is_faulted=subscriber.is_held,
-        )
-        if not subscriber.is_held:
+    def _take_up(self, subscriber: Subscriber, cursor: Cursor, seen: Token | None) -> None:
+        """Another delivery goes on at a cursor; `seen`: what is done, if nothing is left."""
+        token = cursor.token
+        self._new_delivery(subscriber, cursor, seen if token is None else before(token))
+        if subscriber.work is not None and not subscriber.is_held:
             self._queue(subscriber)
 
     def fall_behind(self, subscriber: Subscriber) -> None:
-        """It holds nothing in the cache any more, if there is a place among those behind, or in a
-        queue without order, which gives it again."""
-        if self._behind.has_place:
-            subscriber.fall_behind(self._behind, self._source.repeats_upto)
+        """It holds nothing in the cache any more, if another cursor may lag, or in a queue without
+        order, which gives it again."""
+        if self._laggards.has_place:
+            subscriber.fall_behind(self._laggards, self._cache.repeats_upto)
         else:
             subscriber.give_back(self._source.return_held)
 
     def acked(self, subscriber: Subscriber, upto: Token) -> None:
         """Its consumer has acknowledged by hand."""
-        if subscriber.delivery is None or subscriber.is_rewound:
+        if subscriber.work is None or subscriber.is_rewound:
             return  # it is done, or of before it was moved back
-        self._step(subscriber, subscriber.delivery, Acked(upto))
+        self._step(subscriber, subscriber.work, Acked(upto))
         self._source.progressed()
         self.pump()
         if self._is_paused:
@@ -248,14 +223,12 @@ class Dispatch:
         """It was made again; acknowledged otherwise, what is not done comes again."""
         subscriber.follow(made_anew)
         delivery = subscriber.delivery
-        if delivery is None or isinstance(delivery, DeliveryByHand) is made_anew.is_manual:
+        if delivery is None or delivery.is_manual is made_anew.is_manual:
             return
-        subscriber.delivery, place = None, delivery.leave()
-        token = place.next_token
-        if token is not None:
-            self._take_up(subscriber, place, before(token))
-            if subscriber.is_held:
-                self.fall_behind(subscriber)
+        position, cursor = delivery.position, delivery.leave()
+        self._take_up(subscriber, cursor, position)
+        if subscriber.is_held:
+            self.fall_behind(subscriber)
         self.pump()
 
     def drop(self, subscriber: Subscriber) -> None:
@@ -280,18 +253,21 @@ class Dispatch:
             timer.cancel()
         self._tasks.cancel()
 
-    def lagging(self) -> list[Behind]:
+    def lagging(self) -> list[Cursor]:
         """Those that wait for items to be read anew."""
-        found: list[Behind] = []
+        found: list[Cursor] = []
         for key, subscriber in list(self._lagging.items()):
-            delivery, behind = subscriber.delivery, self._behind.get(key)
-            if delivery is None or behind is None or delivery.state is not DeliveryState.LAGGING:
-                del self._lagging[key]
-            else:
-                found.append(behind)
+            delivery, cursor = subscriber.delivery, self._laggards.get(key)
+            if delivery is not None and delivery.state is DeliveryState.LAGGING and cursor:
+                found.append(cursor)
+                continue
+            del self._lagging[key]
+            if delivery is not None:  # it may have met the cache without reading anew
+                self._step(subscriber, delivery, Fetched())
+        self.pump()
         return found
 
-    def lost(self, behind: Behind, loss: Loss) -> None:
+    def lost(self, behind: Cursor, loss: Loss) -> None:
         """What one of those that wait needs is gone."""
         subscriber = self._lagging.get(behind.key)
         if subscriber is not None:
@@ -320,14 +296,14 @@ class Dispatch:
             is_alone=self._limit < self._calls_out_max or is_feared,
             is_wary=self._caution is not None,
             is_out=key in self._out,
-            is_lagging=self._lagging.get(key) is subscriber and self._behind.get(key) is not None,
+            is_lagging=self._lagging.get(key) is subscriber and self._laggards.get(key) is not None,
             reading=self._source.reading_anew,
             silo=self._outlet.silo_of(subscriber.grain_type, subscriber.grain_key),
         )
 
     def dump_of(self, subscriber: Subscriber) -> str:
         """The state of a subscription and of what drives it, for a report of a fault."""
-        delivery, behind = subscriber.delivery, self._behind.get(subscriber.key)
+        delivery, behind = subscriber.delivery, self._laggards.get(subscriber.key)
         seen: dict[str, object] = {
             "held": subscriber.held,
             "is_paused": subscriber.is_paused,
@@ -359,17 +335,25 @@ class Dispatch:
         while self._ready and self.calls_out < self._limit and not self._is_paused:
             subscriber = self._ready.popleft()
             subscriber.is_queued = False
-            if subscriber.delivery is None:
+            delivery = subscriber.delivery
+            if delivery is None or delivery.state is not DeliveryState.READY:
                 continue
             if subscriber.key in self._out:
                 self._out[subscriber.key] = subscriber  # the call of its predecessor is out
-            elif subscriber.delivery.is_feared or self._caution is not None:
-                if not self._send_alone(subscriber, subscriber.delivery):
+            elif delivery.is_feared or self._caution is not None:
+                if not self._send_alone(subscriber, delivery):
                     subscriber.is_queued = True
                     self._ready.appendleft(subscriber)
                     return
             else:
-                self._step(subscriber, subscriber.delivery, Wake())
+                self._wake(subscriber, delivery)
+
+    def _wake(self, subscriber: Subscriber, delivery: Delivery) -> None:
+        actions = delivery.wake()
+        if actions and isinstance(actions[0], Deliver):
+            self._send(subscriber, delivery, actions[0])
+        else:
+            self._apply(subscriber, delivery, actions)
 
     def _send_alone(self, subscriber: Subscriber, delivery: Delivery) -> bool:
         """Send one item while nothing else of the queue is out; False: not yet."""
@@ -385,7 +369,7 @@ class Dispatch:
                 return False
         delivery.careful = max(1, delivery.careful)
         self._limit = 1
-        self._step(subscriber, delivery, Wake())
+        self._wake(subscriber, delivery)
         if not self.calls_out:
             self._limit = self._calls_out_max
         return True
@@ -402,34 +386,35 @@ class Dispatch:
             self.pump()
 
     def _step(self, subscriber: Subscriber, delivery: Delivery, event: Event) -> None:
-        actions = delivery.step(event)
+        self._apply(subscriber, delivery, delivery.step(event))
+
+    def _apply(self, subscriber: Subscriber, delivery: Delivery, actions: Sequence[Action]) -> None:
         for action in actions:
             self._act(subscriber, delivery, action)
-        if delivery.state is DeliveryState.READY:
-            self._queue(subscriber)
-        elif delivery.state is DeliveryState.CLOSED and subscriber.delivery is delivery:
-            subscriber.position, subscriber.window = delivery.position, delivery.window
-            subscriber.event_s = delivery.event_s
-            subscriber.delivery = None
+        if delivery.state is DeliveryState.READY and not subscriber.is_queued:
+            subscriber.is_queued = True
+            self._ready.append(subscriber)
+
+    def _send(self, subscriber: Subscriber, delivery: Delivery, action: Deliver) -> None:
+        items, may_repeat = action.items, False
+        if delivery.cursor.is_lagging or self._cache.repeats_upto >= 0:
+            items, may_repeat = self._repeated(delivery, items)
+        if subscriber.gaps:
+            items = subscriber.upto_gap(items)
+        sent = subscriber.sent_upto
+        if sent is not None and items[0].token <= sent:
+            items, may_repeat = upto(items, sent), True
+        subscriber.is_redelivered = may_repeat
+        subscriber.retries += action.attempt > 1
+        last = items[-1].token
+        subscriber.sent_upto = last if sent is None or last > sent else sent
+        delivery.sent(len(items), self._clock.now())
+        self.calls_out += 1
+        self._out[subscriber.key] = None
+        self._runners.start(self._deliver(subscriber, delivery, items, action.attempt, sent))
 
     def _act(self, subscriber: Subscriber, delivery: Delivery, action: Action) -> None:
-        if isinstance(action, Deliver):
-            items, may_repeat = self._repeated(delivery, action.items)
-            if subscriber.gaps:
-                items = subscriber.upto_gap(items)
-            sent = subscriber.sent_upto
-            if sent is not None and items[0].token <= sent:
-                items, may_repeat = upto(items, sent), True
-            subscriber.is_redelivered = may_repeat
-            subscriber.retries += action.attempt > 1
-            last = items[-1].token
-            subscriber.sent_upto = last if sent is None or last > sent else sent
-            delivery.step(Sent(len(items), self._clock.now()))
-            self.calls_out += 1
-            self._out[subscriber.key] = None
-            work = self._deliver(subscriber, delivery, items, action.attempt, sent)
-            self._runners.start(work)
-        elif isinstance(action, Fetch):
+        if isinstance(action, Fetch):
             self._lagging[subscriber.key] = subscriber
             self._source.fetch()
         elif isinstance(action, WaitUntil | AckBy):
@@ -448,7 +433,7 @@ class Dispatch:
         Returns whether one may have.
         """
         index, last = delivery.next_index, self._source.repeats_to
-        is_backlog = index is not None and index <= self._source.repeats_upto
+        is_backlog = index is not None and index <= self._cache.repeats_upto
         if not (is_backlog or delivery.may_repeat):
             return items, False
         if last is None:
@@ -487,7 +472,7 @@ class Dispatch:
         if gaps:
             gaps = subscriber.gaps_before(items[0].token)
         by_hand: ByHand | None = None
-        if isinstance(delivery, DeliveryByHand):
+        if delivery.is_manual:
             by_hand = ByHand(self._outlet.silo, self._outlet.provider, delivery.unacked_from)
         is_alone = self._limit == 1
         try:
@@ -525,7 +510,8 @@ class Dispatch:
             token = delivery.next_token
             self._attempt_log.failed(subscriber, token, delivery.attempts, event.error, event.at_s)
         self._source.progressed()
-        self.pump()
+        if self._ready:
+            self.pump()
         if self._is_paused:
             self._source.look_again()
 

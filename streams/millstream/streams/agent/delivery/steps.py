@@ -12,7 +12,8 @@ from typing import Literal
 
 import msgspec
 
-from millstream.streams.agent.lagging.behind import BehindCursor
+from millstream.streams.agent.cache.cursor import Cursor
+from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 
@@ -25,7 +26,6 @@ __all__ = [
     "Deliver",
     "DeliveryState",
     "Died",
-    "Drained",
     "Event",
     "Failure",
     "FailureKind",
@@ -52,6 +52,7 @@ GiveUpOutcome = Literal["dead_letter", "skip", "pause"]
 class DeliveryState(Enum):
     """Where a delivery stands."""
 
+    IDLE = "idle"  # nothing is left
     READY = "ready"  # has items; waits for its turn
     IN_FLIGHT = "in_flight"  # a call is out
     GIVING_UP = "giving_up"  # the failure handler has the item
@@ -59,7 +60,7 @@ class DeliveryState(Enum):
     UNACKED = "unacked"  # all that may be out is out, and is to be acknowledged by hand
     LAGGING = "lagging"  # its items have left the cache, and are read anew
     FAULTED = "faulted"  # given up with "pause", or paused; its cursor keeps what is not done
-    CLOSED = "closed"  # drained or closed; holds no cursor
+    CLOSED = "closed"  # the subscription, or its agent, has ended
 
 
 class FailureKind(Enum):
@@ -122,7 +123,10 @@ class AckDue(msgspec.Struct, frozen=True):
 
 
 class Arrived(msgspec.Struct, frozen=True):
-    """Another message of the stream is here."""
+    """Another message of the stream is here; `is_held`: the subscription is paused or faulted."""
+
+    slot: Slot
+    is_held: bool = False
 
 
 class Unreachable(msgspec.Struct, frozen=True):
@@ -165,11 +169,11 @@ class GivenUp(msgspec.Struct, frozen=True):
 class Resume(msgspec.Struct, frozen=True):
     """Go on behind `token` (None: at the oldest event held), from wherever it is now.
 
-    `cursor`: it is behind there.
+    `cursor`: it lags there.
     """
 
     token: Token | None
-    cursor: BehindCursor | None = None
+    cursor: Cursor | None = None
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -248,8 +252,4 @@ class Fetch(msgspec.Struct, frozen=True):
     """Read the items anew; answer with `Fetched`."""
 
 
-class Drained(msgspec.Struct, frozen=True):
-    """Nothing is left; the subscription is idle."""
-
-
-Action = Deliver | GiveUp | HandBack | WaitUntil | AckBy | Fetch | Drained
+Action = Deliver | GiveUp | HandBack | WaitUntil | AckBy | Fetch

@@ -1,7 +1,7 @@
-"""One subscription as its agent sees it: one entry, and a delivery while there is work.
+"""One subscription as its agent sees it: one entry, and a delivery from its first event on.
 
-Owns: `Subscriber`, and what can be asked for it (`Deliveries`). Invariant: `delivery` is None
-exactly while nothing is undelivered.
+Owns: `Subscriber`, and what can be asked for it (`Deliveries`). Invariant: `work` is None exactly
+while nothing is undelivered.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Protocol
 import msgspec
 
 from millstream.runtime.extending import Backoff
-from millstream.streams.agent.lagging.book import BehindBook
+from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.losses import Loss, with_loss
 from millstream.streams.api.subscription_rows import Held
 from millstream.streams.contracts.identity import StreamId
@@ -21,9 +22,9 @@ from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 from millstream.streams.failures.handler import GiveUpDecision
 
-from .by_hand import DeliveryByHand
 from .delivery import Delivery
 from .options import DeliveryOptions
+from .steps import DeliveryState
 
 __all__ = ["Deliveries", "Fits", "Seat", "Subscriber", "upto"]
 
@@ -51,7 +52,6 @@ class Subscriber:
     __slots__ = (
         "commit_with",
         "delivery",
-        "event_s",
         "fits",
         "gaps",
         "gaps_told",
@@ -80,7 +80,6 @@ class Subscriber:
         "sent_upto",
         "stream",
         "where",
-        "window",
     )
 
     def __init__(
@@ -117,10 +116,8 @@ class Subscriber:
         self.fits = fits  # what is asked of each event, before it is sent
         self.where = where if fits is None else ""  # the filter that the consumer's side asks
         self.delivery: Delivery | None = None
-        self.position: Token | None = None
+        self.position: Token | None = None  # where it begins, before its first delivery
         self.sent_upto: Token | None = None  # what is at or below it may be known
-        self.window: int | None = None
-        self.event_s = 0.0  # what an event takes, smoothed; 0: not known
         self.is_queued = False
         self.held: Held = ""  # faulted or paused: its events wait, undelivered
         self.returns = 0  # how often something went back to the queue since it is held
@@ -151,23 +148,31 @@ class Subscriber:
         return self.is_paused or self.held != ""
 
     @property
+    def work(self) -> Delivery | None:
+        """Its delivery, while something is not done."""
+        delivery = self.delivery
+        return None if delivery is None or delivery.state is DeliveryState.IDLE else delivery
+
+    @property
+    def event_s(self) -> float:
+        """What an event takes, smoothed; 0: not known."""
+        return 0.0 if self.delivery is None else self.delivery.event_s
+
+    @property
     def next_token(self) -> Token | None:
-        """The first item that is not done; None if there is none."""
+        """The item that is sent next; None if there is none."""
         return None if self.delivery is None else self.delivery.next_token
 
     @property
     def undone_token(self) -> Token | None:
         """The first item that comes again to it if another silo reads the queue; None: there is
         none."""
-        delivery = self.delivery
-        held = delivery.unacked_from if isinstance(delivery, DeliveryByHand) else None
-        return held or self.next_token
+        return None if self.delivery is None else self.delivery.undone_token
 
     @property
     def unacked(self) -> int:
         """Events that were delivered, and are to be acknowledged by hand."""
-        delivery = self.delivery
-        return delivery.unacked if isinstance(delivery, DeliveryByHand) else 0
+        return 0 if self.delivery is None else self.delivery.unacked
 
     @property
     def has_tried(self) -> bool:
@@ -184,7 +189,7 @@ class Subscriber:
 
     # -- while it is held
 
-    def fall_behind(self, book: BehindBook, repeats_upto: int) -> None:
+    def fall_behind(self, laggards: Laggards, repeats_upto: int) -> None:
         """Take a place among those behind, and hold nothing in the cache any more.
 
         `repeats_upto`: index of the last message that a former owner may have delivered.
@@ -194,8 +199,8 @@ class Subscriber:
             return
         index = delivery.index
         may_repeat = index is not None and index <= repeats_upto
-        delivery.fall_behind(book, self.id, may_repeat=may_repeat)
-        behind = book.get(self.key)
+        delivery.fall_behind(may_repeat=may_repeat)
+        behind = laggards.get(self.key)
         if self.is_manual and behind is not None:
             behind.sent = self.sent_upto
 
@@ -206,10 +211,9 @@ class Subscriber:
         """
         delivery = self.delivery
         if delivery is not None and (tokens := delivery.going_back()):
-            self.delivery = None
             self.returns += 1
             give(tokens, HELD.whole_s(self.returns))
-            delivery.close()  # only now, or they would look done
+            delivery.let_go()  # only now, or they would look done
 
     # -- what is gone
 
@@ -273,7 +277,7 @@ class Seat(msgspec.Struct, frozen=True):
 class Deliveries(Protocol):
     """What sends messages to subscriptions."""
 
-    def offer(self, subscriber: Subscriber, index: int, /) -> None: ...
+    def offer(self, subscriber: Subscriber, slot: Slot, /) -> None: ...
     def retry(self, subscriber: Subscriber, /) -> None: ...
     def move(self, subscriber: Subscriber, after: Token | None, /) -> None: ...
     def begin(self, subscriber: Subscriber, start: Token, /) -> None: ...

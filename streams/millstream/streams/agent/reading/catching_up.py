@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 from millstream.runtime import CursorTooOld
 from millstream.runtime.extending import Backoff, Clock, Tasks
+from millstream.streams.agent.cache.cursor import Cursor
+from millstream.streams.agent.cache.positions import before
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.lagging.behind import Behind, before
 from millstream.streams.agent.losses import Loss
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.contracts.answers import AdapterFault, checked_messages, fault_of
@@ -37,11 +38,11 @@ END = Token(1 << 32, 0)  # behind every message
 class Waiting(Protocol):
     """Who waits for what is read anew."""
 
-    def lagging(self) -> Sequence[Behind]:
+    def lagging(self) -> Sequence[Cursor]:
         """Those that have nothing to deliver."""
         ...
 
-    def lost(self, behind: Behind, loss: Loss, /) -> None:
+    def lost(self, behind: Cursor, loss: Loss, /) -> None:
         """What one of them needs is gone."""
         ...
 
@@ -57,11 +58,11 @@ class Findings(Protocol):
         """The adapter did something wrongly."""
         ...
 
-    def gone(self, behind: Behind, wanted: Token, first: Token, /) -> None:
+    def gone(self, behind: Cursor, wanted: Token, first: Token, /) -> None:
         """What it needed from `wanted` on is gone up to `first`."""
         ...
 
-    def begins_ahead(self, behind: Behind, start: Token, last: Token | None, /) -> None:
+    def begins_ahead(self, behind: Cursor, start: Token, last: Token | None, /) -> None:
         """It was to begin at `start`, and the queue ends at `last`."""
         ...
 
@@ -123,7 +124,7 @@ class CatchUp:
         while wanted := self._waiting.lagging():
             try:
                 await self._begin([behind for behind in wanted if behind.is_new])
-                await self._read_anew([one for one in wanted if not (one.has_all or one.is_over)])
+                await self._read_anew([one for one in wanted if one.is_lagging and not one.has_all])
                 failures = 0
                 self._do("")
             except AdapterFault as fault:
@@ -139,7 +140,7 @@ class CatchUp:
                 continue
             self._waiting.fetched()
 
-    async def _begin(self, new: Sequence[Behind]) -> None:
+    async def _begin(self, new: Sequence[Cursor]) -> None:
         """Compare where they begin with what the provider keeps. Raises AdapterFault."""
         if not new:
             return
@@ -154,7 +155,7 @@ class CatchUp:
             if behind.begin_within(first, last):
                 self._findings.begins_ahead(behind, start, last)
 
-    async def _read_anew(self, wanted: Sequence[Behind]) -> None:
+    async def _read_anew(self, wanted: Sequence[Cursor]) -> None:
         """One page for all that wait. Raises AdapterFault."""
         if not wanted:
             return
@@ -170,12 +171,12 @@ class CatchUp:
         for message in page.messages:
             found[message.stream].append(message)
         for behind in wanted:
-            if not behind.is_over:
+            if behind.is_lagging:
                 behind.take(found[behind.key[0]], page.next)
 
-    def _lose(self, wanted: Sequence[Behind], position: Token, first: Token) -> None:
+    def _lose(self, wanted: Sequence[Cursor], position: Token, first: Token) -> None:
         for behind in wanted:
-            if not behind.is_over and (lost := behind.lose(first)) is not None:
+            if behind.is_lagging and (lost := behind.lose(first)) is not None:
                 self._findings.gone(behind, lost, behind.following)
                 loss = Loss(before(lost), behind.following)
                 self._waiting.lost(behind, loss)

@@ -23,12 +23,12 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from millstream.runtime.extending import Backoff
+from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lane import Slot
+from millstream.streams.agent.cache.positions import BEGINNING
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.flow import read_grant
-from millstream.streams.agent.lagging.behind import BEGINNING
-from millstream.streams.agent.lagging.book import BehindBook
-from millstream.streams.agent.lagging.done_before import DoneBefore
 from millstream.streams.agent.options import StreamOptions
+from millstream.streams.agent.progress.done_before import DoneBefore
 from millstream.streams.contracts.answers import AdapterFault, checked_messages
 from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.message import QueueMessage
@@ -108,6 +108,7 @@ class ReaderCore:
         "_read_at_s",
         "_read_begun_s",
         "_read_until_s",
+        "_read_wait_s",
         "_relief",
         "_repeats_waiting",
         "_retries",
@@ -126,14 +127,13 @@ class ReaderCore:
         "position",
         "read_count",
         "repeats_to",
-        "repeats_upto",
         "stops",
     )
 
     def __init__(
         self,
         cache: QueueCache,
-        behind: BehindBook,
+        behind: Laggards,
         options: StreamOptions,
         capabilities: Collection[Capability],
         *,
@@ -150,6 +150,7 @@ class ReaderCore:
         self._where = where
         self._is_log = has_positions(capabilities)
         self._has_wakeup = Capability.WAKEUP in capabilities
+        self._read_wait_s = options.read_wait_s if self._has_wakeup else 0.0
         self._retries = Backoff(options.read_retry_s, 2, options.read_retry_ceiling_s)
         self._polls = Backoff(options.poll_first_s, 2, options.poll_ceiling_s)
         self._settling = settling = Settling(
@@ -181,7 +182,6 @@ class ReaderCore:
         self.may_repeat = may_repeat
         self._asks_bounds = asks_bounds and may_repeat
         self.repeats_to: Token | None = None  # the last that a former owner can have delivered
-        self.repeats_upto = -1  # index of the last message that a former owner may have delivered
         self.is_fenced = False
         self.read_count = 0
         self.stops = Stops()
@@ -231,7 +231,7 @@ class ReaderCore:
             and not self._waiting
             and now_s < self._read_until_s
             and now_s < self._settling.until_s
-            and self._acks.rests(self._cache.next_index + self._cache.moved, now_s)
+            and not self._acks.is_due(self._cache.next_index + self._cache.moved, now_s)
         )
 
     def step(self, event: Event, now_s: float) -> Sequence[Action]:
@@ -306,22 +306,26 @@ class ReaderCore:
         answer: Any = event.answer
         if answer:
             self._given = answer[-1].token
-        if messages or not event.answer:  # what is known all of it says nothing of the backlog
-            self._mark_repeats(messages)
-        if self.done_before:
+        if self.may_repeat and (messages or not event.answer):
+            self._mark_repeats(messages)  # an answer that is all known says nothing of the backlog
+        if self.done_before.is_left:
             messages = self.done_before.blanked(messages)
-        self._settling.taken(messages, now_s)
+        if self._settling.leases is not None:
+            self._settling.leases.taken(messages, now_s)
         self._waiting.extend(messages)
         if messages:
             self.position = messages[-1].token
             self.first_read = self.first_read or messages[0].token
         self.found_nothing_s = -math.inf if event.answer else self._read_begun_s
-        self._plan_read(bool(messages), now_s)
+        if messages:
+            self._empty_reads = 0
+        else:
+            self._plan_read(now_s)
 
-    def _plan_read(self, has_found: bool, now_s: float) -> None:
-        """When to read next: what finds nothing is asked less and less, unless it has waited."""
+    def _plan_read(self, now_s: float) -> None:
+        """When to read after a read that found nothing: less and less, unless it has waited."""
         has_waited = now_s - self._read_begun_s >= self._options.read_wait_s / 2
-        if has_found or (self._has_wakeup and has_waited):
+        if self._has_wakeup and has_waited:
             self._empty_reads = 0
             return
         self._empty_reads += 1
@@ -334,8 +338,6 @@ class ReaderCore:
         known; else up to the first read that finds nothing, or a message that is younger than the
         hand-over.
         """
-        if not self.may_repeat:
-            return
         if self.repeats_to is None:
             self.may_repeat = bool(messages) and messages[-1].enqueued_s < self._young_s
             self._repeats_waiting += len(messages)
@@ -412,11 +414,15 @@ class ReaderCore:
 
     def _ask(self, now_s: float) -> None:
         if self._stage is Stage.OPEN:
-            self._take()
-            if self._is_late(now_s):
+            settling = self._settling
+            if self._waiting:
+                self._take()
+            if (now_s >= self._read_until_s or now_s >= settling.until_s) and self._is_late(now_s):
                 return
-            self._ask_read(now_s)
-            self._out += self._settling.ask(now_s)
+            if self._read_until_s == math.inf and not self._is_paused and now_s >= self._read_at_s:
+                self._ask_read(now_s)
+            if not settling.is_quiet(now_s):
+                self._out += settling.ask(now_s)
             if self._relief is not None:
                 is_reading = self._is_paused or self._read_until_s < math.inf
                 if not is_reading or self._relief.is_on:
@@ -430,7 +436,7 @@ class ReaderCore:
         """Is a call out for too long? Then it is left behind, with its receiver."""
         options = self._options
         if now_s >= self._read_until_s:
-            limit_s = self._read_wait_s() + options.read_limit_s
+            limit_s = self._read_wait_s + options.read_limit_s
             self._replace(self._no_answer("read", limit_s), now_s)
         elif now_s >= self._settling.until_s:
             self._replace(self._no_answer(self._settling.method, options.call_limit_s), now_s)
@@ -450,28 +456,25 @@ class ReaderCore:
     def _take(self) -> None:
         """Append what waits, as far as there is room."""
         waiting, cache = self._waiting, self._cache
-        if not waiting:
-            return
         if self._is_paused:
             self._give_back_waiting()
             return
-        cache.purge()
-        taken: list[QueueMessage] = []
-        first, count = cache.next_index, 0
+        taken: list[Slot] = []
+        count = 0
         for message in waiting:
             if not (cache.unheard and cache.passes_by(message)):
-                if not cache.fits(message):
+                slot = cache.append(message)
+                if slot is None:
                     break
-                cache.append(message)
-                taken.append(message)
+                taken.append(slot)
             count += 1
             self.read_count += len(message.items)
             if self._repeats_waiting:
                 self._repeats_waiting -= 1
-                self.repeats_upto = cache.next_index - 1
+                cache.repeats_upto = cache.next_index - 1
         del waiting[:count]
         if taken:
-            self._out.append(Offer(taken, first))
+            self._out.append(Offer(taken))
             if self._relief is not None and cache.next_index - cache.left > len(taken):
                 self._out += self._relief.taken(taken)  # not for what is here alone
 
@@ -484,24 +487,21 @@ class ReaderCore:
             self._repeats_waiting = 0
 
     def _grant(self) -> tuple[int, int] | None:
-        """What a read may bring now; None: nothing."""
-        grant = read_grant(self._cache.room(), self._options.flow)
-        return grant if grant.is_open else None
+        """Events and bytes that a read may bring now; None: nothing."""
+        events, size_bytes = self._cache.room()
+        if not events:
+            return None
+        flow = self._options.flow
+        return min(events, flow.read_events_max), min(size_bytes, flow.read_bytes_max)
 
     def _ask_read(self, now_s: float) -> None:
-        if self._read_until_s < math.inf or self._is_paused or now_s < self._read_at_s:
-            return
-        self._cache.purge()
         grant = None if self._waiting else self._grant()
-        self.stops.at(now_s, is_full=grant is None)
+        if (grant is None) is not self.stops.is_stopped:
+            self.stops.at(now_s, is_full=grant is None)
         if grant is not None:
-            wait_s = self._read_wait_s()
             self._read_begun_s = now_s
-            self._read_until_s = now_s + wait_s + self._options.read_limit_s
-            self._out.append(Read(*grant, wait_s))
-
-    def _read_wait_s(self) -> float:
-        return self._options.read_wait_s if self._has_wakeup else 0.0
+            self._read_until_s = now_s + self._read_wait_s + self._options.read_limit_s
+            self._out.append(Read(*grant, self._read_wait_s))
 
     # -- time
 
@@ -528,12 +528,11 @@ class ReaderCore:
         if self._stage is Stage.OPENING:
             return self._start_until_s
         relieve_s = math.inf if self._relief is None else self._relief.at_s
-        settle_s = self._settling.wake_s(self._now_s)
-        return min(self._read_until_s, settle_s, self._next_read_s(), relieve_s)
+        wake_s = min(self._read_until_s, self._settling.wake_s(self._now_s), relieve_s)
+        return wake_s if self._read_until_s < math.inf else min(wake_s, self._next_read_s())
 
     def _next_read_s(self) -> float:
-        is_out = self._read_until_s < math.inf
-        if is_out or self._is_paused or self._waiting or self._read_at_s == -math.inf:
+        if self._is_paused or self._waiting or self._read_at_s == -math.inf:
             return math.inf
         return self._read_at_s if self._grant() else math.inf
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.contracts.message import QueueMessage
 
 from .steps import Relieve
 
@@ -32,14 +32,14 @@ class Relief:
         self.is_long = False  # much has come since the oldest message that is not done
         self.is_on = False  # is there something to be asked for, also while reading?
 
-    def taken(self, messages: Sequence[QueueMessage]) -> list[Relieve]:
+    def taken(self, slots: Sequence[Slot]) -> list[Relieve]:
         """These were appended."""
         cache = self._cache
         self.is_long = cache.span > SPAN_MAX
         self.is_on = self.is_on or self.is_long
         if not cache.is_half_full:
             return []
-        streams = dict.fromkeys(message.stream for message in messages)
+        streams = dict.fromkeys(slot.message.stream for slot in slots)
         return [Relieve(stream) for stream in streams if cache.is_crowded(stream)]
 
     def ask(self, now_s: float, is_reading: bool, has_waiting: bool) -> list[Relieve]:

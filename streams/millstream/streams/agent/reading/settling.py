@@ -13,12 +13,11 @@ import math
 from collections.abc import Collection, Sequence
 
 from millstream.runtime.extending import Backoff
+from millstream.streams.agent.cache.lagging import Laggards
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.flow import AckThrottle
-from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.contracts.capability import Capability, has_positions
-from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
 from .leases import Leases
@@ -44,7 +43,7 @@ class Settling:
     def __init__(
         self,
         cache: QueueCache,
-        behind: BehindBook,
+        behind: Laggards,
         options: StreamOptions,
         capabilities: Collection[Capability],
         retries: Backoff,
@@ -58,7 +57,7 @@ class Settling:
         self._is_log = has_positions(capabilities)
         self._is_ordered = Capability.ORDERED in capabilities
         self._acks_items = Capability.ITEM_ACK in capabilities or not self._is_ordered
-        self._leases = Leases() if Capability.LEASED in capabilities else None
+        self.leases = Leases() if Capability.LEASED in capabilities else None
         self._also: list[Token] = []  # done, and not acknowledged by themselves
         self._back: list[Release] = []
         self._out: Ack | Extend | Release | None = None
@@ -79,7 +78,6 @@ class Settling:
     @property
     def has_unacked(self) -> bool:
         """Is something done that no receiver has taken the acknowledgement of?"""
-        self._cache.purge()
         return self.acks.has_moved(self._left())
 
     @property
@@ -91,11 +89,6 @@ class Settling:
         """Messages that are done, as they are acknowledged: one by one, or in a row."""
         return (self._cache.left if self._acks_items else self._cache.base) + self._cache.moved
 
-    def taken(self, messages: Sequence[QueueMessage], now_s: float) -> None:
-        """These were read now."""
-        if self._leases is not None:
-            self._leases.taken(messages, now_s)
-
     def give_back(self, tokens: Sequence[Token], delay_s: float, *, has_run: bool) -> None:
         """The provider is to give these out again; `has_run`: it counts as an attempt."""
         if tokens:
@@ -103,10 +96,20 @@ class Settling:
             self._back.append(Release(tokens, delay_s, has_run))
 
     def _not_held(self, tokens: Sequence[Token]) -> None:
-        if self._leases is not None:
-            self._leases.done(tokens)
+        if self.leases is not None:
+            self.leases.done(tokens)
 
     # -- what is asked for
+
+    def is_quiet(self, now_s: float) -> bool:
+        """Is nothing to be asked for, as far as a short look tells?"""
+        if self._out is not None:
+            return True
+        return (
+            self.leases is None
+            and not self._back
+            and not self.acks.is_due(self._cache.next_index + self._cache.moved, now_s)
+        )
 
     def ask(self, now_s: float) -> Sequence[Ack | Extend | Release]:
         """The call to be made now, if any."""
@@ -117,14 +120,13 @@ class Settling:
         return (call,)
 
     def _next(self, now_s: float) -> Ack | Extend | Release | None:
-        for extend in () if self._leases is None else self._leases.ask(now_s):
+        for extend in () if self.leases is None else self.leases.ask(now_s):
             return extend
         if self._back and now_s >= self._release_at_s:
             return self._back[0]
         return self._due_ack(now_s) if now_s >= self._ack_at_s and not self.waits else None
 
     def _due_ack(self, now_s: float) -> Ack | None:
-        self._cache.purge()
         left = self._left()
         if not self.acks.is_due(left, now_s):
             return None
@@ -164,9 +166,9 @@ class Settling:
 
     def extended(self, event: Extended, now_s: float) -> Collection[Token]:
         """The leases are longer, but for these, which are lost. Raises AdapterFault."""
-        assert self._leases is not None, "nothing was leased"
+        assert self.leases is not None, "nothing was leased"
         self._end()
-        lost = set(self._leases.extended(event, now_s))
+        lost = set(self.leases.extended(event, now_s))
         if lost:
             self._cache.disown(lost)
         return lost
@@ -188,8 +190,8 @@ class Settling:
         self._end()
         if method == "release":
             self._release_at_s = now_s + self._retry_s
-        elif self._leases is not None:
-            self._leases.failed(self._retry_s, now_s)
+        elif self.leases is not None:
+            self.leases.failed(self._retry_s, now_s)
         return "it is tried again soon"
 
     def _end(self) -> None:
@@ -206,8 +208,8 @@ class Settling:
         self.take_back()
         self._back.clear()
         self._release_at_s = -math.inf
-        if self._leases is not None:
-            self._leases.clear()
+        if self.leases is not None:
+            self.leases.clear()
 
     # -- time
 
@@ -215,17 +217,21 @@ class Settling:
         """When it is to be asked again; infinite: only an event goes on."""
         if self._out is not None:
             return self.until_s
-        leases_s = math.inf if self._leases is None else self._leases.next_s
-        release_s = self._release_at_s if self._back else math.inf
-        return min(leases_s, release_s, self._next_ack_s(now_s))
+        wake_s = self._next_ack_s(now_s)
+        if self.leases is not None:
+            wake_s = min(wake_s, self.leases.next_s)
+        return min(wake_s, self._release_at_s) if self._back else wake_s
 
     def _next_ack_s(self, now_s: float) -> float:
-        if self.has_unacked:
-            at_s = max(self.acks.next_s, self._ack_at_s)
-            return max(at_s, now_s + self._retry_s) if self.waits else at_s
-        # what is held may be done by then, and nobody says so while the reader rests
-        is_held = self._cache.base < self._cache.next_index or self._behind.matters
-        return self.acks.next_s if is_held and now_s < self.acks.next_s else math.inf
+        """Before an acknowledgement can be due: then, if anything that is held may be done by then,
+        as a reader that rests is not told of it."""
+        at_s = max(self.acks.next_s, self._ack_at_s)
+        if now_s < at_s:
+            may_move = self._cache.next_index + self._cache.moved > self.acks.left
+            return at_s if may_move or self._behind.matters else math.inf
+        if not self.has_unacked:
+            return math.inf
+        return now_s + self._retry_s if self.waits else at_s
 
     def check(self) -> None:
         """Assert the invariants."""

@@ -10,8 +10,8 @@ from enum import Enum
 
 import msgspec
 
+from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.contracts.identity import StreamId
-from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
 __all__ = [
@@ -233,10 +233,9 @@ class Forget(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """These were appended to the cache, from absolute index `first` on: find who wants them."""
+    """These were appended to the cache: give them to the subscriptions of their streams."""
 
-    messages: Sequence[QueueMessage]
-    first: int
+    slots: Sequence[Slot]
 
 
 class Relieve(msgspec.Struct, frozen=True):

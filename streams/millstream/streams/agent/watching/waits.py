@@ -23,7 +23,7 @@ TROUBLE_CHARS_MAX = 300
 
 def reason_of(one: Subscriber, seat: Seat) -> str:
     """What a subscription waits for; empty: it has no work, or nothing is known."""
-    delivery = one.delivery
+    delivery = one.work
     return "" if delivery is None else REASONS[delivery.state](one, delivery, seat)
 
 
@@ -89,6 +89,10 @@ def _faulted(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
     return "all of its stream is paused: `resume_stream` lets it go on" if one.is_paused else ""
 
 
+def _idle(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
+    return ""
+
+
 def _closed(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
     return ""  # whoever drives it drops it
 
@@ -98,6 +102,7 @@ def _trouble(delivery: Delivery) -> str:
 
 
 REASONS: dict[DeliveryState, Callable[[Subscriber, Delivery, Seat], str]] = {
+    DeliveryState.IDLE: _idle,
     DeliveryState.READY: _ready,
     DeliveryState.IN_FLIGHT: _in_flight,
     DeliveryState.GIVING_UP: _giving_up,

@@ -16,16 +16,17 @@ __all__ = ["DoneBefore"]
 
 
 class DoneBefore:
-    """Ranges of messages that are done, as a hand-off names them; falsy once all are passed."""
+    """Ranges of messages that are done, as a hand-off names them.
 
-    __slots__ = ("_at", "_ranges")
+    Attributes: `is_left`: False once all are passed.
+    """
+
+    __slots__ = ("_at", "_ranges", "is_left")
 
     def __init__(self, ranges: Iterable[TokenRange] = ()) -> None:
         self._ranges = tuple(ranges)
         self._at = 0  # the first that is not passed
-
-    def __bool__(self) -> bool:
-        return self._at < len(self._ranges)
+        self.is_left = bool(self._ranges)
 
     def blanked(self, messages: Sequence[QueueMessage]) -> list[QueueMessage]:
         """The same messages, without the items of those that are done."""
@@ -37,9 +38,10 @@ class DoneBefore:
         ]
 
     def _has(self, token: Token) -> bool:
-        while self and self._ranges[self._at][1] < token:
+        while self.is_left and self._ranges[self._at][1] < token:
             self._at += 1
-        return bool(self) and self._ranges[self._at][0] <= token
+            self.is_left = self._at < len(self._ranges)
+        return self.is_left and self._ranges[self._at][0] <= token
 
     def above(self, token: Token | None) -> list[TokenRange]:
         """What is left of them above a message."""

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from msgspec import structs
 
+from millstream.streams.agent.cache.positions import SubscriptionKey
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import Progress, Suspect, lowest_of
-
-from .behind import SubscriptionKey
 
 __all__ = ["DEATHS_MIN", "SUSPECTS_MAX", "WARY_EVENTS_MAX", "Wary"]
 

@@ -13,12 +13,12 @@ from typing import Protocol
 
 from msgspec import structs
 
+from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.positions import SubscriptionKey
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import Progress, SentAt
 
-from .behind import SubscriptionKey
-from .book import BehindBook
 from .done_before import DoneBefore
 
 __all__ = ["DONE_MAX", "Noted", "Standing"]
@@ -81,11 +81,14 @@ class Standing:
         done_before: what a former owner had done above the frontier.
         has_positions: tokens are positions; else nothing can be said.
         is_sole: the provider keeps no position.
+
+    Attributes:
+        waiters: who waits until the record says that a subscription lags.
     """
 
     def __init__(
         self,
-        behind: BehindBook,
+        behind: Laggards,
         done_before: DoneBefore,
         undone: Undone,
         *,
@@ -102,12 +105,12 @@ class Standing:
         self._notes = notes
         self._has_positions = has_positions
         self._is_sole = is_sole
-        self._waiters: dict[SubscriptionKey, asyncio.Future[bool]] = {}
+        self.waiters: dict[SubscriptionKey, asyncio.Future[bool]] = {}
 
     @property
     def is_awaited(self) -> bool:
         """Does somebody wait until it is stored?"""
-        return bool(self._waiters) or any(one.is_waiting for one in self._notes)
+        return bool(self.waiters) or any(one.is_waiting for one in self._notes)
 
     def progress(self) -> Progress | None:
         """What the queue record should say; None: nothing, as the provider keeps the position."""
@@ -130,13 +133,12 @@ class Standing:
 
     def look(self) -> None:
         """Who is awaited may be behind no more: then the record will never say so, and need not."""
-        if self._waiters:
-            self._answer(())
+        self._answer(())
 
     def _answer(self, stored: Collection[SubscriptionKey]) -> None:
-        for key in list(self._waiters):
+        for key in list(self.waiters):
             if key in stored or self._behind.get(key) is None:
-                self._waiters.pop(key).set_result(True)
+                self.waiters.pop(key).set_result(True)
 
     def handoff(self, *, is_known: bool) -> Progress | None:
         """All that the next owner can use; None where a token is no position.
@@ -175,13 +177,13 @@ class Standing:
     def until_stored(self, key: SubscriptionKey) -> asyncio.Future[bool]:
         """True once the record says that a subscription is behind, or it is so no more; False if
         neither will be."""
-        waiter = self._waiters.get(key)
+        waiter = self.waiters.get(key)
         if waiter is None:
-            waiter = self._waiters[key] = asyncio.get_running_loop().create_future()
+            waiter = self.waiters[key] = asyncio.get_running_loop().create_future()
         return asyncio.shield(waiter)
 
     def close(self) -> None:
         """Nothing more is stored."""
-        for waiter in self._waiters.values():
+        for waiter in self.waiters.values():
             waiter.set_result(False)
-        self._waiters.clear()
+        self.waiters.clear()

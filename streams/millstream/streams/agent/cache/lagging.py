@@ -1,46 +1,47 @@
-"""All subscriptions of one queue that are behind.
+"""The lagging cursors of one queue.
 
-Owns: `BehindBook`: who is behind, the room for their chains, what is stored of them, what may be
-acknowledged meanwhile. Not: where each is (`behind`), who falls behind when (`subscribers`,
+Owns: `Laggards`: which cursors lag, the room for their chains, what is stored of them, what may be
+acknowledged meanwhile. Not: where each is (`cursor`), which one falls behind when (`subscribers`,
 `dispatch`), what is stored when (`ownership`). Pure.
 Invariants: at most `BEHIND_MAX`; their chains have at most half of the cache, but for one message
 each; frontier and entries, taken at one instant, name all that is not done; nothing is acknowledged
-that whoever reads the stored record would need again.
+that a reader of the stored record would need again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lane import Slot
-from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage, content_bytes
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import BehindAt, Progress, SentAt
 
-from .behind import BEGINNING, Behind, BehindCursor, SubscriptionKey, following
+from .cursor import Cursor
+from .lane import Slot
+from .positions import BEGINNING, LAST_INDEX, SubscriptionKey
+from .queue_cache import QueueCache
 
-__all__ = ["BEHIND_MAX", "UNKNOWN", "BehindBook"]
+__all__ = ["BEHIND_MAX", "UNKNOWN", "Laggards"]
 
-BEHIND_MAX = 1_000  # of one queue
-INDEX_MAX = (1 << 32) - 1  # of a token
-UNKNOWN = ""  # stands for all subscriptions of a stream, while they are being asked for
+BEHIND_MAX = 1_000
+"""Lagging cursors of one queue."""
+UNKNOWN = ""
+"""Stands for all subscriptions of a stream, while they are not known."""
 
 
-class BehindBook:
-    """Those of one queue that are behind.
+class Laggards:
+    """The lagging cursors of one queue.
 
     Args:
-        is_used: False: the provider cannot be read again, so nobody ever is.
+        is_used: False: the provider cannot be read again, so no cursor ever lags.
     """
 
     def __init__(self, cache: QueueCache, *, is_used: bool) -> None:
         self.cache = cache
         self._is_used = is_used
-        self._behind: dict[SubscriptionKey, Behind] = {}
-        self._by_stream: dict[StreamId, list[Behind]] = {}
+        self._behind: dict[SubscriptionKey, Cursor] = {}
+        self._by_stream: dict[StreamId, list[Cursor]] = {}
         self._stored_floor: Token | None = None
         self._is_stored = False  # the record names some
         cache.follow(self._by_stream)
@@ -75,14 +76,14 @@ class BehindBook:
             return None
         ends = [self.cache.newest, *(one.dropped for one in found)]
         last = max((one for one in ends if one is not None), default=BEGINNING)
-        upto = last._replace(index=INDEX_MAX)
+        upto = last._replace(index=LAST_INDEX)
         return [SentAt(*one.key[0], one.key[1], max(upto, one.position)) for one in found]
 
-    def get(self, key: SubscriptionKey) -> Behind | None:
+    def get(self, key: SubscriptionKey) -> Cursor | None:
         """The subscription, if it is behind."""
         return self._behind.get(key)
 
-    def of(self, stream: StreamId) -> Sequence[Behind]:
+    def of(self, stream: StreamId) -> Sequence[Cursor]:
         """Those of a stream."""
         return tuple(self._by_stream.get(stream, ()))
 
@@ -92,16 +93,16 @@ class BehindBook:
 
     # -- falling behind
 
-    def begin(self, key: SubscriptionKey, start: Token) -> Behind:
-        """Put a subscription behind: it gets what is stored from `start` on.
+    def begin(self, key: SubscriptionKey, start: Token, unacked_max: int = 0) -> Cursor:
+        """A new cursor that lags: it gets what is stored from `start` on.
 
-        One that is behind with the same key is behind no more.
+        A lagging cursor with the same key is closed.
         """
         if (old := self._behind.get(key)) is not None:
-            old.end()
-        behind = self._add(Behind(self, key, start, self.cache.newest, may_repeat=True))
-        behind.is_new = True
-        return behind
+            old.close()
+        cursor = Cursor(self, key, unacked_max)
+        cursor.begin(start, self.cache.newest, may_repeat=True, is_new=True)
+        return cursor
 
     def take_over(self, progress: Progress, frontier: Token | None, *, may_repeat: bool) -> None:
         """Those that were behind with the former owner still are.
@@ -112,58 +113,22 @@ class BehindBook:
         for entry in progress.behind if self._is_used else ():
             self.restore(entry, upto, may_repeat=may_repeat)
 
-    def restore(self, entry: BehindAt, upto: Token | None, *, may_repeat: bool) -> Behind:
-        """One that was behind with the former owner; what it needs up to `upto` is read anew."""
-        key = (entry.stream, entry.subscription)
-        behind = self._add(Behind(self, key, entry.position, upto, may_repeat=may_repeat))
-        behind.is_rewound, behind.sent = entry.is_rewound, entry.sent
-        behind.is_new = behind.has_all or entry.position == BEGINNING
+    def restore(self, entry: BehindAt, upto: Token | None, *, may_repeat: bool) -> Cursor:
+        """A cursor that lagged with the former owner; up to `upto` its events are read anew."""
+        cursor = Cursor(self, (entry.stream, entry.subscription))
+        cursor.begin(entry.position, upto, may_repeat=may_repeat, is_new=True)
+        cursor.is_rewound, cursor.sent = entry.is_rewound, entry.sent
+        cursor.is_new = cursor.has_all or entry.position == BEGINNING
         self._is_stored = True
-        return behind
+        return cursor
 
-    def park(
-        self,
-        key: SubscriptionKey,
-        cursor: Cursor,
-        out: int,
-        *,
-        has_chain: bool,
-        may_repeat: bool = False,
-    ) -> BehindCursor:
-        """A subscription with a cursor in the cache falls behind; the cursor is closed.
+    def add(self, cursor: Cursor) -> None:
+        """The cursor lags from now on."""
+        self._behind[cursor.key] = cursor
+        self._by_stream.setdefault(cursor.key[0], []).append(cursor)
 
-        Args:
-            out: items at the cursor that it must have at hand.
-            has_chain: it keeps what is here already, as far as there is room.
-        """
-        slot, item = cursor.place()
-        era, seq, first = slot.message.token
-        newest = self.cache.newest_of(key[0])
-        start = Token(era, seq, first + item)
-        behind = self._add(Behind(self, key, start, newest, slot.before, may_repeat=may_repeat))
-        if out:  # else it holds nothing
-            out += item
-        following_slot: Slot | None = slot
-        while following_slot is not None:
-            message = following_slot.message
-            if out <= 0 and not (has_chain and self.has_room(behind, message)):
-                break
-            behind.link(message)
-            behind.following = following(message.token)
-            out -= len(message.items)
-            following_slot = following_slot.next
-        behind.meet()
-        cursor.close()
-        self.cache.moved += 1
-        return BehindCursor(behind)
-
-    def _add(self, behind: Behind) -> Behind:
-        self._behind[behind.key] = behind
-        self._by_stream.setdefault(behind.key[0], []).append(behind)
-        return behind
-
-    def remove(self, behind: Behind) -> None:
-        """It is with the others again, or ended."""
+    def remove(self, behind: Cursor) -> None:
+        """The cursor lags no more, or was closed."""
         if self._behind.get(behind.key) is behind:
             del self._behind[behind.key]
         of_stream = self._by_stream.get(behind.key[0], [])
@@ -173,28 +138,30 @@ class BehindBook:
         if not of_stream:
             self._by_stream.pop(behind.key[0], None)
 
-    def park_unknown(self, stream: StreamId, index: int, *, may_repeat: bool) -> None:
-        """All of a stream are behind from a message on, whoever they are."""
-        slot = self.cache.slot(index)
+    def park_unknown(self, stream: StreamId, slot: Slot, *, may_repeat: bool) -> None:
+        """All subscriptions of a stream lag from a message on, whichever they are."""
         newest = self.cache.newest_of(stream)
-        key, start = (stream, UNKNOWN), slot.message.token
-        self._add(Behind(self, key, start, newest, slot.before, may_repeat=may_repeat))
+        cursor = Cursor(self, (stream, UNKNOWN))
+        cursor.begin(slot.message.token, newest, slot.before, may_repeat=may_repeat)
 
     def fork(self, stream: StreamId, subscription: str) -> None:
-        """One of those that were not known is known now."""
+        """One of the subscriptions that were not known is known now."""
         unknown = self._behind.get((stream, UNKNOWN))
         if unknown is None or (stream, subscription) in self._behind:
             return
-        key, may_repeat = (stream, subscription), unknown.may_repeat
-        start, dropped, floor = unknown.position, unknown.dropped, unknown.floor
-        copy = self._add(Behind(self, key, start, dropped, floor, may_repeat=may_repeat))
-        copy.is_new = unknown.is_new
+        Cursor(self, (stream, subscription)).begin(
+            unknown.position,
+            unknown.dropped,
+            unknown.floor,
+            may_repeat=unknown.may_repeat,
+            is_new=unknown.is_new,
+        )
 
     def keep_only(self, stream: StreamId, subscriptions: Collection[str]) -> None:
         """The stream has these subscriptions, and no others."""
         for behind in self.of(stream):
             if behind.key[1] not in subscriptions:
-                behind.end()
+                behind.close()
 
     def let_go(self, stream: StreamId | None = None) -> None:
         """Those of a stream, or all, keep nothing in the cache."""
@@ -203,14 +170,9 @@ class BehindBook:
 
     # -- room
 
-    def count(self, events: int, size_bytes: int) -> None:
-        """Chains have grown by this."""
-        self.cache.chained_events += events
-        self.cache.chained_bytes += size_bytes
-
-    def has_room(self, behind: Behind, message: QueueMessage) -> bool:
+    def has_room(self, behind: Cursor, message: QueueMessage) -> bool:
         """May the message be put into its chain? One that is alone always may."""
-        if behind.head is None:
+        if not behind.events:
             return True
         limits, events = self.cache.limits, len(message.items)
         size_bytes = content_bytes(message.items, message.headers)
@@ -223,7 +185,7 @@ class BehindBook:
 
     # -- what is done
 
-    def passed(self, behind: Behind, token: Token) -> None:
+    def passed(self, behind: Cursor, token: Token) -> None:
         """One that is behind has done a message."""
         self.cache.moved += 1
         stream = behind.key[0]

@@ -1,1 +1,0 @@
-"""Subscriptions that are behind, and how far a queue is with and without them."""

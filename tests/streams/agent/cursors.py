@@ -1,0 +1,73 @@
+"""Cursors and deliveries at messages of a cache, for the tests of an agent's parts."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+from millstream.streams.agent.cache.cursor import Cursor
+from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lane import Slot, items_from
+from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.agent.delivery.delivery import Delivery
+from millstream.streams.agent.delivery.options import DeliveryOptions
+from millstream.streams.contracts.item import Item
+from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.token import Token
+
+SUBSCRIPTION = "s"
+
+
+def append(cache: QueueCache, message: QueueMessage) -> Slot:
+    """Append a message for which there is room; it is held once."""
+    slot = cache.append(message)
+    assert slot is not None, f"there is no room for {message.token}"
+    return slot
+
+
+def fits(cache: QueueCache, message: QueueMessage) -> bool:
+    """Is there room for the message? The cache stays as it is."""
+    return deepcopy(cache).append(message) is not None
+
+
+def add(cache: QueueCache, *messages: QueueMessage) -> None:
+    """Append messages, and hold them no longer than a cursor does."""
+    for message in messages:
+        cache.release(append(cache, message))
+
+
+def cursor_at(
+    laggards: Laggards,
+    slot: Slot,
+    after: Token | None = None,
+    *,
+    subscription: str = SUBSCRIPTION,
+    unacked_max: int = 0,
+) -> Cursor:
+    """A cursor at the first item above `after`, from a message on."""
+    cursor = Cursor(laggards, (slot.message.stream, subscription), unacked_max)
+    cursor.enter(slot, after)
+    return cursor
+
+
+def delivery_at(
+    laggards: Laggards,
+    slot: Slot,
+    options: DeliveryOptions,
+    after: Token | None = None,
+    *,
+    is_manual: bool = False,
+    is_faulted: bool = False,
+) -> Delivery:
+    """A delivery from the first item above `after` on."""
+    cursor = cursor_at(laggards, slot, after)
+    return Delivery(cursor, options, after=after, is_manual=is_manual, is_faulted=is_faulted)
+
+
+def chain_of(cursor: Cursor) -> list[Item]:
+    """What is here from where the cursor stands on, until it goes on elsewhere."""
+    return list(items_from(cursor.slot, cursor._item, 99, 1 << 20))
+
+
+def at_hand(cursor: Cursor) -> list[int]:
+    """The numbers of these messages."""
+    return sorted({item.token.seq for item in chain_of(cursor)})
