@@ -327,6 +327,46 @@ class Scribe(SystemTarget):
         return number
 
 
+class JoiningScribe(Scribe):
+    """Writes what a frame has together, up to what may wait."""
+
+    target_name = "$joining"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.joined: list[list[int]] = []
+
+    def write_together(self, calls: list[tuple[int, bool]]) -> list[object]:
+        self.joined.append([number for number, _ in calls])
+        if self.joined[-1] == [13, 13]:
+            raise ValueError("13 twice")
+        waits = [may_wait for _, may_wait in calls]
+        end = waits.index(True) if True in waits else len(calls)
+        results = [
+            ValueError(f"{number} is no number")
+            if number < 0
+            else self.write_at_once(number, False)
+            for number, _ in calls[:end]
+        ]
+        return [*results, *[NotImplemented] * (len(calls) - end)]
+
+    together = MappingProxyType({"write": write_together})
+
+    @open_to(Role.CLIENT)
+    async def read(self) -> list[int]:
+        return [number for number, _ in self.written]
+
+
+class Verbose(SystemTarget):
+    """Asks a scribe wrongly."""
+
+    target_name = "$verbose"
+
+    @open_to(Role.CLIENT)
+    async def write(self, number: str, may_wait: bool) -> int:
+        raise NotImplementedError
+
+
 async def test_a_plain_method_of_a_target_answers_in_no_task_and_overtakes_nothing(
     cluster: LocalCluster,
 ) -> None:
@@ -348,6 +388,39 @@ async def test_a_plain_method_of_a_target_answers_in_no_task_and_overtakes_nothi
     assert not scribe.written[0][1] and all(in_task for _, in_task in scribe.written[1:])
     with pytest.raises(ValueError, match="-1 is no number"):
         await write(-1, False)
+
+
+async def test_calls_of_one_frame_are_answered_together_and_each_has_its_own_answer(
+    cluster: LocalCluster,
+) -> None:
+    silo, gateways, scribe = cluster.silos[0], cluster.client.gateways, JoiningScribe()
+    silo.assembly.targets.add(scribe)
+    pin(cluster.client, silo.gateway)
+    spec, reading = JoiningScribe.target_specs["write"], JoiningScribe.target_specs["read"]
+
+    async def write(number: int, may_wait: bool = False) -> Any:
+        return await gateways.ask("x", "$joining", "", spec, (number, may_wait))
+
+    async def read() -> Any:
+        return await gateways.ask("x", "$joining", "", reading, ())
+
+    async def many(*calls: Any) -> list[Any]:
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    assert await write(0) == 0
+    assert scribe.joined == []  # it was alone in its frame
+    found = await many(write(1), write(-2), write(3))
+    assert found[::2] == [1, 3] and str(found[1]) == "-2 is no number"
+    assert scribe.joined == [[1, -2, 3]]
+    assert await many(write(4), read(), write(5)) == [4, [0, 1, 3, 4], 5]  # none is overtaken
+    assert await many(write(6), write(7, True), write(8)) == [6, 7, 8]
+    assert [number for number, _ in scribe.written] == [0, 1, 3, 4, 5, 6, 7, 8]
+    assert [number for number, in_task in scribe.written if in_task] == [5, 7, 8]
+    found = await many(write(13), write(13))
+    assert [str(error) for error in found] == ["13 twice"] * 2
+    wrong = gateways.ask("x", "$joining", "", Verbose.target_specs["write"], ("ten", False))
+    right, refused = await many(write(9), wrong)
+    assert (right, type(refused)) == (9, TypeError) and "argument `number`" in str(refused)
 
 
 async def test_a_kind_of_system_target_that_is_not_there_is_named(cluster: LocalCluster) -> None:

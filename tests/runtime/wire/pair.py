@@ -114,6 +114,9 @@ class Office:
         else:
             peer.watch_served(call.id, None)
 
+    def taken(self) -> None:
+        pass
+
     def greeted(self, peer: Peer, /) -> None:
         self.greeted_by.append(peer)
 

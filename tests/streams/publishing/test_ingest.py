@@ -15,6 +15,7 @@ from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryOptions, MemoryQueues
+from millstream.providers.memory.adapter import MemoryAdapter
 from millstream.runtime import (
     CallTimeout,
     Client,
@@ -287,6 +288,40 @@ async def test_events_of_a_client_stay_in_order_while_some_wait_for_room() -> No
         await asyncio.gather(*map(stream.publish, range(20)))
         await until(lambda: len(SEEN["lines/a"]) == 20)
         assert SEEN["lines/a"] == list(range(20))
+
+
+async def test_events_of_many_streams_that_a_client_sends_together_are_stored_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored: list[int] = []
+    enqueue = MemoryAdapter.enqueue_at_once
+
+    def counted(self: MemoryAdapter, queue: str, messages: Any, epoch: int) -> Any:
+        stored.append(len(messages))
+        return enqueue(self, queue, messages, epoch)
+
+    monkeypatch.setattr(MemoryAdapter, "enqueue_at_once", counted)
+    async with running() as client:
+        streams = [client.stream(LINES, f"{number}") for number in range(30)]
+        await asyncio.gather(*(one.publish(0) for one in streams))
+        stored.clear()
+        await asyncio.gather(*(one.publish(item) for item in (1, 2) for one in streams))
+        await until(lambda: all(len(SEEN[f"lines/{one.key}"]) == 3 for one in streams))
+    assert all(SEEN[f"lines/{one.key}"] == [0, 1, 2] for one in streams)
+    assert sum(stored) == 60 and len(stored) <= 3
+
+
+async def test_of_events_that_are_sent_together_each_has_its_own_outcome() -> None:
+    async with running(room=0, capacity=2) as client:
+        streams = [client.stream(LINES, key) for key in "abcd"]
+        sends = [one.publish(number) for number, one in enumerate(streams)]
+        stored, also, *refused = await asyncio.gather(*sends, return_exceptions=True)
+        assert (stored, also) == (None, None)
+        assert [type(error) for error in refused] == [QueueFull, QueueFull]
+        assert refused[0] is not refused[1]
+        Pace.of_all.let(ROWS)
+        await until(lambda: SEEN["lines/a"] == [0] and SEEN["lines/b"] == [1])
+    assert not SEEN["lines/c"] and not SEEN["lines/d"]
 
 
 async def test_a_client_publishes_headers() -> None:

@@ -261,6 +261,53 @@ async def test_what_is_not_stored_at_once_is_enqueued(answer: Any) -> None:
     assert (service.stored, service.calls, service.asked) == (["a", "b"], 1, 1)
 
 
+def lists_of(*texts: str) -> list[list[OutMessage]]:
+    """One message of a stream of its own for each text."""
+    return [[OutMessage(StreamId("n", text), [text.encode()])] for text in texts]
+
+
+async def test_lists_of_several_streams_are_stored_by_one_call() -> None:
+    service = PromptService(True)
+    desk = Desk(service=service)
+    assert desk.sender.store_together(lists_of(*"abc"), [1, 1, 1]) == [None] * 3
+    assert (service.stored, service.asked, service.calls) == (list("abc"), 1, 0)
+    assert desk.sender.store_together([], []) == []
+    assert service.asked == 1
+
+
+@pytest.mark.parametrize(
+    "limits", [SendLimits(batch_messages_max=2), SendLimits(batch_bytes_max=5)], ids=repr
+)
+async def test_lists_that_are_stored_together_are_cut_at_the_limits(limits: SendLimits) -> None:
+    service = PromptService(True, True, True)
+    desk = Desk(limits, service)
+    assert desk.sender.store_together(lists_of(*"abcde"), [2] * 5) == [None] * 5
+    assert (service.stored, service.asked) == (list("abcde"), 3)
+
+
+async def test_where_lists_have_no_room_together_the_first_ones_are_stored_alone() -> None:
+    service = PromptService(None, True, True, QueueFull("full"))
+    desk = Desk(service=service)
+    assert desk.sender.store_together(lists_of(*"abcd"), [1] * 4) == [None] * 2
+    assert (service.stored, service.asked) == (["a", "b"], 4)
+
+
+async def test_nothing_is_stored_together_while_something_waits() -> None:
+    service = PromptService(None, True)
+    desk = Desk(service=service)
+    waiting = asyncio.create_task(desk.publish("a"))
+    await asyncio.sleep(0)
+    assert desk.sender.store_together(lists_of("b"), [1]) == []
+    assert (await waiting).error is None
+    assert service.stored == ["a"]
+
+
+async def test_a_faulty_answer_leaves_it_unknown_which_of_several_lists_are_stored() -> None:
+    desk = Desk(SendLimits(batch_messages_max=2), PromptService(ValueError("odd"), True))
+    ends = desk.sender.store_together(lists_of(*"abc"), [1] * 3)
+    assert [type(end) for end in ends] == [PublishUnknown, PublishUnknown, type(None)]
+
+
 @pytest.mark.parametrize(
     "answer", [[], ["token"], 7, ValueError("odd"), asyncio.CancelledError("odd")], ids=repr
 )

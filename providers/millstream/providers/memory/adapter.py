@@ -103,13 +103,7 @@ class MemoryAdapter:
         log = self.logs.find(queue)
         if log is None or mapper_epoch < log.eras.mapper_epoch:
             return None
-        if len(messages) > 1 and not self._fit_together(messages):
-            return None
         return log.append_now(messages, self.host.clock.wall_s())
-
-    def _fit_together(self, messages: Sequence[OutMessage]) -> bool:
-        events, size_bytes = events_of(messages), sum(map(size_of, messages))
-        return events <= self.options.capacity_events and size_bytes <= self.options.capacity_bytes
 
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
@@ -153,11 +147,6 @@ class MemoryAdapter:
 
     async def aclose(self) -> None:
         """Nothing is held: the grains are the silo's."""
-
-
-def events_of(messages: Sequence[OutMessage]) -> int:
-    """Events of all messages."""
-    return sum(len(message.items) for message in messages)
 
 
 def parts_within(

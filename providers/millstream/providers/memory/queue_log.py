@@ -182,12 +182,14 @@ class QueueLog:
         """
         if len(messages) == 1 and messages[0].mark is None:  # nearly always: no list of its own
             events, size_bytes = len(messages[0].items), size_of(messages[0])
+            sizes: Sequence[int] = (size_bytes,)
         else:
-            events, size_bytes = self._needed(messages)
+            sizes = [size_of(message) for message in messages]
+            events, size_bytes = self._needed(messages, sizes)
         self._refuse_too_large(events, size_bytes)
         if not self._room.try_acquire(events, size_bytes):
             return None
-        return self._accept_all(messages, events, size_bytes, enqueued_s)
+        return self._accept_all(messages, sizes, events, size_bytes, enqueued_s)
 
     async def append(
         self, messages: Sequence[OutMessage], enqueued_s: float, mapper_epoch: int = 1
@@ -199,31 +201,41 @@ class QueueLog:
         tokens = self.append_now(messages, enqueued_s)
         if tokens is not None:
             return tokens
-        events, size_bytes = self._needed(messages)
+        sizes = [size_of(message) for message in messages]
+        events, size_bytes = self._needed(messages, sizes)
         await self._wait_for_room(events, size_bytes)
         if mapper_epoch < self.eras.mapper_epoch:  # it was sealed meanwhile
             self._room.release(events, size_bytes)
             return self.append_stale(messages)
-        return self._accept_all(messages, events, size_bytes, enqueued_s)
+        return self._accept_all(messages, sizes, events, size_bytes, enqueued_s)
 
-    def _needed(self, messages: Sequence[OutMessage]) -> tuple[int, int]:
+    def _needed(self, messages: Sequence[OutMessage], sizes: Sequence[int]) -> tuple[int, int]:
         """Events and bytes of the messages that are not known."""
-        fresh = [message for message in messages if not self._is_known(message)]
-        return sum(len(message.items) for message in fresh), sum(map(size_of, fresh))
+        events = size_bytes = 0
+        for message, size in zip(messages, sizes, strict=True):
+            if message.mark is None or not self._is_known(message):
+                events += len(message.items)
+                size_bytes += size
+        return events, size_bytes
 
     def _accept_all(
-        self, messages: Sequence[OutMessage], events: int, size_bytes: int, enqueued_s: float
+        self,
+        messages: Sequence[OutMessage],
+        sizes: Sequence[int],
+        events: int,
+        size_bytes: int,
+        enqueued_s: float,
     ) -> list[Token | None]:
         """Store messages for which there is room, and give back what repeated ones do not need."""
-        if len(messages) == 1:
-            tokens = [self._accept(messages[0], enqueued_s, size_bytes)]
-        else:
-            tokens = [self._accept(one, enqueued_s, size_of(one)) for one in messages]
-        if None in tokens:  # repeated before, while it waited, or in this very list
-            found = zip(messages, tokens, strict=True)
-            accepted = [message for message, token in found if token is not None]
-            events -= sum(len(message.items) for message in accepted)
-            self._room.release(events, size_bytes - sum(map(size_of, accepted)))
+        tokens: list[Token | None] = []
+        for message, size in zip(messages, sizes, strict=True):
+            token = self._accept(message, enqueued_s, size)
+            tokens.append(token)
+            if token is not None:
+                events -= len(message.items)
+                size_bytes -= size
+        if events or size_bytes:  # repeated before, while it waited, or in this very list
+            self._room.release(events, size_bytes)
         self._arrivals.wake()
         return tokens
 

@@ -21,6 +21,7 @@ from millstream.runtime.turns.run import Turns
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.message import Call, Failure, Redirect
 
+from .at_once import AtOnce
 from .callee import Callee
 from .locator import Locator
 from .references import References
@@ -60,6 +61,7 @@ class Arrivals:
         self._locator = locator
         self._looked_for = locator.looked_for
         self._callee = callee
+        self._at_once = AtOnce(callee, references)
         self._check_hosted = check_hosted
         self._is_settling = is_settling
 
@@ -71,10 +73,16 @@ class Arrivals:
             if call.kind[:1] == "$":
                 self._take_target_call(peer, call)
             else:
+                if self._at_once.has_gathered:
+                    self._at_once.settle()  # they came before
                 self._take_grain_call(peer, call)
         except MillstreamError as error:
             body = msgspec.Raw(describe(error, f"{call.kind}/{call.key}"))
             peer.refuse(call.id, Failure(call.id, body))
+
+    def taken(self) -> None:
+        """A frame has no more calls: answer those that waited for the others."""
+        self._at_once.settle()
 
     # -- grains
 
@@ -137,9 +145,10 @@ class Arrivals:
             raise NotHosted(self._explain(call, target))
         assert spec.open_to is not None, "each method of a target says to whom it is open"
         check_role(call.role, spec.open_to, f"{call.kind}.{call.method}")
-        quick = target.at_once.get(call.method)
-        if quick is not None and self._callee.answers_at_once(peer, call, spec, target, quick):
+        if call.method in target.at_once and self._at_once.takes(peer, call, spec, target):
             return
+        if self._at_once.has_gathered:
+            self._at_once.settle()  # they came before
         inbound = self._callee.accept(peer, call, spec)
         inbound.target = target
         self._callee.push(inbound)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -284,28 +283,10 @@ class Callee(RunnerTasks[InboundCall]):
         """A call of a client that was registered while its grain was looked for."""
         return InboundCall(self, self._turns, origin, call, spec)
 
-    def answers_at_once(
-        self, origin: Peer, call: Call, spec: MethodSpec, target: Any, quick: Callable[..., Any]
-    ) -> bool:
-        """Answer a call of a system target by its plain method; False: it is to be accepted.
-
-        That is so while others wait to be run, which came before. Raises Overloaded.
-        """
-        if self._ready or self._is_closed or not call.id:
-            return False
-        origin.watch_served(call.id, None)
-        try:
-            result = quick(target, *spec.arguments.decode(call.body, self._runtime))
-            if result is NotImplemented:
-                origin.forget_served(call.id)
-                return False
-            body = spec.encode_result(result)
-        except Exception as error:
-            text = describe(answerable(error), call.kind)
-            origin.refuse(call.id, Failure(call.id, msgspec.Raw(text)))
-        else:
-            origin.answer(call.id, Reply(call.id, msgspec.Raw(body)), len(body))
-        return True
+    @property
+    def is_busy(self) -> bool:
+        """Do calls wait to be run, or is nothing run any more?"""
+        return bool(self._ready) or self._is_closed
 
     def take_one_way(self, activation: Activation, call: Call, spec: MethodSpec) -> None:
         """Take a one-way call of a caller in this process. Raises Overloaded."""

@@ -49,12 +49,15 @@ class SystemTarget:
     Silos may call every method; clients and operators those that `@open_to` opens to them.
     `at_once` has, for a method, the plain one that is tried before it while the frame of a call is
     read, in no task: it answers as the method would, or with NotImplemented, and has done nothing
-    then.
+    then. `together` has, for some of these methods, a plain one for all calls of a frame with
+    several messages: it gets a list of their arguments, and returns for each call its result, its
+    error, or NotImplemented. Calls with NotImplemented run behind the others.
     """
 
     target_name: ClassVar[str]
     target_specs: ClassVar[dict[str, MethodSpec]]
     at_once: ClassVar[Mapping[str, Callable[..., Any]]] = MappingProxyType({})
+    together: ClassVar[Mapping[str, Callable[..., list[object]]]] = MappingProxyType({})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

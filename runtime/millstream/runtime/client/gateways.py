@@ -179,6 +179,9 @@ class Gateways:
         error = NotInCluster("a client serves no calls")
         peer.refuse(call.id, Failure(call.id, msgspec.Raw(describe(error, call.kind))))
 
+    def taken(self) -> None:
+        """Every call has been refused."""
+
     # -- asked by the watch for evictions
 
     def oldest_calls(self) -> dict[str, int]:

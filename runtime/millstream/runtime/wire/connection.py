@@ -82,6 +82,9 @@ class Inbox(Protocol):
     """What takes the calls that arrive; refuses by answering."""
 
     def serve(self, peer: Peer, call: Call, /) -> None: ...
+    def taken(self) -> None:
+        """A frame of several messages, with calls among them, was given."""
+        ...
 
 
 class Welcome(Protocol):
@@ -471,23 +474,28 @@ class Peer(Serving):
 
     def _take_messages(self, messages: Sequence[Message | Unreadable]) -> bool:
         """Take what a frame had; True if calls were among it. What is answered at once leaves."""
-        self._refusals, has_called, was_marked = 0, False, self._is_marked
-        for at, message in enumerate(messages):
-            if type(message) is Call:
-                if message.id in self._served:
-                    raise FrameError(f"call id {message.id} is in use")
-                has_called = True
-                self._inbox.serve(self, message)
-                if self._refusals >= REFUSALS_AT_ONCE:
-                    self._messages = messages[at + 1 :]
-                    self._go_on_soon()
-                    break
-            elif type(message) is Reply:
-                receiver = self._calls.pop(message.id, None)
-                if receiver is not None:
-                    receiver.reply(message.body)
-            else:
-                self._take_other(message)
+        self._refusals, was_marked = 0, self._is_marked
+        self.takes_several, has_called = len(messages) > 1, False
+        try:
+            for at, message in enumerate(messages):
+                if type(message) is Call:
+                    if message.id in self._served:
+                        raise FrameError(f"call id {message.id} is in use")
+                    has_called = True
+                    self._inbox.serve(self, message)
+                    if self._refusals >= REFUSALS_AT_ONCE:
+                        self._messages = messages[at + 1 :]
+                        self._go_on_soon()
+                        break
+                elif type(message) is Reply:
+                    receiver = self._calls.pop(message.id, None)
+                    if receiver is not None:
+                        receiver.reply(message.body)
+                else:
+                    self._take_other(message)
+        finally:
+            if has_called and self.takes_several:
+                self._inbox.taken()
         if self._owes_sign:
             self._owes_sign = False
             self.send(Ping(False))

@@ -43,7 +43,8 @@ class Serving(Sending):
     ) -> None:
         super().__init__(name, options, loop, outbox)
         self._served: dict[int, Cancellable | None] = {}
-        self._refusals = 0  # of the messages that are being taken
+        self._refusals = 0  # of the messages that are being taken,
+        self.takes_several = False  # and is there more than one?
 
     def watch_served(self, call_id: int, served: Cancellable | None) -> None:
         """Register a call before it runs, so that a Cancel in the same batch finds it.
@@ -57,6 +58,10 @@ class Serving(Sending):
                 "calls being served", "served_calls_max", self._options.served_calls_max
             )
         self._served[call_id] = served
+
+    def serves(self, call_id: int) -> bool:
+        """Is the call registered, and its caller still waiting?"""
+        return call_id in self._served
 
     def forget_served(self, call_id: int) -> None:
         """The call is over, answered or not."""

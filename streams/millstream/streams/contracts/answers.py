@@ -30,6 +30,7 @@ __all__ = [
 TOKEN_LIMITS = ERA_END, SEQ_END, INDEX_END = (1 << 32, 1 << 64, 1 << 32)  # as they are stored
 EMPTY_TYPES = frozenset({dict, MappingProxyType})
 BYTES = frozenset({bytes})
+TOKENS = frozenset({Token})
 
 
 class AdapterFault(QueueUnavailable):
@@ -57,7 +58,7 @@ def checked_tokens(answer: Any, count: int, where: str) -> list[Token | None]:
         _check_list(answer, "tokens", f"{where} returned")
     if len(answer) != count:
         raise AdapterFault(f"{where} returned {len(answer)} tokens for {count} messages")
-    if count == 1 and type(answer) is list and type(answer[0]) is Token:
+    if type(answer) is list and TOKENS.issuperset(map(type, answer)):  # nearly always
         return answer
     return [_token(one, where) for one in answer]
 

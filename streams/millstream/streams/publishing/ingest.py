@@ -54,6 +54,13 @@ class Store(Protocol):
         is stored."""
         ...
 
+    def store_together(
+        self, lists: Sequence[Sequence[OutMessage]], /
+    ) -> Sequence[bool | StreamError]:
+        """`store_at_once` for lists of messages, each of one stream. Is each stored? An error:
+        that is unknown."""
+        ...
+
 
 class Session:
     """A run of one producer's calls. `next`: the place of the one that may come; -1: none."""
@@ -78,7 +85,7 @@ class IngestTarget(SystemTarget):
         self, namespace: str, producer: str, messages: list[IngestMessage]
     ) -> object:
         """`publish` of a client's events in no task, where nothing waits before them."""
-        if producer or not messages or any(one.key != messages[0].key for one in messages[1:]):
+        if producer or not are_of_one_stream(messages):
             return NotImplemented
         outcomes = self._into.store_at_once(out_messages(namespace, "", messages))
         if outcomes is None:
@@ -88,7 +95,24 @@ class IngestTarget(SystemTarget):
                 raise outcome
         return len(messages)
 
+    def publish_together(
+        self, calls: Sequence[tuple[str, str, list[IngestMessage]]]
+    ) -> list[object]:
+        """`publish_at_once` for calls of any streams that came together: each queue gets the
+        events of all its streams at once."""
+        lists: list[list[OutMessage]] = []
+        for namespace, producer, messages in calls:
+            if producer or not are_of_one_stream(messages):
+                break  # what comes behind it stays behind it
+            lists.append(out_messages(namespace, "", messages))
+        found: list[object] = [NotImplemented] * len(calls)
+        for at, stored in enumerate(self._into.store_together(lists)):
+            if stored is not False:
+                found[at] = len(calls[at][2]) if stored is True else stored
+        return found
+
     at_once = MappingProxyType({"publish": publish_at_once})
+    together = MappingProxyType({"publish": publish_together})
 
     @open_to(Role.CLIENT)
     async def publish(self, namespace: str, producer: str, messages: list[IngestMessage]) -> int:
@@ -150,6 +174,13 @@ class IngestTarget(SystemTarget):
             if not self._sessions[oldest].lock.locked():
                 del self._sessions[oldest]
         return known
+
+
+def are_of_one_stream(messages: Sequence[IngestMessage]) -> bool:
+    """Are there messages, and all of one stream?"""
+    if len(messages) == 1:
+        return True
+    return bool(messages) and all(one.key == messages[0].key for one in messages)
 
 
 def out_messages(

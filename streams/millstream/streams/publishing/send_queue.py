@@ -152,6 +152,20 @@ class SendQueue:
             count <= limits.batch_messages_max and publish.size_bytes <= limits.batch_bytes_max
         )
 
+    def cut(self, lists: Sequence[Sequence[OutMessage]], sizes_bytes: Sequence[int]) -> list[int]:
+        """Where to cut a run of lists so that each part may be one; the end of each part."""
+        ends: list[int] = []
+        count = size = 0
+        limits = self._limits
+        for at, one in enumerate(lists):
+            count += len(one)
+            size += sizes_bytes[at]
+            is_full = count > limits.batch_messages_max or size > limits.batch_bytes_max
+            if at and is_full:
+                ends.append(at)
+                count, size = len(one), sizes_bytes[at]
+        return [*ends, len(lists)] if lists else []
+
     def add(self, publish: Publish) -> None:
         """Let a publish wait. Raises QueueFull: too much waits already."""
         limit = self._limits.waiting_bytes_max

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from millstream.runtime import EnqueueFailed, PublishUnknown, StreamError
@@ -36,6 +36,7 @@ RETRY = Backoff(0.02, 2, 0.5)
 
 
 Awaited = asyncio.Future[None]
+EnqueueAtOnce = Callable[[QueueId, Sequence[OutMessage], int], Sequence[Token | None] | None]
 
 
 class Enqueue(Protocol):
@@ -167,23 +168,65 @@ class QueueSender:
         """End it here and now; False: that cannot be, and nothing of it is stored."""
         if self._at_once is None or not self._waiting.takes_alone(publish):
             return False
-        messages = publish.messages
+        found = self._store_now(self._at_once, publish.messages)
+        if found is None:
+            return False
+        if isinstance(found, StreamError):
+            publish.end(found)
+        else:
+            publish.tokens, publish.is_over = found, True
+        return True
+
+    def store_together(
+        self, lists: Sequence[Sequence[OutMessage]], sizes_bytes: Sequence[int]
+    ) -> list[StreamError | None]:
+        """Store lists here and now, as few calls of the adapter as the limits allow.
+
+        Of each list that is over, the first ones: None, or that it is unknown whether it is stored.
+        Nothing of the others is.
+        """
+        ends: list[StreamError | None] = []
+        if self._at_once is None or not self._waiting.is_idle:
+            return ends
+        begin = 0
+        for end in self._waiting.cut(lists, sizes_bytes):
+            joined = [message for one in lists[begin:end] for message in one]
+            found = self._store_now(self._at_once, joined)
+            if found is None:  # perhaps there is room for some
+                return ends + self._store_some(self._at_once, lists[begin:end])
+            error = found if isinstance(found, StreamError) else None
+            ends += [error] * (end - begin)
+            begin = end
+        return ends
+
+    def _store_some(
+        self, at_once: EnqueueAtOnce, lists: Sequence[Sequence[OutMessage]]
+    ) -> list[StreamError | None]:
+        ends: list[StreamError | None] = []
+        for one in lists if len(lists) > 1 else ():
+            found = self._store_now(at_once, one)
+            if found is None:
+                break
+            ends.append(found if isinstance(found, StreamError) else None)
+        return ends
+
+    def _store_now(
+        self, at_once: EnqueueAtOnce, messages: Sequence[OutMessage]
+    ) -> list[Token | None] | StreamError | None:
+        """Their tokens, or that it is unknown whether they are stored; None: nothing of them is."""
         try:
-            answer = self._at_once(self._queue, messages, self._mapper.epoch)
+            answer = at_once(self._queue, messages, self._mapper.epoch)
             if answer is None:
-                return False
-            publish.tokens = checked_tokens(answer, len(messages), self._where_at_once)
-            publish.is_over = True
+                return None
+            return checked_tokens(answer, len(messages), self._where_at_once)
         except AdapterFault as error:
-            publish.end(self._unknown(error))
+            return self._unknown(error)
         except StreamError:
-            return False  # `enqueue` says it again
+            return None  # `enqueue` says it again
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # CancelledError too: only the adapter can have raised it
-            fault = fault_of(self._where_at_once, error)
-            publish.end(self._unknown(fault))
-        return True
+            return self._unknown(fault_of(self._where_at_once, error))
 
     async def _send(self) -> None:
         """Enqueue what waits, for as long as no call takes too long."""

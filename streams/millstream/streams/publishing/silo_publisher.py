@@ -170,6 +170,45 @@ class SiloPublisher:
             return None
         return publish.outcomes()
 
+    def store_together(self, lists: Sequence[Sequence[OutMessage]]) -> list[bool | StreamError]:
+        """`store_at_once` for lists of messages, each of one stream; a queue gets those of all its
+        streams together.
+
+        Is each stored? An error: that is unknown.
+        """
+        found: list[bool | StreamError] = [False] * len(lists)
+        if self._held is not None:
+            return found
+        by_queue: dict[QueueId, list[int]] = {}
+        try:
+            for at, messages in enumerate(lists):
+                by_queue.setdefault(self._mapper.queue_for(messages[0].stream), []).append(at)
+        except StreamError:
+            return found  # `store` says it again
+        for queue, places in by_queue.items():
+            sizes = self._sizes_of([lists[at] for at in places])
+            ready = [lists[at] for at in places[: len(sizes)]]
+            ends = self._sender(queue).store_together(ready, sizes)
+            for at, error in zip(places, ends, strict=False):
+                found[at] = True if error is None else type(error)(*error.args)
+        return found
+
+    def _sizes_of(self, lists: Sequence[Sequence[OutMessage]]) -> list[int]:
+        """Bytes of the first lists that queues accept as they are."""
+        sizes: list[int] = []
+        limits = self._limits
+        for messages in lists:
+            size = 0
+            for message in messages:
+                content = content_bytes(message.items, message.headers)
+                if not limits.surely_fits(message, content) and not self._fits(message):
+                    return sizes
+                size += content
+            if self._are_too_long(messages):
+                return sizes
+            sizes.append(size)
+        return sizes
+
     async def remap(self, adopt: Callable[[], object]) -> None:
         """Let streams move to other queues: `adopt` changes the mapper while nothing is sent.
 
