@@ -141,6 +141,11 @@ class Gateways:
 
     async def ready(self, *name: str) -> Peer:
         """A connected gateway; one that refuses is passed over. Raises SiloUnavailable."""
+        if self._list.only:  # then no name has another first one
+            with suppress(SiloUnavailable):
+                peer = self._peers.get(self._list.only)
+                if peer.is_ready:
+                    return peer
         refused: list[str] = []
         for gateway in self._list.order("/".join(name)):
             try:
@@ -348,7 +353,7 @@ class GatewayCalls:
         """The client's own limit of a frame."""
         return self._gateways.options.frame_bytes_max
 
-    async def call(
+    def call(
         self,
         name: str,
         target: str,
@@ -356,15 +361,14 @@ class GatewayCalls:
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> R:
+    ) -> Coroutine[Any, Any, R]:
         """Call a target of the gateway that serves `name`: calls of one name keep their order.
 
         Raises what the method raises, CallTimeout, SiloUnavailable, NotInCluster (it was closed).
         """
         assert not kwargs, "arguments of targets are given by position"
         spec = method.__millstream_spec__  # type: ignore[attr-defined]
-        result: R = await self._gateways.ask(name, target, "", spec, args)
-        return result
+        return self._gateways.ask(name, target, "", spec, args)
 
 
 class LastQuestion:

@@ -43,15 +43,22 @@ ENDED_MAX = 1_000
 class Consumer:
     """Extension `streams` of a grain's activation; `runs`: what runs its handlers."""
 
-    __slots__ = ("_ended", "_grain", "_old", "_positions", "_removing")
+    __slots__ = ("_ended", "_grain", "_old_positions", "_positions", "_removing")
     runs: ClassVar[type[HandlerRun]] = HandlerRun
 
     def __init__(self, grain: ExtendedGrain) -> None:
         self._grain = grain
         self._positions: dict[str, Position] = {}
         self._ended: dict[str, Position | None] = {}  # unsubscribed here, and where they were
-        self._old = OldPositions(grain)
+        self._old_positions: OldPositions | None = None
         self._removing: dict[str, asyncio.Task[None]] = {}  # what is delivered all the same
+
+    @property
+    def _old(self) -> OldPositions:
+        """Made when it is needed: most activations have no stored positions."""
+        if self._old_positions is None:
+            self._old_positions = OldPositions(self._grain)
+        return self._old_positions
 
     def left(self, subscription: str) -> None:
         """The grain has unsubscribed: nothing more of that is handled here."""

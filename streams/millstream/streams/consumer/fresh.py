@@ -16,6 +16,8 @@ __all__ = ["fresh_of"]
 
 def fresh_of(items: Sequence[Item], last: Token | None) -> Sequence[int]:
     """Which items are behind `last`, and behind each other: those that are not known."""
+    if len(items) == 1:
+        return range(1 if last is None or items[0].token > last else 0)
     tokens = [item.token for item in items]
     if last is not None:
         tokens.insert(0, last)

@@ -9,7 +9,8 @@ cancelled from outside stays cancelled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
@@ -32,6 +33,7 @@ from .on_gap import gap_handler
 __all__ = ["HandlerRun", "Position"]
 
 BATCH_MAX = 1 << 31  # an explicit handler that takes lists takes what a call brings
+NO_FILTERS: Mapping[str, Where] = MappingProxyType({})
 
 
 class Provider(Protocol):
@@ -70,13 +72,13 @@ class Position:
         self.last: dict[str, Token] = {}  # by queue
         self.is_removed = False  # it was unsubscribed here, and is stored no more
         self.is_busy = False  # a delivery runs
-        self.waiting: list[asyncio.Future[None]] = []  # for its end: what another owner has sent
+        self.waiting: Sequence[asyncio.Future[None]] = ()  # for its end: another owner has sent it
         self.by_hand: AcksByHand | None = None
         if batch.by_hand is not None:
             self.acks_by_hand(batch, grain)
         self.epochs: dict[str, int] = {}
         mark, self.handler = find_handler(grain, batch)
-        self.filters: dict[str, Where] = {}  # those of explicit subscriptions, by name
+        self.filters: Mapping[str, Where] = NO_FILTERS  # of explicit subscriptions, by name
         self.mark = mark
         self.codec: Codec[Any]
         self.state: State[Any] | None = None
@@ -116,13 +118,13 @@ class Position:
     async def idle(self) -> None:
         """Wait until no delivery runs: of a former owner, on a grain that would take both."""
         end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.waiting.append(end)
+        self.waiting = [*self.waiting, end]
         await end
 
     def ends(self) -> None:
         """No delivery runs; who waits for that looks again, in the order of coming."""
         self.is_busy = False
-        waiting, self.waiting = self.waiting, []
+        waiting, self.waiting = self.waiting, ()
         for end in waiting:
             if not end.done():
                 end.set_result(None)
@@ -155,7 +157,7 @@ def filter_of(position: Position, grain: ExtendedGrain, batch: WireBatch) -> Whe
         found = filter_in(type(grain.grain), name)
         if found is None:
             raise LookupError(f"{grain} has no filter {name!r}")
-        position.filters[name] = found
+        position.filters = {**position.filters, name: found}
     return position.filters[name]
 
 

@@ -111,6 +111,8 @@ def check_size(message: OutMessage, limits: PublishLimits) -> None:
     """Raise ValueError for a message that is larger than `message_bytes_max`, or than its queue
     accepts."""
     size = content_bytes(message.items, message.headers)
+    if limits.surely_fits(message, size):
+        return
     if size > limits.message_bytes_max:
         raise ValueError(
             f"{message.stream}: a message of {size} bytes (items and headers); message_bytes_max "
