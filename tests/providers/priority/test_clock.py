@@ -105,6 +105,15 @@ def test_time_without_an_owner_counts_while_both_are_apart(ahead_ms: int) -> Non
     assert clock.read(START_MS + 700, 0) == START_MS + 700 + max(ahead_ms, 0)
 
 
+def test_time_without_an_owner_counts_up_to_the_limit_and_no_further() -> None:
+    ahead_ms = 5_000
+    for passed_ms, is_counted in ((STEP_MAX_MS, True), (STEP_MAX_MS + 1, False)):
+        wall_ms = START_MS - ahead_ms + passed_ms
+        clock = QueueClock(START_MS, ahead_ms, wall_ms, 0, STEP_MAX_MS)
+        assert clock.read(wall_ms, 0) == wall_ms + (ahead_ms if is_counted else 0)
+        assert clock.apart_ms == (ahead_ms if is_counted else 0)
+
+
 # -- a wrong clock in a cluster
 
 

@@ -100,10 +100,9 @@ def commit_lists(changes: Changes | None) -> list[Value]:
 
 
 def head_fields(changes: Changes) -> list[Value]:
-    sequence, leases, *rest = changes.counters
-    fields: list[Value] = ["sequence", sequence, "leases", leases]
-    for name, number in zip(("layout", "now_ms", "ahead_ms"), rest, strict=True):
-        fields += [name, number]
+    sequence, leases, layout, now_ms, ahead_ms = changes.counters
+    fields: list[Value] = ["sequence", sequence, "leases", leases, "layout", layout]
+    fields += ["now_ms", now_ms, "ahead_ms", ahead_ms]
     if changes.settings is not None:
         version, settings = changes.settings
         fields += ["settings_version", version, "settings", packed_settings(settings)]
