@@ -208,7 +208,10 @@ class MemoryReceiver:
         start, found = await log.read(
             self._epoch, self._era, self._after, max_events, max_bytes, wait_s
         )
-        self._go_on(log.era, start + len(found))
+        if log.era == self._era:
+            self._after = start + len(found)
+        else:
+            self._go_on(log.era, start + len(found))
         return held(found)
 
     def _go_on(self, era: int, after: int) -> None:
@@ -303,4 +306,6 @@ class MemoryReader:
 
 def held(messages: list[QueueMessage | None]) -> Sequence[QueueMessage]:
     """Messages without those that are done."""
+    if len(messages) == 1 and messages[0] is not None:
+        return [messages[0]]
     return [message for message in messages if message is not None]

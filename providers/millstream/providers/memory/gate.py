@@ -8,6 +8,7 @@ it, however small; a request that is cancelled or timed out has taken nothing.
 from __future__ import annotations
 
 import asyncio
+from typing import NoReturn
 
 from millstream.runtime import ConfigError, Overloaded, QueueUnavailable
 
@@ -38,7 +39,8 @@ class CapacityGate:
 
     def try_acquire(self, count: int = 1) -> bool:
         """Take `count` units now, or none. Raises ValueError if they could never be had."""
-        self._refuse(count)
+        if self._closed is not None or not 0 <= count <= self.capacity:
+            self._refuse(count)
         if count and (self._waiters or count > self._free):
             return False
         self._free -= count
@@ -78,11 +80,10 @@ class CapacityGate:
             if not turn.done():
                 turn.set_exception(QueueUnavailable(reason))
 
-    def _refuse(self, count: int) -> None:
+    def _refuse(self, count: int) -> NoReturn:
         if self._closed is not None:
             raise QueueUnavailable(self._closed)
-        if not 0 <= count <= self.capacity:
-            raise ValueError(f"count is {count}, the capacity is {self.capacity}")
+        raise ValueError(f"count is {count}, the capacity is {self.capacity}")
 
     def _admit(self) -> None:
         while self._waiters:

@@ -330,13 +330,15 @@ class QueueLog:
 
         Returns the number that the first of them stands behind, and they.
         """
-        self.check_epoch(epoch)
+        if epoch != self._epoch:
+            self.check_epoch(epoch)
         start = max(after, self.done) if era == self.era else self.done
         if start < self.end:
             start = self._first_held(start)
         if start >= self.end and wait_s > 0:
             await self._arrivals.wait(wait_s)
-            self.check_epoch(epoch)
+            if epoch != self._epoch:
+                self.check_epoch(epoch)
         found, events = self._messages_at(start, max_events, max_bytes)
         self._count_read(start, found, events)
         return start, found

@@ -103,14 +103,12 @@ class Clock(Protocol):
 class SiloClock:
     """The `Clock` of a silo."""
 
-    __slots__ = ("_silo", "now")
+    __slots__ = ("_silo", "now", "wall_s")
 
     def __init__(self, silo: SiloAssembly) -> None:
         self._silo = silo
         self.now = silo.loop.time  # asked several times per event: no frame of its own
-
-    def wall_s(self) -> float:
-        return self._silo.env.wall_s()
+        self.wall_s = silo.env.wall_s
 
     def uniform(self, low: float, high: float, /) -> float:
         return self._silo.env.uniform(low, high)

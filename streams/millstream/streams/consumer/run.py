@@ -311,10 +311,26 @@ class HandlerRun:
     def _events(self, items: Sequence[Item]) -> list[Event[Any]]:
         batch = self.batch
         key, attempt, redelivered = batch.key, batch.attempt, batch.redelivered
+        subscription = batch.subscription
+        if len(items) == 1:
+            (item,) = items
+            (value,) = self._position.codec.decode_many((item.body,), self._position.runtime)
+            headers = dict(item.headers) if item.headers else {}
+            return [
+                Event(
+                    value,
+                    item.token,
+                    key,
+                    attempt,
+                    headers,
+                    redelivered,
+                    subscription,
+                    batch.redriven,
+                )
+            ]
         values = self._position.codec.decode_many(
             [item.body for item in items], self._position.runtime
         )
-        subscription = batch.subscription
         return [
             Event(
                 value,

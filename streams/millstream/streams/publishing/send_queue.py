@@ -90,8 +90,12 @@ class Publish:
         self.wait_s = wait_s
         self.deadline_s = now_s + wait_s
         self.is_over = not messages
-        self.sizes_bytes = [content_bytes(message.items, message.headers) for message in messages]
-        self.size_bytes = sum(self.sizes_bytes)
+        if len(messages) == 1:
+            self.size_bytes = content_bytes(messages[0].items, messages[0].headers)
+            self.sizes_bytes = [self.size_bytes]
+        else:
+            self.sizes_bytes = [content_bytes(one.items, one.headers) for one in messages]
+            self.size_bytes = sum(self.sizes_bytes)
 
     def split(self, queue_of: Callable[[OutMessage], QueueId], now_s: float) -> dict[str, Publish]:
         """Publishes of what is not stored, by queue; they are its parts from now on."""

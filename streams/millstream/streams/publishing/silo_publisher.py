@@ -72,7 +72,11 @@ class SiloPublisher:
         how many were stored.
         """
         shared = {} if headers is None else dict(headers)
-        publish = self._publish_of([OutMessage(stream, bodies, shared) for bodies in parts])
+        if len(parts) == 1:
+            messages = [OutMessage(stream, parts[0], shared)]
+        else:
+            messages = [OutMessage(stream, bodies, shared) for bodies in parts]
+        publish = self._publish_of(messages)
         if self._held is None:
             await self._sender(self._mapper.queue_for(stream)).publish(publish)
         else:

@@ -507,7 +507,9 @@ class Delivery:
     def _next(self) -> Sequence[Action]:
         cursor = self.cursor
         if cursor.slot is None and not cursor.is_lagging:
-            self._rest()
+            self.state = DeliveryState.IDLE
+            if self._tries is not UNTRIED or self.careful or self.is_manual:
+                self._rest()
             return ()
         if self._is_overdue and not self._tries.failures:
             self._is_overdue = False

@@ -485,7 +485,11 @@ class Dispatch:
                 FailureKind.HANDLER, "the handler cancelled the task it runs in"
             )
         finally:
-            self._call_ended(subscriber)
+            self.calls_out -= 1
+            self._limit = self._calls_out_max
+            successor = self._out.pop(subscriber.key)
+            if successor is not None:
+                self._queue(successor)
         if self._is_closed:
             self._source.look_again()
             return
@@ -501,7 +505,13 @@ class Dispatch:
                     self._caution.done(subscriber.key, items[0].token)
         if isinstance(event, Unreachable) and not self._deaths.may_have_died(event):
             event = Unreachable(event.reason, event.at_s, event.roll)
-        self._step(subscriber, delivery, event)
+        is_current = delivery.state is not DeliveryState.CLOSED
+        if isinstance(event, Progress) and is_current:
+            actions = delivery.replied(event)
+            if actions or delivery.cursor.slot is not None or delivery.cursor.is_lagging:
+                self._apply(subscriber, delivery, actions)
+        else:
+            self._step(subscriber, delivery, event)
         if isinstance(event, Unreachable) and event.silo:
             died = Died(sent=len(items), is_alone=is_alone)
             self._deaths.lost(event.silo, subscriber, delivery, died)
@@ -514,13 +524,6 @@ class Dispatch:
             self.pump()
         if self._is_paused:
             self._source.look_again()
-
-    def _call_ended(self, subscriber: Subscriber) -> None:
-        self.calls_out -= 1
-        self._limit = self._calls_out_max
-        successor = self._out.pop(subscriber.key)
-        if successor is not None:
-            self._queue(successor)
 
     # -- giving up
 

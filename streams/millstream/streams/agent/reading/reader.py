@@ -226,12 +226,14 @@ class ReaderCore:
 
         A read is out, nothing waits for room, and no acknowledgement is due for a while.
         """
+        cache, acks = self._cache, self._acks
         return (
             self._read_until_s < math.inf
             and not self._waiting
             and now_s < self._read_until_s
             and now_s < self._settling.until_s
-            and not self._acks.is_due(self._cache.next_index + self._cache.moved, now_s)
+            and now_s < acks.next_s
+            and cache.next_index + cache.moved - acks.left < self._options.flow.ack_every_events
         )
 
     def step(self, event: Event, now_s: float) -> Sequence[Action]:
