@@ -1,8 +1,8 @@
 """A pulling agent: reads one queue into its cache and drives the deliveries from it.
 
-Owns: carrying out what the reader decides (`reader`), one timer, and how the parts are put
-together. Not: what others see of it (`seen`), which subscriptions a stream has (`subscribers`),
-sending to consumers (`dispatch`), owning the queue (`manager`).
+Owns: carrying out what the reader decides (`reader`), one timer, how the parts are put together,
+and its figures. Not: which subscriptions a stream has (`subscribers`), sending to consumers
+(`dispatch`), owning the queue (`manager`).
 Invariants: reads, deliveries and acknowledgements never wait for each other, except that reading
 stops while the cache is full; what the adapter does is contained here, named and counted; what is
 acknowledged is the minimum over all subscriptions.
@@ -30,6 +30,7 @@ from .cache.lane import Slot
 from .delivery.dispatch import Dispatch
 from .findings import QueueFindings
 from .losses import Loss, Losses
+from .options import StreamOptions
 from .parts import AgentParts, cache_for, standing_of
 from .progress.done_before import DoneBefore
 from .progress.wary import Wary
@@ -64,7 +65,6 @@ from .reading.steps import (
     Say,
     Tick,
 )
-from .seen import SeenAgent
 from .subscribers import Subscribers
 from .watching.standstill import PieceOfWork
 from .watching.watch import Watch
@@ -77,7 +77,7 @@ FORGETS_PER_IDLE_TIME = 10
 PROGRESSED = Progressed()
 
 
-class PullingAgent(SeenAgent):
+class PullingAgent:
     """Reads one queue in one epoch, until it is stopped or fenced.
 
     Args:
@@ -85,6 +85,10 @@ class PullingAgent(SeenAgent):
         may_repeat: what is read may have been delivered by a former owner.
         has_rival: a former owner may still deliver, also messages that are stored from now on.
         changed: called when the owner of the queue should decide anew.
+
+    Attributes:
+        is_fenced: another silo reads the queue in a newer epoch.
+        has_positions: a token says how far the queue is done.
     """
 
     def __init__(
@@ -414,6 +418,90 @@ class PullingAgent(SeenAgent):
     def reading_anew(self) -> str:
         """What reading anew waits for, in words; empty: nothing is read anew."""
         return self._catch_up.doing
+
+    # -- what others may see
+
+    @property
+    def in_flight(self) -> int:
+        """Delivery calls that are out."""
+        return self.dispatch.calls_out
+
+    @property
+    def unacked(self) -> int:
+        """Subscriptions that are to acknowledge something by hand."""
+        return self.subscribers.unacked
+
+    @property
+    def is_urgent(self) -> bool:
+        """Does somebody wait until the record has the progress?"""
+        return self._standing.is_awaited
+
+    @property
+    def has_repeats(self) -> bool:
+        """May something that is not done have been delivered, here or by a former owner?
+
+        Asked for once it is paused.
+        """
+        if not self.has_positions:
+            return self.undone > 0
+        has_backlog = self._has_backlog or self.behind.has_repeats
+        # where it can be read again, who is behind another is in the record, and goes on by itself
+        goes_on_alone = Capability.REWIND in self._parts.capabilities
+        is_uneven = not goes_on_alone and self.subscribers.is_uneven()
+        return has_backlog or is_uneven or self.subscribers.has_tried()
+
+    @property
+    def _has_backlog(self) -> bool:
+        """Is there something of which it is not known what former owners have delivered?"""
+        return self.cache.base <= self.cache.repeats_upto or self._core.has_repeats
+
+    @property
+    def undone(self) -> int:
+        """Events that were read and are not done for each of their subscriptions.
+
+        One at least while the backlog that a former owner may have delivered is not in the cache.
+        """
+        events = self.cache.events + self.cache.chained_events
+        return events + len(self.behind) + self._core.has_repeats
+
+    @property
+    def is_reading(self) -> bool:
+        """Is a receiver open, and the queue this silo's?"""
+        return self._core.is_open and not self.is_fenced
+
+    @property
+    def state(self) -> ReaderState:
+        """Where reading stands."""
+        return self._core.state
+
+    @property
+    def options(self) -> StreamOptions:
+        """Its limits."""
+        return self._options
+
+    @property
+    def trouble(self) -> str:
+        """The adapter's last fault, while reading has not succeeded since."""
+        return self.findings.last_fault if self._core.is_failing else ""
+
+    @property
+    def read_count(self) -> int:
+        """Events that were read."""
+        return self._core.read_count
+
+    def stops(self) -> tuple[int, float]:
+        """How often reading stopped for a full cache, and for how many seconds in all."""
+        return self._core.stops.count, self._core.stops.total_s(self._clock.now())
+
+    @property
+    def backlog(self) -> int:
+        """Events not read yet, when it was measured last."""
+        return 0 if self._receiving is None else self._receiving.backlog
+
+    @property
+    def repeats_to(self) -> Token | None:
+        """The last message that a former owner can have delivered; None: not known."""
+        return self._core.repeats_to
 
     # -- what stands still
 
