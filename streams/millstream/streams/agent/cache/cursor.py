@@ -515,8 +515,6 @@ class Cursor:
         token = slot.message.token
         if token < self.following or (self.dropped is not None and token <= self.dropped):
             return  # it was read anew, or will be
-        if self.following == BEGINNING and not self.is_new:
-            self.following = token  # nothing was kept before it
         if not slot.message.items:  # others had done it with a former owner
             self.let_go()
         if not self.keeps:
