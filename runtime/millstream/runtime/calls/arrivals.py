@@ -201,16 +201,24 @@ class AtOnce:
         if self._callee.is_busy or not call.id:
             return False
         if peer.takes_several and call.method in target.together:
-            if self._method != (target, call.method):
-                self.settle()
-                if self._callee.is_busy:
-                    return False
-                self._method = target, call.method
-            peer.watch_served(call.id, None)
-            self._gathered.append((peer, call, spec))
-            return True
+            return self._gathers(peer, call, spec, target)
         quick = target.at_once.get(call.method)
         return quick is not None and self._answers(peer, call, spec, target, quick)
+
+    def _gathers(self, peer: Peer, call: Call, spec: MethodSpec, target: SystemTarget) -> bool:
+        if self._method != (target, call.method):
+            self.settle()
+        try:
+            peer.watch_served(call.id, None)
+        except Overloaded:
+            self.settle()  # which gives back the places of those that are answered
+            peer.watch_served(call.id, None)
+        if self._callee.is_busy:  # since something was settled
+            peer.forget_served(call.id)
+            return False
+        self._method = target, call.method
+        self._gathered.append((peer, call, spec))
+        return True
 
     @property
     def has_gathered(self) -> bool:
@@ -232,8 +240,7 @@ class AtOnce:
             elif isinstance(result, Exception):
                 refuse(peer, call, result)
             else:
-                body = spec.encode_result(result)
-                peer.answer(call.id, Reply(call.id, msgspec.Raw(body)), len(body))
+                answer(peer, call, spec, result)
 
     def _results(
         self,
@@ -247,7 +254,9 @@ class AtOnce:
         except Exception:
             return [NotImplemented] * len(gathered)
         try:
-            return together(target, rows)
+            results = together(target, rows)
+            assert len(results) == len(rows), f"{len(results)} results for {len(rows)} calls"
+            return results
         except Exception as error:
             return [error] * len(gathered)
 
@@ -280,12 +289,21 @@ class AtOnce:
             if result is NotImplemented:
                 peer.forget_served(call.id)
                 return False
-            body = spec.encode_result(result)
         except Exception as error:
             refuse(peer, call, error)
         else:
-            peer.answer(call.id, Reply(call.id, msgspec.Raw(body)), len(body))
+            answer(peer, call, spec, result)
         return True
+
+
+def answer(peer: Peer, call: Call, spec: MethodSpec, result: object) -> None:
+    """A result is the answer of a call, if it is of the declared type."""
+    try:
+        body = spec.encode_result(result)
+    except Exception as error:
+        refuse(peer, call, error)
+    else:
+        peer.answer(call.id, Reply(call.id, msgspec.Raw(body)), len(body))
 
 
 def refuse(peer: Peer, call: Call, error: Exception) -> None:
