@@ -416,6 +416,7 @@ async def test_calls_of_one_frame_are_answered_together_and_each_has_its_own_ans
     assert await many(write(6), write(7, True), write(8)) == [6, 7, 8]
     assert [number for number, _ in scribe.written] == [0, 1, 3, 4, 5, 6, 7, 8]
     assert [number for number, in_task in scribe.written if in_task] == [5, 7, 8]
+    assert (await many(write(14), write(15, True), read()))[2][-2:] == [14, 15]
     found = await many(write(13), write(13))
     assert [str(error) for error in found] == ["13 twice"] * 2
     wrong = gateways.ask("x", "$joining", "", Verbose.target_specs["write"], ("ten", False))

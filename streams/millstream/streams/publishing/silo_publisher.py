@@ -194,7 +194,7 @@ class SiloPublisher:
             ready = [lists[at] for at in places[: len(sizes)]]
             ends = self._sender(queue).store_together(ready, sizes)
             for at, error in zip(places, ends, strict=False):
-                found[at] = True if error is None else type(error)(*error.args)
+                found[at] = True if error is None else error
         return found
 
     def _sizes_of(self, lists: Sequence[Sequence[OutMessage]]) -> list[int]:
