@@ -61,6 +61,45 @@ async def test_what_a_piece_gives_while_it_goes_on_begins_in_the_same_turn(
     assert log.lines == ["a", "the next turn"]
 
 
+async def test_of_many_pieces_that_suspend_ever_more_begin_in_a_turn(runners: Runners) -> None:
+    begun: list[int] = []
+    gate = asyncio.Event()
+
+    async def wait(number: int) -> None:
+        begun.append(number)
+        await gate.wait()
+
+    for _ in range(2):  # the second time, runners are parked
+        begun.clear()
+        gate.clear()
+        for number in range(60):
+            runners.start(wait(number))
+        counts = [0]
+        while len(begun) < 60:
+            await asyncio.sleep(0)
+            if len(begun) > counts[-1]:
+                counts.append(len(begun))
+        assert begun == list(range(60))
+        assert counts == [0, 1, 3, 7, 15, 31, 60]
+        gate.set()
+        await spin(5)
+
+
+async def test_runners_are_not_woken_for_pieces_that_do_not_suspend(runners: Runners) -> None:
+    log, gate = Log(), asyncio.Event()
+
+    async def wait() -> None:
+        await gate.wait()
+
+    for _ in range(3):
+        runners.start(wait())
+        for number in range(20):
+            runners.start(log.note(f"{number}"))
+        await spin(5)
+    assert len(set(log.tasks)) <= 3 and len(log.lines) == 60
+    gate.set()
+
+
 async def test_a_piece_that_suspends_holds_up_no_other(runners: Runners) -> None:
     log, gate = Log(), asyncio.Event()
 

@@ -3,8 +3,9 @@
 Owns: `RunnerTasks`, when a runner is woken and when there is another one; `Runners`, which run
 coroutines. Not: what the work is, and calls that arrive, which have runners of their own
 (`calls/callee`). Invariants: pieces begin in the order in which they were given, and none waits for
-another one that has suspended; a piece begins in a context in which no other has set a variable,
-and in a task that nobody has cancelled.
+another one that has suspended; while pieces suspend, as calls to other silos do, ever more of them
+begin in one turn of the loop, so that what they send leaves together; a piece begins in a context
+in which no other has set a variable, and in a task that nobody has cancelled.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ __all__ = ["PARKED_MAX", "RunnerTasks", "Runners"]
 
 PARKED_MAX = 64
 """Tasks that are kept for the next pieces."""
+WOKEN_MAX = 32
+"""Runners that are woken at a time: twice as many as before, while all that were woken suspend."""
 
 Work = TypeVar("Work")
 
@@ -34,7 +37,7 @@ class RunnerTasks(Generic[Work]):
     sets `_is_waking`, unless it is set, and calls `_wake`.
     """
 
-    __slots__ = ("_is_closed", "_is_waking", "_loop", "_parked", "_ready", "_tasks")
+    __slots__ = ("_is_closed", "_is_waking", "_loop", "_parked", "_ready", "_tasks", "_woken")
 
     def __init__(self, tasks: Tasks, loop: asyncio.AbstractEventLoop) -> None:
         self._tasks = tasks
@@ -43,21 +46,24 @@ class RunnerTasks(Generic[Work]):
         self._parked: list[asyncio.Future[None]] = []
         self._is_waking = False
         self._is_closed = False
+        self._woken = 0  # runners, the last time, since nothing was ready
 
-    def _wake(self) -> None:
-        parked = self._parked.pop() if self._parked else None
-        if parked is not None and not parked.done():
-            parked.set_result(None)
-        else:
-            self._tasks.start(self._run())
-        # runs after the runner's next step: work left by then means that the runner suspended
+    def _wake(self, count: int = 1) -> None:
+        self._woken = count
+        for _ in range(count):
+            parked = self._parked.pop() if self._parked else None
+            if parked is not None and not parked.done():
+                parked.set_result(None)
+            else:
+                self._tasks.start(self._run())
+        # runs after the runners' next step: work left by then means that each of them suspended
         self._loop.call_soon(self._check)
 
     def _check(self) -> None:
         if self._ready:
-            self._wake()
+            self._wake(min(max(1, 2 * self._woken), len(self._ready), WOKEN_MAX))
         else:
-            self._is_waking = False
+            self._is_waking, self._woken = False, 0
 
     async def _run(self) -> None:
         """Run what is ready, and park."""
