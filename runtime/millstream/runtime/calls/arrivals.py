@@ -83,7 +83,7 @@ class Arrivals:
             if call.kind[:1] == "$":
                 self._take_target_call(peer, call)
             else:
-                if self._at_once.has_gathered:
+                if self._at_once.gathering:
                     self._at_once.settle()  # they came before
                 self._take_grain_call(peer, call)
         except MillstreamError as error:
@@ -157,7 +157,7 @@ class Arrivals:
         check_role(call.role, spec.open_to, f"{call.kind}.{call.method}")
         if call.method in target.at_once and self._at_once.takes(peer, call, spec, target):
             return
-        if self._at_once.has_gathered:
+        if self._at_once.gathering:
             self._at_once.settle()  # they came before
         inbound = self._callee.accept(peer, call, spec)
         inbound.target = target
@@ -183,15 +183,17 @@ class AtOnce:
 
     Args:
         runtime: what references in the arguments belong to.
+
+    `gathering`: the target and the method of which calls wait for the end of their frame.
     """
 
-    __slots__ = ("_callee", "_gathered", "_method", "_runtime")
+    __slots__ = ("_callee", "_gathered", "_runtime", "gathering")
 
     def __init__(self, callee: Callee, runtime: Runtime) -> None:
         self._callee = callee
         self._runtime = runtime
         self._gathered: list[tuple[Peer, Call, MethodSpec]] = []  # of one frame,
-        self._method: tuple[SystemTarget, str] | None = None  # and one method of one target
+        self.gathering: tuple[SystemTarget, str] | None = None  # of one method
 
     def takes(self, peer: Peer, call: Call, spec: MethodSpec, target: SystemTarget) -> bool:
         """Answer a call now, or with what its frame still has; False: it is to be accepted.
@@ -206,7 +208,7 @@ class AtOnce:
         return quick is not None and self._answers(peer, call, spec, target, quick)
 
     def _gathers(self, peer: Peer, call: Call, spec: MethodSpec, target: SystemTarget) -> bool:
-        if self._method != (target, call.method):
+        if self.gathering != (target, call.method):
             self.settle()
         try:
             peer.watch_served(call.id, None)
@@ -216,20 +218,15 @@ class AtOnce:
         if self._callee.is_busy:  # since something was settled
             peer.forget_served(call.id)
             return False
-        self._method = target, call.method
+        self.gathering = target, call.method
         self._gathered.append((peer, call, spec))
         return True
 
-    @property
-    def has_gathered(self) -> bool:
-        """Do calls wait for the end of their frame?"""
-        return self._method is not None
-
     def settle(self) -> None:
         """Answer what was gathered; what cannot be answered now is accepted, in order."""
-        if self._method is None:
+        if self.gathering is None:
             return
-        (target, method), self._method = self._method, None
+        (target, method), self.gathering = self.gathering, None
         gathered = [one for one in self._gathered if one[0].serves(one[1].id)]
         self._gathered = []
         results = self._results(target, target.together[method], gathered)
