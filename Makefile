@@ -24,7 +24,7 @@ test: $(STAMP)  ## every test, those that need a loop on both; by two processes
 		-m "not real and not spark and not spark_faults"  # those that use it
 	tests/other_versions.sh
 
-test-versions: $(STAMP)  ## quick tests on the other versions of Python that are installed
+test-versions: $(STAMP)  ## tests on the other versions of Python that are installed; WHOLE=1: all of them
 	tests/other_versions.sh
 
 test-fast: $(STAMP)  ## in two minutes: no processes, no Spark, some of each long run
