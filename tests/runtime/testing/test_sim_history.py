@@ -132,6 +132,12 @@ def test_redelivery_does_not_lower_the_mark() -> None:
     assert len(check_tokens_rise(history)) == 1
 
 
+def test_a_stray_delivery_neither_rises_nor_has_to() -> None:
+    stray = Delivered("s", "sub", (1, 5, 0), "item5", is_stray=True)
+    assert check_tokens_rise(told(delivered(4), stray, delivered(5), stray)) == []
+    assert len(check_tokens_rise(told(delivered(5), stray, delivered(5)))) == 1
+
+
 def test_accepted_item_that_one_subscription_never_got_is_found() -> None:
     history = told(
         Subscribed("s", "sub"), Subscribed("s", "other"), Published("s", "item1"), delivered(1)

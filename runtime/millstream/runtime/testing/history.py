@@ -146,13 +146,18 @@ class Unsubscribed:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A subscription's handler saw an item; `is_redelivered`: it was told that it may know it."""
+    """A subscription's handler saw an item.
+
+    `is_redelivered`: it was told that it may know the item. `is_stray`: its silo was evicted, or a
+    former owner of the queue had sent the item; nothing is said of the order of such deliveries.
+    """
 
     stream: str
     subscription: str
     token: Token
     item: str
     is_redelivered: bool = False
+    is_stray: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,8 +60,9 @@ async def note(grain: Grain, subscription: str, stream: str, event: Event[str]) 
     run.figures["deliveries in dead silos"] += is_dead
     run.figures["late deliveries"] += is_late
     is_stray = is_dead or is_late
-    is_redelivered = event.redelivered or event.attempt > 1 or is_stray
-    run.history.record(Delivered(stream, subscription, event.token, event.item, is_redelivered))
+    is_redelivered = event.redelivered or event.attempt > 1
+    seen = Delivered(stream, subscription, event.token, event.item, is_redelivered, is_stray)
+    run.history.record(seen)
     run.heard.append(Heard(stream, subscription, event.token, event.item, is_stray))
     longest_s = HANDLING_S if run.is_over else run.handling_s
     if run.is_slow(stream):
