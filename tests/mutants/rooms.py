@@ -46,7 +46,7 @@ BEHIND = (
     f"{AGENT}/test_behind.py",
 )
 BY_HAND = (
-    f"{AGENT}/test_held_cursor.py",
+    f"{AGENT}/test_by_hand_cursor.py",
     f"{AGENT}/test_by_hand_rules.py",
     f"{AGENT}/test_by_hand_model.py",
 )
