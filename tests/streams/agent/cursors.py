@@ -64,7 +64,7 @@ def delivery_at(
 
 
 def chain_of(cursor: Cursor) -> list[Item]:
-    """What is here from where the cursor stands on, until it goes on elsewhere."""
+    """The items of the cursor's own chain, from the place where it stands."""
     return list(items_from(cursor.slot, cursor._item, 99, 1 << 20))
 
 

@@ -333,7 +333,7 @@ class CacheMachine(RuleBasedStateMachine):
         )
 
     def settled(self) -> list[Stored]:
-        """What leaves now: of each stream what is done at its beginning, and what has no items."""
+        """The messages that leave now: done ones at the beginning of a stream, and empty ones."""
         left: list[Stored] = []
         held_up: set[StreamId] = set()
         for one in self.held():
@@ -363,7 +363,7 @@ class CacheMachine(RuleBasedStateMachine):
             one.is_gone, one.unrouted = True, 0
 
     def ranges(self) -> list[tuple[Token, Token]]:
-        """What came behind a message that is held, and is not held."""
+        """The messages that came behind one that is held, and are not held themselves."""
         held = self.held()
         lasts = [*(one.before for one in held[1:]), self.newest]
         found = []

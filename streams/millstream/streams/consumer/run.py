@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -31,6 +32,8 @@ from .by_hand import AckCalls, AcksByHand
 from .on_gap import gap_handler
 
 __all__ = ["HandlerRun", "Position"]
+
+BODY_OF = attrgetter("body")
 
 BATCH_MAX = 1 << 31  # an explicit handler that takes lists takes what a call brings
 NO_FILTERS: Mapping[str, Where] = MappingProxyType({})
@@ -311,36 +314,21 @@ class HandlerRun:
     def _events(self, items: Sequence[Item]) -> list[Event[Any]]:
         batch = self.batch
         key, attempt, redelivered = batch.key, batch.attempt, batch.redelivered
-        subscription = batch.subscription
-        if len(items) == 1:
-            (item,) = items
-            (value,) = self._position.codec.decode_many((item.body,), self._position.runtime)
+        # a loop, and no comprehension: nearly every delivery has one event, and pays for the frame
+        bodies = list(map(BODY_OF, items))
+        values = self._position.codec.decode_many(bodies, self._position.runtime)
+        events: list[Event[Any]] = []
+        for value, item in zip(values, items, strict=True):
             headers = dict(item.headers) if item.headers else {}
-            return [
-                Event(
-                    value,
-                    item.token,
-                    key,
-                    attempt,
-                    headers,
-                    redelivered,
-                    subscription,
-                    batch.redriven,
-                )
-            ]
-        values = self._position.codec.decode_many(
-            [item.body for item in items], self._position.runtime
-        )
-        return [
-            Event(
+            event = Event(
                 value,
                 item.token,
                 key,
                 attempt,
-                dict(item.headers) if item.headers else {},
+                headers,
                 redelivered,
-                subscription,
+                batch.subscription,
                 batch.redriven,
             )
-            for value, item in zip(values, items, strict=True)
-        ]
+            events.append(event)
+        return events

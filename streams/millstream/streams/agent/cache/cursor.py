@@ -539,7 +539,7 @@ class Cursor:
             self._let_tail_go()
 
     def take(self, messages: Iterable[QueueMessage], upto: Token) -> None:
-        """What was read anew: all of its stream in [some earlier place, upto)."""
+        """Take messages that were read anew: all of its stream in [some earlier place, upto)."""
         if self.dropped is None:
             return
         end = min(upto, following(self.dropped))  # what is above comes by itself
@@ -583,7 +583,7 @@ class Cursor:
         return is_ahead
 
     def skip_to(self, start: Token) -> None:
-        """What is before is not for it; nothing from there on was read yet."""
+        """Skip everything before `start`; nothing from there on was read yet."""
         self.start = max(self.start, start)
         self.following = max(self.following, Token(start.era, start.seq))
         self._meet()

@@ -86,12 +86,6 @@ class Slot:
         era, seq, first = self.message.token
         return Token(era, seq, first + item)
 
-    @property
-    def tried(self) -> int:
-        """How often it was tried before, as the provider counts."""
-        attempt = self.message.attempt
-        return attempt - 1 if attempt > 1 else 0
-
     def first_item(self, after: Token | None) -> int:
         """The first item with a token above `after`; the number of items if there is none."""
         token, count = self.message.token, len(self.message.items)

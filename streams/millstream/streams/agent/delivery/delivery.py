@@ -311,7 +311,7 @@ class Delivery:
 
     @property
     def trouble(self) -> str:
-        """What went wrong last, while something is."""
+        """The last error, while one holds the delivery up."""
         if self._tries.error is not None:
             return self._tries.error.text
         return self._trouble if self._losses else ""
@@ -671,7 +671,10 @@ class Delivery:
         self.cursor.settle(self._upto)
 
     def _pass_over(self) -> bool:
-        """What was sent and is acknowledged is done, though no reply said so. Nothing is out."""
+        """Pass over events that were sent and are acknowledged, though no reply said so.
+
+        Nothing is out. Returns whether there were any.
+        """
         if self._sent_upto is None or self._upto is None:
             return False
         if not self.cursor.pass_over(min(self._sent_upto, self._upto)):

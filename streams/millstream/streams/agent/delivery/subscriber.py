@@ -155,7 +155,7 @@ class Subscriber:
 
     @property
     def event_s(self) -> float:
-        """What an event takes, smoothed; 0: not known."""
+        """Seconds that the handler takes for an event, smoothed; 0: not known."""
         return 0.0 if self.delivery is None else self.delivery.event_s
 
     @property
