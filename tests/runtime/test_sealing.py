@@ -83,31 +83,31 @@ STRUCTS = [Place(70_000, ["a", "b"]), Short(70_000, ["a", "b"])]
 
 @pytest.mark.parametrize("value", STRUCTS)
 def test_a_row_is_opened_whether_it_is_sealed_or_bare(value: Place | Short) -> None:
-    decoder, content = msgspec.msgpack.Decoder(type(value)), msgspec.msgpack.encode(value)
-    assert open_row("k", seal_content("k", content), decoder) == value
-    assert open_row("k", content, decoder) == value
+    decode, content = msgspec.msgpack.Decoder(type(value)).decode, msgspec.msgpack.encode(value)
+    assert open_row("k", seal_content("k", content), decode) == value
+    assert open_row("k", content, decode) == value
 
 
 @pytest.mark.parametrize("value", STRUCTS)
 def test_a_damaged_sealed_row_is_never_taken_for_a_bare_one(value: Place | Short) -> None:
-    decoder = msgspec.msgpack.Decoder(type(value))
+    decode = msgspec.msgpack.Decoder(type(value)).decode
     sealed = seal_content("k", msgspec.msgpack.encode(value))
     flips = [bytearray(sealed) for _ in range(8 * len(sealed))]
     for bit, data in enumerate(flips):
         data[bit // 8] ^= 1 << bit % 8
     for other in [*map(bytes, flips), *(sealed[:size] for size in range(len(sealed)))]:
         with pytest.raises(Corrupt, match="^row k is .*restore all of the store"):
-            open_row("k", other, decoder)
+            open_row("k", other, decode)
     with pytest.raises(Corrupt, match="^row j is damaged, or was written under another key"):
-        open_row("j", sealed, decoder)
+        open_row("j", sealed, decode)
 
 
 def test_a_whole_row_of_another_version_says_so() -> None:
     newer = seal_content("k", msgspec.msgpack.encode([1, 2, 3]))
     with pytest.raises(Corrupt, match="row k is whole, and not what this version writes.*newer"):
-        open_row("k", newer, msgspec.msgpack.Decoder(Place))
+        open_row("k", newer, msgspec.msgpack.Decoder(Place).decode)
     no_text = seal_content(
         "k", msgspec.msgpack.encode({"number": 1, "names": ["x"]})[:-1] + b"\xff"
     )
     with pytest.raises(Corrupt, match="row k is whole, and not what this version writes"):
-        open_row("k", no_text, msgspec.msgpack.Decoder(Place))
+        open_row("k", no_text, msgspec.msgpack.Decoder(Place).decode)

@@ -14,11 +14,11 @@ All integers are little-endian.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple, TypeVar
 
 from msgspec import MsgspecError
-from msgspec.msgpack import Decoder
 from xxhash import xxh3_64
 
 from .errors import Corrupt
@@ -72,19 +72,19 @@ def unseal(key: str, data: bytes) -> Sealed:
     return Sealed(generation, birth, content)
 
 
-def open_row(key: str, data: bytes, decoder: Decoder[C]) -> C:
+def open_row(key: str, data: bytes, decode: Callable[[bytes], C]) -> C:
     """The content of a row that `seal_content` has sealed, or that version 0.1 has written bare.
 
     Args:
-        decoder: of a struct or a list. A sealed row begins with an integer in MessagePack, so no
-            decoder of these takes a sealed row whose first bytes are damaged for a bare one.
+        decode: decodes a struct or a list from MessagePack. A sealed row begins with an integer, so
+            no decoder of these takes a sealed row whose first bytes are damaged for a bare one.
 
     Raises Corrupt: the row is damaged, or of a newer version.
     """
     is_sealed = data.startswith(MAGIC)
     content = unseal(key, data).content if is_sealed else data
     try:
-        return decoder.decode(content)
+        return decode(content)
     except (MsgspecError, ValueError) as error:
         if is_sealed:
             text = f"row {shown(key)} is whole, and not what this version writes: {error}; read it"

@@ -13,6 +13,7 @@ from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
+from millstream.streams.ownership.record import ListedSubscription, Progress
 
 SUBSCRIPTION = "s"
 
@@ -33,6 +34,16 @@ def add(cache: QueueCache, *messages: QueueMessage) -> None:
     """Append messages, and hold them no longer than a cursor does."""
     for message in messages:
         cache.release(append(cache, message))
+
+
+def restored(
+    laggards: Laggards, one: ListedSubscription, upto: Token | None, *, may_repeat: bool = False
+) -> Cursor:
+    """The cursor of a subscription that the former owner has listed."""
+    laggards.take_over(Progress(upto, (one,)), may_repeat=may_repeat)
+    cursor = laggards.get((one.stream, one.subscription))
+    assert cursor is not None
+    return cursor
 
 
 def cursor_at(

@@ -209,4 +209,4 @@ async def test_what_the_provider_was_not_told_at_the_end_is_in_the_record() -> N
         await cluster.silos[0].stop()
         stored = await records.read("queue-0")
     assert stored is not None and stored.record.handoff is not None
-    assert stored.record.handoff.clean and stored.record.frontier == Token(1, 1)
+    assert stored.record.handoff.clean and stored.record.upto == Token(1, 1)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from tests.streams.agent.cursors import append, at_hand, cursor_at
+from tests.streams.agent.cursors import append, at_hand, cursor_at, restored
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lagging import UNKNOWN, Laggards
 from millstream.streams.agent.cache.positions import BEGINNING
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.ownership.record import BehindAt, Progress
+from millstream.streams.ownership.record import ListedSubscription, Progress
 
 A, B = StreamId("n", "a"), StreamId("n", "b")
 X, Y = (A, "x"), (A, "y")
@@ -101,7 +101,7 @@ def test_the_frontier_passes_an_entry_in_the_record_that_names_it() -> None:
     desk.park(out=1)
     desk.route()
     assert desk.laggards.progress() == Progress(
-        Token(1, 4), (BehindAt(*A, "x", Token(1, 1, 1)),), floor=Token(1, 0)
+        Token(1, 4), (ListedSubscription(*A, "x", Token(1, 1, 1)),), floor=Token(1, 0)
     )
     assert desk.cache.events == 0, "it holds nothing of the cache"
 
@@ -111,10 +111,8 @@ def test_who_falls_behind_still_says_whether_it_may_be_delivered_again(may_repea
     desk = filled()
     cursor = cursor_at(desk.laggards, desk.slots[0])
     cursor.fall_behind(0, has_chain=False, may_repeat=may_repeat)
-    assert desk.laggards.has_repeats is cursor.may_repeat is may_repeat
     desk.laggards.park_unknown(B, desk.slots[1], may_repeat=may_repeat)
-    cursor.close()
-    assert desk.laggards.has_repeats is may_repeat
+    assert [one.may_repeat for one in desk.laggards.cursors()] == [may_repeat, may_repeat]
 
 
 def test_to_fall_behind_and_to_be_back_are_worth_an_acknowledgement_each() -> None:
@@ -157,8 +155,8 @@ def test_a_new_owner_knows_of_an_entry_what_the_former_one_did(
     is_rewound: bool, may_repeat: bool
 ) -> None:
     desk = Desk()
-    entry = BehindAt(*A, "x", Token(1, 2, 1), is_rewound)
-    behind = desk.laggards.restore(entry, Token(1, 7), may_repeat=may_repeat)
+    entry = ListedSubscription(*A, "x", Token(1, 2, 1), is_rewound=is_rewound)
+    behind = restored(desk.laggards, entry, Token(1, 7), may_repeat=may_repeat)
     assert behind.entry() == entry and behind.may_repeat is may_repeat
     assert (behind.dropped, behind.is_new, desk.laggards.matters) == (Token(1, 7), False, True)
 
@@ -175,7 +173,7 @@ def test_a_new_owner_knows_of_an_entry_what_the_former_one_did(
 def test_where_an_entry_begins_is_compared_with_what_is_kept_unless_it_lacks_something(
     position: Token, frontier: Token | None, is_new: bool
 ) -> None:
-    behind = Desk().laggards.restore(BehindAt(*A, "x", position), frontier, may_repeat=False)
+    behind = restored(Desk().laggards, ListedSubscription(*A, "x", position), frontier)
     assert behind.is_new is is_new
 
 
@@ -188,7 +186,7 @@ def test_a_stream_of_which_nobody_is_known_is_behind_as_a_whole() -> None:
     behind = desk.laggards.get((A, UNKNOWN))
     assert behind is not None and behind.position == Token(1, 3)
     assert (behind.dropped, behind.floor, behind.may_repeat) == (Token(1, 4), Token(1, 2), False)
-    assert desk.laggards.streams() == [A] and not desk.laggards.has_repeats
+    assert desk.laggards.streams() == [A]
 
 
 def test_who_becomes_known_is_behind_from_where_its_stream_was() -> None:
@@ -227,7 +225,7 @@ def test_once_all_are_known_nobody_else_is_behind() -> None:
 def test_those_of_one_stream_let_go_of_the_cache_or_all_do() -> None:
     desk = Desk()
     for stream in (A, B):
-        desk.laggards.restore(BehindAt(*stream, "x", Token(1, 0)), Token(1, 0), may_repeat=False)
+        restored(desk.laggards, ListedSubscription(*stream, "x", Token(1, 0)), Token(1, 0))
     ones = [*desk.laggards.of(A), *desk.laggards.of(B)]
     for one in ones:
         one.keeps = True

@@ -9,26 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.examples import examples
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
+from millstream.streams.agent.audience.listing import Former, listed
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lagging import Laggards
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.positions import BEGINNING, before
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.progress.done_before import DoneBefore
+from millstream.streams.agent.losses import Losses
 from millstream.streams.agent.progress.standing import Standing
 from millstream.streams.agent.progress.wary import Wary
 from millstream.streams.ownership.record import (
+    Handoff,
+    ListedSubscription,
     Progress,
     QueueRecord,
     QueueState,
-    SentAt,
+    handed_over,
     with_progress,
 )
 
@@ -55,33 +61,31 @@ class Sub:
         return self.stream, self.name
 
     @property
-    def is_shared(self) -> bool:
-        return self.stream in SHARED
-
-    @property
-    def is_within(self) -> bool:
-        token = self.cursor.token
-        return self.is_cached and token is not None and token.index > 0
-
-    @property
     def is_cached(self) -> bool:
         return not self.cursor.is_drained and not self.cursor.is_lagging
 
 
-class Undone:
-    """What ranges of messages cannot describe: two subscriptions to a stream, and who is within a
-    message."""
+class Everyone:
+    """The subscriptions of the machine, as a hand-over lists them."""
 
     def __init__(self, machine: BehindMachine) -> None:
         self.machine = machine
 
-    def hand_over(self) -> None:
-        for sub in self.machine.subs:
-            if sub.is_cached and (sub.is_shared or sub.is_within):
-                sub.cursor.fall_behind(0, has_chain=False, may_repeat=False)
-
-    def sent(self, frontier: Token | None) -> tuple[SentAt, ...] | None:
-        return ()
+    def listed(self) -> tuple[ListedSubscription, ...]:
+        entries: dict[StreamId, Any] = {}
+        for stream in STREAMS:
+            subscribers = {
+                sub.name: SimpleNamespace(
+                    key=sub.key, delivery=SimpleNamespace(cursor=sub.cursor), sent_upto=None
+                )
+                for sub in self.machine.subs
+                if sub.stream == stream
+            }
+            entries[stream] = SimpleNamespace(
+                first_waiting=None, cold=None, subscribers=subscribers
+            )
+        former = Former(Progress(), is_used=False)
+        return listed(entries, self.machine.laggards, former)
 
 
 class BehindMachine(RuleBasedStateMachine):
@@ -101,7 +105,6 @@ class BehindMachine(RuleBasedStateMachine):
         start = None if after == NOWHERE else after
         self.cache = QueueCache(LIMITS, start, notes="out_of_turn")
         self.laggards = Laggards(self.cache, is_used=True)
-        self.done_before = DoneBefore()
         self.next = sum(message.token <= after for message in self.log)
         self.page = self.written = None
         self.lacking: list[Cursor] = []
@@ -143,7 +146,7 @@ class BehindMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 8))
     def read(self, count: int) -> None:
-        for message in self.done_before.blanked(self.log[self.next : self.next + count]):
+        for message in self.log[self.next : self.next + count]:
             if self.is_kept(message.token):
                 slot = self.cache.append(message)
                 if slot is None:
@@ -153,7 +156,7 @@ class BehindMachine(RuleBasedStateMachine):
 
     def route(self, slot: Slot) -> None:
         """A message of the cache goes to its subscriptions."""
-        for sub in self.subs if slot.message.items else ():
+        for sub in self.subs:
             if sub.stream == slot.message.stream and sub.cursor.is_drained:
                 sub.cursor.enter(slot, sub.after)
         self.cache.release(slot)
@@ -274,7 +277,7 @@ class BehindMachine(RuleBasedStateMachine):
     def write(self) -> None:
         progress = self.laggards.progress()
         new = with_progress(self.record, progress)
-        if (new.frontier, new.behind) == (progress.frontier, progress.behind):
+        if (new.upto, new.listed) == (progress.upto, progress.listed):
             self.record, self.written = new, progress
 
     @precondition(lambda self: self.written is not None)
@@ -303,27 +306,29 @@ class BehindMachine(RuleBasedStateMachine):
     def hand_over(self) -> None:
         standing = Standing(
             self.laggards,
-            self.done_before,
-            Undone(self),
-            notes=(Wary(Progress(), is_used=False),),
+            Everyone(self),  # type: ignore[arg-type]
+            Former(Progress(), is_used=False),
+            Wary(Progress(), is_used=False),
+            Losses(),
+            stored=Progress(),
             has_positions=True,
             is_sole=False,
         )
         progress = standing.handoff(is_known=True)
         assert progress is not None
-        self.record = with_progress(self.record, progress)
-        self.take_over(Progress(self.record.frontier, self.record.behind, progress.done), True)
+        freed = msgspec.structs.replace(self.record, handoff=Handoff(True, 0))
+        self.record = handed_over(freed, progress, is_acked=True)
+        self.take_over(self.record.progress, True)
 
     def take_over(self, progress: Progress, is_clean: bool) -> None:
-        start = max(self.own, progress.frontier or NOWHERE)
-        entries = {(one.stream, one.subscription): one for one in progress.behind}
+        start = max(self.own, progress.upto or NOWHERE)
+        entries = {(one.stream, one.subscription): one for one in progress.listed}
         self.begin_reading(start)
-        self.done_before = DoneBefore(progress.done)
-        self.laggards.take_over(progress, None if start == NOWHERE else start, may_repeat=True)
+        self.laggards.take_over(progress, may_repeat=True)
         for sub in self.subs:
             sub.is_faulted = False
             entry = entries.get(sub.key)
-            after = Token(start.era, start.seq, LAST) if entry is None else before(entry.position)
+            after = Token(start.era, start.seq, LAST) if entry is None else before(entry.mark)
             if entry is not None:
                 behind = self.laggards.get(sub.key)
                 assert behind is not None
@@ -333,7 +338,7 @@ class BehindMachine(RuleBasedStateMachine):
                     token for token in self.items(sub.stream) if token <= after
                 }
                 continue
-            if entry is not None and entry.position == BEGINNING:
+            if entry is not None and entry.mark == BEGINNING:
                 after = min(after, sub.after)
             owed = {token for token in self.items(sub.stream) if token <= after}
             assert owed <= sub.got, f"{sub.name} lost {sorted(owed - sub.got)}"
@@ -346,12 +351,10 @@ class BehindMachine(RuleBasedStateMachine):
         self.cache.check()
         self.laggards.check()
         progress = self.laggards.progress()
-        behind = {(one.stream, one.subscription) for one in progress.behind}
-        if progress.frontier is not None:
+        behind = {(one.stream, one.subscription) for one in progress.listed}
+        if progress.upto is not None:
             for sub in self.subs:
-                undone = [
-                    one for one in self.due(sub) if one._replace(index=0) <= progress.frontier
-                ]
+                undone = [one for one in self.due(sub) if one._replace(index=0) <= progress.upto]
                 assert sub.key in behind or not undone, f"{sub.name}: {undone} not done"
 
     def teardown(self) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tests.streams.agent.cursors import add, append
+from tests.streams.agent.cursors import add, append, restored
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lagging import Laggards
 from millstream.streams.agent.cache.positions import BEGINNING, before, following
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.ownership.record import BehindAt
+from millstream.streams.ownership.record import ListedSubscription
 
 A, B = StreamId("n", "a"), StreamId("n", "b")
 LAST = 2**32 - 1
@@ -26,8 +26,8 @@ class Desk:
     def __init__(self, start: Token, *, limits: CacheLimits | None = None, read: int = 5) -> None:
         self.cache = QueueCache(limits or CacheLimits(), Token(1, read), notes="out_of_turn")
         self.laggards = Laggards(self.cache, is_used=True)
-        entry = BehindAt(*A, "x", start)
-        self.cursor = self.laggards.restore(entry, Token(1, read), may_repeat=False)
+        entry = ListedSubscription(*A, "x", start)
+        self.cursor = restored(self.laggards, entry, Token(1, read))
         self.cursor.is_new = False
 
     def comes(self, *messages: QueueMessage) -> None:
@@ -263,9 +263,9 @@ def test_a_consumer_has_heard_that_events_come_again_once_it_has_done_one() -> N
     desk = Desk(Token(1, 3))
     desk.cursor.is_rewound = True
     desk.takes(3, upto=4)
-    assert desk.cursor.entry() == BehindAt(*A, "x", Token(1, 3), True)
+    assert desk.cursor.entry() == ListedSubscription(*A, "x", Token(1, 3), is_rewound=True)
     desk.cursor.done(1)
-    assert desk.cursor.entry() == BehindAt(*A, "x", Token(1, 4), False)
+    assert desk.cursor.entry() == ListedSubscription(*A, "x", Token(1, 4))
 
 
 def test_to_unload_is_to_hold_nothing_and_to_read_anew_all_that_is_not_done() -> None:
@@ -361,7 +361,7 @@ def test_a_cursor_that_has_caught_up_can_be_used_on_and_can_lag_again() -> None:
     desk.cursor.fall_behind(0, has_chain=False, may_repeat=True)
     desk.check()
     assert desk.cursor.is_lagging and desk.lacks() == (6, 6)
-    assert desk.cursor.entry() == BehindAt(*A, "x", Token(1, 6, 1))
+    assert desk.cursor.entry() == ListedSubscription(*A, "x", Token(1, 6, 1))
     assert desk.cursor.floor == Token(1, 5) and desk.cache.acked_upto() == Token(1, 6)
 
 
@@ -445,9 +445,9 @@ def test_who_has_all_asks_for_no_more_unless_it_is_not_known_what_it_lacks() -> 
 
 def test_what_a_former_owner_has_delivered_is_said_to_the_next_one() -> None:
     desk = Desk(Token(1, 3))
-    assert desk.cursor.entry() == BehindAt(*A, "x", Token(1, 3))
-    entry = BehindAt(*A, "y", Token(1, 3), sent=Token(1, 4))
-    assert desk.laggards.restore(entry, Token(1, 5), may_repeat=False).entry() == entry
+    assert desk.cursor.entry() == ListedSubscription(*A, "x", Token(1, 3))
+    entry = ListedSubscription(*A, "y", Token(1, 3), sent_upto=Token(1, 4))
+    assert restored(desk.laggards, entry, Token(1, 5)).entry() == entry
 
 
 def test_where_it_sends_goes_on_in_the_cache_once_it_has_all() -> None:

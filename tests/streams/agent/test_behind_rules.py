@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from tests.streams.agent.cursors import add
+from tests.streams.agent.cursors import add, restored
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
+from millstream.streams.agent.audience.listing import Former
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lagging import BEHIND_MAX, Laggards
 from millstream.streams.agent.cache.positions import LAST_INDEX, before, following, past
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.progress.done_before import DoneBefore
+from millstream.streams.agent.losses import Losses
 from millstream.streams.agent.progress.standing import Standing
 from millstream.streams.agent.progress.wary import Wary
-from millstream.streams.ownership.record import BehindAt, Progress, SentAt
+from millstream.streams.ownership.record import ListedSubscription, Progress
 
 A, B = StreamId("n", "a"), StreamId("n", "b")
 
@@ -22,8 +23,7 @@ def message(seq: int, stream: StreamId = A, items: int = 1) -> QueueMessage:
 
 
 class Nobody:
-    def hand_over(self) -> None: ...
-    def sent(self, frontier: Token | None) -> tuple[SentAt, ...] | None:
+    def listed(self) -> tuple[ListedSubscription, ...]:
         return ()
 
 
@@ -33,8 +33,8 @@ class Desk:
     def __init__(self) -> None:
         self.cache = QueueCache(CacheLimits(), Token(1, 4), notes="out_of_turn")
         self.laggards = Laggards(self.cache, is_used=True)
-        entry = BehindAt(*A, "sub", Token(1, 1))
-        self.cursor = self.laggards.restore(entry, Token(1, 4), may_repeat=False)
+        entry = ListedSubscription(*A, "sub", Token(1, 1))
+        self.cursor = restored(self.laggards, entry, Token(1, 4))
 
     def comes(self, message: QueueMessage) -> None:
         add(self.cache, message)
@@ -42,9 +42,11 @@ class Desk:
     def standing(self) -> Standing:
         return Standing(
             self.laggards,
-            DoneBefore(),
-            Nobody(),
-            notes=(Wary(Progress(), is_used=False),),
+            Nobody(),  # type: ignore[arg-type]
+            Former(Progress(), is_used=False),
+            Wary(Progress(), is_used=False),
+            Losses(),
+            stored=Progress(),
             has_positions=True,
             is_sole=False,
         )
@@ -82,7 +84,7 @@ def test_it_is_with_the_others_once_page_and_tail_meet_and_behind_until_its_page
     desk.cursor.take([message(seq) for seq in (1, 2, 3, 4, 5, 6)], Token(1, 7))
     assert state(desk.cursor) == (5, None, True)
     assert desk.cursor.events == 4, "what is above the tail comes by itself"
-    assert len(desk.laggards) == 1 and desk.laggards.progress().behind[0].position == Token(1, 1)
+    assert len(desk.laggards) == 1 and desk.laggards.progress().listed[0].mark == Token(1, 1)
     desk.cursor.done(4)
     assert desk.cursor.token == Token(1, 5) and len(desk.laggards) == 0
 
@@ -110,16 +112,7 @@ def test_a_hand_off_holds_nothing_back_for_the_page_of_one_that_is_behind() -> N
     desk.comes(message(5))
     desk.comes(message(6, B))
     handed = desk.standing().handoff(is_known=True)
-    assert handed is not None and (handed.frontier, handed.done) == (Token(1, 6), ())
-
-
-def test_a_message_that_others_had_done_is_read_anew_for_one_that_is_behind() -> None:
-    desk = Desk()
-    desk.comes(QueueMessage(A, Token(1, 5), ()))
-    assert state(desk.cursor) == (1, 5, False)
-    desk.cursor.keeps = True
-    desk.comes(QueueMessage(A, Token(1, 6), ()))
-    assert state(desk.cursor) == (1, 6, False)
+    assert handed is not None and handed.upto == Token(1, 6)
 
 
 def test_no_more_than_so_many_are_behind() -> None:

@@ -32,7 +32,7 @@ from millstream.streams.ownership import record as records
 from millstream.streams.ownership.decision import Acquire, Situation, Unowned, decide
 from millstream.streams.ownership.options import OwnershipOptions
 from millstream.streams.ownership.record import (
-    BehindAt,
+    ListedSubscription,
     QueueRecord,
     QueueState,
     Suspect,
@@ -310,7 +310,7 @@ def test_no_other_hand_over_counts(record: QueueRecord) -> None:
 
 def test_deaths_go_with_the_progress() -> None:
     at = records.Progress(Token(1, 9), deaths=2)
-    record = owned(frontier=Token(1, 9), deaths=2)
+    record = owned(upto=Token(1, 9), deaths=2)
     assert with_progress(record, at) is record
     assert with_progress(record, records.Progress(Token(1, 9))).deaths == 0
     older = records.Progress(Token(1, 8))
@@ -318,7 +318,7 @@ def test_deaths_go_with_the_progress() -> None:
 
 
 def test_what_is_lowest_counts_those_behind() -> None:
-    behind = (BehindAt(*A, "s", Token(1, 3)), BehindAt(*A, "t", Token(1, 5)))
+    behind = (ListedSubscription(*A, "s", Token(1, 3)), ListedSubscription(*A, "t", Token(1, 5)))
     assert lowest_of(records.Progress(Token(1, 9), behind)) == Token(1, 3)
     assert lowest_of(records.Progress(Token(1, 9))) == Token(1, 9)
     assert lowest_of(records.Progress(None, behind)) is None

@@ -76,7 +76,7 @@ async def test_the_next_owner_tells_of_what_the_last_one_found(end: str) -> None
         assert (gap.after, gap.first, event) == (token(0), token(5), 200)
         if end == "kill":
             async with asyncio.timeout(20):
-                while (await place.record()).frontier != token(5):
+                while (await place.record()).upto != token(5):
                     await asyncio.sleep(0)
             await cluster.silos[0].kill()
     record = await place.record()

@@ -88,19 +88,19 @@ async def test_the_frontier_passes_a_paused_subscription_and_its_entry_is_writte
     async with place.cluster() as cluster:
         await pause_bad(cluster)
         async with asyncio.timeout(20):
-            while (record := await place.record()).frontier != Token(1, 21):
-                frontier = record.frontier or Token(0, 0)
-                assert record.behind or frontier < Token(1, 0), "passed, and not named"
+            while (record := await place.record()).upto != Token(1, 21):
+                frontier = record.upto or Token(0, 0)
+                assert record.listed or frontier < Token(1, 0), "passed, and not named"
                 await asyncio.sleep(0)
-        (entry,) = (await place.record()).behind
-        assert (entry.key, entry.position) == ("s", Token(1, 0))
+        (entry,) = (await place.record()).listed
+        assert (entry.key, entry.mark) == ("s", Token(1, 0))
         assert agent_of(cluster).cache.events == agent_of(cluster).cache.chained_events == 0
         BROKEN.clear()
         await cluster.grain(Hearer, "bad").listen("s")
         await publish(cluster, "s", 3)
         await until(lambda: SEEN["bad"] == [1, 2, 3])
         async with asyncio.timeout(20):
-            while (await place.record()).behind:
+            while (await place.record()).listed:
                 await asyncio.sleep(0)
 
 

@@ -12,7 +12,6 @@ from millstream.streams import Capability, FlowOptions, QueueMessage, StreamId, 
 from millstream.streams.agent.cache.lagging import Laggards
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.progress.done_before import DoneBefore
 from millstream.streams.agent.reading import relief
 from millstream.streams.agent.reading.reader import ReaderCore
 from millstream.streams.agent.reading.steps import (
@@ -73,7 +72,6 @@ class Desk:
         capabilities: frozenset[Capability] = LOG,
         after: Token | None = None,
         *,
-        done_before: DoneBefore | None = None,
         may_repeat: bool = False,
         asks_bounds: bool = False,
         wall_s: float = 0.0,
@@ -93,7 +91,6 @@ class Desk:
             capabilities,
             where="p: q",
             after=after,
-            done_before=done_before,
             may_repeat=may_repeat,
             asks_bounds=asks_bounds,
             now_s=self.now_s,
@@ -162,15 +159,6 @@ def test_a_receiver_that_does_not_start_in_time_is_replaced() -> None:
     desk.step(Closed(1))
     assert desk.core.wake_s() == desk.now_s + 1.0 and desk.wait(0.999) == []
     assert desk.wait(0.001) == [Open(2, None)]
-
-
-def test_what_a_former_owner_had_done_is_offered_without_its_items() -> None:
-    done = DoneBefore([(Token(1, 2), Token(1, 3))])
-    desk = Desk(after=Token(1, 1), done_before=done)
-    desk.open()
-    desk.got(message(2), message(3), message(4, items=2))
-    assert [len(one.items) for one in desk.offered] == [0, 0, 2]
-    assert desk.core.done_before is done and desk.core.read_count == 2
 
 
 def test_it_says_in_words_what_reading_waits_for() -> None:

@@ -132,7 +132,7 @@ def test_b1_to_b5_acknowledged_only_after_b5_with_a_hand_over_in_the_middle_end_
         assert desk.notes.of(SECOND) == [("B1", AGAIN), ("B2", AGAIN), *rest]
         desk.give("silo-0")
         await desk.until_owner("silo-0")
-        handed = (await desk.record()).behind
+        handed = (await desk.record()).listed
         assert handed == ()
         await asyncio.sleep(5.0)
         assert len(desk.notes.begun) == 7

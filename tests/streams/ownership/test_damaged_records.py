@@ -24,7 +24,7 @@ from millstream.streams import (
 )
 from millstream.streams.ownership.manager import DAMAGED_LOOK_S
 from millstream.streams.ownership.record import (
-    BehindAt,
+    ListedSubscription,
     OwnershipStore,
     QueueRecord,
     QueueState,
@@ -35,9 +35,9 @@ heard: list[str] = []
 
 
 def record(seq: int = 70_000) -> QueueRecord:
-    behind = (BehindAt("orders", "k", "reader", Token(0, seq - 9, 0)),)
+    behind = (ListedSubscription("orders", "k", "reader", Token(0, seq - 9, 0)),)
     return QueueRecord(
-        "a:1@1", 7, QueueState.OWNED, lease_s=10.0, frontier=Token(0, seq, 0), behind=behind
+        "a:1@1", 7, QueueState.OWNED, lease_s=10.0, upto=Token(0, seq, 0), listed=behind
     )
 
 

@@ -103,9 +103,9 @@ class LogReader:
         self.is_fenced = False
         self.is_active = False
         self.in_flight = 0
-        self.has_repeats = False
+        self.undone = 0
         self._may_repeat = may_repeat
-        self._next = 1 if progress.frontier is None else progress.frontier.seq + 1
+        self._next = 1 if progress.upto is None else progress.upto.seq + 1
         self._is_paused = False
         self._task: asyncio.Task[None] | None = None
         self.changed: Callable[[], None] = lambda: None

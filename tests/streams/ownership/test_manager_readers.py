@@ -30,7 +30,7 @@ class FakeReader:
         self.is_urgent = False
         self.in_flight = 0
         self.unacked = 0
-        self.has_repeats = False
+        self.undone = 0
         self.said: list[str] = []
 
     def start(self) -> None:
@@ -180,10 +180,10 @@ async def test_the_position_is_stored_while_reading_and_never_goes_back() -> Non
         for seq, wanted in ((4, 4), (9, 9), (7, 9)):
             desk.readers[0].progress = Progress(Token(1, seq))
             async with asyncio.timeout(20):
-                while (await desk.record()).frontier != Token(1, wanted):
+                while (await desk.record()).upto != Token(1, wanted):
                     await asyncio.sleep(0)
             await spin(50)
-            assert (await desk.record()).frontier == Token(1, wanted)
+            assert (await desk.record()).upto == Token(1, wanted)
 
 
 async def test_a_pause_is_recorded_and_called_off() -> None:

@@ -31,8 +31,8 @@ from millstream.streams.ownership.decision import (
 )
 from millstream.streams.ownership.options import OwnershipOptions
 from millstream.streams.ownership.record import (
-    BehindAt,
     Handoff,
+    ListedSubscription,
     OwnershipStore,
     Progress,
     QueueRecord,
@@ -47,7 +47,7 @@ NOW_S = 100.0
 OPTIONS = OwnershipOptions(max_handoff_s=3, poll_s=1, force_after_s=2)
 FREE, OWNED, PAUSING = QueueState.FREE, QueueState.OWNED, QueueState.PAUSING
 TEN = Token(0, 10)
-LATE = BehindAt("notes", "a", "sub", Token(0, 3))
+LATE = ListedSubscription("notes", "a", "sub", Token(0, 3))
 
 
 def situation(
@@ -88,7 +88,7 @@ RECORDS: dict[str, tuple[QueueRecord | None, float]] = {
     "other_overdue": (record(OTHER, state=PAUSING, drain_by_s=3.0), 95.0),
     "other_pausing_lease_over": (record(OTHER, state=PAUSING, drain_by_s=9.0, lease_s=5.0), 95.0),
 }
-LET_GO = record("", state=FREE, frontier=TEN, handoff=Handoff(True, 0))
+LET_GO = record("", state=FREE, upto=TEN, handoff=Handoff(True, 0))
 # name: the local state in epoch 4, whether the queue is wanted, deliveries in flight
 LOCALS: dict[str, tuple[Local, bool, int]] = {
     "unowned_wanted": (Unowned(), True, 0),
@@ -191,18 +191,17 @@ def test_every_write_keeps_or_raises_the_epoch_and_names_its_owner(
 
 
 def test_acquiring_keeps_the_progress_and_clears_the_hand_off() -> None:
-    done = ((Token(0, 12), Token(0, 19)),)
-    free = record("", state=FREE, frontier=TEN, behind=(LATE,), handoff=Handoff(True, 0, done))
+    free = record("", state=FREE, upto=TEN, listed=(LATE,), handoff=Handoff(True, 0))
     decision = decide(situation(free, Unowned()), OwnershipOptions(lease_s=30.0))
-    new = record(ME, 5, frontier=TEN, behind=(LATE,), lease_s=30.0)
-    assert decision == Acquire(new, is_forced=False, progress=Progress(TEN, (LATE,), done))
+    new = record(ME, 5, upto=TEN, listed=(LATE,), lease_s=30.0)
+    assert decision == Acquire(new, is_forced=False, progress=Progress(TEN, (LATE,)))
 
 
 def test_who_takes_a_queue_without_consent_knows_who_is_behind() -> None:
-    dead = record(GONE, frontier=TEN, behind=(LATE,))
+    dead = record(GONE, upto=TEN, listed=(LATE,))
     decision = decide(situation(dead, Unowned()), OPTIONS)
     assert isinstance(decision, Acquire) and decision.progress == Progress(TEN, (LATE,), deaths=1)
-    assert (decision.record.frontier, decision.record.behind) == (TEN, (LATE,))
+    assert (decision.record.upto, decision.record.listed) == (TEN, (LATE,))
 
 
 @pytest.mark.parametrize("name", ["mine", "other_dead", "other_overdue", "other_lease_over"])
@@ -231,7 +230,13 @@ def test_a_rival_is_noted_until_it_is_dead(owner: str, rival: str, noted: str) -
 
 
 @pytest.mark.parametrize(
-    ("handoff", "may_repeat"), [(None, True), (Handoff(False, 2), True), (Handoff(True, 0), False)]
+    ("handoff", "may_repeat"),
+    [
+        (None, True),
+        (Handoff(False, 2), True),
+        (Handoff(True, 0), False),
+        (Handoff(False, 2, is_told=True), False),
+    ],
 )
 def test_who_takes_a_free_queue_repeats_nothing_after_a_clean_hand_off(
     handoff: Handoff | None, may_repeat: bool
@@ -244,7 +249,7 @@ def test_what_an_owner_left_is_said_until_the_record_has_it() -> None:
     left = situation(record(ME, lease_s=9.0), Left(4, LET_GO), is_wanted=False, seen_s=NOW_S)
     assert decide(left, OPTIONS) == Free(LET_GO)
     back = decide(msgspec.structs.replace(left, is_wanted=True), OPTIONS)
-    assert back == Acquire(record(ME, 5, frontier=TEN), False, False, Progress(TEN))
+    assert back == Acquire(record(ME, 5, upto=TEN), False, False, Progress(TEN))
 
 
 def test_a_record_without_an_agent_is_freed_as_not_clean() -> None:
@@ -257,7 +262,7 @@ def test_a_record_without_an_agent_is_freed_as_not_clean() -> None:
 def test_progress_is_written_when_its_time_has_come(seen_s: float, is_written: bool) -> None:
     options = OwnershipOptions(checkpoint_every_s=5.0)
     moved = situation(record(ME), Owned(4), seen_s=seen_s, progress=Progress(TEN))
-    written = Renew(record(ME, frontier=TEN))
+    written = Renew(record(ME, upto=TEN))
     assert decide(moved, options) == (written if is_written else Keep())
 
 
@@ -265,7 +270,7 @@ def test_pausing_says_how_long_the_owner_drains() -> None:
     paused = decide(
         situation(record(ME), Owned(4), is_wanted=False, progress=Progress(TEN)), OPTIONS
     )
-    assert paused == Pause(record(ME, state=PAUSING, drain_by_s=3.0, frontier=TEN))
+    assert paused == Pause(record(ME, state=PAUSING, drain_by_s=3.0, upto=TEN))
 
 
 def test_renewing_a_lease_does_not_lengthen_the_drain_time() -> None:
@@ -277,7 +282,7 @@ def test_renewing_a_lease_does_not_lengthen_the_drain_time() -> None:
 
 @pytest.mark.parametrize(("in_flight", "deadline_s"), [(0, 999.0), (3, NOW_S)])
 def test_freeing_leaves_progress_and_hand_off(in_flight: int, deadline_s: float) -> None:
-    stored = record(ME, state=PAUSING, drain_by_s=3.0, frontier=Token(0, 2), lease_s=60.0)
+    stored = record(ME, state=PAUSING, drain_by_s=3.0, upto=Token(0, 2), lease_s=60.0)
     freed = decide(
         situation(
             stored,
@@ -289,7 +294,7 @@ def test_freeing_leaves_progress_and_hand_off(in_flight: int, deadline_s: float)
         OPTIONS,
     )
     handoff = Handoff(clean=in_flight == 0, in_flight=in_flight)
-    assert freed == Free(record("", state=FREE, frontier=TEN, handoff=handoff))
+    assert freed == Free(record("", state=FREE, upto=TEN, handoff=handoff))
 
 
 @pytest.mark.parametrize(
@@ -310,31 +315,31 @@ def test_draining_owner_waits_no_longer_than_its_deadline() -> None:
 
 
 def test_the_frontier_never_goes_back_and_takes_who_is_behind_along() -> None:
-    stored = record(ME, frontier=TEN, behind=(LATE,))
+    stored = record(ME, upto=TEN, listed=(LATE,))
     assert with_progress(stored, None) is stored
     assert with_progress(stored, Progress(Token(0, 9))) is stored
     assert with_progress(stored, Progress(None)) is stored
     assert with_progress(stored, Progress(TEN, (LATE,))) is stored
-    assert with_progress(stored, Progress(TEN)) == record(ME, frontier=TEN)
-    later = BehindAt("notes", "a", "sub", Token(0, 7))
+    assert with_progress(stored, Progress(TEN)) == record(ME, upto=TEN)
+    later = ListedSubscription("notes", "a", "sub", Token(0, 7))
     moved = with_progress(stored, Progress(Token(1, 0), (later,)))
-    assert moved == record(ME, frontier=Token(1, 0), behind=(later,))
+    assert moved == record(ME, upto=Token(1, 0), listed=(later,))
 
 
 def test_somebody_who_waits_for_the_record_does_not_wait_for_the_next_write() -> None:
     moved = situation(record(ME), Owned(4), seen_s=NOW_S, progress=Progress(TEN))
     urgent = msgspec.structs.replace(moved, is_urgent=True)
     assert decide(moved, OPTIONS) == Keep()
-    assert decide(urgent, OPTIONS) == Renew(record(ME, frontier=TEN))
+    assert decide(urgent, OPTIONS) == Renew(record(ME, upto=TEN))
     assert decide(msgspec.structs.replace(urgent, progress=None), OPTIONS) == Keep()
 
 
 def test_progress_is_stored_where_it_was_read_or_written() -> None:
     progress, old = Progress(TEN, (LATE,)), StoredRecord(record(ME), "1")
-    same = StoredRecord(record(ME, frontier=TEN, behind=(LATE,)), "1")
+    same = StoredRecord(record(ME, upto=TEN, listed=(LATE,)), "1")
     assert is_stored(progress, same, Keep()) and not is_stored(progress, old, Keep())
     assert is_stored(progress, old, Renew(same.record))
-    assert not is_stored(progress, old, Renew(record(ME, frontier=TEN)))
+    assert not is_stored(progress, old, Renew(record(ME, upto=TEN)))
     assert not is_stored(progress, None, Keep())
 
 
@@ -351,13 +356,12 @@ def test_progress_is_stored_where_it_was_read_or_written() -> None:
 def test_a_queue_that_is_let_go_says_all_that_its_owner_knows(
     progress: Progress | None, is_acked: bool, is_clean: bool
 ) -> None:
-    done = ((Token(0, 12), Token(0, 19)),)
     if progress is not None:
-        progress = msgspec.structs.replace(progress, done=done)
+        progress = msgspec.structs.replace(progress, is_told=True)
     free = record("", state=FREE, handoff=Handoff(True, 0))
     new = handed_over(free, progress, is_acked=is_acked)
-    assert new.handoff == Handoff(is_clean, 0, () if progress is None else done)
-    assert new.frontier == (None if progress is None else progress.frontier)
+    assert new.handoff == Handoff(is_clean, 0, progress is not None and is_clean)
+    assert new.upto == (None if progress is None else progress.upto)
 
 
 async def test_a_record_of_an_older_version_is_read() -> None:
@@ -374,7 +378,9 @@ async def test_a_record_of_an_older_version_is_read() -> None:
     await rows.write("queue/orders/q-0", msgspec.msgpack.encode(old), None, 0)
     stored = await OwnershipStore(rows, "orders").read("q-0")
     assert stored is not None
-    assert stored.record == record(ME, 7, frontier=Token(1, 2, 3), handoff=Handoff(True, 0))
+    assert stored.record == record(
+        ME, 7, upto=Token(1, 2, 3), floor=Token(1, 2, 3), handoff=Handoff(True, 0)
+    )
 
 
 def test_first_seen_is_kept_per_version_and_queue() -> None:
@@ -404,7 +410,7 @@ async def test_store_gives_back_what_was_written_under_its_key() -> None:
     store = OwnershipStore(rows, "orders")
     assert await store.read("q-0") is None
     full = record(
-        ME, 2**64 - 1, PAUSING, drain_by_s=1.5, frontier=Token(1, 2**64 - 1, 3),
+        ME, 2**64 - 1, PAUSING, drain_by_s=1.5, upto=Token(1, 2**64 - 1, 3),
         handoff=Handoff(False, 2), lease_s=9.0,
     )  # fmt: skip
     etag = await store.write("q-0", full, None)
@@ -412,7 +418,7 @@ async def test_store_gives_back_what_was_written_under_its_key() -> None:
     ((key, row),) = await rows.scan("", "", 10)
     assert (key, row.fence) == ("queue/orders/q-0", 0)
     content = unseal(key, row.data).content
-    assert msgspec.msgpack.decode(content)["frontier"] == [1, 2**64 - 1, 3]
+    assert msgspec.msgpack.decode(content)["upto"] == [1, 2**64 - 1, 3]
 
 
 async def test_store_refuses_a_write_that_expects_another_version() -> None:

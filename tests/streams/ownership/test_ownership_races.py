@@ -138,8 +138,8 @@ class OwnershipMachine(RuleBasedStateMachine):
             return etag
         is_new_owner = new.owner not in ("", before.owner)
         assert new.epoch - before.epoch in ((1,) if is_new_owner else (0, 1))
-        if before.frontier is not None:
-            assert new.frontier is not None and new.frontier >= before.frontier
+        if before.upto is not None:
+            assert new.upto is not None and new.upto >= before.upto
         return etag
 
     def some(self, ask: int, silos: list[Silo]) -> Silo:

@@ -56,7 +56,7 @@ class StillReader:
     is_urgent = False
     in_flight = 0
     unacked = 0
-    has_repeats = False
+    undone = 0
 
     def __init__(self) -> None:
         self.is_fenced = False
@@ -138,7 +138,7 @@ def test_progress_is_stored_within_a_poll_and_only_where_there_is_some() -> None
         desk.readers["queue-7"].progress = Progress(Token(1, 5))
         await asyncio.sleep(2.5)
         stored = await desk.records.read("queue-7")
-        assert stored is not None and stored.record.frontier == Token(1, 5)
+        assert stored is not None and stored.record.upto == Token(1, 5)
         assert desk.rows.asked["write"] == 1
 
     with_desk(act)
@@ -171,6 +171,6 @@ def test_while_the_store_is_away_queues_are_kept_and_it_is_said_once_a_poll(
         desk.rows.is_away = False
         await asyncio.sleep(2.5)
         stored = await desk.records.read("queue-3")
-        assert stored is not None and stored.record.frontier == Token(1, 9)
+        assert stored is not None and stored.record.upto == Token(1, 9)
 
     with_desk(act)

@@ -127,7 +127,7 @@ async def test_where_it_begins_is_stored_when_subscribe_returns() -> None:
         agent.dispatch.pause()  # so that it stays behind
         await cluster.grain(Hearer, "a").listen("earliest")
         record = await place.record()
-        ((stream, subscription),) = [(b.stream, b.subscription) for b in record.behind]
+        ((stream, subscription),) = [(b.stream, b.subscription) for b in record.listed]
         assert stream.key == "s" and "Hearer" in subscription
 
 

@@ -108,7 +108,7 @@ class MemoryQueue(Grain):
         """Go on with stored content, or begin a new era."""
         adapter = self._adapter
         found = await self._store.read(self._row_key)
-        row = None if found is None else open_row(self._row_key, found.data, QUEUE)
+        row = None if found is None else open_row(self._row_key, found.data, QUEUE.decode)
         if row is not None and row.is_clean:
             await self._load(row, adapter.options)
         else:
@@ -160,7 +160,7 @@ class MemoryQueue(Grain):
             found = await self._store.read(self._chunk_key(chunk))
             if found is None:
                 raise QueueFull(f"{self.key}: stored chunk {chunk} of {row.chunks} is missing")
-            part = open_row(self._chunk_key(chunk), found.data, MESSAGES)
+            part = open_row(self._chunk_key(chunk), found.data, MESSAGES.decode)
             messages += part
         producers = dict(row.producers)
         self._log = self.log_class(

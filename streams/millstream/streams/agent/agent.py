@@ -24,6 +24,7 @@ from millstream.streams.contracts.queue import QueueReader, QueueReceiver, Rewin
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import Progress
 
+from .audience.listing import Former
 from .audience.newcomers import Newcomers
 from .cache.lagging import Laggards
 from .cache.lane import Slot
@@ -31,8 +32,8 @@ from .delivery.dispatch import Dispatch
 from .findings import QueueFindings
 from .losses import Loss, Losses
 from .options import StreamOptions
-from .parts import AgentParts, cache_for, standing_of
-from .progress.done_before import DoneBefore
+from .parts import AgentParts, cache_for
+from .progress.standing import Standing
 from .progress.wary import Wary
 from .reading.alarm import Alarm
 from .reading.catching_up import CatchUp
@@ -91,6 +92,39 @@ class PullingAgent:
         has_positions: a token says how far the queue is done.
     """
 
+    __slots__ = (
+        "_alarm",
+        "_catch_up",
+        "_changed",
+        "_clock",
+        "_core",
+        "_crossing",
+        "_events",
+        "_forget_at_s",
+        "_given_up",
+        "_is_closed",
+        "_is_stepping",
+        "_losses",
+        "_options",
+        "_parts",
+        "_receiving",
+        "_standing",
+        "_tasks",
+        "_wary",
+        "_where",
+        "behind",
+        "cache",
+        "dispatch",
+        "epoch",
+        "findings",
+        "has_positions",
+        "is_acked",
+        "is_fenced",
+        "queue",
+        "subscribers",
+        "watch",
+    )
+
     def __init__(
         self,
         parts: AgentParts,
@@ -111,10 +145,13 @@ class PullingAgent:
         outlet = parts.outlet
         self.findings = QueueFindings(outlet.provider, queue, epoch, outlet.silo, parts.clock)
         self.has_positions = has_positions(parts.capabilities)
-        after = progress.frontier if self.has_positions else None
+        can_rewind = Capability.REWIND in parts.capabilities
+        after = progress.upto if can_rewind else progress.floor
+        after = after if self.has_positions else None
         self.cache = cache_for(options, parts.capabilities, after)
-        self.behind = Laggards(self.cache, is_used=Capability.REWIND in parts.capabilities)
-        self.behind.take_over(progress, after, may_repeat=may_repeat)
+        self.behind = Laggards(self.cache, is_used=can_rewind)
+        self.behind.take_over(progress, may_repeat=may_repeat)
+        former = Former(progress, is_used=self.has_positions and not can_rewind)
         self._wary = Wary(progress, is_used=self.has_positions)
         self._losses = Losses(progress.lost, parts.clock.wall_s(), is_noted=self.has_positions)
         self.dispatch = Dispatch(
@@ -143,13 +180,19 @@ class PullingAgent:
             crossing=self._crossing,
             stored=parts.stored,
             reconcile_s=options.reconcile_s,
-            sent=progress.sent or (),
+            former=former,
             losses=self._losses,
         )
-        done_before = DoneBefore(progress.done)
-        self._core = self._new_core(after, done_before, may_repeat=may_repeat, has_rival=has_rival)
-        self._standing = standing_of(
-            parts, self.behind, progress, done_before, self.subscribers, self._wary, self._losses
+        self._core = self._new_core(after, may_repeat=may_repeat, has_rival=has_rival)
+        self._standing = Standing(
+            self.behind,
+            self.subscribers,
+            former,
+            self._wary,
+            self._losses,
+            stored=progress,
+            has_positions=self.has_positions,
+            is_sole=Capability.OWN_POSITION not in parts.capabilities,
         )
         self._catch_up, self.watch = self._new_catch_up(), self._new_watch()
         self._events: list[Event] = []
@@ -160,14 +203,7 @@ class PullingAgent:
         self._given_up: dict[Token, str] = {}  # events that are to be acknowledged as failed
         self.is_acked = True  # False: the last acknowledgement failed, so what is done comes again
 
-    def _new_core(
-        self,
-        after: Token | None,
-        done_before: DoneBefore,
-        *,
-        may_repeat: bool,
-        has_rival: bool,
-    ) -> ReaderCore:
+    def _new_core(self, after: Token | None, *, may_repeat: bool, has_rival: bool) -> ReaderCore:
         return ReaderCore(
             self.cache,
             self.behind,
@@ -175,7 +211,6 @@ class PullingAgent:
             self._parts.capabilities,
             where=self._where,
             after=after,
-            done_before=done_before,
             may_repeat=may_repeat,
             asks_bounds=self.behind.is_used and not has_rival,
             now_s=self._clock.now(),
@@ -435,20 +470,6 @@ class PullingAgent:
     def is_urgent(self) -> bool:
         """Does somebody wait until the record has the progress?"""
         return self._standing.is_awaited
-
-    @property
-    def has_repeats(self) -> bool:
-        """May something that is not done have been delivered, here or by a former owner?
-
-        Asked for once it is paused.
-        """
-        if not self.has_positions:
-            return self.undone > 0
-        has_backlog = self._has_backlog or self.behind.has_repeats
-        # where it can be read again, who is behind another is in the record, and goes on by itself
-        goes_on_alone = Capability.REWIND in self._parts.capabilities
-        is_uneven = not goes_on_alone and self.subscribers.is_uneven()
-        return has_backlog or is_uneven or self.subscribers.has_tried()
 
     @property
     def _has_backlog(self) -> bool:

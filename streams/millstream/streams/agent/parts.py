@@ -1,6 +1,6 @@
 """What the agents of one provider in one silo share, and the cache that fits their queues.
 
-Owns: `AgentParts`, `cache_for`, `standing_of`. Not: the agents.
+Owns: `AgentParts`, `cache_for`. Not: the agents.
 """
 
 from __future__ import annotations
@@ -9,25 +9,21 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from millstream.runtime.extending import Budget, Clock, Runners, Tasks
-from millstream.streams.contracts.capability import Capability, has_positions
+from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.queue import QueueAdapter
 from millstream.streams.contracts.token import Token
-from millstream.streams.ownership.record import Progress
 
 from .audience.newcomers import Filters
-from .cache.lagging import Laggards
 from .cache.queue_cache import Notes, QueueCache
 from .delivery.consumer_calls import Outlet
 from .delivery.deaths import Fates
 from .delivery.giving_up import GiveUps
 from .options import StreamOptions
-from .progress.done_before import DoneBefore
-from .progress.standing import Noted, Standing
 from .reading.passage import Passage
 from .reconciling import Stored
-from .subscribers import Known, Subscribers
+from .subscribers import Known
 
-__all__ = ["AgentParts", "cache_for", "standing_of"]
+__all__ = ["AgentParts", "cache_for"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +64,3 @@ def cache_for(
         notes = "out_of_turn" if Capability.ITEM_ACK in capabilities else "none"
     gives_back = Capability.ITEM_ACK in capabilities and not is_ordered
     return QueueCache(limits, after, notes=notes, gives_back=gives_back)
-
-
-def standing_of(
-    parts: AgentParts,
-    behind: Laggards,
-    progress: Progress,
-    done_before: DoneBefore,
-    subscribers: Subscribers,
-    *notes: Noted,
-) -> Standing:
-    """How far an agent is; `progress`: what the record said when it acquired its queue."""
-    return Standing(
-        behind,
-        done_before,
-        subscribers,
-        notes=notes,
-        has_positions=has_positions(parts.capabilities),
-        is_sole=Capability.OWN_POSITION not in parts.capabilities,
-        progress=progress,
-    )

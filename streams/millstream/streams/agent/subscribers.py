@@ -35,11 +35,11 @@ from millstream.streams.contracts.answers import text_of
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
-from millstream.streams.ownership.record import SentAt
+from millstream.streams.ownership.record import ListedSubscription, Progress
 
 from .audience.holds import Holds
+from .audience.listing import Former, listed
 from .audience.newcomers import Newcomers
-from .audience.sent_before import SentBefore
 from .audience.spreading import AT_ONCE, spread
 from .audience.stream_entry import StreamEntry, has_backlog, parts, places
 from .audience.whole_stream import follow_few, follow_stream
@@ -90,6 +90,25 @@ class Known(Protocol):
 class Subscribers:
     """The streams of one queue that had events lately."""
 
+    __slots__ = (
+        "_cache",
+        "_clock",
+        "_crossing",
+        "_deliveries",
+        "_former",
+        "_holds",
+        "_known",
+        "_laggards",
+        "_lines",
+        "_losses",
+        "_newcomers",
+        "_progressed",
+        "_reconciling",
+        "_streams",
+        "_tasks",
+        "_unasked",
+    )
+
     def __init__(
         self,
         cache: QueueCache,
@@ -104,7 +123,7 @@ class Subscribers:
         crossing: Crossing | None = None,
         stored: Stored | None = None,
         reconcile_s: float = 0.0,
-        sent: Sequence[SentAt] = (),
+        former: Former | None = None,
         losses: Losses | None = None,
     ) -> None:
         self._crossing = crossing or Crossing("", None)
@@ -124,7 +143,7 @@ class Subscribers:
             self._reconciling = Reconciling(self._streams, self, stored, reconcile_s, tasks)
         self._lines = LineBudget()
         self._losses = losses or Losses()
-        self._sent_before = SentBefore(sent)
+        self._former = former or Former(Progress(), is_used=False)
 
     def route(self, slot: Slot) -> None:
         """Give a message that was just appended to the subscriptions of its stream."""
@@ -396,7 +415,7 @@ class Subscribers:
     def _add(self, entry: StreamEntry, new: Subscriber) -> None:
         self._cache.unheard.pop(new.stream, None)
         new.is_paused = entry.is_paused
-        new.sent_upto = self._sent_before.take(new.key)
+        self._former.place(new)
         entry.subscribers[new.id] = new
 
     def _release(self, entry: StreamEntry) -> None:
@@ -448,7 +467,7 @@ class Subscribers:
             self._deliveries.move(subscriber, entry.newest)
         else:
             self._deliveries.drop(subscriber)  # all that it has is old
-            subscriber.position = None
+            subscriber.position = self._former.end
 
     def _go_back(self, entry: StreamEntry, subscriber: Subscriber, start: str) -> None:
         token = BEGINNING if start == "earliest" else Token.parse(start)
@@ -516,39 +535,18 @@ class Subscribers:
             subscribers = self._streams.pop(stream).subscribers.values()
             self._losses.forget(stream, is_told=not any(one.gaps for one in subscribers))
 
-    def hand_over(self) -> None:
-        """Note as behind whom ranges of messages cannot describe.
-
-        That is who is within a message, or not as far as another one of its stream.
-        """
-        for entry in self._streams.values():
-            is_shared = len(entry.subscribers) > 1
-            for manual in filter(lambda one: one.is_manual, entry.subscribers.values()):
-                self._deliveries.fall_behind(manual)  # what it was delivered is noted there
-            for _, subscriber in list(places(entry)):
-                if is_shared or (subscriber.work and subscriber.work.is_within):
-                    self._deliveries.fall_behind(subscriber)
-
-    def sent(self, frontier: Token | None) -> tuple[SentAt, ...] | None:
-        """What was delivered and comes again, once it was handed over; None: it is not known."""
-        newest = self._cache.newest
-        return self._sent_before.told(self._streams.values(), self._laggards, frontier, newest)
+    def listed(self) -> tuple[ListedSubscription, ...]:
+        """The subscriptions that have not done everything. Cost: O(subscriptions known)."""
+        return listed(self._streams, self._laggards, self._former)
 
     def of(self, stream: StreamId) -> Sequence[Subscriber] | None:
         """The subscriptions of a stream; None: it had no event lately, or they are asked for."""
         entry = self._streams.get(stream)
         return None if entry is None or entry.cold is not None else [*entry.subscribers.values()]
 
-    def has_tried(self) -> bool:
-        """Was something delivered that is not done? Cost: O(subscriptions known)."""
-        is_noted = self._laggards.has_place  # what was delivered to those who acknowledge by hand
-        asked = (one for one in self._everyone() if not (one.is_manual and is_noted))
-        has_left = bool(self._sent_before.left(self._cache.acked_upto(), self._laggards))
-        return has_left or any(one.has_tried or one.unacked for one in asked)
-
     @property
     def unacked(self) -> int:
-        """Subscriptions that are to acknowledge something by hand. Cost: as `has_tried`."""
+        """Subscriptions that are to acknowledge something by hand. Cost: O(subscriptions known)."""
         return sum(one.unacked > 0 for one in self._everyone())
 
     def _everyone(self) -> Iterator[Subscriber]:
@@ -599,10 +597,6 @@ class Subscribers:
             return False
         self._deliveries.acked(entry.subscribers[subscription], upto)
         return True
-
-    def is_uneven(self) -> bool:
-        """Has a subscription done what another one of its stream has not? Cost: as `has_tried`."""
-        return any(entry.is_uneven for entry in self._streams.values())
 
     def has_backlog(self, upto: int) -> bool:
         """Is something up to a message, or that may be repeated, being delivered?"""

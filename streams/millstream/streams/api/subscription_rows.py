@@ -130,7 +130,7 @@ def row_data(key: str, row: SubscriptionRow) -> bytes:
 async def rows_under(store: StateStore, prefix: str) -> list[tuple[SubscriptionRow, Row]]:
     """The rows whose keys begin so. Raises Corrupt (one is damaged), StorageUnavailable."""
     found = [(key, row) async for key, row in _scanned(store, prefix)]
-    return [(open_row(key, row.data, ROW), row) for key, row in found]
+    return [(open_row(key, row.data, ROW.decode), row) for key, row in found]
 
 
 async def _scanned(store: StateStore, prefix: str) -> AsyncIterator[tuple[str, Row]]:
@@ -154,7 +154,7 @@ async def rows_of_namespace(
     async for name, stored in _scanned(store, row_key(join_key(provider, namespace))):
         key, subscription = _names_in(name)
         try:
-            row = open_row(name, stored.data, ROW)
+            row = open_row(name, stored.data, ROW.decode)
         except Corrupt as error:
             log.error(
                 "nothing is delivered to %s of %s: %s", shown(subscription), shown(key), error
@@ -193,7 +193,7 @@ async def rows_of_streams(
             for key, stored in rows:
                 stream = wanted.get(_stream_part(key))
                 if stream is not None:
-                    found[stream].append(open_row(key, stored.data, ROW))
+                    found[stream].append(open_row(key, stored.data, ROW.decode))
             if len(rows) < ROWS_PER_SCAN:
                 break
             after = rows[-1][0]

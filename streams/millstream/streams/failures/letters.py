@@ -158,7 +158,7 @@ class LetterRows:
         return letter
 
     def _decode(self, key: str, data: bytes) -> DeadLetter:
-        letter = open_row(key, data, self._decoder)
+        letter = open_row(key, data, self._decoder.decode)
         return msgspec.structs.replace(letter, id=key.removeprefix(self._prefix))
 
     async def get(self, letter_id: str) -> DeadLetter | None:

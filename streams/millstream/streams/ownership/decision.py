@@ -5,7 +5,7 @@ pausing and draining deliveries (the manager).
 Invariants:
 - every write is a compare-and-set on the version that was decided about;
 - each acquisition is epoch + 1, so an epoch has one owner and epochs only rise;
-- the frontier never goes back, whoever writes it;
+- `upto` never goes back, except at a hand-over that has more to list than a record takes;
 - nobody's clock is compared with another's: a record holds durations, and an observer counts them
   from when it first saw that version of the row (never earlier than it was written). The owner
   counts its own lease from just before its write.
@@ -94,8 +94,7 @@ class Situation(msgspec.Struct, frozen=True):
     else a new owner looks dead. `seen_s`: see `FirstSeen`. Of this silo's agent, if it owns the
     queue: `progress`; `is_urgent`: somebody waits until that is stored; `in_flight`: deliveries
     that are out; `unacked`: subscriptions that are to acknowledge what they were delivered, for
-    which a pause waits too; `has_repeats`: something that is not done may have been delivered
-    before.
+    which a pause waits too; `undone`: events that were read and are not done, more or less.
     """
 
     record: QueueRecord | None
@@ -108,7 +107,7 @@ class Situation(msgspec.Struct, frozen=True):
     progress: Progress | None = None
     in_flight: int = 0
     unacked: int = 0
-    has_repeats: bool = False
+    undone: int = 0
     is_urgent: bool = False
 
 
@@ -202,8 +201,7 @@ def _decide_unowned(now: Situation, options: OwnershipOptions) -> Decision:
 def _taken(free: QueueRecord, new: QueueRecord) -> Acquire:
     """The acquisition of a queue that its last owner has let go."""
     last = free.handoff
-    is_known = last is not None and (last.clean or last.sent is not None)
-    return Acquire(new, False, not is_known, free.progress)
+    return Acquire(new, False, last is None or not last.is_known, free.progress)
 
 
 def _takeable_s(record: QueueRecord, now: Situation, options: OwnershipOptions) -> float:
@@ -280,8 +278,9 @@ def _acquired(record: QueueRecord | None, now: Situation, options: OwnershipOpti
         epoch=1 if record is None else record.epoch + 1,
         state=QueueState.OWNED,
         lease_s=options.lease_s,
-        frontier=None if record is None else record.frontier,
-        behind=() if record is None else record.behind,
+        upto=None if record is None else record.upto,
+        listed=() if record is None else record.listed,
+        floor=None if record is None else record.floor,
         deaths=0 if record is None else record.deaths,
         suspects=() if record is None else record.suspects,
         lost=None if record is None else record.lost,
@@ -311,7 +310,7 @@ def _pausing(record: QueueRecord, now: Situation, drain_by_s: float) -> QueueRec
 
 
 def _freed(record: QueueRecord, now: Situation, *, is_known: bool = True) -> QueueRecord:
-    is_clean = is_known and now.in_flight == 0 and not now.has_repeats
+    is_clean = is_known and now.in_flight == 0 and not now.undone
     return msgspec.structs.replace(
         with_progress(record, now.progress),
         owner="",

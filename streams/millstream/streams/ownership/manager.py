@@ -72,7 +72,7 @@ class Reader(Protocol):
     @property
     def unacked(self) -> int: ...
     @property
-    def has_repeats(self) -> bool: ...
+    def undone(self) -> int: ...
     def stored(self, progress: Progress) -> None:
         """This is in the record now."""
         ...
@@ -333,7 +333,7 @@ class QueueManager(Generic[R]):
             progress=progress,
             in_flight=0 if reader is None else reader.in_flight,
             unacked=0 if reader is None else reader.unacked,
-            has_repeats=reader is not None and reader.has_repeats,
+            undone=0 if reader is None else reader.undone,
             is_urgent=reader is not None and reader.is_urgent,
         )
         decision = decide(situation, self._options)

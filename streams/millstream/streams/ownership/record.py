@@ -1,9 +1,9 @@
 """The row of one queue: who owns it, in which epoch, and how far it is done.
 
 Owns: `QueueRecord`, and where it is stored. Not: what is written when (`decision`). Invariants: it
-changes only by compare-and-set, and by nothing but `OwnershipStore`; it is never deleted; frontier
-and `behind` are of one instant, so that what the frontier has passed is done, or is behind; the row
-is sealed, and of a damaged one nothing is believed: its queue is read by nobody.
+changes only by compare-and-set, and by nothing but `OwnershipStore`; it is never deleted; `upto`
+and `listed` are of one instant, so that each subscription has done everything up to `upto`, or is
+listed; the row is sealed, and no field of a damaged row is used: nobody reads its queue.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from enum import Enum
+from typing import Final, Literal
 
 import msgspec
 
@@ -21,17 +22,15 @@ from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.token import Token
 
 __all__ = [
-    "BehindAt",
     "Handoff",
+    "ListedSubscription",
     "Lost",
     "OwnershipStore",
     "Progress",
     "QueueRecord",
     "QueueState",
-    "SentAt",
     "StoredRecord",
     "Suspect",
-    "TokenRange",
     "after_death",
     "handed_over",
     "lowest_of",
@@ -43,7 +42,7 @@ log = logging.getLogger("millstream.manager")
 
 ROWS_PER_SCAN = 1000
 READS_MAX = 64  # records that are read at once
-TokenRange = tuple[Token, Token]  # of messages, both ends included
+FORM: Final = 2  # of the rows that this version writes
 NO_FENCE = 0  # the record is fenced by its own epoch and etag
 
 
@@ -55,37 +54,24 @@ class QueueState(Enum):
     PAUSING = "pausing"
 
 
-class BehindAt(msgspec.Struct, frozen=True, array_like=True):
-    """A subscription that is behind the frontier of its queue.
+class ListedSubscription(msgspec.Struct, frozen=True, array_like=True):
+    """A subscription that has not done everything up to `upto` of its queue.
 
-    `position`: the first item that is not done. `is_rewound`: it was moved back, and its consumer
-    has not heard of that. `sent`: up to here what is not done was delivered; None: not known.
+    `subscription`: empty: each subscription of the stream that is not listed by itself. `mark`: the
+    first item that is not done. `sent_upto`: items from `mark` to here were delivered; None: none
+    were. `is_rewound`: the subscription was moved back, and its consumer has not heard of that.
     """
 
     namespace: str
     key: str
     subscription: str
-    position: Token
+    mark: Token
+    sent_upto: Token | None = None
     is_rewound: bool = False
-    sent: Token | None = None
 
     @property
     def stream(self) -> StreamId:
-        """Whose events it gets."""
-        return StreamId(self.namespace, self.key)
-
-
-class SentAt(msgspec.Struct, frozen=True, array_like=True):
-    """A subscription that was delivered what is not done, or comes again to it: up to here."""
-
-    namespace: str
-    key: str
-    subscription: str
-    upto: Token
-
-    @property
-    def stream(self) -> StreamId:
-        """Whose events it gets."""
+        """The stream that it subscribes to."""
         return StreamId(self.namespace, self.key)
 
 
@@ -121,35 +107,37 @@ class Lost(msgspec.Struct, frozen=True, array_like=True):
 class Progress(msgspec.Struct, frozen=True):
     """How far the owner of a queue is, at one instant.
 
-    `frontier`: up to here everything is done by every subscription that is not in `behind`.
-    `done`: ranges of messages above the frontier that are done by all that are not in `behind`, in
-    order. `floor`: up to here all are
-    done by those behind too; it is not stored. `deaths`, `suspects`, `lost`: as `QueueRecord` has
-    them. `sent`: as `Handoff` has it.
+    `upto`: a subscription that is not in `listed` has done everything up to here. `floor`: the
+    listed subscriptions have done everything up to here, too; None: not known. A queue that can be
+    read again is read from `upto` on, and from their marks for the listed subscriptions; another
+    queue is read from `floor` on. `deaths`, `suspects`, `lost`: as `QueueRecord` has them.
+    `is_told`: `listed` tells what was delivered of that which comes again; only at a hand-over.
     """
 
-    frontier: Token | None = None
-    behind: tuple[BehindAt, ...] = ()
-    done: tuple[TokenRange, ...] = ()
+    upto: Token | None = None
+    listed: tuple[ListedSubscription, ...] = ()
     floor: Token | None = None
     deaths: int = 0
     suspects: tuple[Suspect, ...] = ()
-    sent: tuple[SentAt, ...] | None = None
     lost: Lost | None = None
+    is_told: bool = False
 
 
 class Handoff(msgspec.Struct, frozen=True):
     """How the last owner left.
 
-    `clean`: nothing that was delivered is not done, so what comes is new to its handlers.
-    `in_flight`: deliveries that were still out. `done`: see `Progress`. `sent`: what of that which
-    comes again was delivered, and nothing else was; None: that is not known.
+    `clean`: everything that it read is done. `in_flight`: deliveries that were still out.
+    `is_told`: see `Progress`.
     """
 
     clean: bool
     in_flight: int
-    done: tuple[TokenRange, ...] = ()
-    sent: tuple[SentAt, ...] | None = None
+    is_told: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Does the next owner know what was delivered of that which comes again?"""
+        return self.clean or self.is_told
 
 
 class QueueRecord(msgspec.Struct, frozen=True):
@@ -157,59 +145,62 @@ class QueueRecord(msgspec.Struct, frozen=True):
 
     `drain_by_s`: while pausing, the owner has drained at most so many seconds after the write.
     `lease_s`: the owner writes again within so many seconds; 0: it has no lease.
-    `frontier`, `behind`: see `Progress`; where tokens are positions.
+    `upto`, `listed`, `floor`: see `Progress`; where tokens are positions.
     `handoff`: set by the owner that let go, cleared by the next one.
     `deaths`: so many owners in a row died, of which the first may have made progress; 0 once the
     present one has. `suspects`: what was out when they did, if that was noted.
     `lost`: subscriptions may still have to hear of this.
     `rival`: a silo that was alive when the queue was taken from it by force, and may still deliver.
     `is_held`: nobody is to read it (`holding`).
-    `checkpoint`: the frontier, in rows of older versions; only read.
+    `form`: of this row. It has the name of a field that had another type in form 1, so that silos
+    of older versions refuse the row.
     """
 
     owner: SiloAddress
     epoch: int
     state: QueueState
     drain_by_s: float = 0.0
-    checkpoint: Token | None = None
     handoff: Handoff | None = None
     lease_s: float = 0.0
-    frontier: Token | None = None
-    behind: tuple[BehindAt, ...] = ()
+    upto: Token | None = None
+    listed: tuple[ListedSubscription, ...] = ()
+    floor: Token | None = None
     deaths: int = 0
     suspects: tuple[Suspect, ...] = ()
     is_held: bool = False
     lost: Lost | None = None
     rival: SiloAddress = ""
+    form: Literal[2] = msgspec.field(default=FORM, name="behind")
 
     @property
     def progress(self) -> Progress:
         """From where the next owner reads."""
-        last = self.handoff or Handoff(clean=False, in_flight=0)
         return Progress(
-            self.frontier,
-            self.behind,
-            last.done,
-            deaths=self.deaths,
-            suspects=self.suspects,
-            sent=last.sent,
-            lost=self.lost,
+            self.upto,
+            self.listed,
+            self.floor,
+            self.deaths,
+            self.suspects,
+            self.lost,
         )
 
 
 def with_progress(record: QueueRecord, progress: Progress | None) -> QueueRecord:
-    """The record with this progress, unless the frontier would go back."""
+    """The record with this progress, unless `upto` would go back."""
     if progress is None:
         return record
-    known, new = record.frontier, progress.frontier
+    known, new = record.upto, progress.upto
     if known is not None and (new is None or new < known):
         return record
-    if says(record, progress):
-        return record
+    return record if says(record, progress) else _replaced(record, progress)
+
+
+def _replaced(record: QueueRecord, progress: Progress) -> QueueRecord:
     return msgspec.structs.replace(
         record,
-        frontier=new,
-        behind=progress.behind,
+        upto=progress.upto,
+        listed=progress.listed,
+        floor=progress.floor,
         deaths=progress.deaths,
         suspects=progress.suspects,
         lost=progress.lost,
@@ -218,18 +209,12 @@ def with_progress(record: QueueRecord, progress: Progress | None) -> QueueRecord
 
 def says(record: QueueRecord, progress: Progress) -> bool:
     """Is that progress in the record?"""
-    return (
-        record.frontier == progress.frontier
-        and record.behind == progress.behind
-        and record.deaths == progress.deaths
-        and record.suspects == progress.suspects
-        and record.lost == progress.lost
-    )
+    return record.progress == msgspec.structs.replace(progress, is_told=False)
 
 
 def lowest_of(progress: Progress) -> Token | None:
-    """Up to here nothing is left to do, for those behind neither; None: not known."""
-    known = [progress.frontier, *(one.position for one in progress.behind)]
+    """Up to here nothing is left to do, for those listed neither; None: not known."""
+    known = [progress.upto, *(one.mark for one in progress.listed)]
     tokens = [one for one in known if one is not None]
     return min(tokens) if len(tokens) == len(known) else None
 
@@ -250,22 +235,103 @@ def handed_over(record: QueueRecord, progress: Progress | None, *, is_acked: boo
     record does not say so either.
     """
     assert record.handoff is not None, f"{record}"
-    new = with_progress(record, progress)
-    is_told = is_acked or new.frontier is not None
+    new = record if progress is None else _replaced(record, progress)
+    is_told = is_acked or new.upto is not None
     handoff = msgspec.structs.replace(
         record.handoff,
         clean=record.handoff.clean and is_told,
-        done=() if progress is None else progress.done,
-        sent=progress.sent if progress is not None and is_told else None,
+        is_told=progress is not None and progress.is_told and is_told,
     )
     return msgspec.structs.replace(new, handoff=handoff)
 
 
-def upgraded(record: QueueRecord) -> QueueRecord:
-    """What an older version has written, as this one writes it."""
-    if record.checkpoint is None:
-        return record
-    return msgspec.structs.replace(record, checkpoint=None, frontier=record.checkpoint)
+class BehindAt(msgspec.Struct, frozen=True, array_like=True):
+    """A listed subscription, in form 1."""
+
+    namespace: str
+    key: str
+    subscription: str
+    position: Token
+    is_rewound: bool = False
+    sent: Token | None = None
+
+
+class FormerHandoff(msgspec.Struct, frozen=True):
+    """How the last owner left, in form 1. What it says of single messages is not read."""
+
+    clean: bool
+    in_flight: int
+    done: tuple[tuple[Token, Token], ...] = ()
+
+
+class FormerRecord(msgspec.Struct, frozen=True):
+    """Form 1 of the row; only read."""
+
+    owner: SiloAddress
+    epoch: int
+    state: QueueState
+    drain_by_s: float = 0.0
+    checkpoint: Token | None = None
+    handoff: FormerHandoff | None = None
+    lease_s: float = 0.0
+    frontier: Token | None = None
+    behind: tuple[BehindAt, ...] = ()
+    deaths: int = 0
+    suspects: tuple[Suspect, ...] = ()
+    is_held: bool = False
+    lost: Lost | None = None
+    rival: SiloAddress = ""
+
+    def upgraded(self) -> QueueRecord:
+        """The row in its present form.
+
+        Messages above the frontier that were done come again: they are delivered as `redelivered`.
+        """
+        last, upto = self.handoff, self.checkpoint or self.frontier
+        return QueueRecord(
+            self.owner,
+            self.epoch,
+            self.state,
+            self.drain_by_s,
+            None if last is None else Handoff(last.clean and not last.done, last.in_flight),
+            self.lease_s,
+            upto,
+            tuple(
+                ListedSubscription(
+                    one.namespace, one.key, one.subscription, one.position, one.sent, one.is_rewound
+                )
+                for one in self.behind
+            ),
+            None if self.behind else upto,
+            self.deaths,
+            self.suspects,
+            self.is_held,
+            self.lost,
+            self.rival,
+        )
+
+
+class RowForm(msgspec.Struct, frozen=True):
+    """The form of a row; only read."""
+
+    form: object = msgspec.field(default=1, name="behind")
+
+
+class RecordDecoder:
+    """Reads both forms of the row."""
+
+    __slots__ = ("_form", "_former", "_present")
+
+    def __init__(self) -> None:
+        self._form = msgspec.msgpack.Decoder(RowForm)
+        self._present = msgspec.msgpack.Decoder(QueueRecord)
+        self._former = msgspec.msgpack.Decoder(FormerRecord)
+
+    def decode(self, data: bytes) -> QueueRecord:
+        """The record. Raises msgspec.MsgspecError."""
+        if self._form.decode(data).form == FORM:
+            return self._present.decode(data)
+        return self._former.decode(data).upgraded()
 
 
 class StoredRecord(msgspec.Struct, frozen=True):
@@ -284,7 +350,7 @@ class OwnershipStore:
         self._store = store
         self._prefix = f"queue/{provider}/"
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(QueueRecord)
+        self._decoder = RecordDecoder()
         self._damage = DamageLog(log)
 
     async def read(self, queue: QueueId) -> StoredRecord | None:
@@ -323,8 +389,8 @@ class OwnershipStore:
                 return found
 
     def _stored(self, queue: QueueId, row: Row) -> StoredRecord:
-        record = open_row(self._prefix + queue, row.data, self._decoder)
-        return StoredRecord(upgraded(record), row.etag)
+        record = open_row(self._prefix + queue, row.data, self._decoder.decode)
+        return StoredRecord(record, row.etag)
 
     async def write(self, queue: QueueId, record: QueueRecord, expect_etag: Etag | None) -> Etag:
         """Replace the version `expect_etag` (None: no row yet); returns the new etag.

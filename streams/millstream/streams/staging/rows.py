@@ -143,7 +143,11 @@ class StagedRows:
         """A writer's state, fresh if there is none. Raises Corrupt, StorageError."""
         key = f"{self._writers}{writer}"
         row = await self._store.read(key)
-        return (WriterState(), None) if row is None else (open_row(key, row.data, STATE), row.etag)
+        return (
+            (WriterState(), None)
+            if row is None
+            else (open_row(key, row.data, STATE.decode), row.etag)
+        )
 
     async def write(self, writer: str, state: WriterState, expect: Etag | None) -> Etag:
         """Raises Conflict (somebody else has written), StorageError."""
@@ -172,7 +176,7 @@ class StagedRows:
     def _whole(self, key: str, data: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T | None:
         """The content of a row; None: the row is damaged, and the log says so."""
         try:
-            found = open_row(key, data, decoder)
+            found = open_row(key, data, decoder.decode)
         except Corrupt as error:
             self._damage.tell(key, error)
             return None
@@ -197,7 +201,7 @@ class StagedRows:
             row = await self._store.read(key)
             if row is None:
                 raise StorageUnavailable(f"{key} was there, and is not any more") from None
-            found = open_row(key, row.data, CHUNK)
+            found = open_row(key, row.data, CHUNK.decode)
             if not is_same(found, chunk.chunk):
                 raise ValueError(f"{key} is stored, with other messages") from None
             return found
@@ -207,7 +211,7 @@ class StagedRows:
         """A chunk, None: it was swept. Raises Corrupt, StorageError."""
         key = self._chunk_key(attempt, index)
         row = await self._store.read(key)
-        return None if row is None else open_row(key, row.data, CHUNK)
+        return None if row is None else open_row(key, row.data, CHUNK.decode)
 
     async def sweep(self, attempt: str) -> None:
         """Delete every chunk of an attempt. Raises StorageError."""
@@ -229,7 +233,7 @@ class StagedRows:
         """The messages of a chunk that were given up. Raises Corrupt, StorageError."""
         key = f"{self._refused_of(writer, batch)}{part:020}/{chunk:05}"
         row = await self._store.read(key)
-        return ([], None) if row is None else (open_row(key, row.data, REFUSED), row.etag)
+        return ([], None) if row is None else (open_row(key, row.data, REFUSED.decode), row.etag)
 
     async def put_refused(
         self, writer: str, batch: int, messages: Sequence[RefusedMessage], expect: Etag | None

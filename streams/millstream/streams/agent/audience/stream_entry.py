@@ -80,9 +80,10 @@ class StreamEntry:
         return any(one.work is not None for one in self.subscribers.values())
 
     @property
-    def is_uneven(self) -> bool:
-        """Has a subscription done what another one has not?"""
-        return len({one.next_token for one in self.subscribers.values()}) > 1
+    def first_waiting(self) -> Token | None:
+        """The first message that not every subscription was given; None: there is none."""
+        waiting = self.spread or self.cold
+        return waiting[0].message.token if waiting else None
 
     def is_idle(self, before_s: float, losses: Losses) -> bool:
         """Has it had no event since then, and is nothing of it undelivered or untold?"""

@@ -23,7 +23,7 @@ from typing import Protocol
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
-from millstream.streams.ownership.record import BehindAt
+from millstream.streams.ownership.record import ListedSubscription
 
 from .lane import READ_ANEW, Slot, items_from, lag_from
 from .positions import BEGINNING, SubscriptionKey, before, following, past
@@ -118,8 +118,10 @@ class Cursor:
         self._item = 0  # of that message
         self._sends: Place | None = None  # by hand; None: so many items on as it is ahead
         self.ahead = 0
-        self._given: deque[tuple[int, float]] = deque()  # so many items, at that time
-        self._given_up: set[Token] = set()  # these do not come again
+        # By hand: so many items, at that time; and those that do not come again. None as long as
+        # there were none: most subscriptions never have any.
+        self._given: deque[tuple[int, float]] | None = None
+        self._given_up: set[Token] | None = None
         self._last: Slot | None = None  # of its chain
         self.tail: Slot | None = None
         self.events = self.size_bytes = 0
@@ -280,7 +282,7 @@ class Cursor:
     def close(self) -> None:
         """Let go of everything, and be idle; again is harmless."""
         self.rewind()
-        self._given_up.clear()
+        self._given_up = None
         if self.is_lagging:
             self._stop_lagging()
             self._clear()
@@ -335,7 +337,7 @@ class Cursor:
                 if not self._given_up or slot.token_at(item) not in self._given_up:
                     return at
                 self.ahead += 1
-                self._given.append((1, math.inf))
+                self._note_given(1, math.inf)
                 at = (slot, item + 1)
             else:
                 upcoming = slot.next or self._beyond(slot)
@@ -358,9 +360,10 @@ class Cursor:
         if place is None or room < 1:
             return ()
         items = items_from(*place, room, max_bytes)
-        if not self._given_up:
+        given_up = self._given_up
+        if not given_up:
             return items
-        ends = (at for at, item in enumerate(items) if item.token in self._given_up)
+        ends = (at for at, item in enumerate(items) if item.token in given_up)
         return items[: next(ends, len(items))]
 
     # -- acknowledging by hand
@@ -376,17 +379,22 @@ class Cursor:
         assert place is not None, "nothing was peeked"
         self._sends = (place[0], place[1] + count)
         self.ahead += count
+        self._note_given(count, at_s)
+
+    def _note_given(self, count: int, at_s: float) -> None:
+        if self._given is None:
+            self._given = deque()
         self._given.append((count, at_s))
 
     def give_up(self, token: Token) -> None:
         """The item at `token`, which is sent next, is done once all before it are."""
         self.give(1, math.inf)
-        self._given_up.add(token)
+        self._given_up = {*(self._given_up or ()), token}
 
     def rewind(self) -> None:
         """All that is not acknowledged is sent again."""
         self.ahead, self._sends = 0, None
-        self._given.clear()
+        self._given = None
 
     def settle(self, upto: Token | None) -> None:
         """All items up to a token are acknowledged, as far as they were given."""
@@ -416,7 +424,8 @@ class Cursor:
         count = 0 if upto is None else min(slot.first_item(upto) - self._item, count_max)
         if count > 0:
             return count
-        return int(bool(self._given_up) and slot.token_at(self._item) in self._given_up)
+        given_up = self._given_up
+        return int(given_up is not None and slot.token_at(self._item) in given_up)
 
     def _release(self, count: int) -> None:
         slot, item = self.slot, self._item
@@ -515,8 +524,6 @@ class Cursor:
         token = slot.message.token
         if token < self.following or (self.dropped is not None and token <= self.dropped):
             return  # it was read anew, or will be
-        if not slot.message.items:  # others had done it with a former owner
-            self.let_go()
         if not self.keeps:
             self.dropped = token
         elif self.tail is None:
@@ -628,10 +635,13 @@ class Cursor:
         self._cache.chained_events += events
         self._cache.chained_bytes += size_bytes
 
-    def entry(self) -> BehindAt:
+    def entry(self) -> ListedSubscription:
         """As the queue record has it, while it lags."""
         (namespace, name), subscription = self.key
-        return BehindAt(namespace, name, subscription, self.position, self.is_rewound, self.sent)
+        position = self.position
+        return ListedSubscription(
+            namespace, name, subscription, position, self.sent, self.is_rewound
+        )
 
     def check(self) -> None:
         """Assert the invariants."""

@@ -4,7 +4,7 @@ Owns: `Laggards`: which cursors lag, the room for their chains, what is stored o
 acknowledged meanwhile. Not: where each is (`cursor`), which one falls behind when (`subscribers`,
 `dispatch`), what is stored when (`ownership`). Pure.
 Invariants: at most `BEHIND_MAX`; their chains have at most half of the cache, but for one message
-each; frontier and entries, taken at one instant, name all that is not done; nothing is acknowledged
+each; `upto` and the list, taken at one instant, name all that is not done; nothing is acknowledged
 that a reader of the stored record would need again.
 """
 
@@ -15,11 +15,11 @@ from collections.abc import Collection, Sequence
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage, content_bytes
 from millstream.streams.contracts.token import Token
-from millstream.streams.ownership.record import BehindAt, Progress, SentAt
+from millstream.streams.ownership.record import Progress
 
 from .cursor import Cursor
 from .lane import Slot
-from .positions import BEGINNING, LAST_INDEX, SubscriptionKey
+from .positions import BEGINNING, SubscriptionKey
 from .queue_cache import QueueCache
 
 __all__ = ["BEHIND_MAX", "UNKNOWN", "Laggards"]
@@ -55,11 +55,6 @@ class Laggards:
         return self._is_used
 
     @property
-    def has_repeats(self) -> bool:
-        """May something that they get have been delivered before?"""
-        return any(behind.may_repeat for behind in self._behind.values())
-
-    @property
     def has_place(self) -> bool:
         """May somebody else be behind?"""
         return self._is_used and len(self._behind) < BEHIND_MAX
@@ -69,15 +64,9 @@ class Laggards:
         """Is somebody behind, or was when the record was written?"""
         return bool(self._behind) or self._is_stored
 
-    def repeated(self) -> list[SentAt] | None:
-        """Those of which all may have been delivered before; None: it is not known who they are."""
-        found = [one for one in self._behind.values() if one.may_repeat]
-        if any(one.key[1] == UNKNOWN for one in found):
-            return None
-        ends = [self.cache.newest, *(one.dropped for one in found)]
-        last = max((one for one in ends if one is not None), default=BEGINNING)
-        upto = last._replace(index=LAST_INDEX)
-        return [SentAt(*one.key[0], one.key[1], max(upto, one.position)) for one in found]
+    def cursors(self) -> Sequence[Cursor]:
+        """All of them."""
+        return tuple(self._behind.values())
 
     def get(self, key: SubscriptionKey) -> Cursor | None:
         """The subscription, if it is behind."""
@@ -104,23 +93,16 @@ class Laggards:
         cursor.begin(start, self.cache.newest, may_repeat=True, is_new=True)
         return cursor
 
-    def take_over(self, progress: Progress, frontier: Token | None, *, may_repeat: bool) -> None:
-        """Those that were behind with the former owner still are.
-
-        What it had done above the frontier was let go of for them too: they read it anew.
-        """
-        upto = progress.done[-1][1] if progress.done else frontier
-        for entry in progress.behind if self._is_used else ():
-            self.restore(entry, upto, may_repeat=may_repeat)
-
-    def restore(self, entry: BehindAt, upto: Token | None, *, may_repeat: bool) -> Cursor:
-        """A cursor that lagged with the former owner; up to `upto` its events are read anew."""
-        cursor = Cursor(self, (entry.stream, entry.subscription))
-        cursor.begin(entry.position, upto, may_repeat=may_repeat, is_new=True)
-        cursor.is_rewound, cursor.sent = entry.is_rewound, entry.sent
-        cursor.is_new = cursor.has_all or entry.position == BEGINNING
-        self._is_stored = True
-        return cursor
+    def take_over(self, progress: Progress, *, may_repeat: bool) -> None:
+        """The subscriptions that the former owner has listed lag: what it read is read anew."""
+        self._is_stored, self._stored_floor = bool(progress.listed), progress.floor
+        for one in progress.listed if self._is_used else ():
+            cursor = Cursor(self, (one.stream, one.subscription))
+            cursor.begin(
+                one.mark, progress.upto, progress.floor, may_repeat=may_repeat, is_new=True
+            )
+            cursor.is_rewound, cursor.sent = one.is_rewound, one.sent_upto
+            cursor.is_new = cursor.has_all or one.mark == BEGINNING
 
     def add(self, cursor: Cursor) -> None:
         """The cursor lags from now on."""
@@ -194,12 +176,12 @@ class Laggards:
 
     def progress(self) -> Progress:
         """How far the queue is, at this instant."""
-        frontier = self.cache.acked_upto()
-        entries = tuple(behind.entry() for behind in self._behind.values())
-        return Progress(frontier, entries, floor=self._floor(frontier))
+        upto = self.cache.acked_upto()
+        listed = tuple(behind.entry() for behind in self._behind.values())
+        return Progress(upto, listed, self._floor(upto))
 
-    def _floor(self, frontier: Token | None) -> Token | None:
-        lowest = frontier
+    def _floor(self, upto: Token | None) -> Token | None:
+        lowest = upto
         for behind in self._behind.values():
             if behind.floor is None or lowest is None:
                 return None
@@ -208,7 +190,7 @@ class Laggards:
 
     def stored(self, progress: Progress) -> None:
         """The record says this now."""
-        self._is_stored = bool(progress.behind)
+        self._is_stored = bool(progress.listed)
         self._stored_floor = progress.floor
         self.cache.moved += 1
 

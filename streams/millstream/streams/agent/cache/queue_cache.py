@@ -24,7 +24,6 @@ from typing import Literal, Protocol
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
-from millstream.streams.ownership.record import TokenRange
 
 from .lane import Lane, Slot, chain
 from .limits import BUCKETS, CacheLimits
@@ -160,9 +159,9 @@ class QueueCache:
         slot.holds = 1
         if message.items:
             self._link(slot)
-        if self._followers:
-            for follower in self._followers.get(message.stream, ()):
-                follower.came(slot)
+            if self._followers:
+                for follower in self._followers.get(message.stream, ()):
+                    follower.came(slot)
         return slot
 
     def passes_by(self, message: QueueMessage) -> bool:
@@ -311,19 +310,6 @@ class QueueCache:
         """This message and all that arrived before it are done; None: nothing is known to be."""
         return self._slots[self.base].before if self._slots else self._newest
 
-    def done_ranges(self, count_max: int) -> list[TokenRange]:
-        """Messages above `acked_upto` that are done, as ranges, the oldest ones.
-
-        Only where tokens are positions. Cost: O(messages held).
-        """
-        ranges: list[TokenRange] = []
-        held: Token | None = None
-        for slot in self._slots.values():
-            _add_range(ranges, held, slot.before)
-            held = slot.message.token
-        _add_range(ranges, held, self._newest)
-        return ranges[:count_max]
-
     def cut(self, stream: StreamId, upto: int, let_go: Callable[[], None]) -> list[Token]:
         """Give back the messages of a stream behind an index; returns them.
 
@@ -379,9 +365,3 @@ class QueueCache:
         assert sorted(chained) == [slot.index for slot in slots if slot.lane is not None]
         assert all(slot.holds > 0 for slot in slots if slot.lane is None)
         assert all(lane.head.holds > 0 for lane in self._lanes.values())
-
-
-def _add_range(ranges: list[TokenRange], held: Token | None, last: Token | None) -> None:
-    """The messages between one that is held and the end of what came behind it."""
-    if held is not None and last is not None and last > held:
-        ranges.append((Token(held.era, held.seq + 1), last))

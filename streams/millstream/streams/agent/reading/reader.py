@@ -28,7 +28,6 @@ from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.positions import BEGINNING
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.options import StreamOptions
-from millstream.streams.agent.progress.done_before import DoneBefore
 from millstream.streams.contracts.answers import AdapterFault, checked_messages
 from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.message import QueueMessage
@@ -81,7 +80,7 @@ class ReaderCore:
 
     Args:
         where: names provider and queue in what is said.
-        after, done_before: where a former owner was, and what it had done above that.
+        after: everything up to here was read, and is done or listed, by former owners.
         may_repeat: what is read may have been delivered by a former owner.
         asks_bounds: no former owner can deliver messages that are stored after the receiver has
             started, and the adapter says which message was stored last.
@@ -119,7 +118,6 @@ class ReaderCore:
         "_waiting",
         "_where",
         "_young_s",
-        "done_before",
         "first_read",
         "found_nothing_s",
         "is_fenced",
@@ -139,7 +137,6 @@ class ReaderCore:
         *,
         where: str,
         after: Token | None,
-        done_before: DoneBefore | None = None,
         may_repeat: bool = False,
         asks_bounds: bool = False,
         now_s: float = 0.0,
@@ -160,7 +157,6 @@ class ReaderCore:
         self._given: Token | None = None  # the last that the present receiver has returned
         self._out: list[Action] = []
         self._waiting: list[QueueMessage] = []  # read, and not in the cache
-        self.done_before = done_before or DoneBefore()
         self._stage = Stage.NONE
         self._serial = 0
         self._open_at_s = -math.inf  # no receiver is made before
@@ -310,8 +306,6 @@ class ReaderCore:
             self._given = answer[-1].token
         if self.may_repeat and (messages or not event.answer):
             self._mark_repeats(messages)  # an answer that is all known says nothing of the backlog
-        if self.done_before.is_left:
-            messages = self.done_before.blanked(messages)
         if self._settling.leases is not None:
             self._settling.leases.taken(messages, now_s)
         self._waiting.extend(messages)
