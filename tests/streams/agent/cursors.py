@@ -75,7 +75,7 @@ def delivery_at(
 
 
 def chain_of(cursor: Cursor) -> list[Item]:
-    """The items of the cursor's own chain, from the place where it stands."""
+    """The items that are here, from the place where the cursor stands."""
     return list(items_from(cursor.slot, cursor._item, 99, 1 << 20))
 
 

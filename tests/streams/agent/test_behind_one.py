@@ -65,7 +65,8 @@ def test_what_was_read_anew_already_is_not_lacking_when_it_comes() -> None:
     desk = Desk(Token(1, 4))
     desk.takes(4, 5, 6, 7, upto=8)
     assert desk.lacks() is None and desk.has() == [(4, 0), (5, 0)]  # the rest comes
-    desk.cursor.following = Token(1, 7)
+    assert desk.cursor.slot and desk.cursor.slot.lane
+    desk.cursor.slot.lane.end = Token(1, 7)
     desk.comes(message(6))
     assert desk.lacks() is None
     desk.comes(message(7))
@@ -164,7 +165,7 @@ def test_the_first_message_of_a_page_may_be_done_already() -> None:
     desk = Desk(Token(1, 2, 2))
     desk.takes(2, 3, upto=6, items=2)
     assert desk.has() == [(3, 0), (3, 1)] and desk.cursor.position == Token(1, 3)
-    assert desk.cursor.events == 2
+    assert desk.cache.chained_events == 2
 
 
 # --- what is gone ---------------------------------------------------------------------------------
@@ -237,25 +238,25 @@ def test_what_is_skipped_is_not_lacking() -> None:
 def test_what_is_done_leaves_the_chain_message_by_message() -> None:
     desk = Desk(Token(1, 3))
     desk.takes(3, 4, 5, upto=6, items=2)
-    assert (desk.cursor.events, desk.cursor.size_bytes, desk.cursor.floor) == (6, 6, None)
+    assert (desk.cache.chained_events, desk.cache.chained_bytes, desk.cursor.floor) == (6, 6, None)
     assert desk.cursor.lag() == (6, 3.0)
     desk.cursor.done(1)
-    assert (desk.cursor.events, desk.cursor.floor) == (6, None)
+    assert (desk.cache.chained_events, desk.cursor.floor) == (6, None)
     assert desk.cursor.position == Token(1, 3, 1) and desk.cursor.lag() == (5, 3.0)
     desk.cursor.done(3)
     desk.check()
-    assert (desk.cursor.events, desk.cursor.size_bytes) == (2, 2)
+    assert (desk.cache.chained_events, desk.cache.chained_bytes) == (2, 2)
     assert desk.cursor.floor == Token(1, 4) and desk.cursor.lag() == (2, 5.0)
     desk.cursor.done(2)
     desk.check()
-    assert desk.cursor.events == 0 and desk.cursor.lag() == (0, 0.0)
+    assert desk.cache.chained_events == 0 and desk.cursor.lag() == (0, 0.0)
     assert desk.cursor.position == Token(1, 6) and desk.cursor.floor == Token(1, 5)
 
 
 def test_more_than_is_here_cannot_be_done() -> None:
     desk = Desk(Token(1, 3))
     desk.takes(3, upto=4)
-    with pytest.raises(AssertionError, match="past the chain"):
+    with pytest.raises(AssertionError, match="1 items of .* are not here"):
         desk.cursor.done(2)
 
 
@@ -279,7 +280,7 @@ def test_to_unload_is_to_hold_nothing_and_to_read_anew_all_that_is_not_done() ->
     desk.cursor.done(3)
     desk.cursor.unload()
     desk.check()
-    assert desk.has() == [] and (desk.cursor.events, desk.cache.chained_events) == (0, 0)
+    assert desk.has() == [] and (desk.cache.chained_events, desk.cache.chained_events) == (0, 0)
     assert desk.lacks() == (4, 6) and desk.cursor.position == Token(1, 4, 1)
     assert desk.cursor.tail is None and not desk.cursor.keeps
     desk.takes(4, 5, upto=6, items=2)

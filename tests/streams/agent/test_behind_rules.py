@@ -83,7 +83,7 @@ def test_it_is_with_the_others_once_page_and_tail_meet_and_behind_until_its_page
     desk.comes(message(5))
     desk.cursor.take([message(seq) for seq in (1, 2, 3, 4, 5, 6)], Token(1, 7))
     assert state(desk.cursor) == (5, None, True)
-    assert desk.cursor.events == 4, "what is above the tail comes by itself"
+    assert desk.cache.chained_events == 4, "what is above the tail comes by itself"
     assert len(desk.laggards) == 1 and desk.laggards.progress().listed[0].mark == Token(1, 1)
     desk.cursor.done(4)
     assert desk.cursor.token == Token(1, 5) and len(desk.laggards) == 0

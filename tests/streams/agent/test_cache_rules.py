@@ -192,23 +192,23 @@ def test_what_one_that_was_behind_has_done_is_acknowledged_unless_it_is_held_or_
     None
 ):
     cache = QueueCache(CacheLimits(), notes="out_of_turn")
-    cache.note_done(A, Token(1, 1))
+    cache.note_passed(message_of(A, 1, b"x"))
     assert cache.take_done() == [], "nothing was read: it comes"
     for seq in (1, 2, 3):
         cache.append(message_of(A, seq, b"x"))
     release(cache, 0)
     for seq in (1, 2, 3, 4):
-        cache.note_done(A, Token(1, seq))
+        cache.note_passed(message_of(A, seq, b"x"))
     assert cache.take_done() == [Token(1, 1)], "2 and 3 are held for another, 4 comes"
-    cache.note_done(B, Token(1, 3))
+    cache.note_passed(message_of(B, 3, b"x"))
     assert cache.take_done() == [Token(1, 3)], "the last that was read, and not held"
-    cache.note_done(B, Token(1, 4))
+    cache.note_passed(message_of(B, 4, b"x"))
     assert cache.take_done() == []
 
 
 def test_where_all_is_acknowledged_in_a_row_nothing_is_noted() -> None:
     cache = QueueCache(CacheLimits(), Token(1, 9))
-    cache.note_done(A, Token(1, 1))
+    cache.note_passed(message_of(A, 1, b"x"))
     cache.release(append(cache, message_of(A, 10, b"x")))
     assert cache.take_done() == []
 

@@ -7,9 +7,9 @@ Invariants:
 - a cursor is idle, or at an event that is not done; an idle cursor holds nothing;
 - acknowledged automatically, it sends where it stands; by hand, it sends at most `unacked_max`
   events ahead of where it stands; it stands at no event that is acknowledged or given up;
-- a lagging cursor holds nothing in the cache but its tail. Each message that it must get is in its
-  own chain, or is read anew (at or above `following` and not above `dropped`), or is in the cache
-  from its tail on;
+- a lagging cursor holds nothing in the cache but its tail. Each message that it must get was read
+  anew, from its slot on, or is to be read anew (from `following` up to `dropped`), or is in the
+  cache from its tail on;
 - a cursor lags until the first event that is not done is in the cache, or nothing is left.
 """
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from millstream.streams.contracts.item import Item
@@ -28,6 +28,7 @@ from millstream.streams.ownership.record import ListedSubscription
 from .lane import READ_ANEW, Slot, items_from, lag_from
 from .positions import BEGINNING, SubscriptionKey, before, following, past
 from .queue_cache import QueueCache
+from .read_anew import ReadAnew
 
 __all__ = ["Cursor"]
 
@@ -39,14 +40,8 @@ class LagRegistry(Protocol):
 
     @property
     def cache(self) -> QueueCache: ...
-    def has_room(self, cursor: Cursor, message: QueueMessage, /) -> bool:
-        """May the message be put into its chain? One that is alone always may."""
-        ...
-
-    def passed(self, cursor: Cursor, token: Token, /) -> None:
-        """A message was done."""
-        ...
-
+    @property
+    def read_anew(self) -> ReadAnew: ...
     def add(self, cursor: Cursor, /) -> None:
         """The cursor lags from now on."""
         ...
@@ -77,24 +72,22 @@ class Cursor:
         is_new: where it begins has not been compared with what the provider keeps.
         is_rewound: its consumer has not heard that what it has seen comes again.
         may_repeat: what it gets may have been delivered before.
-        is_full: there was no room for the next message in its chain, and nothing was done since.
+        is_full: there was no room for the next message, and nothing was done since.
         sent: up to here a former owner has delivered what is not done; None: see `may_repeat`.
-        events, size_bytes: of its chain.
     """
 
     __slots__ = (
         "_cache",
+        "_following",
         "_given",
         "_given_up",
         "_item",
         "_laggards",
-        "_last",
+        "_read_anew",
         "_sends",
         "ahead",
         "dropped",
-        "events",
         "floor",
-        "following",
         "is_full",
         "is_lagging",
         "is_new",
@@ -103,7 +96,6 @@ class Cursor:
         "key",
         "may_repeat",
         "sent",
-        "size_bytes",
         "slot",
         "start",
         "tail",
@@ -112,6 +104,7 @@ class Cursor:
 
     def __init__(self, laggards: LagRegistry, key: SubscriptionKey, unacked_max: int = 0) -> None:
         self._laggards, self._cache = laggards, laggards.cache
+        self._read_anew = laggards.read_anew
         self.key = key
         self.unacked_max = unacked_max
         self.slot: Slot | None = None
@@ -122,10 +115,8 @@ class Cursor:
         # there were none: most subscriptions never have any.
         self._given: deque[tuple[int, float]] | None = None
         self._given_up: set[Token] | None = None
-        self._last: Slot | None = None  # of its chain
         self.tail: Slot | None = None
-        self.events = self.size_bytes = 0
-        self.start = self.following = BEGINNING
+        self.start = self._following = BEGINNING
         self.dropped: Token | None = None
         self.floor: Token | None = None
         self.sent: Token | None = None
@@ -241,7 +232,7 @@ class Cursor:
     def done(self, count: int) -> None:
         """Move past `count` items, all of which are here. Amortised O(1) per message."""
         if self.is_lagging:
-            self._done_own(count)
+            self._done_anew(count)
             return
         slot, item = self.slot, self._item + count
         self._item = item
@@ -255,24 +246,30 @@ class Cursor:
             slot = upcoming
         assert slot is not None or item == 0, f"moved {item} items past the end of {self.key}"
 
-    def _done_own(self, count: int) -> None:
-        """Move past items of its chain; behind the last one it goes on in the cache."""
+    def _done_anew(self, count: int) -> None:
+        """Move past items that were read anew; behind the last one it goes on in the cache."""
         self.is_rewound = self.is_full = False
-        self._item += count
-        while self.slot is not None and self._item >= len(self.slot.message.items):
-            self._item -= len(self.slot.message.items)
-            self._leave_own(self.slot)
-        assert self.slot is not None or self._item == 0, f"past the chain of {self.key}"
+        slot, item = self.slot, self._item + count
+        self._item = item
+        while slot is not None and item >= len(slot.message.items):
+            item -= len(slot.message.items)
+            self.floor = slot.message.token
+            slot = self._pass(slot)
+            self._item = item
+        assert slot is not None or item == 0, f"{item} items of {self.key} are not here"
         self._rejoin()
 
-    def _leave_own(self, slot: Slot) -> None:
-        """The first message of its chain is done."""
-        self.slot = slot.next
-        if slot is self._last:
-            self._last = None
-        self.floor = slot.message.token
-        self._count(slot, -1)
-        self._laggards.passed(self, slot.message.token)
+    def _pass(self, slot: Slot) -> Slot | None:
+        """Go to the next message that was read anew, and let go of this one."""
+        assert slot.lane is not None, f"{slot.message.token} is in no lane"
+        upcoming = slot.next
+        if upcoming is None:
+            self._following = slot.lane.end
+        else:
+            upcoming.holds += 1
+        self.slot = upcoming
+        self._read_anew.release(slot)
+        return upcoming
 
     def leave(self) -> None:
         """Move to the next message."""
@@ -285,10 +282,14 @@ class Cursor:
         self._given_up = None
         if self.is_lagging:
             self._stop_lagging()
-            self._clear()
-        slot, self.slot, self._item = self.slot, None, 0
-        if slot is not None:
+        self._let_slot_go()
+
+    def _let_slot_go(self) -> None:
+        slot, self.slot, self._item, self._sends = self.slot, None, 0, None
+        if slot is not None and slot.index >= 0:
             self._cache.release(slot)
+        elif slot is not None:
+            self._read_anew.release(slot)
 
     # -- where it sends
 
@@ -345,8 +346,13 @@ class Cursor:
         return None
 
     def _beyond(self, slot: Slot) -> Slot | None:
-        """The message in the cache that follows the last one of its chain, if that is it."""
-        return self.tail if slot is self._last and self.has_all else None
+        """The message in the cache that follows the last one that was read anew, if that is it."""
+        if slot.lane is None or slot.index >= 0 or not self.has_all:
+            return None
+        at = self.tail
+        while at is not None and at.message.token < slot.lane.end:
+            at = at.next
+        return at
 
     def peek(self, max_events: int, max_bytes: int) -> Sequence[Item]:
         """The next items to send, without moving; none: they are not here, or too many are out.
@@ -444,6 +450,12 @@ class Cursor:
     # -- lagging
 
     @property
+    def following(self) -> Token:
+        """From here on its messages are to be read anew, while it lags."""
+        slot = self.slot
+        return self._following if slot is None or slot.lane is None else slot.lane.end
+
+    @property
     def has_all(self) -> bool:
         """Is nothing left to be read anew?"""
         return self.dropped is None
@@ -459,7 +471,7 @@ class Cursor:
     ) -> None:
         """An idle cursor lags: it must get what is stored from `start` on."""
         assert self.is_drained, f"{self.key} is at {self.token}"
-        self.start, self.following = start, Token(start.era, start.seq)
+        self.start, self._following = start, Token(start.era, start.seq)
         self.dropped, self.floor = dropped, floor
         self.may_repeat, self.is_new = may_repeat, is_new
         self.is_rewound = self.is_full = False
@@ -480,20 +492,40 @@ class Cursor:
         self.slot, self._item, self._sends = None, 0, None
         newest = self._cache.newest_of(self.key[0])
         self.begin(slot.token_at(item), newest, slot.before, may_repeat=may_repeat, is_new=True)
-        out += item if out else 0  # else it holds nothing
-        upcoming: Slot | None = slot
-        while upcoming is not None:
-            message = upcoming.message
-            if out <= 0 and not (has_chain and self._laggards.has_room(self, message)):
-                break
-            self._link(message)
-            self.following = following(message.token)
-            out -= len(message.items)
-            upcoming = upcoming.next
+        if out or has_chain:
+            self._keep(slot, out + item, has_chain=has_chain)
         self.is_new = False
         self._meet()
         self._cache.moved += 1
         self._cache.release(slot)
+
+    def _keep(self, slot: Slot, out: int, *, has_chain: bool) -> None:
+        """Keep messages of the cache as if they were read anew: those of `out` items, and more of
+        them as far as there is room."""
+        kept, must = [slot.message], slot.message.token
+        upcoming = slot.next
+        left = out - len(slot.message.items)
+        while upcoming is not None and (left > 0 or has_chain):
+            kept.append(upcoming.message)
+            must = upcoming.message.token if left > 0 else must
+            left -= len(upcoming.message.items)
+            upcoming = upcoming.next
+        self._enter_anew(kept, following(kept[-1].token), must)
+
+    def _enter_anew(self, messages: Sequence[QueueMessage], end: Token, must: Token) -> None:
+        """Go to the first message at or above `following` that was read anew, if there is one.
+
+        Args:
+            messages: all of its stream up to `end`, from `following` or an earlier place on.
+            must: up to here there is room for them.
+        """
+        slot, self._following = self._read_anew.enter(
+            self.key[0], self._following, messages, end, must
+        )
+        self.slot, after = slot, before(self.start)
+        while slot is not None and slot.is_at_most(after):
+            slot = self._pass(slot)
+        self._item = 0 if slot is None else slot.first_item(after)
 
     def _meet(self) -> None:
         """See whether it has all that is to be read anew, and goes on in the cache."""
@@ -545,19 +577,20 @@ class Cursor:
             self.dropped = newest if self.dropped is None else max(self.dropped, newest)
             self._let_tail_go()
 
-    def take(self, messages: Iterable[QueueMessage], upto: Token) -> None:
-        """Take messages that were read anew: all of its stream in [some earlier place, upto)."""
+    def take(self, messages: Sequence[QueueMessage], upto: Token) -> None:
+        """Take messages that were read anew: all of its stream in [some earlier place, upto).
+
+        Cursors that take the same messages, the earliest cursor first, share them.
+        """
         if self.dropped is None:
             return
-        end = min(upto, following(self.dropped))  # what is above comes by itself
-        for message in messages:
-            if not self.following <= message.token < end or not message.items:
-                continue
-            if not self._laggards.has_room(self, message):
-                end, self.is_full = message.token, True
-                break
-            self._link(message)
-        self.following = max(self.following, end)
+        end = min(upto, following(self.dropped))  # later messages come by themselves
+        slot = self.slot
+        if slot is None:
+            self._enter_anew(messages, end, BEGINNING)
+        elif slot.lane is not None:
+            self._read_anew.extend(slot.lane, messages, end)
+        self.is_full = self.following < end
         self._meet()
         if self.is_lagging and not self.has_all:
             self.let_go()
@@ -566,8 +599,11 @@ class Cursor:
         """All before `first` is gone; returns where it was if it would have needed that."""
         if self.dropped is None or first <= self.following:
             return None
-        wanted = max(self.start, self.following)
-        self.following = min(first, following(self.dropped))
+        wanted, end = max(self.start, self.following), min(first, following(self.dropped))
+        if self.slot is None:
+            self._following = end
+        elif self.slot.lane is not None:
+            self.slot.lane.end = end
         self._meet()
         return wanted
 
@@ -581,9 +617,9 @@ class Cursor:
         end = following(max(known)) if known else BEGINNING
         is_ahead = self.start > end
         if is_ahead:
-            self.start = self.following = end
+            self.start = self._following = end
         elif self.start == BEGINNING:
-            self.following = end if first is None else first
+            self._following = end if first is None else first
         if last is not None:
             self.dropped = last if self.dropped is None else max(self.dropped, last)
         self._meet()
@@ -592,48 +628,20 @@ class Cursor:
     def skip_to(self, start: Token) -> None:
         """Skip everything before `start`; nothing from there on was read yet."""
         self.start = max(self.start, start)
-        self.following = max(self.following, Token(start.era, start.seq))
+        self._following = max(self._following, Token(start.era, start.seq))
         self._meet()
 
     def unload(self) -> None:
         """Hold nothing: all that is not done is read anew."""
-        last = self._last
-        if last is not None:
-            self.start = self.position
-            self.following = Token(self.start.era, self.start.seq)
-            dropped = last.message.token
+        slot = self.slot
+        if slot is not None and slot.lane is not None:
+            dropped = slot.lane.tail.message.token
             self.dropped = dropped if self.dropped is None else max(self.dropped, dropped)
-            self._clear()
+            self.start = self.position
+            self._following = Token(self.start.era, self.start.seq)
             self.is_full = False
+            self._let_slot_go()
         self.let_go()
-
-    def _clear(self) -> None:
-        """Drop its chain."""
-        self._cache.chained_events -= self.events
-        self._cache.chained_bytes -= self.size_bytes
-        self.events = self.size_bytes = 0
-        self.slot = self._last = None
-        self._item = 0
-        self._sends = None
-
-    def _link(self, message: QueueMessage) -> None:
-        """Put the next message into its chain; the first may be begun already."""
-        slot = Slot(message, READ_ANEW, None)
-        if self._last is None:
-            if slot.is_at_most(before(self.start)):
-                return
-            self.slot, self._item = slot, slot.first_item(before(self.start))
-        else:
-            self._last.next = slot
-        self._last = slot
-        self._count(slot, 1)
-
-    def _count(self, slot: Slot, sign: int) -> None:
-        events, size_bytes = sign * slot.events, sign * slot.size_bytes
-        self.events += events
-        self.size_bytes += size_bytes
-        self._cache.chained_events += events
-        self._cache.chained_bytes += size_bytes
 
     def entry(self) -> ListedSubscription:
         """As the queue record has it, while it lags."""
@@ -645,20 +653,11 @@ class Cursor:
 
     def check(self) -> None:
         """Assert the invariants."""
-        slots: list[Slot] = []
         slot = self.slot
-        while self.is_lagging and slot is not None and slot.index == READ_ANEW:
-            slots.append(slot)
-            slot = slot.next
-        tokens = [one.message.token for one in slots]
-        assert tokens == sorted(set(tokens)) and all(one < self.following for one in tokens)
-        assert self.events == sum(one.events for one in slots)
-        assert self.size_bytes == sum(one.size_bytes for one in slots)
-        assert self.slot is None or self._item < len(self.slot.message.items)
-        assert (self._last is None) == (not slots)
+        assert slot is None or (self._item < len(slot.message.items) and slot.holds > 0)
+        assert slot is None or self.is_lagging is (slot.index == READ_ANEW)
         if not self.is_lagging:
             assert self.tail is None and not self.keeps
-            assert self.slot is None or (self.slot.holds > 0 and self.slot.index >= 0)
             return
         assert self.dropped is None or self.following <= self.dropped
         assert self.tail is None or self.keeps

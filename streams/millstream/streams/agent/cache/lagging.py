@@ -1,11 +1,11 @@
 """The lagging cursors of one queue.
 
-Owns: `Laggards`: which cursors lag, the room for their chains, what is stored of them, what may be
-acknowledged meanwhile. Not: where each is (`cursor`), which one falls behind when (`subscribers`,
-`dispatch`), what is stored when (`ownership`). Pure.
-Invariants: at most `BEHIND_MAX`; their chains have at most half of the cache, but for one message
-each; `upto` and the list, taken at one instant, name all that is not done; nothing is acknowledged
-that a reader of the stored record would need again.
+Owns: `Laggards`: which cursors lag, what is stored of them, what may be acknowledged meanwhile.
+Not: where each is (`cursor`), what was read anew for them (`read_anew`), which one falls behind
+when (`subscribers`, `dispatch`), what is stored when (`ownership`). Pure.
+Invariants: at most `BEHIND_MAX` fall behind, beside those that a former owner has listed; `upto`
+and the list, taken at one instant, name all that is not done; nothing is acknowledged that a reader
+of the stored record would need again.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from millstream.streams.contracts.identity import StreamId
-from millstream.streams.contracts.message import QueueMessage, content_bytes
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import Progress
 
 from .cursor import Cursor
-from .lane import Slot
+from .lane import Slot, chain
 from .positions import BEGINNING, SubscriptionKey
 from .queue_cache import QueueCache
+from .read_anew import ReadAnew
 
 __all__ = ["BEHIND_MAX", "UNKNOWN", "Laggards"]
 
@@ -39,6 +39,7 @@ class Laggards:
 
     def __init__(self, cache: QueueCache, *, is_used: bool) -> None:
         self.cache = cache
+        self.read_anew = ReadAnew(cache)
         self._is_used = is_used
         self._behind: dict[SubscriptionKey, Cursor] = {}
         self._by_stream: dict[StreamId, list[Cursor]] = {}
@@ -150,29 +151,7 @@ class Laggards:
         for behind in self._behind.values() if stream is None else self.of(stream):
             behind.let_go()
 
-    # -- room
-
-    def has_room(self, behind: Cursor, message: QueueMessage) -> bool:
-        """May the message be put into its chain? One that is alone always may."""
-        if not behind.events:
-            return True
-        limits, events = self.cache.limits, len(message.items)
-        size_bytes = content_bytes(message.items, message.headers)
-        return (
-            behind.events + events <= limits.stream_events_max
-            and behind.size_bytes + size_bytes <= limits.stream_bytes_max
-            and 2 * (self.cache.chained_events + events) <= limits.events_max
-            and 2 * (self.cache.chained_bytes + size_bytes) <= limits.bytes_max
-        )
-
     # -- what is done
-
-    def passed(self, behind: Cursor, token: Token) -> None:
-        """One that is behind has done a message."""
-        self.cache.moved += 1
-        stream = behind.key[0]
-        if not any(one.needs(token) for one in self.of(stream)):
-            self.cache.note_done(stream, token)
 
     def progress(self) -> Progress:
         """How far the queue is, at this instant."""
@@ -209,8 +188,9 @@ class Laggards:
         ones = list(self._behind.values())
         for one in ones:
             one.check()
-        assert self.cache.chained_events == sum(one.events for one in ones)
-        assert self.cache.chained_bytes == sum(one.size_bytes for one in ones)
+        self.read_anew.check()
+        held = sum(slot.holds for lane in self.read_anew.lanes() for slot in chain(lane))
+        assert held == sum(one.slot is not None for one in ones)
         grouped = [one for of_stream in self._by_stream.values() for one in of_stream]
         assert len(grouped) == len(ones) and all(one in ones for one in grouped)
         assert all(self._by_stream.values())

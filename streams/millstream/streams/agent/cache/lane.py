@@ -20,16 +20,16 @@ __all__ = ["READ_ANEW", "Lane", "Slot", "chain", "items_from", "lag_from"]
 new_token: Callable[..., Token] = tuple.__new__  # `Token(...)`, at half of its cost
 
 
-READ_ANEW = -1  # the index of a message that one cursor has for itself
+READ_ANEW = -1  # the index of a message that was read anew
 
 
 class Slot:
     """A message in memory, and the next message of its stream.
 
     Attributes:
-        index: absolute index in the cache; `READ_ANEW`: it belongs to one cursor.
+        index: absolute index in the cache; `READ_ANEW`: it was read anew.
         before: the message that arrived just before it, of whichever stream; it may have left.
-        lane: the chain in the cache that it is linked into; None: it has no items, or is not there.
+        lane: the chain that it is linked into; None: it has no items.
         holds: cursors at this message, and one while its subscriptions are not known.
         goes_back: the queue gives the message again when its handler fails, and counts attempts.
     """
@@ -95,13 +95,21 @@ class Slot:
         return count if is_later else min(count, after.index - token.index + 1)
 
 
+NOWHERE = Token(0, 0)
+
+
 class Lane(msgspec.Struct):
-    """The cached messages of one stream, as a chain from head to tail."""
+    """Messages of one stream, as a chain from head to tail.
+
+    `begin`, `end`: of messages that were read anew: everything in [begin, end) is in the lane.
+    """
 
     head: Slot
     tail: Slot
     events: int = 0
     size_bytes: int = 0
+    begin: Token = NOWHERE
+    end: Token = NOWHERE
 
 
 def chain(lane: Lane) -> Iterator[Slot]:

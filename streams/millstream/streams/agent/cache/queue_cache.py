@@ -80,7 +80,7 @@ class QueueCache:
         self._followers: Mapping[StreamId, Sequence[Follower]] = {}
         self._done: list[Token] = []
         self._disowned: set[Token] = set()  # held, and not to be acknowledged
-        self.chained_events = self.chained_bytes = 0  # held by those who are behind
+        self.chained_events = self.chained_bytes = 0  # of messages that were read anew
         # How often what they have done, or need, has changed. The record of a former owner counts:
         # its acknowledgement may be lost, and a full queue has no room until another one comes.
         self.moved = int(after is not None)
@@ -298,12 +298,16 @@ class QueueCache:
         self._disowned |= held.intersection(tokens)
         self._done = [token for token in self._done if token not in tokens]
 
-    def note_done(self, stream: StreamId, token: Token) -> None:
-        """No lagging cursor needs a message any more."""
+    def note_passed(self, message: QueueMessage) -> None:
+        """A message that was read anew has left: it is done, if no lagging cursor needs it."""
+        self.moved += 1
+        if self._notes == "none" or self._is_needed(message):
+            return
+        stream, token = message.stream, message.token
         lane = self._lanes.get(stream)
         is_held = lane is not None and lane.head.message.token <= token
         is_to_come = self._newest is None or token > self._newest  # it was read anew before
-        if self._notes != "none" and not is_held and not is_to_come:
+        if not is_held and not is_to_come:
             self._done.append(token)
 
     def acked_upto(self) -> Token | None:

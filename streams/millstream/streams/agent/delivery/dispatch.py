@@ -322,7 +322,7 @@ class Dispatch:
         if behind is not None:
             dropped = None if behind.dropped is None else str(behind.dropped)
             seen |= {"following": str(behind.following), "dropped": dropped}
-            seen |= {"chain": behind.events, "is_full": behind.is_full, "keeps": behind.keeps}
+            seen |= {"is_full": behind.is_full, "keeps": behind.keeps}
         return ", ".join(f"{name}={value}" for name, value in seen.items())
 
     def _queue(self, subscriber: Subscriber) -> None:

@@ -1,0 +1,172 @@
+"""Messages that were read anew: shared by the lagging cursors of a stream, and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.streams.agent.cursors import restored
+
+from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
+from millstream.streams.agent.cache.cursor import Cursor
+from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.ownership.record import ListedSubscription
+
+A, B = StreamId("n", "a"), StreamId("n", "b")
+
+
+def message(seq: int, stream: StreamId = A, items: int = 1, size: int = 1) -> QueueMessage:
+    return QueueMessage(stream, Token(1, seq), [b"x" * size] * items)
+
+
+class Desk:
+    """A queue that was read up to message 20, and subscriptions that lag."""
+
+    def __init__(self, limits: CacheLimits | None = None) -> None:
+        self.cache = QueueCache(limits or CacheLimits(), Token(1, 20), notes="out_of_turn")
+        self.laggards = Laggards(self.cache, is_used=True)
+
+    def lags(self, name: str, start: int, stream: StreamId = A) -> Cursor:
+        one = ListedSubscription(*stream, name, Token(1, start))
+        return restored(self.laggards, one, Token(1, 20))
+
+    def page(self, cursors: Sequence[Cursor], first: int, upto: int, **made: int) -> None:
+        """All messages of A from `first` up to `upto`."""
+        messages = [message(seq, **made) for seq in range(first, upto)]
+        for cursor in sorted(cursors, key=lambda one: one.following):
+            cursor.take(messages, Token(1, upto))
+        self.laggards.check()
+
+    def held(self) -> int:
+        return self.cache.chained_events
+
+
+def here(cursor: Cursor) -> list[int]:
+    return [item.token.seq for item in cursor.peek(99, 1 << 20)]
+
+
+def test_cursors_of_a_stream_share_what_is_read_anew_wherever_each_stands() -> None:
+    desk = Desk()
+    first, second, third = desk.lags("x", 3), desk.lags("y", 3), desk.lags("z", 5)
+    desk.page([third, second, first], 3, 8)
+    assert here(first) == here(second) == [3, 4, 5, 6, 7] and here(third) == [5, 6, 7]
+    assert desk.held() == 5
+    first.done(5)
+    third.done(2)
+    assert desk.held() == 5 and first.is_away
+    second.done(3)
+    assert desk.held() == 2, "message 6 is held by the second, and the one behind it"
+    second.close()
+    assert desk.held() == 1 and here(third) == [7]
+    desk.laggards.check()
+
+
+def test_one_that_comes_to_messages_that_others_have_here_need_not_read_them() -> None:
+    desk = Desk()
+    slow, quick = desk.lags("x", 1), desk.lags("y", 1)
+    desk.page([slow, quick], 1, 4)
+    quick.done(3)
+    desk.page([quick], 4, 7)
+    assert here(slow) == [1, 2, 3, 4, 5, 6] and here(quick) == [4, 5, 6] and desk.held() == 6
+    late = desk.lags("z", 2)
+    late.take((), late.following)
+    assert here(late) == [2, 3, 4, 5, 6] and desk.held() == 6
+    desk.laggards.check()
+
+
+def test_a_slow_one_that_has_its_share_holds_up_no_quicker_one() -> None:
+    desk = Desk(CacheLimits(events_max=100, stream_events_max=3))
+    slow, quick = desk.lags("x", 1), desk.lags("y", 1)
+    desk.page([slow, quick], 1, 9)
+    assert here(slow) == here(quick) == [1, 2, 3] and quick.following == Token(1, 4)
+    quick.done(3)
+    desk.page([quick], 4, 9)
+    assert here(quick) == [4, 5, 6] and here(slow) == [1, 2, 3] and desk.held() == 6
+    slow.done(3)
+    slow.take((), slow.following)
+    assert here(slow) == [4, 5, 6] and desk.held() == 3
+    desk.laggards.check()
+
+
+@pytest.mark.parametrize(
+    ("limits", "made", "count"),
+    [
+        (CacheLimits(stream_events_max=7), {"items": 2}, 3),
+        (CacheLimits(stream_events_max=5), {"items": 2}, 2),
+        (CacheLimits(stream_bytes_max=14), {"size": 7}, 2),
+        (CacheLimits(stream_bytes_max=13), {"size": 7}, 1),
+        (CacheLimits(events_max=12), {"items": 2}, 3),  # half of the cache
+        (CacheLimits(events_max=11), {"items": 2}, 2),
+        (CacheLimits(bytes_max=42), {"size": 7}, 3),
+        (CacheLimits(bytes_max=41), {"size": 7}, 2),
+        (CacheLimits(stream_events_max=1), {"items": 4}, 1),  # the first one is always taken
+        (CacheLimits(stream_bytes_max=1), {"size": 9}, 1),
+    ],
+)
+def test_a_stream_has_its_share_and_all_streams_have_half_of_the_cache(
+    limits: CacheLimits, made: dict[str, int], count: int
+) -> None:
+    desk = Desk(limits)
+    cursor = desk.lags("x", 1)
+    desk.page([cursor], 1, 9, **made)
+    assert sorted(set(here(cursor))) == list(range(1, count + 1))
+    assert cursor.following == Token(1, count + 1) and cursor.dropped == Token(1, 20)
+
+
+def test_each_stream_has_one_message_however_full_the_cache_is() -> None:
+    desk = Desk(CacheLimits(events_max=4))
+    cursor, other = desk.lags("x", 1), desk.lags("y", 1, B)
+    desk.page([cursor], 1, 9)
+    other.take([message(seq, B) for seq in (2, 4)], Token(1, 9))
+    assert here(cursor) == [1, 2] and here(other) == [2] and desk.held() == 3
+    desk.laggards.check()
+
+
+class Place:
+    """A cursor, and what the model expects of it."""
+
+    def __init__(self, cursor: Cursor, start: int) -> None:
+        self.cursor, self.next = cursor, start
+        self.got: list[int] = []
+
+
+MOVES = st.lists(
+    st.tuples(st.sampled_from(["page", "done", "close"]), st.integers(0, 5), st.integers(1, 7)),
+    max_size=60,
+)
+
+
+@given(
+    starts=st.lists(st.integers(1, 15), min_size=1, max_size=4),
+    moves=MOVES,
+    share=st.integers(1, 6),
+    events_max=st.integers(8, 40),
+)
+def test_each_gets_every_message_of_its_stream_once_in_any_history(
+    starts: list[int], moves: list[tuple[str, int, int]], share: int, events_max: int
+) -> None:
+    desk = Desk(CacheLimits(events_max=events_max, stream_events_max=share))
+    places = [Place(desk.lags(f"{n}", start), start) for n, start in enumerate(starts)]
+    for _ in range(80):  # and then in peace
+        moves = [*moves, ("page", 0, 7), *(("done", n, 9) for n in range(len(places)))]
+    for kind, number, count in moves:
+        place = places[number % len(places)]
+        if kind == "page":
+            waiting = [one.cursor for one in places if one.cursor.is_away]
+            if waiting:
+                first = min(one.following.seq for one in waiting)
+                desk.page(waiting, first, min(21, first + count))
+        elif kind == "done":
+            seqs = here(place.cursor)[:count]
+            place.got += seqs
+            place.cursor.done(len(seqs))
+        elif len(places) > 1:
+            place.cursor.close()
+            places.remove(place)
+        desk.laggards.check()
+    for place in places:
+        assert place.got == list(range(place.next, 21)) and place.cursor.is_drained
+    assert desk.held() == 0 and desk.laggards.read_anew.lanes() == []
