@@ -379,7 +379,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "agent": {
-        f"{STREAMS}/agent/flow.py": (f"{AGENT}/test_flow.py", *READER),
+        f"{STREAMS}/agent/flow.py": (f"{AGENT}/test_flow.py",),
         f"{STREAMS}/agent/cache/lane.py": CACHE,
         f"{STREAMS}/agent/cache/cursor.py": (*CACHE, *BEHIND, *BY_HAND),
         f"{STREAMS}/agent/cache/queue_cache.py": (*CACHE, *READER, *BEHIND),
@@ -399,7 +399,6 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         f"{STREAMS}/agent/reading/leases.py": (f"{AGENT}/test_leases.py",),
         f"{STREAMS}/agent/reading/relief.py": (f"{AGENT}/test_relief.py",),
-        f"{STREAMS}/agent/reading/stops.py": (f"{AGENT}/test_reader_rules.py",),
         f"{STREAMS}/agent/delivery/delivery.py": (*DELIVERY, *BY_HAND),
         f"{STREAMS}/agent/progress/wary.py": DEATHS,
         f"{STREAMS}/agent/delivery/tries.py": DELIVERY,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -16,19 +16,11 @@ from millstream.streams.agent.reading.leases import Leases
 from millstream.streams.agent.reading.reader import ReaderCore
 from millstream.streams.agent.reading.steps import (
     Ack,
-    Acked,
     Action,
     Discard,
-    Event,
     Extend,
-    Extended,
-    Failed,
-    Got,
     Offer,
-    Opened,
-    Progressed,
     Say,
-    Tick,
 )
 
 A = StreamId("n", "a")
@@ -48,21 +40,23 @@ class Desk:
         book = Laggards(self.cache, is_used=False)
         self.core = ReaderCore(self.cache, book, OPTIONS, LEASED, where="p: q", after=None)
         self.now_s = 0.0
-        self.step(Tick())
-        self.step(Opened(1))
+        self.step(self.core.tick)
+        self.step(self.core.opened, 1)
 
-    def step(self, event: Event) -> list[Action]:
-        actions = list(self.core.step(event, self.now_s))
+    def step(self, call: Callable[..., Sequence[Action]], *args: object) -> list[Action]:
+        actions = list(call(*args, self.now_s))
         self.core.check()
         return actions
 
     def got(self, *messages: QueueMessage) -> None:
-        (offer,) = (a for a in self.step(Got(1, messages, "p: R.read")) if isinstance(a, Offer))
+        (offer,) = (
+            a for a in self.step(self.core.got, 1, messages, "p: R.read") if isinstance(a, Offer)
+        )
         assert offer.slots[0].index == 0
 
     def at(self, now_s: float) -> list[Action]:
         self.now_s = now_s
-        return self.step(Tick())
+        return self.step(self.core.tick)
 
 
 def only(actions: Sequence[Action], kind: type[Action]) -> list[Action]:
@@ -76,7 +70,7 @@ def test_what_is_held_is_extended_at_half_of_its_lease_and_again() -> None:
     every = [Token(1, 1), Token(1, 2), Token(1, 3)]
     assert only(desk.at(5.0), Extend) == [Extend(every, 10.0)]
     assert only(desk.at(5.1), Extend) == []  # one is out
-    desk.step(Extended(1, [], "p: R.extend"))
+    desk.step(desk.core.settled, 1, [], "p: R.extend")
     assert only(desk.at(10.0), Extend) == []
     assert only(desk.at(10.1), Extend) == [Extend(every, 10.0)]
 
@@ -87,14 +81,16 @@ def test_what_is_done_is_not_extended() -> None:
     release(desk.cache, 0)
     assert only(desk.at(1.0), Ack) == [Ack(None, [Token(1, 1)])]
     assert only(desk.at(5.0), Extend) == []  # an acknowledgement is out
-    assert only(desk.step(Acked(1)), Extend) == [Extend([Token(1, 2)], 10.0)]
+    assert only(desk.step(desk.core.settled, 1, None, "p: R.ack"), Extend) == [
+        Extend([Token(1, 2)], 10.0)
+    ]
 
 
 def test_a_lost_one_that_waits_is_dropped_and_one_that_runs_is_not_acknowledged() -> None:
     desk = Desk()
     desk.got(message(1), message(2), message(3))
     desk.at(5.0)
-    desk.step(Extended(1, [Token(1, 1), Token(1, 3)], "p: R.extend"))
+    desk.step(desk.core.settled, 1, [Token(1, 1), Token(1, 3)], "p: R.extend")
     release(desk.cache, 0)
     release(desk.cache, 1)
     actions = desk.at(6.0)
@@ -108,10 +104,10 @@ def test_an_extension_that_fails_is_tried_again_and_one_that_is_wrong_replaces_t
     desk = Desk()
     desk.got(message(1))
     desk.at(5.0)
-    assert len(only(desk.step(Failed(1, "extend", "down")), Say)) == 1
+    assert len(only(desk.step(desk.core.failed, 1, "extend", "down"), Say)) == 1
     assert only(desk.at(5.9), Extend) == []
     assert len(only(desk.at(6.0), Extend)) == 1
-    assert len(only(desk.step(Extended(1, None, "p: R.extend")), Discard)) == 1
+    assert len(only(desk.step(desk.core.settled, 1, None, "p: R.extend"), Discard)) == 1
 
 
 def test_an_extension_without_an_answer_replaces_the_receiver() -> None:
@@ -131,7 +127,7 @@ def test_messages_without_a_lease_are_not_extended() -> None:
 def test_progress_wakes_nobody_for_a_lease_that_is_not_due() -> None:
     desk = Desk()
     desk.got(message(1))
-    assert only(desk.step(Progressed()), Extend) == []
+    assert only(desk.step(desk.core.tick), Extend) == []
 
 
 def leased(*times: tuple[int, float, float]) -> Leases:
@@ -143,14 +139,15 @@ def leased(*times: tuple[int, float, float]) -> Leases:
 
 
 def asked(leases: Leases, now_s: float) -> list[tuple[list[int], float]]:
-    return [([one.seq for one in call.tokens], call.lease_s) for call in leases.ask(now_s)]
+    call = leases.ask(now_s)
+    return [] if call is None else [([one.seq for one in call.tokens], call.lease_s)]
 
 
 def test_with_those_that_are_due_go_those_that_are_soon() -> None:
     leases = leased((1, 8.0, 0.0), (2, 8.0, 1.0), (3, 8.0, 1.1))
     assert leases.next_s == 4.0 and asked(leases, 3.9) == []
     assert asked(leases, 4.0) == [([1, 2], 8.0)], "an eighth of a lease is soon"
-    assert leases.extended(Extended(1, [], "p: R.extend"), 4.5) == []
+    assert leases.extended([], "p: R.extend", 4.5) == []
     assert leases.next_s == 5.1, "the third is due"
 
 
@@ -162,7 +159,7 @@ def test_all_are_extended_by_the_longest_lease_that_was_given() -> None:
 def test_what_was_lost_is_not_extended_again() -> None:
     leases = leased((1, 8.0, 0.0), (2, 8.0, 0.0))
     leases.ask(4.0)
-    assert leases.extended(Extended(1, [Token(1, 1)], "p: R.extend"), 4.0) == [Token(1, 1)]
+    assert leases.extended([Token(1, 1)], "p: R.extend", 4.0) == [Token(1, 1)]
     assert asked(leases, 8.0) == [([2], 8.0)]
 
 
@@ -172,7 +169,7 @@ def test_what_was_done_while_the_call_was_out_is_not_extended_again() -> None:
         leases.ask(4.0)
         leases.done([Token(1, 1), Token(1, 9)])
         if ends == "extended":
-            leases.extended(Extended(1, [], "p: R.extend"), 5.0)
+            leases.extended([], "p: R.extend", 5.0)
         else:
             leases.failed(1.0, 5.0)
         assert leases.next_s == math.inf
@@ -233,5 +230,5 @@ def test_after_a_call_that_failed_the_next_is_known_to_the_point() -> None:
     assert asked(leases, 5.0) == [([1], 10.0)]
     leases.failed(3.0, 5.0)
     assert leases.next_s == 8.0
-    leases.extended(Extended(1, [], "p: R.extend"), 6.0)
+    leases.extended([], "p: R.extend", 6.0)
     assert leases.next_s == 9.0

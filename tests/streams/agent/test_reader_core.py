@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from tests.streams.agent.caches import release
@@ -15,29 +15,18 @@ from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.reading.reader import ReaderCore
 from millstream.streams.agent.reading.steps import (
     Ack,
-    Acked,
     Action,
-    Closed,
     Discard,
-    Event,
-    Failed,
     Fence,
     Gap,
-    Gone,
-    GoOn,
-    Got,
-    Hold,
     Offer,
     Open,
-    Opened,
-    Overtaken,
-    Progressed,
     Read,
     Say,
-    Tick,
 )
 
 A = StreamId("n", "a")
+WHERE = "p: R.ack"
 LOG = frozenset({Capability.ORDERED, Capability.STABLE_TOKENS, Capability.WAKEUP})
 OPTIONS = StreamOptions(
     cache=CacheLimits(events_max=4),
@@ -71,8 +60,8 @@ class Desk:
         self.offered: list[int] = []
         self.is_busy = False  # subscriptions take their time
 
-    def step(self, event: Event) -> list[Action]:
-        actions = list(self.core.step(event, self.now_s))
+    def step(self, call: Callable[..., Sequence[Action]], *args: object) -> list[Action]:
+        actions = list(call(*args, self.now_s))
         self.core.check()
         for action in actions:
             if isinstance(action, Offer):
@@ -86,16 +75,16 @@ class Desk:
         return self.core.state.value
 
     def opened(self) -> list[Action]:
-        (start,) = self.step(Tick())
+        (start,) = self.step(self.core.tick)
         assert isinstance(start, Open)
-        return self.step(Opened(start.serial))
+        return self.step(self.core.opened, start.serial)
 
     def got(self, *messages: QueueMessage, serial: int = 1) -> list[Action]:
-        return self.step(Got(serial, messages, "p: R.read"))
+        return self.step(self.core.got, serial, messages, "p: R.read")
 
     def wait(self, seconds: float) -> list[Action]:
         self.now_s += seconds
-        return self.step(Tick())
+        return self.step(self.core.tick)
 
 
 def kinds(actions: Sequence[Action]) -> list[type[Action]]:
@@ -104,9 +93,9 @@ def kinds(actions: Sequence[Action]) -> list[type[Action]]:
 
 def test_it_opens_then_reads_then_offers_and_reads_on() -> None:
     desk = Desk(after=Token(1, 7))
-    (start,) = desk.step(Tick())
+    (start,) = desk.step(desk.core.tick)
     assert start == Open(1, Token(1, 7)) and desk.state() == "starting"
-    (read,) = desk.step(Opened(1))
+    (read,) = desk.step(desk.core.opened, 1)
     assert read == Read(4, OPTIONS.flow.read_bytes_max, OPTIONS.read_wait_s)
     assert desk.state() == "reading"
     assert kinds(desk.got(message(8), message(9)))[0] is Offer
@@ -117,14 +106,14 @@ def test_an_acknowledgement_timer_that_fires_early_is_asked_for_again() -> None:
     desk = Desk()
     desk.opened()
     desk.got(message(1))
-    assert desk.step(Progressed()) == []  # too soon after the beginning
+    assert desk.step(desk.core.tick) == []  # too soon after the beginning
     due_s = desk.core.wake_s()
     assert due_s == 100.2
     desk.now_s = due_s - 0.001
-    assert desk.step(Tick()) == [] and desk.core.wake_s() == due_s
+    assert desk.step(desk.core.tick) == [] and desk.core.wake_s() == due_s
     desk.now_s = due_s
-    assert desk.step(Tick()) == [Ack(Token(1, 1))]
-    desk.step(Acked(1))
+    assert desk.step(desk.core.tick) == [Ack(Token(1, 1))]
+    desk.step(desk.core.settled, 1, None, WHERE)
     assert desk.core.acked_upto == Token(1, 1)
 
 
@@ -133,7 +122,7 @@ def test_what_a_former_owner_has_done_is_acknowledged_although_nothing_new_comes
     desk.opened()
     assert desk.core.wake_s() == 100.2
     assert desk.wait(0.2) == [Ack(Token(1, 7))]
-    desk.step(Acked(1))
+    desk.step(desk.core.settled, 1, None, WHERE)
     assert desk.core.acked_upto == Token(1, 7)
     assert all(kind is not Ack for kind in kinds(desk.wait(1.0)))
 
@@ -172,12 +161,12 @@ def test_a_read_that_failed_is_repeated_by_another_receiver_behind_what_was_read
     desk = Desk()
     desk.opened()
     desk.got(message(1), message(2))
-    actions = desk.step(Failed(1, "read", "p: R.read raised ValueError: odd"))
+    actions = desk.step(desk.core.failed, 1, "read", "p: R.read raised ValueError: odd")
     assert kinds(actions) == [Say, Discard]
     assert desk.state() == "starting"
     assert desk.wait(1.0) == []  # it waits until the first one is closed
-    assert desk.step(Closed(1)) == [Open(2, Token(1, 2))]
-    desk.step(Opened(2))
+    assert desk.step(desk.core.closed, 1) == [Open(2, Token(1, 2))]
+    desk.step(desk.core.opened, 2)
     desk.got(message(3), serial=1)  # the first one's answer after all
     desk.got(message(2), message(3), serial=2)
     assert desk.offered == [1, 2, 3]
@@ -186,10 +175,10 @@ def test_a_read_that_failed_is_repeated_by_another_receiver_behind_what_was_read
 def test_failures_in_a_row_are_retried_less_and_less() -> None:
     desk = Desk()
     waits = []
-    desk.step(Tick())
+    desk.step(desk.core.tick)
     for serial in range(1, 6):
-        desk.step(Failed(serial, "start", "down"))
-        desk.step(Closed(serial))
+        desk.step(desk.core.failed, serial, "start", "down")
+        desk.step(desk.core.closed, serial)
         waits.append(desk.core.wake_s() - desk.now_s)
         assert kinds(desk.wait(waits[-1])) == [Open]
     assert waits == [1.0, 2.0, 4.0, 4.0, 4.0]
@@ -208,7 +197,7 @@ def test_a_read_that_never_ends_is_left_behind() -> None:
 
 def test_a_start_that_never_ends_is_left_behind() -> None:
     desk = Desk()
-    desk.step(Tick())
+    desk.step(desk.core.tick)
     assert desk.wait(OPTIONS.start_limit_s - 0.001) == []
     said, _ = desk.wait(0.001)
     assert isinstance(said, Say) and "start gave no answer for 120 s" in said.text
@@ -222,9 +211,9 @@ def test_an_acknowledgement_that_never_ends_is_sent_by_the_next_receiver() -> No
     said, discard = desk.wait(OPTIONS.call_limit_s)
     assert isinstance(said, Say) and "ack gave no answer" in said.text
     assert isinstance(discard, Discard)
-    desk.step(Closed(1))
+    desk.step(desk.core.closed, 1)
     desk.wait(1.0)
-    assert Ack(Token(1, 1)) in desk.step(Opened(2))
+    assert Ack(Token(1, 1)) in desk.step(desk.core.opened, 2)
 
 
 def test_an_acknowledgement_that_failed_is_sent_again_by_the_same_receiver() -> None:
@@ -232,7 +221,7 @@ def test_an_acknowledgement_that_failed_is_sent_again_by_the_same_receiver() -> 
     desk.opened()
     desk.got(message(1))
     desk.wait(1.0)
-    assert kinds(desk.step(Failed(1, "ack", "p: R.ack raised KeyError: 1"))) == [Say]
+    assert kinds(desk.step(desk.core.failed, 1, "ack", "p: R.ack raised KeyError: 1")) == [Say]
     assert desk.core.wake_s() == desk.now_s + 1.0
     assert desk.wait(1.0) == [Ack(Token(1, 1))]
 
@@ -240,10 +229,10 @@ def test_an_acknowledgement_that_failed_is_sent_again_by_the_same_receiver() -> 
 def test_a_pause_keeps_what_a_read_brings_and_shows_it_to_nobody() -> None:
     desk = Desk()
     desk.opened()
-    assert desk.step(Hold()) == [] and desk.state() == "paused"
+    assert desk.step(desk.core.hold) == [] and desk.state() == "paused"
     assert desk.got(message(1), message(2)) == []
     assert desk.cache.events == 0
-    desk.step(GoOn())
+    desk.step(desk.core.go_on)
     desk.got(message(3))
     assert desk.offered == [1, 2, 3]
 
@@ -251,8 +240,8 @@ def test_a_pause_keeps_what_a_read_brings_and_shows_it_to_nobody() -> None:
 def test_a_pause_that_is_called_off_does_not_read_twice() -> None:
     desk = Desk()
     desk.opened()
-    desk.step(Hold())
-    assert desk.step(GoOn()) == []  # the read is still out
+    desk.step(desk.core.hold)
+    assert desk.step(desk.core.go_on) == []  # the read is still out
 
 
 def test_what_has_no_room_waits_and_nothing_more_is_read() -> None:
@@ -263,38 +252,38 @@ def test_what_has_no_room_waits_and_nothing_more_is_read() -> None:
     assert desk.offered == [1, 2, 3, 4] and desk.state() == "full"
     release(desk.cache, 0)
     release(desk.cache, 1)
-    assert kinds(desk.step(Progressed())) == [Offer]
+    assert kinds(desk.step(desk.core.tick)) == [Offer]
     assert desk.offered == [1, 2, 3, 4, 5, 6]
     for index in range(2, 6):
         release(desk.cache, index)
-    assert Read in kinds(desk.step(Progressed()))
+    assert Read in kinds(desk.step(desk.core.tick))
 
 
 def test_what_is_gone_is_a_gap_that_is_told_once() -> None:
     desk = Desk(after=Token(1, 7))
-    desk.step(Tick())
-    gap, _ = desk.step(Gone(1, Token(1, 40)))
+    desk.step(desk.core.tick)
+    gap, _ = desk.step(desk.core.gone, 1, Token(1, 40))
     assert gap == Gap(Token(1, 7), Token(1, 40))
-    desk.step(Failed(1, "read", "down"))
-    desk.step(Closed(1))
+    desk.step(desk.core.failed, 1, "read", "down")
+    desk.step(desk.core.closed, 1)
     desk.wait(1.0)
-    told = kinds(desk.step(Gone(2, Token(1, 40))))
+    told = kinds(desk.step(desk.core.gone, 2, Token(1, 40)))
     assert Read in told and Gap not in told
 
 
 def test_nothing_is_acknowledged_while_the_record_does_not_say_what_is_gone() -> None:
     desk = Desk(after=Token(1, 7))
-    desk.step(Tick())
-    desk.step(Gone(1, Token(1, 40)))
-    desk.core.hold_acks(is_held=True)
+    desk.step(desk.core.tick)
+    desk.step(desk.core.gone, 1, Token(1, 40))
+    desk.core.settling.waits = True
     desk.got(message(40))
     for _ in range(3):
         wait_s = desk.core.wake_s() - desk.now_s
         assert wait_s > 0, "it would go round and round"
         assert Ack not in kinds(desk.wait(wait_s))
-    assert desk.core.last()[0] is None
-    desk.core.hold_acks(is_held=False)
-    assert Ack(Token(1, 40)) in desk.step(Progressed())
+    assert desk.core.settling.last()[0] is None
+    desk.core.settling.waits = False
+    assert Ack(Token(1, 40)) in desk.step(desk.core.tick)
 
 
 def test_what_an_adapter_returns_wrongly_replaces_its_receiver() -> None:
@@ -304,7 +293,7 @@ def test_what_an_adapter_returns_wrongly_replaces_its_receiver() -> None:
     for answer in (*answers, [message(2), message(1)]):
         desk = Desk()
         desk.opened()
-        said, discard = desk.step(Got(1, answer, "p: R.read"))
+        said, discard = desk.step(desk.core.got, 1, answer, "p: R.read")
         assert isinstance(said, Say) and said.text.startswith("p: R.read returned")
         assert isinstance(discard, Discard)
 
@@ -358,19 +347,19 @@ def test_what_waits_for_room_is_still_what_a_former_owner_may_have_delivered() -
     desk.got(*map(message, range(1, 7)))
     desk.core.may_repeat = False  # the backlog is read to its end
     assert desk.offered == [1, 2, 3, 4] and desk.core.has_repeats
-    desk.step(Hold())
+    desk.step(desk.core.hold)
     for index in range(4):
         release(desk.cache, index)
-    desk.step(Progressed())
+    desk.step(desk.core.tick)
     assert desk.cache.events == 0 and desk.core.has_repeats
-    desk.step(GoOn())
+    desk.step(desk.core.go_on)
     assert desk.offered == [1, 2, 3, 4, 5, 6] and not desk.core.has_repeats
 
 
 def test_nothing_is_done_behind_a_fence() -> None:
     desk = Desk()
     desk.opened()
-    assert desk.step(Overtaken("p: R.read: epoch 1 is over")) == [
+    assert desk.step(desk.core.overtaken, "p: R.read: epoch 1 is over") == [
         Fence("p: R.read: epoch 1 is over")
     ]
     assert desk.state() == "fenced" and desk.core.wake_s() == math.inf

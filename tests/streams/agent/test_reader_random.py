@@ -7,6 +7,7 @@ what is acknowledged is done. Once faults stop, everything is appended and ackno
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -21,24 +22,16 @@ from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.reading.reader import ReaderCore
 from millstream.streams.agent.reading.steps import (
     Ack,
-    Acked,
     Action,
-    Closed,
     Discard,
-    Event,
-    Failed,
-    GoOn,
-    Got,
-    Hold,
     Offer,
     Open,
-    Opened,
-    Progressed,
     Read,
     Say,
-    Tick,
 )
 
+WHERE = "p: R.read"
+Told = tuple[Callable[..., Sequence[Action]], tuple[object, ...]]
 STREAMS = [StreamId("n", key) for key in "abc"]
 LOG = frozenset({Capability.ORDERED, Capability.STABLE_TOKENS})
 OPTIONS = StreamOptions(
@@ -59,7 +52,7 @@ class Provider:
         self.reading: tuple[int, int] | None = None  # serial, events
         self.acking: tuple[int, Token] | None = None
         self.closing: int | None = None
-        self.old: list[Event] = []  # what receivers that were let go of may still say
+        self.old: list[Told] = []  # what receivers that were let go of may still say
 
 
 class Machine(RuleBasedStateMachine):
@@ -83,10 +76,10 @@ class Machine(RuleBasedStateMachine):
         self.appended: list[Token] = []
         self.held: list[Slot] = []
         self.done: set[Token] = set()
-        self.step(Tick())
+        self.step(self.core.tick)
 
-    def step(self, event: Event) -> None:
-        for action in self.core.step(event, self.now_s):
+    def step(self, call: Callable[..., Sequence[Action]], *args: object) -> None:
+        for action in call(*args, self.now_s):
             self.act(action)
 
     def act(self, action: Action) -> None:
@@ -121,10 +114,11 @@ class Machine(RuleBasedStateMachine):
         provider = self.provider
         provider.closing = provider.serial
         if provider.reading is not None:
-            provider.old.append(Got(provider.serial, self.found(), "p: R.read"))
+            provider.old.append((self.core.got, (provider.serial, self.found(), WHERE)))
         if provider.acking is not None:
-            provider.old.append(Acked(provider.serial))
-        provider.old += [Failed(provider.serial, "read", "late"), Opened(provider.serial)]
+            provider.old.append((self.core.settled, (provider.serial, None, WHERE)))
+        provider.old.append((self.core.failed, (provider.serial, "read", "late")))
+        provider.old.append((self.core.opened, (provider.serial,)))
         provider.starting = provider.reading = provider.acking = None
 
     def found(self) -> list[QueueMessage]:
@@ -146,7 +140,7 @@ class Machine(RuleBasedStateMachine):
     def start_ends(self) -> None:
         serial, self.provider.starting = self.provider.starting, None
         assert serial is not None
-        self.step(Opened(serial))
+        self.step(self.core.opened, serial)
 
     @precondition(lambda self: self.provider.reading is not None)
     @rule(repeats=st.integers(0, 3))
@@ -156,7 +150,7 @@ class Machine(RuleBasedStateMachine):
         serial = self.provider.reading[0]
         self.provider.at[serial] = max(0, self.provider.at[serial] - repeats)
         found, self.provider.reading = self.found(), None
-        self.step(Got(serial, found, "p: R.read"))
+        self.step(self.core.got, serial, found, "p: R.read")
 
     @precondition(lambda self: self.provider.acking is not None)
     @rule()
@@ -164,7 +158,7 @@ class Machine(RuleBasedStateMachine):
         assert self.provider.acking is not None
         (serial, upto), self.provider.acking = self.provider.acking, None
         self.provider.acked = max(self.provider.acked, upto.seq)
-        self.step(Acked(serial))
+        self.step(self.core.settled, serial, None, WHERE)
 
     @rule(method=st.sampled_from(["start", "read", "ack"]))
     def fail(self, method: str) -> None:
@@ -177,32 +171,33 @@ class Machine(RuleBasedStateMachine):
             provider.acking = None
         else:
             return
-        self.step(Failed(provider.serial, method, "down"))
+        self.step(self.core.failed, provider.serial, method, "down")
 
     @precondition(lambda self: self.provider.reading is not None)
     @rule(answer=st.sampled_from([None, [None], 3, "text"]))
     def answer_wrongly(self, answer: object) -> None:
         assert self.provider.reading is not None
         serial, self.provider.reading = self.provider.reading[0], None
-        self.step(Got(serial, answer, "p: R.read"))
+        self.step(self.core.got, serial, answer, "p: R.read")
 
     @precondition(lambda self: self.provider.closing is not None)
     @rule()
     def close_ends(self) -> None:
         serial, self.provider.closing = self.provider.closing, None
         assert serial is not None
-        self.step(Closed(serial))
+        self.step(self.core.closed, serial)
 
     @precondition(lambda self: self.provider.old)
     @rule(data=st.data())
     def an_old_receiver_speaks(self, data: st.DataObject) -> None:
         """Late, twice, in the wrong order."""
-        self.step(data.draw(st.sampled_from(self.provider.old)))
+        call, args = data.draw(st.sampled_from(self.provider.old))
+        self.step(call, *args)
 
     @rule(seconds=st.sampled_from([0.0, 0.001, 0.199, 1.0, 12.0, 130.0]))
     def tick(self, seconds: float) -> None:
         self.now_s += seconds
-        self.step(Tick())
+        self.step(self.core.tick)
 
     @rule(early_s=st.sampled_from([0.0, 0.001]))
     def timer(self, early_s: float) -> None:
@@ -210,7 +205,7 @@ class Machine(RuleBasedStateMachine):
         when_s = self.core.wake_s()
         if when_s < math.inf:
             self.now_s = max(self.now_s, when_s - early_s)
-            self.step(Tick())
+            self.step(self.core.tick)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), looks=st.booleans())
@@ -223,19 +218,19 @@ class Machine(RuleBasedStateMachine):
         self.done.add(slot.message.token)
         self.cache.release(slot)
         if not self.core.rests(self.now_s):
-            self.step(Progressed())
+            self.step(self.core.tick)
         elif looks:
-            assert not self.core.step(Progressed(), self.now_s)
+            assert not self.core.tick(self.now_s)
 
     @rule()
     def pause(self) -> None:
         self.is_paused = True
-        self.step(Hold())
+        self.step(self.core.hold)
 
     @rule()
     def go_on(self) -> None:
         self.is_paused = False
-        self.step(GoOn())
+        self.step(self.core.go_on)
 
     @invariant()
     def holds(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from tests.streams.agent.caches import release
@@ -16,34 +16,19 @@ from millstream.streams.agent.reading import relief
 from millstream.streams.agent.reading.reader import ReaderCore
 from millstream.streams.agent.reading.steps import (
     Ack,
-    Acked,
     Action,
     Bound,
-    Bounded,
-    Closed,
     Discard,
-    Event,
-    Extended,
-    Failed,
     Forget,
     Gap,
-    Gone,
-    GoOn,
-    Got,
-    Hold,
     Offer,
     Open,
-    Opened,
-    Overtaken,
-    Progressed,
     Read,
     ReaderState,
     Release,
     Relieve,
     Return,
-    Returned,
     Say,
-    Tick,
 )
 
 A, B = StreamId("n", "a"), StreamId("n", "b")
@@ -98,8 +83,8 @@ class Desk:
         )
         self.offered: list[QueueMessage] = []
 
-    def step(self, event: Event) -> list[Action]:
-        actions = list(self.core.step(event, self.now_s))
+    def step(self, call: Callable[..., Sequence[Action]], *args: object) -> list[Action]:
+        actions = list(call(*args, self.now_s))
         self.core.check()
         for action in actions:
             if isinstance(action, Offer):
@@ -108,15 +93,15 @@ class Desk:
 
     def open(self) -> list[Action]:
         """The next receiver is made, and is there."""
-        self.step(Tick())
-        return self.step(Opened(self.core._serial))
+        self.step(self.core.tick)
+        return self.step(self.core.opened, self.core._serial)
 
     def got(self, *messages: QueueMessage, serial: int = 1) -> list[Action]:
-        return self.step(Got(serial, list(messages), WHERE))
+        return self.step(self.core.got, serial, list(messages), WHERE)
 
     def wait(self, seconds: float) -> list[Action]:
         self.now_s += seconds
-        return self.step(Tick())
+        return self.step(self.core.tick)
 
     def seqs(self) -> list[int]:
         return [one.token.seq for one in self.offered]
@@ -145,18 +130,18 @@ def test_a_reader_that_has_read_nothing_knows_nothing() -> None:
 
 def test_a_reader_that_is_paused_from_the_beginning_makes_no_receiver() -> None:
     desk = Desk()
-    assert desk.step(Hold()) == [] and desk.wait(999.0) == []
+    assert desk.step(desk.core.hold) == [] and desk.wait(999.0) == []
     assert desk.core.wake_s() == math.inf and desk.core.state is ReaderState.PAUSED
-    assert desk.step(GoOn()) == [Open(1, None)]
+    assert desk.step(desk.core.go_on) == [Open(1, None)]
 
 
 def test_a_receiver_that_does_not_start_in_time_is_replaced() -> None:
     desk = Desk()
-    desk.step(Tick())
+    desk.step(desk.core.tick)
     assert desk.core.wake_s() == 100.0 + OPTIONS.start_limit_s
     assert kinds(desk.wait(OPTIONS.start_limit_s)) == [Say, Discard]
     assert desk.core.wake_s() == math.inf, "nothing is to be done until it is closed"
-    desk.step(Closed(1))
+    desk.step(desk.core.closed, 1)
     assert desk.core.wake_s() == desk.now_s + 1.0 and desk.wait(0.999) == []
     assert desk.wait(0.001) == [Open(2, None)]
 
@@ -168,9 +153,9 @@ def test_it_says_in_words_what_reading_waits_for() -> None:
         return desk.core.waits_for(desk.now_s)
 
     assert waits_for() == "the receiver is none"
-    desk.step(Tick())
+    desk.step(desk.core.tick)
     assert waits_for() == "the receiver is opening"
-    desk.step(Opened(1))
+    desk.step(desk.core.opened, 1)
     desk.now_s += 1.5
     assert waits_for() == "a read is out since 1.5 s"
     desk.got()
@@ -178,16 +163,16 @@ def test_it_says_in_words_what_reading_waits_for() -> None:
     assert left_s > 0 and waits_for() == f"the next read is due in {left_s:.1f} s"
     desk.now_s = desk.core.wake_s()
     assert waits_for() == "", "it is due, and nobody has ticked yet"
-    desk.step(Tick())
+    desk.step(desk.core.tick)
     desk.got(*map(message, range(1, 5)))
     assert waits_for() == "there is no room in the cache"
-    desk.step(Hold())
+    desk.step(desk.core.hold)
     assert waits_for() == "the queue is being handed over"
-    desk.step(GoOn())
+    desk.step(desk.core.go_on)
     for index in range(4):
         release(desk.cache, index)
     assert waits_for() == "", "there is room, and nobody has asked yet"
-    desk.step(Tick())
+    desk.step(desk.core.tick)
     assert waits_for() == "a read is out since 0.0 s"
 
 
@@ -207,35 +192,39 @@ def test_what_was_read_and_does_not_fit_is_no_room_either() -> None:
 
 def test_of_another_receiver_nothing_is_heard() -> None:
     desk = opened()
-    for event in (Closed(2), Failed(2, "read", "down"), Opened(2), Gone(2, Token(1, 9))):
-        assert desk.step(event) == []
+    core = desk.core
+    assert desk.step(core.closed, 2) == [] and desk.step(core.opened, 2) == []
+    assert desk.step(core.failed, 2, "read", "down") == []
+    assert desk.step(core.gone, 2, Token(1, 9)) == []
     assert desk.got(message(9), serial=2) == [] and desk.core.position is None
     assert kinds(desk.got(message(1))) == [Offer, Read]
     release(desk.cache, 0)
     desk.wait(0.2)
-    desk.step(Acked(2))
+    desk.step(desk.core.settled, 2, None, WHERE)
     assert desk.core.acked_upto is None and desk.core.state is ReaderState.READING
-    desk.step(Acked(1))
+    desk.step(desk.core.settled, 1, None, WHERE)
     assert desk.core.acked_upto == Token(1, 1)
 
 
 def test_a_receiver_that_was_let_go_of_is_not_heard_while_it_is_closed_or_after() -> None:
     desk = opened()
     desk.got(message(1))
-    desk.step(Failed(1, "read", "down"))
-    for event in (Opened(1), Gone(1, Token(1, 9)), Failed(1, "read", "down"), Acked(1)):
-        assert desk.step(event) == []
+    desk.step(desk.core.failed, 1, "read", "down")
+    core = desk.core
+    assert desk.step(core.opened, 1) == [] and desk.step(core.gone, 1, Token(1, 9)) == []
+    assert desk.step(core.failed, 1, "read", "down") == []
+    assert desk.step(core.settled, 1, None, WHERE) == []
     assert desk.got(message(2)) == [] and desk.core.position == Token(1, 1)
-    desk.step(Closed(1))
-    assert desk.step(Closed(1)) == [] and desk.got(message(2)) == []
+    desk.step(desk.core.closed, 1)
+    assert desk.step(desk.core.closed, 1) == [] and desk.got(message(2)) == []
     assert desk.wait(1.0) == [Open(2, Token(1, 1))]
-    assert desk.step(Closed(2)) == [] and not desk.core.is_open
+    assert desk.step(desk.core.closed, 2) == [] and not desk.core.is_open
     assert desk.got(message(2), serial=2) == [] and desk.seqs() == [1]
 
 
 def test_a_receiver_that_says_it_has_started_twice_is_read_once() -> None:
     desk = opened()
-    assert desk.step(Opened(1)) == [] and desk.step(Gone(1, Token(1, 9))) == []
+    assert desk.step(desk.core.opened, 1) == [] and desk.step(desk.core.gone, 1, Token(1, 9)) == []
 
 
 # --- failing --------------------------------------------------------------------------------------
@@ -245,30 +234,30 @@ def test_a_reader_fails_until_it_has_read_and_begins_anew_with_its_waits() -> No
     desk = opened()
     waits = []
     for serial in (1, 2):
-        desk.step(Failed(serial, "read", "down"))
+        desk.step(desk.core.failed, serial, "read", "down")
         assert desk.core.is_failing and not desk.core.is_open
-        desk.step(Closed(serial))
+        desk.step(desk.core.closed, serial)
         waits.append(desk.core.wake_s() - desk.now_s)
         desk.wait(waits[-1])
-        desk.step(Opened(serial + 1))
+        desk.step(desk.core.opened, serial + 1)
         assert desk.core.is_failing and desk.core.is_open
     desk.got(serial=3)
     assert not desk.core.is_failing
-    desk.step(Failed(3, "read", "down"))
-    desk.step(Closed(3))
+    desk.step(desk.core.failed, 3, "read", "down")
+    desk.step(desk.core.closed, 3)
     assert [*waits, desk.core.wake_s() - desk.now_s] == [1.0, 2.0, 1.0]
 
 
 def test_what_waits_for_room_goes_on_behind_a_failure_where_tokens_tell() -> None:
     desk = opened()
     desk.got(*map(message, range(1, 7)))
-    assert Forget not in kinds(desk.step(Failed(1, "start", "down")))
+    assert Forget not in kinds(desk.step(desk.core.failed, 1, "start", "down"))
     for index in range(4):
         release(desk.cache, index)
-    desk.step(Closed(1))
+    desk.step(desk.core.closed, 1)
     desk.wait(1.0)
     assert desk.seqs() == [1, 2, 3, 4], "without a receiver nothing could be acknowledged"
-    assert kinds(desk.step(Opened(2)))[0] is Offer and desk.seqs() == [1, 2, 3, 4, 5, 6]
+    assert kinds(desk.step(desk.core.opened, 2))[0] is Offer and desk.seqs() == [1, 2, 3, 4, 5, 6]
 
 
 def test_where_tokens_do_not_tell_all_is_forgotten_and_given_again() -> None:
@@ -277,21 +266,21 @@ def test_where_tokens_do_not_tell_all_is_forgotten_and_given_again() -> None:
     desk.got(*map(message, range(1, 7)))
     assert desk.core.has_repeats
     desk.core.may_repeat = False
-    assert kinds(desk.step(Failed(1, "read", "down"))) == [Say, Discard, Forget]
+    assert kinds(desk.step(desk.core.failed, 1, "read", "down")) == [Say, Discard, Forget]
     assert not desk.core.has_repeats, "what waited is not here any more"
     for index in range(4):
         release(desk.cache, index)
-    desk.step(Closed(1))
+    desk.step(desk.core.closed, 1)
     assert desk.wait(1.0) == [Open(2, None)], "its own position is the provider's"
-    assert kinds(desk.step(Opened(2))) == [Read] and desk.seqs() == [1, 2, 3, 4]
+    assert kinds(desk.step(desk.core.opened, 2)) == [Read] and desk.seqs() == [1, 2, 3, 4]
 
 
 def test_what_was_returned_while_there_is_no_receiver_went_back_with_it() -> None:
     desk = opened(SINGLE)
     desk.got(message(1))
-    desk.step(Failed(1, "read", "down"))
-    assert desk.step(Returned([Token(1, 1)])) == []
-    assert desk.core.last() == (None, ())
+    desk.step(desk.core.failed, 1, "read", "down")
+    assert desk.step(desk.core.returned, [Token(1, 1)], 0.0, False) == []
+    assert desk.core.settling.last() == (None, ())
 
 
 # --- gaps -----------------------------------------------------------------------------------------
@@ -303,9 +292,9 @@ def test_each_gap_is_told_once_and_one_without_an_end_each_time() -> None:
     found = []
     for serial, first in enumerate(firsts, 1):
         desk.wait(9.0)
-        found += [one for one in desk.step(Gone(serial, first)) if isinstance(one, Gap)]
-        desk.step(Failed(serial, "read", "down"))
-        desk.step(Closed(serial))
+        found += [one for one in desk.step(desk.core.gone, serial, first) if isinstance(one, Gap)]
+        desk.step(desk.core.failed, serial, "read", "down")
+        desk.step(desk.core.closed, serial)
     assert [one.first for one in found] == [Token(1, 9), Token(1, 20), None, None]
     assert all(one.after == Token(1, 1) for one in found)
 
@@ -332,7 +321,7 @@ def test_that_nothing_was_found_is_known_since_the_read_began() -> None:
     desk.got(message(1))
     assert desk.core.found_nothing_s == -math.inf
     desk.now_s += 5.0
-    desk.step(Tick())
+    desk.step(desk.core.tick)
     desk.now_s += 5.0
     desk.got()
     assert desk.core.found_nothing_s == 105.0
@@ -383,7 +372,7 @@ def test_a_full_cache_is_not_read_for_and_nothing_wakes_it_before_something_is_d
     desk.wait(0.2)  # what is held may be done by now
     assert desk.core.wake_s() == math.inf
     release(desk.cache, 0)
-    assert kinds(desk.step(Progressed())) == [Read, Ack]
+    assert kinds(desk.step(desk.core.tick)) == [Read, Ack]
     assert desk.core.state.value == "reading"
 
 
@@ -397,20 +386,23 @@ def test_a_read_is_left_behind_after_its_wait_and_its_limit() -> None:
 
 def test_while_paused_nothing_is_read_however_often_it_is_looked_at() -> None:
     desk = opened()
-    desk.step(Hold())
+    desk.step(desk.core.hold)
     desk.got(message(1))
     assert desk.wait(50.0) == [] and desk.core.wake_s() == math.inf
     assert desk.offered == []
-    assert kinds(desk.step(GoOn())) == [Offer, Read] and desk.seqs() == [1]
+    assert kinds(desk.step(desk.core.go_on)) == [Offer, Read] and desk.seqs() == [1]
 
 
 def test_a_fence_ends_all_and_what_waits_is_dropped() -> None:
     desk = opened()
     desk.got(*map(message, range(1, 7)))
-    desk.step(Overtaken("epoch 2"))
+    desk.step(desk.core.overtaken, "epoch 2")
     assert desk.core.state is ReaderState.FENCED and not desk.core._waiting
-    for event in (Tick(), GoOn(), Hold(), Closed(1), Overtaken("epoch 3")):
-        assert desk.step(event) == []
+    core = desk.core
+    for call in (core.tick, core.go_on, core.hold):
+        assert desk.step(call) == []
+    assert desk.step(core.closed, 1) == [] and desk.step(core.overtaken, "epoch 3") == []
+    assert desk.step(core.returned, [Token(1, 1)], 0.0, False) == []
 
 
 def test_a_message_that_has_no_room_is_not_overtaken_by_one_that_has() -> None:
@@ -418,7 +410,7 @@ def test_a_message_that_has_no_room_is_not_overtaken_by_one_that_has() -> None:
     desk.got(message(1, items=2), message(2, items=3), message(3))
     assert desk.seqs() == [1]
     release(desk.cache, 0)
-    desk.step(Progressed())
+    desk.step(desk.core.tick)
     assert desk.seqs() == [1, 2, 3]
 
 
@@ -431,8 +423,8 @@ def test_a_message_that_waits_and_is_lost_is_never_offered() -> None:
     every = [QueueMessage(A, Token(1, n), [b"x"], lease_s=10.0) for n in range(1, 7)]
     desk.got(*every)
     desk.wait(5.0)
-    desk.step(Extended(2, [Token(1, 6)], WHERE))  # another receiver's
-    desk.step(Extended(1, [Token(1, 5)], WHERE))
+    desk.step(desk.core.settled, 2, [Token(1, 6)], WHERE)  # another receiver's
+    desk.step(desk.core.settled, 1, [Token(1, 5)], WHERE)
     for index in range(4):
         release(desk.cache, index)
     desk.wait(1.0)
@@ -469,19 +461,19 @@ def test_one_message_that_waits_for_room_may_come_again_too() -> None:
     desk.got(*map(message, range(1, 5)), message(5, enqueued_s=2_000.0))
     assert not desk.core.may_repeat and desk.core.has_repeats and desk.cache.repeats_upto == 3
     release(desk.cache, 0)
-    desk.step(Progressed())
+    desk.step(desk.core.tick)
     assert not desk.core.has_repeats and desk.cache.repeats_upto == 4
 
 
 def test_only_what_was_stored_before_the_receiver_started_may_come_again() -> None:
     desk = Desk(after=Token(1, 0), may_repeat=True, asks_bounds=True, wall_s=1_000.0, events_max=9)
     assert Bound() in desk.open()
-    desk.step(Bounded(Token(1, 3)))
+    desk.step(desk.core.bounded, Token(1, 3))
     desk.got(message(1), message(2))
     assert desk.core.may_repeat and desk.cache.repeats_upto == 1
     desk.got(message(3), message(4))
     assert not desk.core.has_repeats and desk.cache.repeats_upto == 2
-    desk.step(Bounded(Token(1, 9)))  # a second answer changes nothing
+    desk.step(desk.core.bounded, Token(1, 9))  # a second answer changes nothing
     assert desk.core.repeats_to == Token(1, 3) and not desk.core.has_repeats
 
 
@@ -495,7 +487,7 @@ def test_an_answer_that_comes_late_counts_from_then_on(
     desk = Desk(after=Token(1, 0), may_repeat=True, asks_bounds=True, wall_s=1_000.0)
     desk.open()
     desk.got(message(1), message(2))
-    desk.step(Bounded(last))
+    desk.step(desk.core.bounded, last)
     assert desk.core.may_repeat is may_repeat and desk.cache.repeats_upto == 1
     desk.got(message(3), message(4, enqueued_s=1.0))
     assert not desk.core.has_repeats and desk.cache.repeats_upto == (2 if may_repeat else 1)
@@ -507,7 +499,7 @@ def test_nothing_comes_again_from_a_queue_that_was_empty(last: Token | None) -> 
         after=None if last is None else last, may_repeat=True, asks_bounds=True, wall_s=1_000.0
     )
     desk.open()
-    desk.step(Bounded(last))
+    desk.step(desk.core.bounded, last)
     assert not desk.core.has_repeats
     desk.got(message(1))
     assert not desk.core.has_repeats and desk.cache.repeats_upto == -1
@@ -516,7 +508,7 @@ def test_nothing_comes_again_from_a_queue_that_was_empty(last: Token | None) -> 
 def test_a_queue_that_is_not_read_to_the_end_of_its_backlog_says_so_when_nothing_is_found() -> None:
     desk = Desk(after=Token(1, 0), may_repeat=True, asks_bounds=True, wall_s=1_000.0)
     desk.open()
-    desk.step(Bounded(Token(1, 9)))
+    desk.step(desk.core.bounded, Token(1, 9))
     desk.got()
     assert not desk.core.may_repeat
 
@@ -530,13 +522,13 @@ def test_bounds_are_asked_only_where_they_can_tell_something(may_repeat: bool, a
 def test_the_next_receiver_asks_for_bounds_unless_they_are_known() -> None:
     desk = Desk(after=Token(1, 0), may_repeat=True, asks_bounds=True, wall_s=1_000.0)
     assert Bound() in desk.open()
-    desk.step(Failed(1, "read", "no"))
-    desk.step(Closed(1))
+    desk.step(desk.core.failed, 1, "read", "no")
+    desk.step(desk.core.closed, 1)
     desk.now_s += 20.0
     assert Bound() in desk.open()
-    desk.step(Bounded(Token(1, 9)))
-    desk.step(Failed(2, "read", "no"))
-    desk.step(Closed(2))
+    desk.step(desk.core.bounded, Token(1, 9))
+    desk.step(desk.core.failed, 2, "read", "no")
+    desk.step(desk.core.closed, 2)
     desk.now_s += 20.0
     assert Bound() not in desk.open()
 
@@ -546,9 +538,9 @@ def test_what_a_pause_gives_back_is_not_here_and_cannot_come_again_from_here() -
     desk.open()
     desk.got(*map(message, range(1, 6)), message(6, enqueued_s=2_000.0))
     assert not desk.core.may_repeat and desk.core.has_repeats
-    assert desk.step(Hold()) == [Return(), Release([Token(1, 5), Token(1, 6)], 0.0, False)]
+    assert desk.step(desk.core.hold) == [Return(), Release([Token(1, 5), Token(1, 6)], 0.0, False)]
     assert not desk.core.has_repeats
-    desk.step(GoOn())
+    desk.step(desk.core.go_on)
     assert desk.seqs() == [1, 2, 3, 4]
 
 
@@ -563,7 +555,7 @@ def test_a_reader_rests_while_a_read_is_out_and_nothing_else_is_to_be_done() -> 
     release(desk.cache, 0)
     assert kinds(desk.wait(0.2)) == [Ack]
     assert not desk.core.rests(100.2 + OPTIONS.call_limit_s), "its acknowledgement is late"
-    desk.step(Acked(1))
+    desk.step(desk.core.settled, 1, None, WHERE)
     assert desk.core.rests(100.3)
 
 
@@ -573,7 +565,7 @@ def test_a_reader_whose_read_or_call_is_late_does_not_rest() -> None:
     desk = Desk(SINGLE, options=StreamOptions(flow=seldom))
     desk.open()
     assert desk.core.rests(late_s - 0.1) and not desk.core.rests(late_s)
-    desk.step(Returned([Token(1, 1)]))
+    desk.step(desk.core.returned, [Token(1, 1)], 0.0, False)
     late_s = 100.0 + OPTIONS.call_limit_s
     assert desk.core.rests(late_s - 0.1) and not desk.core.rests(late_s)
 
@@ -585,8 +577,8 @@ def test_a_reader_without_a_read_or_with_messages_that_wait_does_not_rest() -> N
     desk.got(*map(message, range(1, 5)))
     assert not desk.core.rests(100.0), "the cache is full"
     desk = opened()
-    desk.step(Hold())
-    desk.step(GoOn())
+    desk.step(desk.core.hold)
+    desk.step(desk.core.go_on)
     desk.core._waiting.append(message(9))
     assert not desk.core.rests(100.0)
 
@@ -623,7 +615,7 @@ def test_a_pause_relieves_nobody() -> None:
     desk = Desk(is_used=True)
     desk.open()
     desk.got(*map(message, range(1, 5)))
-    desk.step(Hold())
+    desk.step(desk.core.hold)
     assert desk.core.wake_s() in (100.2, math.inf)
     for _ in range(3):
         assert relieved(desk.wait(2.0)) == []
@@ -644,7 +636,7 @@ def test_who_is_far_behind_is_asked_though_reading_goes_on(monkeypatch: pytest.M
 
 
 def stops(desk: Desk) -> tuple[int, float]:
-    return desk.core.stops.count, desk.core.stops.total_s(desk.now_s)
+    return desk.core.stop_count, desk.core.stopped_s(desk.now_s)
 
 
 def test_each_stop_for_a_full_cache_is_counted_with_its_time() -> None:
@@ -654,36 +646,40 @@ def test_each_stop_for_a_full_cache_is_counted_with_its_time() -> None:
     desk.got(*[message(seq) for seq in range(1, 5)])
     assert desk.core.state is ReaderState.FULL and stops(desk) == (1, 0.0)
     desk.wait(1.5)
-    desk.step(Progressed())
+    desk.step(desk.core.tick)
     assert stops(desk) == (1, 1.5)
     for index in range(4):
         release(desk.cache, index)
-    desk.step(Progressed())
+    desk.step(desk.core.tick)
     desk.now_s += 2.0
     assert stops(desk) == (1, 1.5), "it is read"
     desk.got(*[message(seq) for seq in range(5, 10)])
     assert stops(desk) == (2, 1.5)
     release(desk.cache, 4)
     desk.now_s += 1.0
-    desk.step(Progressed())
+    desk.step(desk.core.tick)
     assert stops(desk) == (2, 2.5), "what waited has taken the room"
     desk.now_s += 1.0
     assert stops(desk) == (2, 3.5)
 
 
-@pytest.mark.parametrize("event", [Hold(), Failed(1, "read", "no"), Overtaken("gone")])
-def test_who_is_not_to_read_is_not_stopped_by_its_cache(event: Event) -> None:
+@pytest.mark.parametrize(
+    ("method", "args"), [("hold", ()), ("failed", (1, "read", "no")), ("overtaken", ("gone",))]
+)
+def test_who_is_not_to_read_is_not_stopped_by_its_cache(
+    method: str, args: tuple[object, ...]
+) -> None:
     desk = opened()
     desk.got(*[message(seq) for seq in range(1, 5)])
     desk.now_s += 2.0
-    desk.step(event)
+    desk.step(getattr(desk.core, method), *args)
     assert stops(desk) == (1, 2.0)
     desk.now_s += 3.0
     assert stops(desk) == (1, 2.0)
-    if isinstance(event, Hold):
+    if method == "hold":
         desk.wait(1.0)
         assert stops(desk) == (1, 2.0)
-        desk.step(GoOn())
+        desk.step(desk.core.go_on)
         desk.now_s += 0.5
         assert stops(desk) == (2, 2.5), "it is full still"
 
@@ -695,5 +691,5 @@ def test_what_waits_for_more_room_than_there_is_stops_reading_too() -> None:
     assert not [action for action in actions if isinstance(action, Read)]
     assert desk.cache.room()[0] == 39 and stops(desk) == (1, 0.0)
     release(desk.cache, 0)
-    desk.step(Progressed())
+    desk.step(desk.core.tick)
     assert desk.seqs() == [1, 2] and stops(desk) == (1, 0.0)

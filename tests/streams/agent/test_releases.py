@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from tests.conditions import spin, until
@@ -50,28 +50,21 @@ from millstream.streams.agent.reading.reader import ReaderCore
 from millstream.streams.agent.reading.settling import RELEASES_MAX
 from millstream.streams.agent.reading.steps import (
     Ack,
-    Acked,
     Action,
     Discard,
-    Failed,
-    GoOn,
-    Got,
-    Hold,
     Offer,
-    Opened,
     Read,
     Release,
-    Released,
     Return,
-    Returned,
     Say,
-    Tick,
 )
-from millstream.streams.agent.reading.steps import Event as ReaderEvent
 
 SINGLE = frozenset(
     {Capability.LEASED, Capability.ITEM_ACK, Capability.OWN_POSITION, Capability.WAKEUP}
 )
+
+
+WHERE = "p: R.release"
 
 
 def message(seq: int, attempt: int = 1) -> QueueMessage:
@@ -88,16 +81,16 @@ class Desk:
         book = Laggards(self.cache, is_used=False)
         self.core = ReaderCore(self.cache, book, options, capabilities, where="p: q", after=None)
         self.now_s = 0.0
-        self.step(Tick())
-        self.step(Opened(1))
+        self.step(self.core.tick)
+        self.step(self.core.opened, 1)
 
-    def step(self, event: ReaderEvent) -> list[Action]:
-        actions = list(self.core.step(event, self.now_s))
+    def step(self, call: Callable[..., Sequence[Action]], *args: object) -> list[Action]:
+        actions = list(call(*args, self.now_s))
         self.core.check()
         return actions
 
     def got(self, *messages: QueueMessage) -> list[Action]:
-        return self.step(Got(1, messages, "p: R.read"))
+        return self.step(self.core.got, 1, messages, "p: R.read")
 
 
 def kinds(actions: Sequence[Action]) -> list[type[Action]]:
@@ -108,48 +101,48 @@ def test_a_pause_gives_back_what_waits_and_asks_for_the_rest() -> None:
     desk = Desk()
     desk.got(message(1), message(2), message(3), message(4))  # two of them have no room
     back = Release([Token(1, 3), Token(1, 4)], 0.0, False)
-    assert desk.step(Hold()) == [Return(), back]
-    assert desk.step(Returned([Token(1, 2)])) == []  # one call at a time
-    assert desk.step(Released(1)) == [Release([Token(1, 2)], 0.0, False)]
-    assert desk.step(Released(1)) == []
-    assert kinds(desk.step(GoOn())) == []  # the cache is full
+    assert desk.step(desk.core.hold) == [Return(), back]
+    assert desk.step(desk.core.returned, [Token(1, 2)], 0.0, False) == []  # one call at a time
+    assert desk.step(desk.core.settled, 1, None, WHERE) == [Release([Token(1, 2)], 0.0, False)]
+    assert desk.step(desk.core.settled, 1, None, WHERE) == []
+    assert kinds(desk.step(desk.core.go_on)) == []  # the cache is full
 
 
 def test_what_a_read_brings_during_a_pause_goes_back() -> None:
     desk = Desk()
-    assert desk.step(Hold()) == [Return()]
+    assert desk.step(desk.core.hold) == [Return()]
     assert desk.got(message(1)) == [Release([Token(1, 1)], 0.0, False)]
-    desk.step(Released(1))
-    assert kinds(desk.step(GoOn())) == [Read]
+    desk.step(desk.core.settled, 1, None, WHERE)
+    assert kinds(desk.step(desk.core.go_on)) == [Read]
     assert kinds(desk.got(message(1))) == [Offer, Read]
 
 
 def test_a_log_keeps_what_waits_during_a_pause() -> None:
     desk = Desk(frozenset({Capability.ORDERED, Capability.ITEM_ACK, Capability.OWN_POSITION}))
     desk.got(message(1), message(2), message(3))
-    assert desk.step(Hold()) == []
+    assert desk.step(desk.core.hold) == []
 
 
 def test_a_release_that_fails_is_tried_again() -> None:
     desk = Desk()
     desk.got(message(1))
-    assert kinds(desk.step(Returned([Token(1, 1)], 5.0, True))) == [Release]
-    assert kinds(desk.step(Failed(1, "release", "down"))) == [Say]
+    assert kinds(desk.step(desk.core.returned, [Token(1, 1)], 5.0, True)) == [Release]
+    assert kinds(desk.step(desk.core.failed, 1, "release", "down")) == [Say]
     assert desk.core.wake_s() <= 1.0
     desk.now_s = 1.0
-    assert Release([Token(1, 1)], 5.0, True) in desk.step(Tick())
+    assert Release([Token(1, 1)], 5.0, True) in desk.step(desk.core.tick)
 
 
 def test_a_release_without_an_answer_replaces_the_receiver_which_gives_back_all() -> None:
     desk = Desk()
     desk.got(message(1))
-    desk.step(Returned([Token(1, 1)]))
+    desk.step(desk.core.returned, [Token(1, 1)], 0.0, False)
     desk.now_s = desk.core.wake_s() + 1e-6
-    while Discard not in kinds(actions := desk.step(Tick())):
+    while Discard not in kinds(actions := desk.step(desk.core.tick)):
         desk.now_s = desk.core.wake_s() + 1e-6
         assert desk.now_s < 11.0
     assert "release gave no answer" in next(a.text for a in actions if isinstance(a, Say))
-    assert desk.core.last()[1] == ()
+    assert desk.core.settling.last()[1] == ()
 
 
 def test_a_provider_that_takes_nothing_back_costs_its_receiver_not_the_memory() -> None:
@@ -157,8 +150,8 @@ def test_a_provider_that_takes_nothing_back_costs_its_receiver_not_the_memory() 
     desk.got(message(1))
     for number in range(RELEASES_MAX // 100):
         tokens = [Token(2, number * 100 + at) for at in range(100)]
-        assert Discard not in kinds(desk.step(Returned(tokens)))
-    assert Discard in kinds(desk.step(Returned([Token(1, 1)])))
+        assert Discard not in kinds(desk.step(desk.core.returned, tokens, 0.0, False))
+    assert Discard in kinds(desk.step(desk.core.returned, [Token(1, 1)], 0.0, False))
 
 
 def test_what_is_given_back_is_neither_extended_nor_acknowledged() -> None:
@@ -167,10 +160,10 @@ def test_what_is_given_back_is_neither_extended_nor_acknowledged() -> None:
     desk.cache.disown([Token(1, 1)])
     release(desk.cache, 0)
     release(desk.cache, 1)
-    desk.step(Returned([Token(1, 1)], 0.0, True))
+    desk.step(desk.core.returned, [Token(1, 1)], 0.0, True)
     desk.now_s = 1.0
-    assert desk.step(Released(1)) == [Ack(None, [Token(1, 2)])]
-    assert desk.step(Acked(1)) == []
+    assert desk.step(desk.core.settled, 1, None, WHERE) == [Ack(None, [Token(1, 2)])]
+    assert desk.step(desk.core.settled, 1, None, WHERE) == []
 
 
 def test_the_end_settles_what_was_not_settled() -> None:
@@ -179,8 +172,8 @@ def test_the_end_settles_what_was_not_settled() -> None:
     release(desk.cache, 1)
     desk.cache.disown([Token(1, 1)])
     release(desk.cache, 0)
-    desk.step(Returned([Token(1, 1)], 3.0, True))
-    ack, releases = desk.core.last()
+    desk.step(desk.core.returned, [Token(1, 1)], 3.0, True)
+    ack, releases = desk.core.settling.last()
     assert ack == Ack(None, [Token(1, 2)])
     assert releases == (Release([Token(1, 1)], 3.0, True),)
 

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import logging
 import math
+from asyncio import TimerHandle
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVarTuple
 
 import msgspec
 
@@ -35,36 +38,27 @@ from .options import StreamOptions
 from .parts import AgentParts, cache_for
 from .progress.standing import Standing
 from .progress.wary import Wary
-from .reading.alarm import Alarm
-from .reading.catching_up import CatchUp
+from .reading.catching_up import CatchUp, ContainedReader
 from .reading.passage import Crossing
 from .reading.reader import ReaderCore
 from .reading.receiving import Receiving, end_tasks
-from .reading.seeking import last_stored, place_at
 from .reading.steps import (
     Ack,
     Action,
     Bound,
-    Bounded,
     Discard,
-    Event,
     Extend,
     Fence,
     Forget,
     Gap,
-    GoOn,
-    Hold,
     Offer,
     Open,
-    Progressed,
     Read,
     ReaderState,
     Release,
     Relieve,
     Return,
-    Returned,
     Say,
-    Tick,
 )
 from .subscribers import Subscribers
 from .watching.standstill import PieceOfWork
@@ -75,7 +69,7 @@ __all__ = ["PullingAgent"]
 log = logging.getLogger("millstream.agent")
 
 FORGETS_PER_IDLE_TIME = 10
-PROGRESSED = Progressed()
+Args = TypeVarTuple("Args")
 
 
 class PullingAgent:
@@ -195,9 +189,10 @@ class PullingAgent:
             is_sole=Capability.OWN_POSITION not in parts.capabilities,
         )
         self._catch_up, self.watch = self._new_catch_up(), self._new_watch()
-        self._events: list[Event] = []
+        self._calls: list[tuple[Callable[..., Sequence[Action]], tuple[Any, ...]]] = []
         self._is_stepping = self._is_closed = self.is_fenced = False
-        self._alarm = Alarm(self._tasks, self._tick)
+        self._alarm: TimerHandle | None = None  # rings at `_alarm_s` or before
+        self._alarm_s = math.inf
         self._receiving: Receiving | None = None
         self._forget_at_s = 0.0
         self._given_up: dict[Token, str] = {}  # events that are to be acknowledged as failed
@@ -219,15 +214,14 @@ class PullingAgent:
 
     def _new_catch_up(self) -> CatchUp:
         return CatchUp(
-            self._make_reader,
+            self._new_reader(),
             self.cache,
             self.dispatch,
             self.findings,
+            self._losses,
             self._options,
             self._tasks,
-            clock=self._clock,
-            note=lambda loss: self._losses.note(loss, self._clock.wall_s()),
-            where=self._where,
+            self._clock,
         )
 
     def _new_watch(self) -> Watch:
@@ -241,7 +235,7 @@ class PullingAgent:
         """Begin reading and delivering."""
         self.watch.start(self._tasks)
         self.subscribers.expect(self.behind.streams())
-        self._step(Tick())
+        self._step(self._core.tick)
 
     @property
     def progress(self) -> Progress | None:
@@ -251,7 +245,7 @@ class PullingAgent:
     def stored(self, progress: Progress) -> None:
         """The queue record says this now."""
         self._standing.stored(progress)
-        self._core.hold_acks(is_held=self._losses.is_waiting)
+        self._core.settling.waits = self._losses.is_waiting
         self.progressed()
         if self._wary.is_on:
             self.dispatch.pump()
@@ -267,12 +261,10 @@ class PullingAgent:
         """
         when = time_of(row.start)
         if when is not None:
-            row = msgspec.structs.replace(
-                row,
-                start=await place_at(
-                    self._make_reader, when, self._where, self._options.call_limit_s
-                ),
-            )
+            async with aclosing(self._new_reader()) as reader:
+                token = await reader.seek(when)
+            start = "next" if token is None else str(token)
+            row = msgspec.structs.replace(row, start=start)
         self.subscribers.attach(stream, row)
         key = (stream, row.id)
         if row.start in (HERE, "next") or self.behind.get(key) is None:
@@ -290,11 +282,11 @@ class PullingAgent:
     def pause(self) -> None:
         """Read no more and start no more deliveries; what is out goes on, and is kept."""
         self.dispatch.pause()
-        self._step(Hold())
+        self._step(self._core.hold)
 
     def resume(self) -> None:
         """Undo a pause."""
-        self._step(GoOn())
+        self._step(self._core.go_on)
         self.dispatch.resume()
 
     async def stop(self) -> None:
@@ -314,9 +306,9 @@ class PullingAgent:
 
     async def _let_go(self, receiving: Receiving) -> None:
         if not self.is_fenced:
-            ack, back = self._core.last()
+            ack, back = self._core.settling.last()
             is_open = self._core.is_open
-            self.is_acked = await receiving.settle(ack, back) if is_open else ack is None
+            self.is_acked = await receiving.settle_last(ack, back) if is_open else ack is None
         await receiving.close()
 
     def abort(self) -> None:
@@ -331,23 +323,41 @@ class PullingAgent:
         self._is_closed = True
         self.subscribers.close()
         self._standing.close()
-        self._alarm.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
 
     # -- the reader
 
-    def _step(self, event: Event) -> None:
-        """Give the core an event, and do what it says; what comes of that follows behind."""
-        self._events.append(event)
+    def _step(self, call: Callable[[*Args, float], Sequence[Action]], *args: *Args) -> None:
+        """Call the core, with the time, and do what it asks for; calls that this causes follow."""
+        self._calls.append((call, args))
         if self._is_stepping:
             return
         self._is_stepping = True
         try:
-            while self._events and not self._is_closed:
-                for action in self._core.step(self._events.pop(0), self._clock.now()):
+            while self._calls and not self._is_closed:
+                method, values = self._calls.pop(0)
+                for action in method(*values, self._clock.now()):
                     self._act(action)
         finally:
             self._is_stepping = False
-        self._alarm.set(math.inf if self._is_closed else self._core.wake_s())
+        if not self._is_closed:
+            self._set_alarm(self._core.wake_s())
+
+    def _set_alarm(self, when_s: float) -> None:
+        """Tick at this time at the latest."""
+        if self._alarm is not None and self._alarm_s <= when_s:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if when_s < math.inf:
+            self._alarm_s = when_s  # uvloop's handle of a time that has come does not tell it
+            self._alarm = self._tasks.call_at(when_s, self._tick)
+
+    def _tick(self) -> None:
+        self._alarm = None
+        self._step(self._core.tick)
 
     def _act(self, action: Action) -> None:
         match action:
@@ -358,18 +368,12 @@ class PullingAgent:
                     self._receiving.read(action.events, action.size_bytes, action.wait_s)
                 if (now_s := self._clock.now()) >= self._forget_at_s:
                     self._forget_idle_streams(now_s)
-            case Ack():
+            case Ack() | Extend() | Release():
                 if self._receiving is not None:
-                    self._receiving.ack(action.upto, action.also)
-            case Extend():
-                if self._receiving is not None:
-                    self._receiving.extend(action.tokens, action.lease_s)
-            case Release():
-                if self._receiving is not None:
-                    self._receiving.release(action.tokens, action.delay_s, action.has_run)
+                    self._receiving.settle(action)
             case Return():
-                for returned in self.subscribers.give_back():
-                    self._step(returned)
+                for tokens, has_run in self.subscribers.give_back():
+                    self._step(self._core.returned, tokens, 0.0, has_run)
             case Open():
                 self._open(action)
             case Bound():
@@ -388,7 +392,7 @@ class PullingAgent:
                 self.findings.lost(action)
                 loss = Loss(action.after, action.first) if self.has_positions else Loss(None, None)
                 self.subscribers.lost(loss)
-                self._core.hold_acks(is_held=self._losses.is_waiting)
+                self._core.settling.waits = self._losses.is_waiting
                 self._changed(self.queue)  # the record is to say it
             case Fence():
                 log.warning("%s: fenced in epoch %d: %s", self.queue, self.epoch, action.text)
@@ -406,6 +410,7 @@ class PullingAgent:
             action.serial,
             make,
             self._where,
+            self._core,
             self._step,
             tasks,
             limit_s,
@@ -435,15 +440,19 @@ class PullingAgent:
         assert isinstance(adapter, Rewinds), "nobody is behind where nothing can be read again"
         return adapter.reader(self.queue)
 
+    def _new_reader(self) -> ContainedReader:
+        limit_s = self._options.call_limit_s
+        return ContainedReader(self._make_reader, self._where, self.findings, self._tasks, limit_s)
+
     async def _ask_bounds(self) -> None:
         """Without an answer, more events than necessary are marked as redelivered."""
-        limit_s = self._options.call_limit_s
         try:
-            last = await last_stored(self._make_reader, self._where, limit_s)
+            async with aclosing(self._new_reader()) as reader:
+                _, last = await reader.bounds()
         except QueueUnavailable as error:
             self.findings.at_fault(str(error))
         else:
-            self._step(Bounded(last))
+            self._step(self._core.bounded, last)
 
     def fetch(self) -> None:
         """A subscription has come to items that are to be read anew."""
@@ -512,7 +521,7 @@ class PullingAgent:
 
     def stops(self) -> tuple[int, float]:
         """How often reading stopped for a full cache, and for how many seconds in all."""
-        return self._core.stops.count, self._core.stops.total_s(self._clock.now())
+        return self._core.stop_count, self._core.stopped_s(self._clock.now())
 
     @property
     def backlog(self) -> int:
@@ -549,9 +558,6 @@ class PullingAgent:
 
         return PieceOfWork("", "", (core.state.value, core.read_count), reason, dump)
 
-    def _tick(self) -> None:
-        self._step(Tick())
-
     def progressed(self) -> None:
         """A delivery moved: there may be room, and something to acknowledge."""
         if self._standing.waiters:
@@ -559,7 +565,7 @@ class PullingAgent:
         if self._wary.is_on:
             self._be_wary()
         if not self._core.rests(self._clock.now()):
-            self._step(PROGRESSED)
+            self._step(self._core.tick)
 
     def _be_wary(self) -> None:
         """Until all is done that the former owners may have had, or enough of it."""
@@ -574,12 +580,12 @@ class PullingAgent:
     def give_back(self, token: Token, delay_s: float) -> None:
         """A handler has failed at a message that the queue gives out again."""
         self.cache.disown([token])
-        self._step(Returned([token], delay_s, has_run=True))
+        self._step(self._core.returned, [token], delay_s, True)
 
     def return_held(self, tokens: Sequence[Token], delay_s: float) -> None:
         """The subscription of these messages is paused: the queue gives them again."""
         self.cache.disown(tokens)
-        self._step(Returned(tokens, delay_s))
+        self._step(self._core.returned, tokens, delay_s, False)
 
     def given_up(self, token: Token, reason: str) -> None:
         """A subscription has given up an event: its queue is told, if it tells that from others."""

@@ -16,15 +16,15 @@ from millstream.streams.contracts.token import Token
 from .audience.stream_entry import StreamEntry, places
 from .cache.queue_cache import QueueCache
 from .delivery.subscriber import Deliveries
-from .reading.steps import Returned
 
 __all__ = ["give_back"]
 
 
 def give_back(
     streams: Iterable[tuple[StreamId, StreamEntry]], cache: QueueCache, deliveries: Deliveries
-) -> list[Returned]:
-    """Let go of what is behind the last message of each stream that is out; returns what that is.
+) -> list[tuple[list[Token], bool]]:
+    """Let go of what is behind the last message of each stream that is out; returns what that is,
+    once without and once with handlers that have tried it (`has_run`).
 
     What is being dealt out to very many subscriptions stays.
     """
@@ -37,8 +37,7 @@ def give_back(
         failed = _failed(entry, last)
         for token in cache.cut(stream, last, partial(_let_go, entry, last, cache, deliveries)):
             (tried if token in failed else fresh).append(token)
-    both = Returned(fresh), Returned(tried, has_run=True)
-    return [one for one in both if one.tokens]
+    return [(fresh, False), (tried, True)]
 
 
 def _failed(entry: StreamEntry, last: int) -> frozenset[Token]:

@@ -12,6 +12,7 @@ from millstream.runtime.extending import Budget, Clock, Runners, Tasks
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.queue import QueueAdapter
 from millstream.streams.contracts.token import Token
+from millstream.streams.ownership.layout import Layout
 
 from .audience.newcomers import Filters
 from .cache.queue_cache import Notes, QueueCache
@@ -19,7 +20,6 @@ from .delivery.consumer_calls import Outlet
 from .delivery.deaths import Fates
 from .delivery.giving_up import GiveUps
 from .options import StreamOptions
-from .reading.passage import Passage
 from .reconciling import Stored
 from .subscribers import Known
 
@@ -43,7 +43,7 @@ class AgentParts:
     filters: Filters
     stored: Stored
     fates: Fates
-    passage: Passage | None = None  # of providers whose number of queues can change
+    passage: Layout | None = None  # of providers whose number of queues can change
 
 
 def cache_for(

@@ -51,7 +51,6 @@ from .delivery.subscriber import Deliveries, Subscriber
 from .giving_back import give_back
 from .losses import Loss, Losses
 from .reading.passage import Crossing
-from .reading.steps import Returned
 from .reconciling import Reconciling, Stored
 from .starts import Starts, last_token
 from .watching.standstill import PieceOfWork
@@ -523,8 +522,8 @@ class Subscribers:
             for subscriber in entry.subscribers.values():
                 self._deliveries.drop(subscriber)
 
-    def give_back(self) -> list[Returned]:
-        """Hold only what is under way; returns what goes back to the queue."""
+    def give_back(self) -> list[tuple[list[Token], bool]]:
+        """Hold only what is under way; returns what goes back to the queue, and `has_run`."""
         return give_back(self._streams.items(), self._cache, self._deliveries)
 
     def forget_idle(self, before_s: float) -> None:

@@ -15,7 +15,7 @@ from millstream.streams.contracts.answers import checked_lost
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
-from .steps import Extend, Extended
+from .steps import Extend
 
 __all__ = ["Leases"]
 
@@ -46,27 +46,26 @@ class Leases:
 
     @property
     def next_s(self) -> float:
-        """When to ask next: then, or later, a call is to be made. To know it to the point would be
-        a look at all that are leased for each that is done."""
+        """When to ask next, at or before the time at which a lease is due: to know the very time,
+        each message that is done would cost a look at all leases."""
         return self._next_s if self._due_s else math.inf
 
     def _look(self) -> None:
         self._next_s = min(self._due_s.values(), default=math.inf)
 
-    def ask(self, now_s: float) -> Sequence[Extend]:
-        """The call to be made now, if any; with it go those that are due soon."""
+    def ask(self, now_s: float) -> Extend | None:
+        """The call to be made now, if any; it extends the leases that are due soon, too."""
+        if now_s >= self._next_s:
+            self._look()
         if now_s < self._next_s:
-            return ()
-        self._look()
-        if now_s < self._next_s:
-            return ()
+            return None
         soon_s = now_s + self._lease_s / 8
         self._out = [token for token, due_s in self._due_s.items() if due_s <= soon_s]
-        return (Extend(self._out, self._lease_s),)
+        return Extend(self._out, self._lease_s)
 
-    def extended(self, event: Extended, now_s: float) -> Sequence[Token]:
-        """The call has returned: these are lost. Raises AdapterFault."""
-        lost = checked_lost(event.lost, event.where)
+    def extended(self, answer: object, where: str, now_s: float) -> Sequence[Token]:
+        """The call has returned `answer`: the tokens whose lease is lost. Raises AdapterFault."""
+        lost = checked_lost(answer, where)
         for token in self._out:
             if token in self._due_s:
                 self._due_s[token] = now_s + self._lease_s / 2
@@ -75,7 +74,7 @@ class Leases:
         return lost
 
     def failed(self, wait_s: float, now_s: float) -> None:
-        """The call has raised: it is made again."""
+        """The call has raised: it is made again after `wait_s`."""
         for token in self._out:
             if token in self._due_s:
                 self._due_s[token] = now_s + wait_s

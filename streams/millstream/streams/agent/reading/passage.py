@@ -1,64 +1,46 @@
-"""Events of streams that came from another queue, whose number was changed.
+"""Events of streams that came from another queue, as the number of queues was changed.
 
-Owns: `Crossing`: may they be delivered yet? Not: what is kept of them meanwhile (`subscribers`),
-when a former queue is done (`ownership.layout`).
+Owns: `Crossing`: may they be delivered yet? Not: keeping them until then (`subscribers`), when a
+former queue is done (`ownership.layout`).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
+from millstream.streams.agent.audience.stream_entry import StreamEntry
 from millstream.streams.contracts.identity import QueueId, StreamId
+from millstream.streams.ownership.layout import Layout
 
-__all__ = ["Crossing", "Passage"]
-
-
-class Passage(Protocol):
-    """May events of a stream that came from another queue be delivered here?"""
-
-    @property
-    def era(self) -> int:
-        """Messages of later eras may be of streams that have come; ask `opened`."""
-        ...
-
-    @property
-    def is_settled(self) -> bool:
-        """Nothing has come whose former queue is not done."""
-        ...
-
-    def is_open(self, stream: StreamId, queue: QueueId, era: int, /) -> bool: ...
-    async def opened(self, stream: StreamId, queue: QueueId, era: int, /) -> None: ...
-
-
-class Moved(Protocol):
-    """A stream, of which events may have come too early."""
-
-    moved_era: int  # of these; -1: none have
+__all__ = ["Crossing"]
 
 
 class Crossing:
-    """What comes to one queue.
+    """The streams that came to one queue.
 
-    Attributes: `era`: of the newest message that was looked at.
+    Args:
+        layout: says when a former queue is done; None: the number of queues cannot change.
+
+    Attributes:
+        era: of the newest message that was looked at.
     """
 
-    def __init__(self, queue: QueueId, passage: Passage | None) -> None:
+    def __init__(self, queue: QueueId, layout: Layout | None) -> None:
         self._queue = queue
-        self._passage = passage
-        self.era: float = math.inf if passage is None else -1
+        self._layout = layout
+        self.era: float = math.inf if layout is None else -1
 
     def is_early(self, stream: StreamId, era: int) -> bool:
         """May events of that era come before those in the stream's former queue?"""
-        passage = self._passage
-        if passage is None or (passage.is_settled and era <= passage.era):
+        layout = self._layout
+        if layout is None or (layout.is_settled and era <= layout.era):
             return False
-        return not passage.is_open(stream, self._queue, era)
+        return not layout.is_open(stream, self._queue, era)
 
-    async def opened(self, stream: StreamId, moved: Moved) -> None:
+    async def opened(self, stream: StreamId, entry: StreamEntry) -> None:
         """Return when the stream's former queue is done."""
-        while moved.moved_era >= 0 and self._passage is not None:
-            era = moved.moved_era
-            await self._passage.opened(stream, self._queue, era)
-            if moved.moved_era == era:
-                moved.moved_era = -1
+        while entry.moved_era >= 0 and self._layout is not None:
+            era = entry.moved_era
+            await self._layout.opened(stream, self._queue, era)
+            if entry.moved_era == era:
+                entry.moved_era = -1

@@ -1,25 +1,26 @@
 """Reading one queue: when to open a receiver, to read, to acknowledge, and to take another one.
 
-Owns: the position of reading, what was read and has no room yet, the time limits of reads, the
-replacement of receivers. Not: the calls (`receiving`), what is acknowledged or given back when
-(`settling`), what becomes of a message (`subscribers`, `dispatch`). Pure: `step(event, now_s) ->
-actions`.
+Owns: the position of reading, the messages that were read and have no room yet, the time limits of
+starts and reads, the replacement of receivers, how often reading stopped for a full cache. Not: the
+calls (`receiving`), which messages are acknowledged or given back when (`settling`), delivering
+them (`subscribers`, `dispatch`). Pure: each call returns the actions to take, in order.
 Invariants:
 - one receiver is in use at a time; of it one read, and one other call, are out;
 - a receiver whose call failed (other than an acknowledgement) or was late is closed, and what it
-  says after that is ignored; the next one begins behind what was read last;
+  says after that is ignored; the next one begins behind the message that was read last;
 - where tokens tell, no message is appended twice; a message is appended in the order of reading;
-- while paused nothing is read; what a read brings that was out waits here, unseen, or goes back to
-  a queue that has no order.
+- while paused nothing is read; the messages of a read that was out wait here, unseen, or go back
+  to a queue that has no order.
 
-    starting ──Opened──▶ reading ◀──room──▶ full       any ──Hold──▶ paused ──GoOn──▶ any
-    reading, full ──Failed, late──▶ starting (next receiver)        any ──Overtaken──▶ fenced
+    starting ──opened──▶ reading ◀──room──▶ full       any ──hold──▶ paused ──go_on──▶ any
+    reading, full ──failed, late──▶ starting (next receiver)        any ──overtaken──▶ fenced
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from enum import Enum
 from typing import Any
 
 from millstream.runtime.extending import Backoff
@@ -35,65 +36,62 @@ from millstream.streams.contracts.token import Token
 
 from .relief import Relief
 from .settling import Settling
-from .stages import Stage
 from .steps import (
-    Ack,
-    Acked,
     Action,
     Bound,
-    Bounded,
-    Closed,
     Discard,
-    Event,
-    Extended,
-    Failed,
     Fence,
     Forget,
     Gap,
-    Gone,
-    GoOn,
-    Got,
-    Hold,
     Offer,
     Open,
-    Opened,
-    Overtaken,
-    Progressed,
     Read,
     ReaderState,
-    Release,
-    Released,
     Return,
-    Returned,
     Say,
-    Tick,
 )
-from .stops import Stops
 
 __all__ = ["ReaderCore"]
 
 CLOCKS_APART_S = 60.0  # wall clocks of silos and queue servers differ by less
 
 
+class Stage(Enum):
+    """The stage of the receiver."""
+
+    NONE = "none"
+    OPENING = "opening"
+    OPEN = "open"
+    CLOSING = "closing"
+    FENCED = "fenced"  # there is no other one
+
+
 class ReaderCore:
     """The state of reading one queue in one epoch.
 
+    What a receiver says carries its `serial`; nothing is heard of a receiver that is not in use.
+
     Args:
-        where: names provider and queue in what is said.
-        after: everything up to here was read, and is done or listed, by former owners.
-        may_repeat: what is read may have been delivered by a former owner.
+        where: names provider and queue in messages.
+        after: up to here everything was read, and is done or listed, by former owners.
+        may_repeat: messages that are read may have been delivered by a former owner.
         asks_bounds: no former owner can deliver messages that are stored after the receiver has
             started, and the adapter says which message was stored last.
         wall_s: when the queue was acquired, by the wall clock.
+
+    Attributes:
+        position: the last message that was read.
+        repeats_to: the last message that a former owner can have delivered; None: not known.
+        found_nothing_s: when the last read began, if it has found nothing.
+        stop_count: how often reading stopped for a full cache, with the stop that lasts.
     """
 
     __slots__ = (
-        "_acks",
         "_asks_bounds",
-        "_behind",
         "_cache",
         "_empty_reads",
         "_failures",
+        "_full_since_s",
         "_gap_first",
         "_given",
         "_has_wakeup",
@@ -106,26 +104,25 @@ class ReaderCore:
         "_polls",
         "_read_at_s",
         "_read_begun_s",
-        "_read_until_s",
         "_read_wait_s",
         "_relief",
         "_repeats_waiting",
         "_retries",
         "_serial",
-        "_settling",
         "_stage",
-        "_start_until_s",
+        "_stopped_s",
+        "_until_s",
         "_waiting",
         "_where",
         "_young_s",
         "first_read",
         "found_nothing_s",
-        "is_fenced",
         "may_repeat",
         "position",
         "read_count",
         "repeats_to",
-        "stops",
+        "settling",
+        "stop_count",
     )
 
     def __init__(
@@ -150,10 +147,7 @@ class ReaderCore:
         self._read_wait_s = options.read_wait_s if self._has_wakeup else 0.0
         self._retries = Backoff(options.read_retry_s, 2, options.read_retry_ceiling_s)
         self._polls = Backoff(options.poll_first_s, 2, options.poll_ceiling_s)
-        self._settling = settling = Settling(
-            cache, behind, options, capabilities, self._retries, now_s
-        )
-        self._acks = settling.acks
+        self.settling = Settling(cache, behind, options, capabilities, self._retries, now_s)
         self._given: Token | None = None  # the last that the present receiver has returned
         self._out: list[Action] = []
         self._waiting: list[QueueMessage] = []  # read, and not in the cache
@@ -161,12 +155,11 @@ class ReaderCore:
         self._serial = 0
         self._open_at_s = -math.inf  # no receiver is made before
         self._read_at_s = -math.inf  # no read is begun before
-        self._start_until_s = math.inf
-        self._read_until_s = math.inf  # finite while a read is out
+        self._until_s = math.inf  # the start or read that is out is late then
         self._relief = Relief(cache) if behind.is_used else None
         self._failures = 0  # in a row
         self.first_read: Token | None = None
-        self.found_nothing_s = -math.inf  # when the last read began, if it has found nothing
+        self.found_nothing_s = -math.inf
         self._empty_reads = 0
         self._read_begun_s: float
         self._now_s: float
@@ -174,18 +167,19 @@ class ReaderCore:
         self._is_paused = False
         self._young_s = wall_s + CLOCKS_APART_S
         self._repeats_waiting = 0
-        self.position = after  # the last message that was read
+        self.position = after
         self.may_repeat = may_repeat
         self._asks_bounds = asks_bounds and may_repeat
-        self.repeats_to: Token | None = None  # the last that a former owner can have delivered
-        self.is_fenced = False
+        self.repeats_to: Token | None = None
         self.read_count = 0
-        self.stops = Stops()
+        self.stop_count = 0
+        self._full_since_s = math.inf  # finite while a full cache stops reading
+        self._stopped_s = 0.0  # by the stops that are over
 
     @property
     def state(self) -> ReaderState:
-        """Where the reader stands."""
-        if self.is_fenced:
+        """The state of the reading."""
+        if self._stage is Stage.FENCED:
             return ReaderState.FENCED
         if self._is_paused:
             return ReaderState.PAUSED
@@ -205,118 +199,90 @@ class ReaderCore:
 
     @property
     def acked_upto(self) -> Token | None:
-        """The provider knows that this is done."""
-        return self._settling.acked_upto
+        """The provider knows that messages up to this one are done."""
+        return self.settling.acked_upto
 
     @property
     def has_repeats(self) -> bool:
         """May something that is not in the cache have been delivered by a former owner?"""
         return self.may_repeat or self._repeats_waiting > 0
 
-    def last(self) -> tuple[Ack | None, Sequence[Release]]:
-        """What is to be settled at the end; what is out now is in it."""
-        return self._settling.last()
-
     def rests(self, now_s: float) -> bool:
-        """Would `Progressed` change nothing? Then `wake_s` is soon enough for what it tells.
+        """Would `tick` do nothing now? Then `wake_s` is soon enough for it.
 
-        A read is out, nothing waits for room, and no acknowledgement is due for a while.
+        A start or a read is out, nothing waits for room, and no acknowledgement is due for a while.
         """
-        cache, acks = self._cache, self._acks
+        cache, settling = self._cache, self.settling
         return (
-            self._read_until_s < math.inf
+            self._until_s < math.inf
             and not self._waiting
-            and now_s < self._read_until_s
-            and now_s < self._settling.until_s
-            and now_s < acks.next_s
-            and cache.next_index + cache.moved - acks.left < self._options.flow.ack_every_events
+            and now_s < self._until_s
+            and now_s < settling.until_s
+            and now_s < settling.next_ack_s
+            and cache.next_index + cache.moved - settling.acked_count
+            < self._options.flow.ack_every_events
         )
-
-    def step(self, event: Event, now_s: float) -> Sequence[Action]:
-        """Apply an event; returns what to do, in order. What comes after the end is ignored."""
-        if self.is_fenced:
-            return ()
-        self._now_s = now_s
-        out = self._out = []
-        match event:
-            case Progressed() | Tick():
-                pass
-            case Got():
-                self._got(event, now_s)
-            case Bounded():
-                self._bounded(event.last)
-            case Acked() | Extended() | Released():
-                self._settled(event, now_s)
-            case Returned():
-                self._returned(event, now_s)
-            case Opened() | Gone():
-                self._opened(event)
-            case Failed():
-                self._failed(event, now_s)
-            case Closed():
-                self._closed(event)
-            case Overtaken():
-                self._overtaken(event)
-            case Hold() | GoOn():
-                self._held(is_paused=isinstance(event, Hold))
-        if not self.is_fenced:
-            self._ask(now_s)
-        return out
 
     # -- what the receiver says
 
-    def _opened(self, event: Opened | Gone) -> None:
-        if event.serial != self._serial or self._stage is not Stage.OPENING:
-            return
-        self._stage, self._start_until_s, self._given = Stage.OPEN, math.inf, None
-        if isinstance(event, Gone) and (event.first is None or event.first != self._gap_first):
-            self._gap_first = event.first
-            self._out.append(Gap(self.position, event.first))
-        if self._asks_bounds and self.may_repeat and self.repeats_to is None:
-            self._out.append(Bound())
+    def opened(self, serial: int, now_s: float) -> Sequence[Action]:
+        """`start` has returned."""
+        if serial == self._serial and self._stage is Stage.OPENING:
+            self._stage, self._until_s, self._given = Stage.OPEN, math.inf, None
+            if self._asks_bounds and self.may_repeat and self.repeats_to is None:
+                self._out.append(Bound())
+        return self.tick(now_s)
 
-    def _bounded(self, last: Token | None) -> None:
-        """Messages above `last` were stored after every former owner had stopped."""
+    def gone(self, serial: int, first: Token | None, now_s: float) -> Sequence[Action]:
+        """`start` has raised CursorTooOld: the receiver stands at `first`."""
+        is_new = first is None or first != self._gap_first
+        if serial == self._serial and self._stage is Stage.OPENING and is_new:
+            self._gap_first = first
+            self._out.append(Gap(self.position, first))
+        return self.opened(serial, now_s)
+
+    def bounded(self, last: Token | None, now_s: float) -> Sequence[Action]:
+        """The last message that was stored; None: the queue was empty.
+
+        Messages above it were stored after every former owner had stopped.
+        """
         if self.repeats_to is None:
             self.repeats_to = last or BEGINNING
             self.may_repeat = self.may_repeat and not self._is_past_repeats(self.position)
+        return self.tick(now_s)
 
     def _is_past_repeats(self, token: Token | None) -> bool:
         """Has reading come to the last message that a former owner can have delivered?"""
         return self.repeats_to is not None and (token or BEGINNING) >= self.repeats_to
 
-    def hold_acks(self, *, is_held: bool) -> None:
-        """Acknowledge nothing, until the queue's record says what was found to be gone."""
-        self._settling.waits = is_held
-
-    def _got(self, event: Got, now_s: float) -> None:
-        if event.serial != self._serial or self._stage is not Stage.OPEN:
-            return  # it was let go of: the next one reads this again
-        self._read_until_s = math.inf
+    def got(self, serial: int, answer: Any, where: str, now_s: float) -> Sequence[Action]:
+        """`read` has returned `answer`, which is not checked; `where` names adapter and method."""
+        if serial != self._serial or self._stage is not Stage.OPEN:
+            return ()  # the next receiver reads these messages again
+        self._until_s = math.inf
         try:
             messages = checked_messages(
-                event.answer, self.position, self._is_log, event.where, given=self._given
+                answer, self.position, self._is_log, where, given=self._given
             )
         except AdapterFault as fault:
             self._replace(str(fault), now_s)
-            return
+            return self.tick(now_s)
         self._failures = 0
-        answer: Any = event.answer
         if answer:
             self._given = answer[-1].token
-        if self.may_repeat and (messages or not event.answer):
+        if self.may_repeat and (messages or not answer):
             self._mark_repeats(messages)  # an answer that is all known says nothing of the backlog
-        if self._settling.leases is not None:
-            self._settling.leases.taken(messages, now_s)
+        if self.settling.leases is not None:
+            self.settling.leases.taken(messages, now_s)
         self._waiting.extend(messages)
+        self.found_nothing_s = -math.inf if answer else self._read_begun_s
         if messages:
             self.position = messages[-1].token
             self.first_read = self.first_read or messages[0].token
-        self.found_nothing_s = -math.inf if event.answer else self._read_begun_s
-        if messages:
             self._empty_reads = 0
         else:
             self._plan_read(now_s)
+        return self.tick(now_s)
 
     def _plan_read(self, now_s: float) -> None:
         """When to read after a read that found nothing: less and less, unless it has waited."""
@@ -328,7 +294,7 @@ class ReaderCore:
         self._read_at_s = now_s + self._polls.whole_s(self._empty_reads)
 
     def _mark_repeats(self, messages: Sequence[QueueMessage]) -> None:
-        """After an unclean hand-over, what was stored before it may be known to its handlers.
+        """After an unclean hand-over, handlers may know messages that were stored before it.
 
         That is the backlog: up to the message that was stored last when reading began, if that is
         known; else up to the first read that finds nothing, or a message that is younger than the
@@ -341,116 +307,126 @@ class ReaderCore:
             self._repeats_waiting += sum(one.token <= self.repeats_to for one in messages)
             self.may_repeat = bool(messages) and not self._is_past_repeats(messages[-1].token)
 
-    def _settled(self, event: Acked | Extended | Released, now_s: float) -> None:
-        """A call of those has returned. Leases that are lost: what waits here is dropped."""
-        if event.serial != self._serial or self._stage is not Stage.OPEN:
-            return
-        match event:
-            case Acked():
-                self._settling.acked(now_s)
-            case Released():
-                self._settling.released()
-            case Extended():
-                try:
-                    lost = self._settling.extended(event, now_s)
-                except AdapterFault as fault:
-                    self._replace(str(fault), now_s)
-                else:
-                    self._waiting = [m for m in self._waiting if m.token not in lost]
+    def settled(self, serial: int, answer: object, where: str, now_s: float) -> Sequence[Action]:
+        """`ack`, `extend` or `release` has returned `answer`; `where` names adapter and method."""
+        if serial == self._serial and self._stage is Stage.OPEN:
+            try:
+                lost = self.settling.settled(answer, where, now_s)
+            except AdapterFault as fault:
+                self._replace(str(fault), now_s)
+            else:
+                if lost:
+                    self._waiting = [one for one in self._waiting if one.token not in lost]
+        return self.tick(now_s)
 
-    def _returned(self, event: Returned, now_s: float) -> None:
-        """Somebody let go of messages: they go back to the queue."""
-        if self._stage is not Stage.OPEN:
-            return  # the receiver that had them has given them back
-        self._settling.give_back(event.tokens, event.delay_s, has_run=event.has_run)
-        if self._settling.is_stuck:
-            self._replace(f"{self._where}: release takes nothing back", now_s)
+    def failed(self, serial: int, method: str, text: str, now_s: float) -> Sequence[Action]:
+        """A call has raised; `method` is its name, `text` says where, and what it raised."""
+        if serial == self._serial and self._stage in (Stage.OPENING, Stage.OPEN):
+            if method in ("start", "read"):
+                self._replace(text, now_s)
+            else:
+                self._out.append(Say(f"{text}; {self.settling.failed(now_s)}"))
+        return self.tick(now_s)
 
-    def _held(self, *, is_paused: bool) -> None:
-        self._is_paused = is_paused
-        self.stops.at(self._now_s, is_full=False)
-        if is_paused and self._settling.gives_back:
+    def closed(self, serial: int, now_s: float) -> Sequence[Action]:
+        """The receiver is closed, or left behind."""
+        if serial == self._serial and self._stage is Stage.CLOSING:
+            self._stage = Stage.NONE
+        return self.tick(now_s)
+
+    def overtaken(self, text: str, now_s: float) -> Sequence[Action]:
+        """A call has raised QueueFenced."""
+        if self._stage is Stage.FENCED:
+            return ()
+        self._end_receiver(Stage.FENCED, now_s)
+        self._waiting.clear()
+        return (Fence(text),)
+
+    # -- what the agent says
+
+    def returned(
+        self, tokens: Sequence[Token], delay_s: float, has_run: bool, now_s: float
+    ) -> Sequence[Action]:
+        """These messages go back to the queue: nobody here has them, and they are not done.
+
+        `delay_s`: they are not to be given out before. `has_run`: a handler has tried them.
+        """
+        if self._stage is Stage.OPEN:  # else the receiver that had them has given them back
+            self.settling.give_back(tokens, delay_s, has_run=has_run)
+            if self.settling.is_stuck:
+                self._replace(f"{self._where}: release takes nothing back", now_s)
+        return self.tick(now_s)
+
+    def hold(self, now_s: float) -> Sequence[Action]:
+        """Read no more."""
+        self._is_paused = True
+        self._end_stop(now_s)
+        if self.settling.gives_back and self._stage is not Stage.FENCED:
             self._out.append(Return())
+        return self.tick(now_s)
 
-    def _failed(self, event: Failed, now_s: float) -> None:
-        if event.serial != self._serial or self._stage not in (Stage.OPENING, Stage.OPEN):
-            return
-        if event.method in ("start", "read"):
-            self._replace(event.text, now_s)
-        else:
-            said = self._settling.failed(event.method, now_s)
-            self._out.append(Say(f"{event.text}; {said}"))
+    def go_on(self, now_s: float) -> Sequence[Action]:
+        """Undo a hold."""
+        self._is_paused = False
+        return self.tick(now_s)
+
+    def tick(self, now_s: float) -> Sequence[Action]:
+        """Ask for all that is due: the time of `wake_s` may have come, or a message may be done."""
+        self._now_s = now_s
+        settling, is_open = self.settling, self._stage is Stage.OPEN
+        if is_open and self._waiting:
+            self._take()
+        if now_s >= self._until_s or now_s >= settling.until_s:
+            self._leave_behind(now_s)
+        elif is_open:
+            if self._until_s == math.inf and not self._is_paused and now_s >= self._read_at_s:
+                self._ask_read(now_s)
+            self._out += settling.ask(now_s)
+            if self._relief is not None:
+                is_reading = self._is_paused or self._until_s < math.inf
+                if not is_reading or self._relief.is_on:
+                    self._out += self._relief.ask(now_s, is_reading, bool(self._waiting))
+        elif self._stage is Stage.NONE and not self._is_paused and now_s >= self._open_at_s:
+            self._serial += 1
+            self._stage = Stage.OPENING
+            self._until_s = now_s + self._options.start_limit_s
+            self._out.append(Open(self._serial, self.position if self._is_log else None))
+        out, self._out = self._out, []
+        return out
+
+    # -- the end of a receiver
+
+    def _leave_behind(self, now_s: float) -> None:
+        """A call is out for too long."""
+        method, limit_s = self.settling.method, self._options.call_limit_s
+        if now_s >= self._until_s and self._stage is Stage.OPENING:
+            method, limit_s = "start", self._options.start_limit_s
+        elif now_s >= self._until_s:
+            method, limit_s = "read", self._read_wait_s + self._options.read_limit_s
+        text = f"{method} gave no answer for {limit_s:g} s, and is left behind"
+        self._replace(f"{self._where}: {text}", now_s)
 
     def _replace(self, why: str, now_s: float) -> None:
         """The receiver cannot be trusted any further: the next one reads on."""
         self._failures += 1
-        self.stops.at(now_s, is_full=False)
         wait_s = self._retries.whole_s(self._failures)
         self._open_at_s = now_s + wait_s
-        self._stage = Stage.CLOSING
-        self._start_until_s = self._read_until_s = math.inf
-        self._settling.let_go()
+        self._end_receiver(Stage.CLOSING, now_s)
         self._out += [Say(f"{why}; another receiver is made in {wait_s:g} s"), Discard()]
         if not self._is_log:  # the next one gives it again, and nothing would tell that it is known
             self._waiting.clear()
             self._repeats_waiting = 0
             self._out.append(Forget())
 
-    def _closed(self, event: Closed) -> None:
-        if event.serial == self._serial and self._stage is Stage.CLOSING:
-            self._stage = Stage.NONE
+    def _end_receiver(self, stage: Stage, now_s: float) -> None:
+        self._stage, self._until_s = stage, math.inf
+        self.settling.let_go()
+        self._end_stop(now_s)
 
-    def _overtaken(self, event: Overtaken) -> None:
-        self.is_fenced = True
-        self.stops.at(self._now_s, is_full=False)
-        self._waiting.clear()
-        self._out.append(Fence(event.text))
-
-    # -- what is asked for
-
-    def _ask(self, now_s: float) -> None:
-        if self._stage is Stage.OPEN:
-            settling = self._settling
-            if self._waiting:
-                self._take()
-            if (now_s >= self._read_until_s or now_s >= settling.until_s) and self._is_late(now_s):
-                return
-            if self._read_until_s == math.inf and not self._is_paused and now_s >= self._read_at_s:
-                self._ask_read(now_s)
-            if not settling.is_quiet(now_s):
-                self._out += settling.ask(now_s)
-            if self._relief is not None:
-                is_reading = self._is_paused or self._read_until_s < math.inf
-                if not is_reading or self._relief.is_on:
-                    self._out += self._relief.ask(now_s, is_reading, bool(self._waiting))
-        elif self._stage is Stage.NONE:
-            self._ask_open(now_s)
-        elif now_s >= self._start_until_s:
-            self._replace(self._no_answer("start", self._options.start_limit_s), now_s)
-
-    def _is_late(self, now_s: float) -> bool:
-        """Is a call out for too long? Then it is left behind, with its receiver."""
-        options = self._options
-        if now_s >= self._read_until_s:
-            limit_s = self._read_wait_s + options.read_limit_s
-            self._replace(self._no_answer("read", limit_s), now_s)
-        elif now_s >= self._settling.until_s:
-            self._replace(self._no_answer(self._settling.method, options.call_limit_s), now_s)
-        return self._stage is not Stage.OPEN
-
-    def _no_answer(self, method: str, limit_s: float) -> str:
-        return f"{self._where}: {method} gave no answer for {limit_s:g} s, and is left behind"
-
-    def _ask_open(self, now_s: float) -> None:
-        if self._is_paused or now_s < self._open_at_s:
-            return
-        self._serial += 1
-        self._stage = Stage.OPENING
-        self._start_until_s = now_s + self._options.start_limit_s
-        self._out.append(Open(self._serial, self.position if self._is_log else None))
+    # -- the cache
 
     def _take(self) -> None:
-        """Append what waits, as far as there is room."""
+        """Append the messages that wait, as far as there is room."""
         waiting, cache = self._waiting, self._cache
         if self._is_paused:
             self._give_back_waiting()
@@ -475,10 +451,10 @@ class ReaderCore:
                 self._out += self._relief.taken(taken)  # not for what is here alone
 
     def _give_back_waiting(self) -> None:
-        """Nobody has seen it, and the next owner need not wait for it."""
-        if self._settling.gives_back:
+        """Nobody has seen these messages, and the next owner need not wait for them."""
+        if self.settling.gives_back:
             tokens = [message.token for message in self._waiting]
-            self._settling.give_back(tokens, 0.0, has_run=False)
+            self.settling.give_back(tokens, 0.0, has_run=False)
             self._waiting.clear()
             self._repeats_waiting = 0
 
@@ -491,23 +467,34 @@ class ReaderCore:
         return min(events, flow.read_events_max), min(size_bytes, flow.read_bytes_max)
 
     def _ask_read(self, now_s: float) -> None:
+        """Read, or note that a full cache stops reading."""
         grant = None if self._waiting else self._grant()
-        if (grant is None) is not self.stops.is_stopped:
-            self.stops.at(now_s, is_full=grant is None)
         if grant is not None:
             self._read_begun_s = now_s
-            self._read_until_s = now_s + self._read_wait_s + self._options.read_limit_s
+            self._until_s = now_s + self._read_wait_s + self._options.read_limit_s
             self._out.append(Read(*grant, self._read_wait_s))
+            if self._full_since_s < math.inf:
+                self._end_stop(now_s)
+        elif self._full_since_s == math.inf:
+            self._full_since_s = now_s
+            self.stop_count += 1
+
+    def _end_stop(self, now_s: float) -> None:
+        self._stopped_s, self._full_since_s = self.stopped_s(now_s), math.inf
+
+    def stopped_s(self, now_s: float) -> float:
+        """For how long a full cache has stopped reading, all stops together."""
+        return self._stopped_s + max(0.0, now_s - self._full_since_s)
 
     # -- time
 
     def waits_for(self, now_s: float) -> str:
-        """What reading waits for, in words; empty: nothing that is known."""
+        """The reason why reading does not go on, in words; empty: none is known."""
         if self.state is ReaderState.PAUSED:
             return "the queue is being handed over"
         if self._stage is not Stage.OPEN:
             return f"the receiver is {self._stage.value}"
-        if self._read_until_s < math.inf:
+        if self._until_s < math.inf:
             return f"a read is out since {now_s - self._read_begun_s:.1f} s"
         if self._waiting or not self._grant():
             return "there is no room in the cache"
@@ -516,28 +503,24 @@ class ReaderCore:
         return ""
 
     def wake_s(self) -> float:
-        """When the next `Tick` is wanted; infinite: only an event goes on."""
-        if self.is_fenced or self._stage is Stage.CLOSING:
-            return math.inf
+        """When `tick` is to be called; infinite: not before another call."""
         if self._stage is Stage.NONE:
             return math.inf if self._is_paused else self._open_at_s
-        if self._stage is Stage.OPENING:
-            return self._start_until_s
+        if self._stage is not Stage.OPEN:
+            return self._until_s
         relieve_s = math.inf if self._relief is None else self._relief.at_s
-        wake_s = min(self._read_until_s, self._settling.wake_s(self._now_s), relieve_s)
-        return wake_s if self._read_until_s < math.inf else min(wake_s, self._next_read_s())
-
-    def _next_read_s(self) -> float:
-        if self._is_paused or self._waiting or self._read_at_s == -math.inf:
-            return math.inf
-        return self._read_at_s if self._grant() else math.inf
+        wake_s = min(self._until_s, self.settling.wake_s(self._now_s), relieve_s)
+        is_idle = self._until_s == math.inf and not self._is_paused and not self._waiting
+        if is_idle and self._read_at_s > -math.inf and self._grant():
+            return min(wake_s, self._read_at_s)
+        return wake_s
 
     def check(self) -> None:
         """Assert the invariants."""
         is_open = self._stage is Stage.OPEN
-        assert is_open or self._read_until_s == self._settling.until_s == math.inf
-        assert (self._stage is Stage.OPENING) == (self._start_until_s < math.inf)
-        self._settling.check()
+        assert is_open or self.settling.until_s == math.inf
+        assert is_open or (self._stage is Stage.OPENING) == (self._until_s < math.inf)
+        self.settling.check()
         assert 0 <= self._repeats_waiting <= len(self._waiting)
         tokens = [message.token for message in self._waiting]
         assert not self._is_log or tokens == sorted(set(tokens))

@@ -1,6 +1,6 @@
-"""What the reader is told, and what it says is to be done.
+"""The states of a reader, and the actions that it asks for.
 
-Owns: the states, events and actions of `ReaderCore`. Invariant: they are values.
+Owns: the values that `ReaderCore` returns. Invariant: they are immutable.
 """
 
 from __future__ import annotations
@@ -16,42 +16,26 @@ from millstream.streams.contracts.token import Token
 
 __all__ = [
     "Ack",
-    "Acked",
     "Action",
     "Bound",
-    "Bounded",
-    "Closed",
     "Discard",
-    "Event",
     "Extend",
-    "Extended",
-    "Failed",
     "Fence",
     "Forget",
     "Gap",
-    "GoOn",
-    "Gone",
-    "Got",
-    "Hold",
     "Offer",
     "Open",
-    "Opened",
-    "Overtaken",
-    "Progressed",
     "Read",
     "ReaderState",
     "Release",
-    "Released",
     "Relieve",
     "Return",
-    "Returned",
     "Say",
-    "Tick",
 ]
 
 
 class ReaderState(Enum):
-    """Where a reader stands."""
+    """The state of the reading of a queue."""
 
     STARTING = "starting"  # no receiver is open
     READING = "reading"
@@ -60,138 +44,19 @@ class ReaderState(Enum):
     FENCED = "fenced"  # another silo owns the queue; the end
 
 
-# Events. `serial` is that of the receiver that speaks.
-
-
-class Opened(msgspec.Struct, frozen=True):
-    """`start` has returned."""
-
-    serial: int
-
-
-class Gone(msgspec.Struct, frozen=True):
-    """`start` has raised CursorTooOld: the receiver stands at `first`."""
-
-    serial: int
-    first: Token | None
-
-
-class Bounded(msgspec.Struct, frozen=True):
-    """The answer to `Bound`: the last message that was stored; None: the queue was empty."""
-
-    last: Token | None
-
-
-class Got(msgspec.Struct, frozen=True):
-    """`read` has returned this, whatever it is; `where` names adapter and method."""
-
-    serial: int
-    answer: object
-    where: str
-
-
-class Acked(msgspec.Struct, frozen=True):
-    """`ack` has returned."""
-
-    serial: int
-
-
-class Extended(msgspec.Struct, frozen=True):
-    """`extend` has returned this; `where` names adapter and method."""
-
-    serial: int
-    lost: object
-    where: str
-
-
-class Released(msgspec.Struct, frozen=True):
-    """`release` has returned."""
-
-    serial: int
-
-
-class Returned(msgspec.Struct, frozen=True):
-    """Nobody here has these any more, and they are not done: they go back to the queue.
-
-    `has_run`: a handler has tried them. `delay_s`: they are not to be given out before.
-    """
-
-    tokens: Sequence[Token]
-    delay_s: float = 0.0
-    has_run: bool = False
-
-
-class Failed(msgspec.Struct, frozen=True):
-    """A call has raised; `method` is its name, `text` says where and what."""
-
-    serial: int
-    method: str
-    text: str
-
-
-class Closed(msgspec.Struct, frozen=True):
-    """The receiver is closed, or left behind."""
-
-    serial: int
-
-
-class Overtaken(msgspec.Struct, frozen=True):
-    """A call has raised QueueFenced."""
-
-    text: str
-
-
-class Hold(msgspec.Struct, frozen=True):
-    """Read no more."""
-
-
-class GoOn(msgspec.Struct, frozen=True):
-    """Undo a hold."""
-
-
-class Progressed(msgspec.Struct, frozen=True):
-    """There may be room in the cache, and something to acknowledge."""
-
-
-class Tick(msgspec.Struct, frozen=True):
-    """The time of `wake_s` may have come."""
-
-
-Event = (
-    Progressed
-    | Bounded
-    | Got
-    | Acked
-    | Extended
-    | Released
-    | Returned
-    | Tick
-    | Opened
-    | Gone
-    | Failed
-    | Closed
-    | Overtaken
-    | Hold
-    | GoOn
-)
-
-
-# Actions.
-
-
 class Open(msgspec.Struct, frozen=True):
-    """Make a receiver, start it behind `after`; answer with Opened, Gone or Failed."""
+    """Make a receiver and start it behind `after`; tell `opened`, `gone` or `failed`."""
 
     serial: int
     after: Token | None
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """Ask which message was stored last; answer with Bounded, or not at all."""
+    """Ask which message was stored last; tell `bounded`, or nothing if there is no answer."""
 
 
 class Read(msgspec.Struct, frozen=True):
-    """Read; answer with Got or Failed."""
+    """Read; tell `got` or `failed`."""
 
     events: int
     size_bytes: int
@@ -199,21 +64,21 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """Acknowledge; answer with Acked or Failed."""
+    """Acknowledge; tell `settled` or `failed`."""
 
     upto: Token | None
     also: Sequence[Token] = ()
 
 
 class Extend(msgspec.Struct, frozen=True):
-    """Hold these messages for longer; answer with Extended or Failed."""
+    """Extend the leases of these messages; tell `settled` or `failed`."""
 
     tokens: Sequence[Token]
     lease_s: float
 
 
 class Release(msgspec.Struct, frozen=True):
-    """Give these messages back to the queue; answer with Released or Failed."""
+    """Give these messages back to the queue; tell `settled` or `failed`."""
 
     tokens: Sequence[Token]
     delay_s: float
@@ -221,37 +86,37 @@ class Release(msgspec.Struct, frozen=True):
 
 
 class Return(msgspec.Struct, frozen=True):
-    """Let go of what is not under way; say Returned of it."""
+    """Let go of the messages that are not under way; tell `returned` with them."""
 
 
 class Discard(msgspec.Struct, frozen=True):
-    """Close the receiver, end what is out to it; answer with Closed, at last after a time limit."""
+    """Close the receiver and end its calls; tell `closed`, at the latest after a time limit."""
 
 
 class Forget(msgspec.Struct, frozen=True):
-    """Drop what is not under way, and acknowledge nothing of what is: it is given again."""
+    """Drop all messages and acknowledge none of them: the next receiver gives them again."""
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """These were appended to the cache: give them to the subscriptions of their streams."""
+    """Give these messages, now in the cache, to the subscriptions of their streams."""
 
     slots: Sequence[Slot]
 
 
 class Relieve(msgspec.Struct, frozen=True):
-    """The cache has too much of this stream, or is held up by it: its slowest falls behind."""
+    """Let the slowest subscriptions of this stream fall behind: it crowds or blocks the cache."""
 
     stream: StreamId
 
 
 class Say(msgspec.Struct, frozen=True):
-    """The adapter is at fault: count it, and say it."""
+    """Count and log a fault of the adapter."""
 
     text: str
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """What was stored between `after` and `first` cannot be read any more."""
+    """The messages that were stored between `after` and `first` cannot be read any more."""
 
     after: Token | None
     first: Token | None
