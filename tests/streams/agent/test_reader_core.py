@@ -229,10 +229,10 @@ def test_an_acknowledgement_that_failed_is_sent_again_by_the_same_receiver() -> 
 def test_a_pause_keeps_what_a_read_brings_and_shows_it_to_nobody() -> None:
     desk = Desk()
     desk.opened()
-    assert desk.step(desk.core.hold) == [] and desk.state() == "paused"
+    assert desk.step(desk.core.hold, True) == [] and desk.state() == "paused"
     assert desk.got(message(1), message(2)) == []
     assert desk.cache.events == 0
-    desk.step(desk.core.go_on)
+    desk.step(desk.core.hold, False)
     desk.got(message(3))
     assert desk.offered == [1, 2, 3]
 
@@ -240,8 +240,8 @@ def test_a_pause_keeps_what_a_read_brings_and_shows_it_to_nobody() -> None:
 def test_a_pause_that_is_called_off_does_not_read_twice() -> None:
     desk = Desk()
     desk.opened()
-    desk.step(desk.core.hold)
-    assert desk.step(desk.core.go_on) == []  # the read is still out
+    desk.step(desk.core.hold, True)
+    assert desk.step(desk.core.hold, False) == []  # the read is still out
 
 
 def test_what_has_no_room_waits_and_nothing_more_is_read() -> None:
@@ -347,12 +347,12 @@ def test_what_waits_for_room_is_still_what_a_former_owner_may_have_delivered() -
     desk.got(*map(message, range(1, 7)))
     desk.core.may_repeat = False  # the backlog is read to its end
     assert desk.offered == [1, 2, 3, 4] and desk.core.has_repeats
-    desk.step(desk.core.hold)
+    desk.step(desk.core.hold, True)
     for index in range(4):
         release(desk.cache, index)
     desk.step(desk.core.tick)
     assert desk.cache.events == 0 and desk.core.has_repeats
-    desk.step(desk.core.go_on)
+    desk.step(desk.core.hold, False)
     assert desk.offered == [1, 2, 3, 4, 5, 6] and not desk.core.has_repeats
 
 

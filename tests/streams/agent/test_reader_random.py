@@ -225,12 +225,12 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def pause(self) -> None:
         self.is_paused = True
-        self.step(self.core.hold)
+        self.step(self.core.hold, True)
 
     @rule()
     def go_on(self) -> None:
         self.is_paused = False
-        self.step(self.core.go_on)
+        self.step(self.core.hold, False)
 
     @invariant()
     def holds(self) -> None:

@@ -130,9 +130,9 @@ def test_a_reader_that_has_read_nothing_knows_nothing() -> None:
 
 def test_a_reader_that_is_paused_from_the_beginning_makes_no_receiver() -> None:
     desk = Desk()
-    assert desk.step(desk.core.hold) == [] and desk.wait(999.0) == []
+    assert desk.step(desk.core.hold, True) == [] and desk.wait(999.0) == []
     assert desk.core.wake_s() == math.inf and desk.core.state is ReaderState.PAUSED
-    assert desk.step(desk.core.go_on) == [Open(1, None)]
+    assert desk.step(desk.core.hold, False) == [Open(1, None)]
 
 
 def test_a_receiver_that_does_not_start_in_time_is_replaced() -> None:
@@ -166,9 +166,9 @@ def test_it_says_in_words_what_reading_waits_for() -> None:
     desk.step(desk.core.tick)
     desk.got(*map(message, range(1, 5)))
     assert waits_for() == "there is no room in the cache"
-    desk.step(desk.core.hold)
+    desk.step(desk.core.hold, True)
     assert waits_for() == "the queue is being handed over"
-    desk.step(desk.core.go_on)
+    desk.step(desk.core.hold, False)
     for index in range(4):
         release(desk.cache, index)
     assert waits_for() == "", "there is room, and nobody has asked yet"
@@ -386,11 +386,11 @@ def test_a_read_is_left_behind_after_its_wait_and_its_limit() -> None:
 
 def test_while_paused_nothing_is_read_however_often_it_is_looked_at() -> None:
     desk = opened()
-    desk.step(desk.core.hold)
+    desk.step(desk.core.hold, True)
     desk.got(message(1))
     assert desk.wait(50.0) == [] and desk.core.wake_s() == math.inf
     assert desk.offered == []
-    assert kinds(desk.step(desk.core.go_on)) == [Offer, Read] and desk.seqs() == [1]
+    assert kinds(desk.step(desk.core.hold, False)) == [Offer, Read] and desk.seqs() == [1]
 
 
 def test_a_fence_ends_all_and_what_waits_is_dropped() -> None:
@@ -399,8 +399,8 @@ def test_a_fence_ends_all_and_what_waits_is_dropped() -> None:
     desk.step(desk.core.overtaken, "epoch 2")
     assert desk.core.state is ReaderState.FENCED and not desk.core._waiting
     core = desk.core
-    for call in (core.tick, core.go_on, core.hold):
-        assert desk.step(call) == []
+    assert desk.step(core.tick) == []
+    assert desk.step(core.hold, False) == [] and desk.step(core.hold, True) == []
     assert desk.step(core.closed, 1) == [] and desk.step(core.overtaken, "epoch 3") == []
     assert desk.step(core.returned, [Token(1, 1)], 0.0, False) == []
 
@@ -538,9 +538,12 @@ def test_what_a_pause_gives_back_is_not_here_and_cannot_come_again_from_here() -
     desk.open()
     desk.got(*map(message, range(1, 6)), message(6, enqueued_s=2_000.0))
     assert not desk.core.may_repeat and desk.core.has_repeats
-    assert desk.step(desk.core.hold) == [Return(), Release([Token(1, 5), Token(1, 6)], 0.0, False)]
+    assert desk.step(desk.core.hold, True) == [
+        Return(),
+        Release([Token(1, 5), Token(1, 6)], 0.0, False),
+    ]
     assert not desk.core.has_repeats
-    desk.step(desk.core.go_on)
+    desk.step(desk.core.hold, False)
     assert desk.seqs() == [1, 2, 3, 4]
 
 
@@ -577,8 +580,8 @@ def test_a_reader_without_a_read_or_with_messages_that_wait_does_not_rest() -> N
     desk.got(*map(message, range(1, 5)))
     assert not desk.core.rests(100.0), "the cache is full"
     desk = opened()
-    desk.step(desk.core.hold)
-    desk.step(desk.core.go_on)
+    desk.step(desk.core.hold, True)
+    desk.step(desk.core.hold, False)
     desk.core._waiting.append(message(9))
     assert not desk.core.rests(100.0)
 
@@ -615,7 +618,7 @@ def test_a_pause_relieves_nobody() -> None:
     desk = Desk(is_used=True)
     desk.open()
     desk.got(*map(message, range(1, 5)))
-    desk.step(desk.core.hold)
+    desk.step(desk.core.hold, True)
     assert desk.core.wake_s() in (100.2, math.inf)
     for _ in range(3):
         assert relieved(desk.wait(2.0)) == []
@@ -664,7 +667,7 @@ def test_each_stop_for_a_full_cache_is_counted_with_its_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "args"), [("hold", ()), ("failed", (1, "read", "no")), ("overtaken", ("gone",))]
+    ("method", "args"), [("hold", (True,)), ("failed", (1, "read", "no")), ("overtaken", ("gone",))]
 )
 def test_who_is_not_to_read_is_not_stopped_by_its_cache(
     method: str, args: tuple[object, ...]
@@ -679,7 +682,7 @@ def test_who_is_not_to_read_is_not_stopped_by_its_cache(
     if method == "hold":
         desk.wait(1.0)
         assert stops(desk) == (1, 2.0)
-        desk.step(desk.core.go_on)
+        desk.step(desk.core.hold, False)
         desk.now_s += 0.5
         assert stops(desk) == (2, 2.5), "it is full still"
 

@@ -101,26 +101,26 @@ def test_a_pause_gives_back_what_waits_and_asks_for_the_rest() -> None:
     desk = Desk()
     desk.got(message(1), message(2), message(3), message(4))  # two of them have no room
     back = Release([Token(1, 3), Token(1, 4)], 0.0, False)
-    assert desk.step(desk.core.hold) == [Return(), back]
+    assert desk.step(desk.core.hold, True) == [Return(), back]
     assert desk.step(desk.core.returned, [Token(1, 2)], 0.0, False) == []  # one call at a time
     assert desk.step(desk.core.settled, 1, None, WHERE) == [Release([Token(1, 2)], 0.0, False)]
     assert desk.step(desk.core.settled, 1, None, WHERE) == []
-    assert kinds(desk.step(desk.core.go_on)) == []  # the cache is full
+    assert kinds(desk.step(desk.core.hold, False)) == []  # the cache is full
 
 
 def test_what_a_read_brings_during_a_pause_goes_back() -> None:
     desk = Desk()
-    assert desk.step(desk.core.hold) == [Return()]
+    assert desk.step(desk.core.hold, True) == [Return()]
     assert desk.got(message(1)) == [Release([Token(1, 1)], 0.0, False)]
     desk.step(desk.core.settled, 1, None, WHERE)
-    assert kinds(desk.step(desk.core.go_on)) == [Read]
+    assert kinds(desk.step(desk.core.hold, False)) == [Read]
     assert kinds(desk.got(message(1))) == [Offer, Read]
 
 
 def test_a_log_keeps_what_waits_during_a_pause() -> None:
     desk = Desk(frozenset({Capability.ORDERED, Capability.ITEM_ACK, Capability.OWN_POSITION}))
     desk.got(message(1), message(2), message(3))
-    assert desk.step(desk.core.hold) == []
+    assert desk.step(desk.core.hold, True) == []
 
 
 def test_a_release_that_fails_is_tried_again() -> None:

@@ -282,11 +282,11 @@ class PullingAgent:
     def pause(self) -> None:
         """Read no more and start no more deliveries; what is out goes on, and is kept."""
         self.dispatch.pause()
-        self._step(self._core.hold)
+        self._step(self._core.hold, True)
 
     def resume(self) -> None:
         """Undo a pause."""
-        self._step(self._core.go_on)
+        self._step(self._core.hold, False)
         self.dispatch.resume()
 
     async def stop(self) -> None:
@@ -365,7 +365,8 @@ class PullingAgent:
                 self._offer(action.slots)
             case Read():
                 if self._receiving is not None:
-                    self._receiving.read(action.events, action.size_bytes, action.wait_s)
+                    read = self._receiving.read(action.events, action.size_bytes, action.wait_s)
+                    self._parts.runners.start(read)
                 if (now_s := self._clock.now()) >= self._forget_at_s:
                     self._forget_idle_streams(now_s)
             case Ack() | Extend() | Release():
@@ -380,7 +381,7 @@ class PullingAgent:
                 self._tasks.start(self._ask_bounds())
             case Discard():
                 if self._receiving is not None:
-                    self._receiving.discard()
+                    self._tasks.start(self._receiving.discard())
             case Relieve():
                 self.subscribers.relieve(action.stream)
             case Forget():
@@ -418,7 +419,7 @@ class PullingAgent:
             budget,
             self._given_up,
         )
-        self._receiving.open(action.after)
+        runners.start(self._receiving.open(action.after))
 
     def _offer(self, slots: Sequence[Slot]) -> None:
         left = self.cache.left

@@ -1,7 +1,7 @@
-"""What an agent finds out about its queue: faults of the adapter, and events that are gone.
+"""Faults of the adapter of a queue, and events that are gone, as its agent finds them.
 
-Owns: `QueueFindings`: counting these and saying them. Not: what follows from them (`reading`).
-Invariant: each is counted, and said once; a flood of faults is some lines and a count.
+Owns: `QueueFindings`: counting and logging them. Not: the reaction to them (`reading`).
+Invariant: each is counted, and logged once; a flood of faults is a few lines and a count.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class QueueFindings:
         self.gap_count = 0
 
     def at_fault(self, text: str) -> None:
-        """The adapter did something wrongly."""
+        """The adapter broke its contract, or raised an error."""
         self.fault_count += 1
         self.last_fault = text
         left_out = self._lines.take(self._clock.now())
@@ -52,14 +52,13 @@ class QueueFindings:
         )
 
     def gone(self, behind: Cursor, wanted: Token, first: Token) -> None:
-        """A subscription that is behind needed what the provider has no more."""
+        """A subscription that is behind needed events that the provider does not keep any more."""
         self.gap_count += 1
         text = "%s: events of %s from %s on, before %s, are gone: %s goes on without them"
-        stream, subscription = behind.key
-        names = shown(str(stream)), wanted, first, shown(subscription)
+        names = shown(str(behind.key[0])), wanted, first, shown(behind.key[1])
         log.error(text, self._where, *names, extra=self._extra)
 
     def begins_ahead(self, behind: Cursor, start: Token, last: Token | None) -> None:
-        """A subscription was to begin where the queue has not come to."""
+        """A subscription was to begin at a token that the queue has not reached."""
         text = "%s: %s was to begin at %s, and the queue ends at %s: it begins with the next event"
         log.warning(text, self._where, shown(behind.key[1]), start, last, extra=self._extra)

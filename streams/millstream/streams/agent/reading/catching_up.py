@@ -172,8 +172,10 @@ class CatchUp:
         failures = 0
         while wanted := self._dispatch.lagging():
             try:
-                await self._begin([behind for behind in wanted if behind.is_new])
-                await self._read_anew([one for one in wanted if one.is_lagging and not one.has_all])
+                if new := [one for one in wanted if one.is_new]:
+                    await self._begin(new)
+                if lagging := [one for one in wanted if one.is_lagging and not one.has_all]:
+                    await self._read_anew(lagging)
                 failures = 0
                 self._do("")
             except AdapterFault as fault:
@@ -191,8 +193,6 @@ class CatchUp:
 
     async def _begin(self, new: Sequence[Cursor]) -> None:
         """Compare where they begin with what the provider keeps. Raises AdapterFault."""
-        if not new:
-            return
         self._do(f"{self._reader.at('bounds')} is to answer")
         first, last = await self._reader.bounds()
         for behind in new:
@@ -202,8 +202,6 @@ class CatchUp:
 
     async def _read_anew(self, wanted: Sequence[Cursor]) -> None:
         """Read one page for all that wait. Raises AdapterFault."""
-        if not wanted:
-            return
         for behind in wanted:
             behind.keeps = True
         position = min(behind.following for behind in wanted)

@@ -12,7 +12,7 @@ Invariants:
 - while paused nothing is read; the messages of a read that was out wait here, unseen, or go back
   to a queue that has no order.
 
-    starting ──opened──▶ reading ◀──room──▶ full       any ──hold──▶ paused ──go_on──▶ any
+    starting ──opened──▶ reading ◀──room──▶ full       any ◀──hold──▶ paused
     reading, full ──failed, late──▶ starting (next receiver)        any ──overtaken──▶ fenced
 """
 
@@ -357,17 +357,12 @@ class ReaderCore:
                 self._replace(f"{self._where}: release takes nothing back", now_s)
         return self.tick(now_s)
 
-    def hold(self, now_s: float) -> Sequence[Action]:
-        """Read no more."""
-        self._is_paused = True
+    def hold(self, is_paused: bool, now_s: float) -> Sequence[Action]:
+        """Read no more, or go on."""
+        self._is_paused = is_paused
         self._end_stop(now_s)
-        if self.settling.gives_back and self._stage is not Stage.FENCED:
+        if is_paused and self.settling.gives_back and self._stage is not Stage.FENCED:
             self._out.append(Return())
-        return self.tick(now_s)
-
-    def go_on(self, now_s: float) -> Sequence[Action]:
-        """Undo a hold."""
-        self._is_paused = False
         return self.tick(now_s)
 
     def tick(self, now_s: float) -> Sequence[Action]:
@@ -414,8 +409,7 @@ class ReaderCore:
         self._end_receiver(Stage.CLOSING, now_s)
         self._out += [Say(f"{why}; another receiver is made in {wait_s:g} s"), Discard()]
         if not self._is_log:  # the next one gives it again, and nothing would tell that it is known
-            self._waiting.clear()
-            self._repeats_waiting = 0
+            self._drop_waiting()
             self._out.append(Forget())
 
     def _end_receiver(self, stage: Stage, now_s: float) -> None:
@@ -429,7 +423,9 @@ class ReaderCore:
         """Append the messages that wait, as far as there is room."""
         waiting, cache = self._waiting, self._cache
         if self._is_paused:
-            self._give_back_waiting()
+            if self.settling.gives_back:  # nobody has seen them, and the next owner need not wait
+                self.settling.give_back([one.token for one in waiting], 0.0, has_run=False)
+                self._drop_waiting()
             return
         taken: list[Slot] = []
         count = 0
@@ -450,13 +446,9 @@ class ReaderCore:
             if self._relief is not None and cache.next_index - cache.left > len(taken):
                 self._out += self._relief.taken(taken)  # not for what is here alone
 
-    def _give_back_waiting(self) -> None:
-        """Nobody has seen these messages, and the next owner need not wait for them."""
-        if self.settling.gives_back:
-            tokens = [message.token for message in self._waiting]
-            self.settling.give_back(tokens, 0.0, has_run=False)
-            self._waiting.clear()
-            self._repeats_waiting = 0
+    def _drop_waiting(self) -> None:
+        self._waiting.clear()
+        self._repeats_waiting = 0
 
     def _grant(self) -> tuple[int, int] | None:
         """Events and bytes that a read may bring now; None: nothing."""

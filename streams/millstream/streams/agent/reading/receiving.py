@@ -40,7 +40,7 @@ class Receiving:
         core: hears of the end of each call.
         tell: calls a method of `core`, and does what it asks for.
         limit_s: how long `aclose`, or a call of `settle_last`, may take.
-        runners: in which it is started and read.
+        runners: run `open` and `read`.
         budget: of the silo: reads that find something at once yield by it.
         given_up: events that are acknowledged as failed, and why; taken out once they are.
     """
@@ -79,11 +79,8 @@ class Receiving:
 
     # -- calls
 
-    def open(self, after: Token | None) -> None:
-        """Make the receiver and start it; then it can be called."""
-        self._runners.start(self._open(after))
-
-    async def _open(self, after: Token | None) -> None:
+    async def open(self, after: Token | None) -> None:
+        """Make the receiver and start it, in a runner; then it can be called."""
         if self._is_ended:
             return
         self._reading = asyncio.current_task()
@@ -100,11 +97,8 @@ class Receiving:
         self._reading = None
         self._tell(*told)
 
-    def read(self, events: int, size_bytes: int, wait_s: float) -> None:
-        """Read next; one read is out at a time."""
-        self._runners.start(self._read(events, size_bytes, wait_s))
-
-    async def _read(self, events: int, size_bytes: int, wait_s: float) -> None:
+    async def read(self, events: int, size_bytes: int, wait_s: float) -> None:
+        """Read next, in a runner; one read is out at a time."""
         if self._is_ended:
             return
         assert self.receiver is not None, "read before start"
@@ -210,11 +204,8 @@ class Receiving:
         if self._reading is not None:
             self._reading.cancel()
 
-    def discard(self) -> None:
-        """Close it beside everything else; tells `closed` when that is done, or took too long."""
-        self._tasks.start(self._discard())
-
-    async def _discard(self) -> None:
+    async def discard(self) -> None:
+        """Close it; tells `closed` when that is done, or took too long."""
         await self.close()
         self._tell(self._core.closed, self._serial)
 

@@ -1,7 +1,7 @@
-"""Whose stream is in the way of its queue: who is slowest there falls behind.
+"""Which stream holds up its queue, so that its slowest subscription is to fall behind.
 
-Owns: `Relief`. Not: who that is (`subscribers`). Pure. Invariant: a queue is held up for
-`RELIEVE_AFTER_S` by one message before anybody falls behind because of it.
+Owns: `Relief`. Not: which subscription that is (`subscribers`). Pure. Invariant: a queue is held up
+for `RELIEVE_AFTER_S` by one message before any subscription falls behind because of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ RELIEVE_AFTER_S = 1.0  # for a subscription to move that holds up its queue
 
 
 class Relief:
-    """What the reading of one queue asks for when it cannot go on, where it can be read again."""
+    """Decides which streams are to be relieved, in a queue that can be read again.
+
+    Attributes:
+        at_s: when the queue is held up for too long; infinite: it is not held up.
+        is_long: many messages follow the oldest that is not done.
+        is_on: `ask` is to be called while reading, too.
+    """
 
     __slots__ = ("_cache", "_held_up_at", "at_s", "is_long", "is_on")
 
@@ -29,11 +35,11 @@ class Relief:
         self._cache = cache
         self._held_up_at: int  # the oldest message, while `at_s` is finite
         self.at_s = math.inf
-        self.is_long = False  # much has come since the oldest message that is not done
-        self.is_on = False  # is there something to be asked for, also while reading?
+        self.is_long = False
+        self.is_on = False
 
     def taken(self, slots: Sequence[Slot]) -> list[Relieve]:
-        """These were appended."""
+        """These messages were appended: the streams that have too much of the cache now."""
         cache = self._cache
         self.is_long = cache.span > SPAN_MAX
         self.is_on = self.is_on or self.is_long
@@ -43,11 +49,11 @@ class Relief:
         return [Relieve(stream) for stream in streams if cache.is_crowded(stream)]
 
     def ask(self, now_s: float, is_reading: bool, has_waiting: bool) -> list[Relieve]:
-        """Who holds up the queue for a while, and does not move, falls behind.
+        """The stream that has held up the queue for too long, if any.
 
         Args:
             is_reading: a read is out, or none is wanted.
-            has_waiting: something was read that has no room.
+            has_waiting: a message was read that has no room.
         """
         self.is_on = self.is_long
         if is_reading and not self.is_long:
