@@ -469,10 +469,10 @@ def test_only_what_was_stored_before_the_receiver_started_may_come_again() -> No
     desk = Desk(after=Token(1, 0), may_repeat=True, asks_bounds=True, wall_s=1_000.0, events_max=9)
     assert Bound() in desk.open()
     desk.step(desk.core.bounded, Token(1, 3))
-    desk.got(message(1), message(2))
-    assert desk.core.may_repeat and desk.cache.repeats_upto == 1
-    desk.got(message(3), message(4))
-    assert not desk.core.has_repeats and desk.cache.repeats_upto == 2
+    desk.got(message(1))
+    assert desk.core.may_repeat and desk.cache.repeats_upto == 0
+    desk.got(message(2), message(4))
+    assert not desk.core.has_repeats and desk.cache.repeats_upto == 1
     desk.step(desk.core.bounded, Token(1, 9))  # a second answer changes nothing
     assert desk.core.repeats_to == Token(1, 3) and not desk.core.has_repeats
 
@@ -571,6 +571,15 @@ def test_a_reader_whose_read_or_call_is_late_does_not_rest() -> None:
     desk.step(desk.core.returned, [Token(1, 1)], 0.0, False)
     late_s = 100.0 + OPTIONS.call_limit_s
     assert desk.core.rests(late_s - 0.1) and not desk.core.rests(late_s)
+
+
+def test_a_reader_does_not_rest_when_so_much_may_be_done_that_it_is_acknowledged() -> None:
+    desk = Desk(options=StreamOptions(flow=FlowOptions(ack_every_events=2, ack_every_s=60.0)))
+    desk.open()
+    desk.got(message(1))
+    assert desk.core.rests(100.0)
+    desk.got(message(2))
+    assert not desk.core.rests(100.0)
 
 
 def test_a_reader_without_a_read_or_with_messages_that_wait_does_not_rest() -> None:

@@ -55,20 +55,20 @@ def test_who_came_and_has_more_than_its_share_of_a_half_full_cache_is_asked_once
 
 def test_a_queue_with_room_or_with_a_read_under_way_is_not_held_up() -> None:
     desk = Desk()
-    assert desk.asks(0.0, is_reading=True) == [] and not desk.relief.is_on
+    assert not desk.relief.is_long
+    assert desk.asks(0.0, is_reading=True) == [] and not desk.relief.is_long
     desk.comes(A, B)
     for now_s in (0.0, 5.0):
         assert desk.asks(now_s) == [] and desk.relief.at_s == math.inf
     desk.comes(A, A, B, B, C, C)
     for now_s in (10.0, 20.0):
         assert desk.asks(now_s, is_reading=True) == [] and desk.relief.at_s == math.inf
-        assert not desk.relief.is_on
 
 
 def test_who_holds_up_a_full_queue_for_a_second_falls_behind() -> None:
     desk = Desk()
     desk.comes(B, A, A, A, B, B, C, C)
-    assert desk.asks(10.0) == [] and desk.relief.at_s == 11.0 and desk.relief.is_on
+    assert desk.asks(10.0) == [] and desk.relief.at_s == 11.0
     assert desk.asks(10.999) == [] and desk.relief.at_s == 11.0
     assert desk.asks(11.0) == [B], "the oldest message is of B"
     assert desk.relief.at_s == 12.0, "if it does not help, it is asked again"
@@ -119,21 +119,22 @@ def span_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_is_far_behind_the_newest_holds_up_a_queue_that_is_read_on() -> None:
     desk = Desk(CacheLimits())
     desk.comes(A, B, B)
-    assert not desk.relief.is_long and not desk.relief.is_on
+    assert not desk.relief.is_long
     desk.comes(B)
-    assert desk.relief.is_long and desk.relief.is_on
+    assert desk.relief.is_long
     assert desk.asks(10.0, is_reading=True) == [] and desk.relief.at_s == 11.0
-    assert desk.asks(11.0, is_reading=True) == [A] and desk.relief.is_on
+    assert desk.asks(11.0, is_reading=True) == [A]
     desk.done(0)
     assert desk.asks(11.1, is_reading=True) == [] and desk.relief.at_s == math.inf
-    assert not desk.relief.is_long and desk.relief.is_on, "it is looked at once more"
-    assert desk.asks(11.2, is_reading=True) == [] and not desk.relief.is_on
+    assert not desk.relief.is_long
 
 
 @pytest.mark.usefixtures("span_of_three")
-def test_what_is_on_stays_on_until_it_is_asked_for() -> None:
+def test_who_was_far_behind_and_moves_is_not_asked_to_fall_behind() -> None:
     desk = Desk(CacheLimits())
     desk.comes(A, B, B, B)
+    desk.asks(10.0, is_reading=True)
     desk.done(0, 1)
     desk.comes(C)
-    assert not desk.relief.is_long and desk.relief.is_on
+    assert not desk.relief.is_long and desk.relief.at_s == 11.0, "it is to be asked once more"
+    assert desk.asks(11.0, is_reading=True) == [] and desk.relief.at_s == math.inf

@@ -289,9 +289,9 @@ class ReaderCore:
         has_waited = now_s - self._read_begun_s >= self._options.read_wait_s / 2
         if self._has_wakeup and has_waited:
             self._empty_reads = 0
-            return
-        self._empty_reads += 1
-        self._read_at_s = now_s + self._polls.whole_s(self._empty_reads)
+        else:
+            self._empty_reads += 1
+            self._read_at_s = now_s + self._polls.whole_s(self._empty_reads)
 
     def _mark_repeats(self, messages: Sequence[QueueMessage]) -> None:
         """After an unclean hand-over, handlers may know messages that were stored before it.
@@ -377,10 +377,10 @@ class ReaderCore:
             if self._until_s == math.inf and not self._is_paused and now_s >= self._read_at_s:
                 self._ask_read(now_s)
             self._out += settling.ask(now_s)
-            if self._relief is not None:
+            if (relief := self._relief) is not None:
                 is_reading = self._is_paused or self._until_s < math.inf
-                if not is_reading or self._relief.is_on:
-                    self._out += self._relief.ask(now_s, is_reading, bool(self._waiting))
+                if not is_reading or relief.is_long or relief.at_s < math.inf:
+                    self._out += relief.ask(now_s, is_reading, bool(self._waiting))
         elif self._stage is Stage.NONE and not self._is_paused and now_s >= self._open_at_s:
             self._serial += 1
             self._stage = Stage.OPENING
@@ -503,7 +503,7 @@ class ReaderCore:
         relieve_s = math.inf if self._relief is None else self._relief.at_s
         wake_s = min(self._until_s, self.settling.wake_s(self._now_s), relieve_s)
         is_idle = self._until_s == math.inf and not self._is_paused and not self._waiting
-        if is_idle and self._read_at_s > -math.inf and self._grant():
+        if is_idle and self._grant():
             return min(wake_s, self._read_at_s)
         return wake_s
 

@@ -26,23 +26,20 @@ class Relief:
     Attributes:
         at_s: when the queue is held up for too long; infinite: it is not held up.
         is_long: many messages follow the oldest that is not done.
-        is_on: `ask` is to be called while reading, too.
     """
 
-    __slots__ = ("_cache", "_held_up_at", "at_s", "is_long", "is_on")
+    __slots__ = ("_cache", "_held_up_at", "at_s", "is_long")
 
     def __init__(self, cache: QueueCache) -> None:
         self._cache = cache
         self._held_up_at: int  # the oldest message, while `at_s` is finite
         self.at_s = math.inf
         self.is_long = False
-        self.is_on = False
 
     def taken(self, slots: Sequence[Slot]) -> list[Relieve]:
         """These messages were appended: the streams that have too much of the cache now."""
         cache = self._cache
         self.is_long = cache.span > SPAN_MAX
-        self.is_on = self.is_on or self.is_long
         if not cache.is_half_full:
             return []
         streams = dict.fromkeys(slot.message.stream for slot in slots)
@@ -51,15 +48,12 @@ class Relief:
     def ask(self, now_s: float, is_reading: bool, has_waiting: bool) -> list[Relieve]:
         """The stream that has held up the queue for too long, if any.
 
+        While the queue is read this is to be called only if `is_long`, or `at_s` is finite.
+
         Args:
             is_reading: a read is out, or none is wanted.
             has_waiting: a message was read that has no room.
         """
-        self.is_on = self.is_long
-        if is_reading and not self.is_long:
-            self.at_s = math.inf
-            return []
-        self.is_on = True
         cache = self._cache
         self.is_long = cache.span > SPAN_MAX
         has_room = is_reading or (not has_waiting and any(cache.room()))
