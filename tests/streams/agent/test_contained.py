@@ -217,7 +217,9 @@ FAULTS: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", FAULTS)
-async def test_a_queue_is_read_on_in_the_same_epoch(name: str) -> None:
+async def test_a_queue_is_read_on_in_the_same_epoch(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     method, fault = FAULTS[name]
     faults = Faults()
     faults.coming[method] = [fault, fault]
@@ -233,6 +235,8 @@ async def test_a_queue_is_read_on_in_the_same_epoch(name: str) -> None:
         (stats,) = provider_of(cluster).stats()
         assert stats.epoch == 1 and stats.faults >= 2
         faults.hanging.clear()
+    if isinstance(fault, asyncio.CancelledError):
+        assert f"default: queue-0: Receiver.{method} raised CancelledError" in caplog.text
 
 
 async def test_what_is_at_fault_is_named(caplog: pytest.LogCaptureFixture) -> None:
