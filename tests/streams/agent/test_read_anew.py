@@ -33,9 +33,11 @@ class Desk:
         one = ListedSubscription(*stream, name, Token(1, start))
         return restored(self.laggards, one, Token(1, 20))
 
-    def page(self, cursors: Sequence[Cursor], first: int, upto: int, **made: int) -> None:
+    def page(
+        self, cursors: Sequence[Cursor], first: int, upto: int, items: int = 1, size: int = 1
+    ) -> None:
         """All messages of A from `first` up to `upto`."""
-        messages = [message(seq, **made) for seq in range(first, upto)]
+        messages = [message(seq, A, items, size) for seq in range(first, upto)]
         for cursor in sorted(cursors, key=lambda one: one.following):
             cursor.take(messages, Token(1, upto))
         self.laggards.check()

@@ -88,12 +88,13 @@ class PullingAgent:
 
     __slots__ = (
         "_alarm",
+        "_alarm_s",
+        "_calls",
         "_catch_up",
         "_changed",
         "_clock",
         "_core",
         "_crossing",
-        "_events",
         "_forget_at_s",
         "_given_up",
         "_is_closed",

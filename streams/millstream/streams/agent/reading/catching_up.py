@@ -124,6 +124,13 @@ class ContainedReader:
             self._reader = None
 
 
+def _is_here(cursor: Cursor) -> bool:
+    """Need nothing be read for it, also since others of its stream have what it needs?"""
+    if cursor.is_lagging:
+        cursor.take((), cursor.following)
+    return not cursor.is_away
+
+
 class CatchUp:
     """Reads one queue again, while a subscription waits for it."""
 
@@ -174,8 +181,8 @@ class CatchUp:
             try:
                 if new := [one for one in wanted if one.is_new]:
                     await self._begin(new)
-                if lagging := [one for one in wanted if one.is_lagging and not one.has_all]:
-                    await self._read_anew(lagging)
+                if away := [one for one in wanted if not _is_here(one)]:
+                    await self._read_anew(away)
                 failures = 0
                 self._do("")
             except AdapterFault as fault:
@@ -219,7 +226,7 @@ class CatchUp:
         found: dict[StreamId, list[QueueMessage]] = defaultdict(list)
         for message in page.messages:
             found[message.stream].append(message)
-        for behind in wanted:
+        for behind in sorted(wanted, key=lambda one: one.following):  # so that they share
             if behind.is_lagging:
                 behind.take(found[behind.key[0]], page.next)
 
