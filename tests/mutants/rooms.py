@@ -401,7 +401,6 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{STREAMS}/agent/reading/relief.py": (f"{AGENT}/test_relief.py",),
         f"{STREAMS}/agent/delivery/delivery.py": (*DELIVERY, *BY_HAND),
         f"{STREAMS}/agent/progress/wary.py": DEATHS,
-        f"{STREAMS}/agent/delivery/tries.py": DELIVERY,
         f"{STREAMS}/agent/delivery/deaths.py": DEATHS,
         f"{STREAMS}/agent/losses.py": (f"{AGENT}/test_gaps.py",),
         f"{STREAMS}/agent/watching/standstill.py": (f"{AGENT}/test_standstill.py",),

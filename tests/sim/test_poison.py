@@ -42,10 +42,9 @@ from millstream.streams import (
     subscribe,
 )
 from millstream.streams.agent.delivery.deaths import Deaths
-from millstream.streams.agent.delivery.delivery import Delivery
+from millstream.streams.agent.delivery.delivery import UNTRIED, Delivery
 from millstream.streams.agent.delivery.steps import Died
 from millstream.streams.agent.delivery.subscriber import Subscriber
-from millstream.streams.agent.delivery.tries import UNTRIED
 from millstream.streams.agent.progress.wary import DEATHS_MIN, Wary
 from millstream.streams.ownership import decision
 from millstream.streams.ownership.record import QueueRecord
@@ -236,8 +235,8 @@ def of_anybody(self: Wary, key: object, token: object) -> int:
 
 def only_failures(self: Delivery) -> None:
     """What the next event inherits are the deaths of the one before."""
-    if not self.deaths:
-        self._tries = UNTRIED
+    if not self.tries.deaths:
+        self.tries = UNTRIED
 
 
 @pytest.mark.spare

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tests.streams.agent import events as happening
+from tests.streams.agent.events import Event, apply
+
 from millstream.streams.agent.delivery.delivery import Delivery
 from millstream.streams.agent.delivery.steps import (
     Action,
     Deliver,
     DeliveryState,
-    Event,
     Failure,
     FailureKind,
-    Sent,
-    Wake,
 )
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
@@ -26,7 +26,7 @@ def steps(delivery: Delivery, *events: Event) -> Sequence[Action]:
     """Apply the events; the actions of the last one."""
     actions: Sequence[Action] = ()
     for event in events:
-        actions = delivery.step(event)
+        actions = apply(delivery, event)
         delivery.check()
     return actions
 
@@ -38,7 +38,7 @@ def state_of(delivery: Delivery) -> DeliveryState:
 
 def offer(delivery: Delivery) -> Deliver:
     """What it has to send, woken."""
-    (action,) = steps(delivery, Wake())
+    (action,) = steps(delivery, happening.wake)
     assert isinstance(action, Deliver)
     return action
 
@@ -51,5 +51,5 @@ def send(delivery: Delivery, count: int | None = None, at_s: float = 0.0) -> Del
     """Send all that it offers, or the first so many; what was sent."""
     offered = offer(delivery)
     sent = Deliver(offered.items[:count], offered.attempt)
-    assert steps(delivery, Sent(len(sent.items), at_s)) == ()
+    assert steps(delivery, happening.sent(len(sent.items), at_s)) == ()
     return sent

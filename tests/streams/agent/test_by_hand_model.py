@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from hypothesis import example, given, settings
@@ -22,26 +22,14 @@ from millstream.streams.agent.delivery.delivery import Delivery
 from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
     AckBy,
-    AckDue,
-    Acked,
     Action,
-    Arrived,
     Deliver,
     DeliveryState,
-    Event,
     Fetch,
-    Fetched,
-    GivenUp,
     GiveUp,
-    Pause,
     Progress,
-    Resume,
-    Retry,
-    Sent,
-    Tick,
     Unreachable,
     WaitUntil,
-    Wake,
 )
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
@@ -57,6 +45,7 @@ OPTIONS = DeliveryOptions(
     max_unacked=UNACKED_MAX,
     ack_timeout_s=60.0,
 )
+Due = Callable[[float], Sequence[Action]]
 LIMITS = CacheLimits(events_max=40, stream_events_max=6)
 
 
@@ -84,7 +73,7 @@ class World:
         self.acked: set[Token] = set()
         self.dead: set[Token] = set()
         self.broken: set[Token] = set()
-        self.due: list[Event] = []
+        self.due: list[tuple[float, Due]] = []
         self.out: Sequence[Item] = ()
         self.asked: Token | None = None
         self.on_its_way: set[Token] = set()  # sent again before it was acknowledged
@@ -115,24 +104,26 @@ class World:
         self.read = len(self.log) if hold is not None else 0
         self.settle()
 
-    def step(self, event: Event) -> None:
-        for action in self.delivery.step(event):
+    def follow(self, actions: Sequence[Action]) -> None:
+        """Do as a call of the core says."""
+        for action in actions:
             self.act(action)
         self.delivery.check()
-        assert self.delivery.unacked + len(self.out) <= UNACKED_MAX
+        assert self.delivery.cursor.ahead + len(self.out) <= UNACKED_MAX
 
     def act(self, action: Action) -> None:
         match action:
             case Deliver():
-                self.asked = self.delivery.unacked_from
+                cursor = self.delivery.cursor
+                self.asked = cursor.token if cursor.ahead else None
                 self.out = action.items
                 last = self.out[-1].token
                 self.sent = last if self.sent is None else max(self.sent, last)
-                self.delivery.step(Sent(len(action.items), self.now_s))
+                self.delivery.sent(len(action.items), self.now_s)
             case WaitUntil():
-                self.due.append(Tick(action.when_s))
+                self.due.append((action.when_s, self.delivery.tick))
             case AckBy():
-                self.due.append(AckDue(action.when_s))
+                self.due.append((action.when_s, self.delivery.ack_due))
             case GiveUp():
                 self.asked = action.item.token
                 assert self.asked not in self.acked, f"{self.asked} is acknowledged and given up"
@@ -153,7 +144,7 @@ class World:
             if self.is_fetching and not self.is_slow:
                 self.fetch()
             elif self.delivery.state is DeliveryState.READY:
-                self.step(Wake())
+                self.follow(self.delivery.wake())
             else:
                 break
         else:
@@ -167,7 +158,7 @@ class World:
         if delivery.state is DeliveryState.READY or delivery.is_out:
             return
         was_idle = delivery.state is DeliveryState.IDLE
-        self.step(Arrived(slot, is_held=self.is_paused))
+        self.follow(delivery.arrived(slot, is_held=self.is_paused))
         if was_idle and delivery.state is DeliveryState.FAULTED:
             self.fall_behind()
 
@@ -179,7 +170,7 @@ class World:
                 behind.begin_within(self.log[0].token, self.log[-1].token)
             if behind.is_lagging and not behind.has_all:
                 self.read_anew(behind)
-        self.step(Fetched())
+        self.follow(self.delivery.fetched())
 
     def read_anew(self, behind: Cursor) -> None:
         """A page for a cursor that lags."""
@@ -205,16 +196,16 @@ class World:
         consumer = self.consumer
         if self.is_stale:  # its reply is ignored
             self.is_stale = False
-            self.step(Progress(len(items), None, self.now_s, 0.5))
+            self.follow(self.delivery.replied(Progress(len(items), None, self.now_s, 0.5)))
             return
         if outcome == "fails":  # it cannot be activated
-            self.step(Progress(0, RAISED, self.now_s, 0.5))
+            self.follow(self.delivery.replied(Progress(0, RAISED, self.now_s, 0.5)))
             return
         if outcome == "lost":
-            self.step(Unreachable("lost", self.now_s, 0.5))
+            self.follow(self.delivery.unreachable(Unreachable("lost", self.now_s, 0.5)))
             return
         if consumer.is_fresh and self.asked is not None and items[0].token > self.asked:
-            self.step(Progress(0, None, self.now_s, 0.5, is_anew=True))
+            self.follow(self.delivery.replied(Progress(0, None, self.now_s, 0.5, is_anew=True)))
             return
         if self.is_rewound:
             consumer.acked = None
@@ -230,10 +221,11 @@ class World:
         if done and outcome == "acks":
             consumer.ack(self, items[min(share, done - 1)].token)
         if outcome == "reply lost":
-            self.step(Unreachable("reply lost", self.now_s, 0.5))
+            self.follow(self.delivery.unreachable(Unreachable("reply lost", self.now_s, 0.5)))
         else:
             self.is_rewound = self.is_rewound and not done
-            self.step(Progress(done, failure, self.now_s, 0.5, acked=consumer.acked))
+            reply = Progress(done, failure, self.now_s, 0.5, acked=consumer.acked)
+            self.follow(self.delivery.replied(reply))
 
     def handle(self, token: Token) -> None:
         is_new = token not in self.acked or token in self.on_its_way
@@ -264,7 +256,8 @@ class World:
         self.is_rewound, self.is_paused = True, False
         self.is_stale = bool(self.out)
         self.on_its_way.clear()
-        self.step(Resume(before(start), self.laggards.begin(KEY, start)))
+        cursor = self.laggards.begin(KEY, start)
+        self.follow(self.delivery.resume(before(start), cursor))
 
     def ack_later(self, share: int) -> None:
         """A message of the consumer, outside of a call."""
@@ -274,7 +267,7 @@ class World:
             self.consumer.ack(self, token)
             self.on_its_way = {item.token for item in self.out} & self.acked
             if self.consumer.acked is not None:
-                self.step(Acked(self.consumer.acked))
+                self.follow(self.delivery.acked(self.consumer.acked))
 
     def decide(self, outcome: Literal["dead_letter", "pause"]) -> None:
         """The failure handler answers."""
@@ -285,19 +278,15 @@ class World:
                 self.is_paused = True
             else:
                 self.dead.add(self.asked)
-            self.step(GivenUp(outcome))
+            self.follow(delivery.given_up(outcome))
             if outcome == "pause":
                 self.fall_behind()
 
     def pass_time(self) -> None:
         due, self.due = self.due, []
-        for event in due:
-            when_s = event.when_s if isinstance(event, WaitUntil) else None
-            assert when_s is None
-            self.now_s = max(self.now_s, event.now_s)  # type: ignore[union-attr]
-        for event in due:
-            kind = type(event)
-            self.step(kind(self.now_s))  # type: ignore[call-arg, arg-type]
+        self.now_s = max([self.now_s, *(when_s for when_s, _ in due)])
+        for _, call in due:
+            self.follow(call(self.now_s))
 
     def hand_over(self) -> None:
         """What is out ends unheard; the record has where the agent held."""
@@ -319,7 +308,11 @@ class World:
 
     def pause(self) -> None:
         self.is_paused = not self.is_paused
-        self.step(Pause() if self.is_paused else Retry())
+        if self.is_paused:
+            self.delivery.pause()
+            self.delivery.check()
+        else:
+            self.follow(self.delivery.retry())
         if self.delivery.state is DeliveryState.FAULTED:
             self.fall_behind()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.streams.agent import events
 from tests.streams.agent.cursors import SUBSCRIPTION, add, append, delivery_at
+from tests.streams.agent.events import Event
 from tests.streams.agent.stepping import RAISED, A, offer, send, state_of, steps, tokens
 
 from millstream.runtime.extending import Backoff
@@ -16,24 +18,13 @@ from millstream.streams.agent.delivery.delivery import Delivery
 from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
     AckBy,
-    AckDue,
-    Acked,
     Action,
-    Arrived,
     DeliveryState,
-    Event,
     Fetch,
-    Fetched,
-    GivenUp,
     GiveUp,
-    Pause,
     Progress,
-    Resume,
-    Retry,
-    Tick,
     Unreachable,
     WaitUntil,
-    Wake,
 )
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
@@ -72,7 +63,7 @@ class Desk:
         """A message comes, and the driver tells of it."""
         self.last += 1
         slot = append(self.cache, QueueMessage(A, token(self.last), [b"x"]))
-        actions = self.step(Arrived(slot))
+        actions = self.step(events.arrived(slot))
         self.cache.release(slot)
         return actions
 
@@ -83,9 +74,9 @@ class Desk:
         assert cursor is not None
         return cursor
 
-    def step(self, *events: Event) -> list[Action]:
+    def step(self, *happened: Event) -> list[Action]:
         actions: list[Action] = []
-        for event in events:
+        for event in happened:
             actions += steps(self.delivery, event)
         return actions
 
@@ -112,31 +103,33 @@ def test_it_sends_on_without_acknowledgements_until_too_many_are_out() -> None:
     desk = Desk()
     assert desk.send(2) == [1, 2]
     assert desk.done(2, 10.0) == [AckBy(70.0)] and desk.state() is State.READY
-    assert desk.delivery.unacked == 2 and desk.delivery.unacked_from == token(1)
+    assert desk.delivery.cursor.ahead == 2 and desk.delivery.cursor.token == token(1)
     assert desk.send() == [3]
     assert desk.done(1, 11.0) == [] and desk.state() is State.UNACKED
-    assert desk.step(Wake()) == [] and desk.state() is State.UNACKED
+    assert desk.step(events.wake) == [] and desk.state() is State.UNACKED
     assert desk.arrive() == [] and desk.state() is State.UNACKED
 
 
 def test_nothing_is_unacknowledged_before_something_is_delivered() -> None:
     desk = Desk()
-    assert desk.delivery.unacked == 0 and desk.delivery.unacked_from is None
+    assert desk.delivery.cursor.ahead == 0
     desk.send(1)
-    assert desk.done(1, 0.0, acked=1) == [] and desk.delivery.unacked == 0
+    assert desk.done(1, 0.0, acked=1) == [] and desk.delivery.cursor.ahead == 0
 
 
 def test_an_acknowledgement_makes_room_and_with_the_last_one_it_is_idle() -> None:
     desk = out()
     assert desk.state() is State.UNACKED
-    assert desk.step(Acked(token(1))) == [] and desk.state() is State.READY
+    assert desk.step(events.acked(token(1))) == [] and desk.state() is State.READY
     assert desk.send() == [4]
     desk.done(1, 11.0)
-    assert desk.step(Acked(token(3))) == [] and desk.state() is State.UNACKED
-    assert desk.step(Acked(token(2))) == []  # late
-    assert desk.step(Acked(token(4))) == [] and desk.state() is State.IDLE
+    assert desk.step(events.acked(token(3))) == [] and desk.state() is State.UNACKED
+    assert desk.step(events.acked(token(2))) == []  # late
+    assert desk.step(events.acked(token(4))) == [] and desk.state() is State.IDLE
     assert desk.delivery.position == token(4)
-    assert desk.step(Acked(token(4)), AckDue(99.0)) == [] and desk.state() is State.IDLE
+    assert (
+        desk.step(events.acked(token(4)), events.ack_due(99.0)) == [] and desk.state() is State.IDLE
+    )
 
 
 def test_a_message_that_arrives_while_all_is_out_is_sent() -> None:
@@ -147,17 +140,17 @@ def test_a_message_that_arrives_while_all_is_out_is_sent() -> None:
 
 def test_an_idle_one_awaits_one_due_time_though_it_wakes_before_that() -> None:
     desk = out(1, 1)
-    desk.step(Acked(token(1)))
-    assert desk.state() is State.IDLE and desk.delivery.unacked == 0
+    desk.step(events.acked(token(1)))
+    assert desk.state() is State.IDLE and desk.delivery.cursor.ahead == 0
     assert desk.arrive() == [] and desk.state() is State.READY and desk.send() == [2]
     assert desk.done(1, 20.0) == [], "the first time has not come"
-    assert desk.step(AckDue(70.0)) == [AckBy(80.0)] and desk.delivery.unacked == 1
-    assert desk.step(AckDue(80.0)) == [] and desk.send() == [2]
+    assert desk.step(events.ack_due(70.0)) == [AckBy(80.0)] and desk.delivery.cursor.ahead == 1
+    assert desk.step(events.ack_due(80.0)) == [] and desk.send() == [2]
 
 
 def test_an_idle_one_whose_due_time_has_come_awaits_the_next() -> None:
     desk = out(1, 1)
-    desk.step(Acked(token(1)), AckDue(70.0))
+    desk.step(events.acked(token(1)), events.ack_due(70.0))
     assert desk.state() is State.IDLE
     desk.arrive()
     desk.send()
@@ -166,20 +159,20 @@ def test_an_idle_one_whose_due_time_has_come_awaits_the_next() -> None:
 
 def test_what_was_acknowledged_ahead_is_not_done_when_an_idle_one_wakes() -> None:
     desk = out(1, 1)
-    desk.step(Acked(token(9)))
+    desk.step(events.acked(token(9)))
     assert desk.state() is State.IDLE and desk.delivery.position == token(1)
-    desk.step(Acked(token(9)))
+    desk.step(events.acked(token(9)))
     desk.arrive()
     assert desk.send() == [2]
     desk.done(1, 20.0)
-    assert desk.delivery.unacked == 1
+    assert desk.delivery.cursor.ahead == 1
 
 
 def test_what_is_not_acknowledged_in_time_is_sent_again() -> None:
     desk = out()
-    assert desk.step(AckDue(69.9)) == [AckBy(70.0)]
-    assert desk.step(AckDue(70.0)) == [] and desk.state() is State.READY
-    assert desk.delivery.unacked == 0 and desk.send() == [1, 2, 3]
+    assert desk.step(events.ack_due(69.9)) == [AckBy(70.0)]
+    assert desk.step(events.ack_due(70.0)) == [] and desk.state() is State.READY
+    assert desk.delivery.cursor.ahead == 0 and desk.send() == [1, 2, 3]
     assert desk.done(3, 80.0) == [AckBy(140.0)]
 
 
@@ -189,17 +182,17 @@ def test_the_time_is_that_of_the_oldest_event() -> None:
     desk.done(1, 10.0)
     desk.send(1)
     desk.done(1, 20.0)
-    desk.step(Acked(token(1)))
-    assert desk.step(AckDue(70.0)) == [AckBy(80.0)]
-    desk.step(Acked(token(2)))
-    assert desk.step(AckDue(80.0)) == []
+    desk.step(events.acked(token(1)))
+    assert desk.step(events.ack_due(70.0)) == [AckBy(80.0)]
+    desk.step(events.acked(token(2)))
+    assert desk.step(events.ack_due(80.0)) == []
     assert desk.send(1) == [3] and desk.done(1, 90.0) == [AckBy(150.0)]
 
 
 def test_nothing_comes_again_while_a_call_is_out() -> None:
     desk = out(4, 2)
     assert desk.send() == [3]
-    assert desk.step(AckDue(70.0)) == [] and desk.state() is State.IN_FLIGHT
+    assert desk.step(events.ack_due(70.0)) == [] and desk.state() is State.IN_FLIGHT
     assert desk.done(1, 75.0) == [] and desk.send() == [1, 2, 3]
 
 
@@ -208,12 +201,12 @@ def test_nothing_comes_again_while_an_event_fails() -> None:
     desk.send(1)
     (wait,) = desk.step(Progress(0, RAISED, 20.0, 0.0))
     assert isinstance(wait, WaitUntil)
-    assert desk.step(AckDue(70.0)) == [] and desk.state() is State.BACKOFF
-    desk.step(Tick(wait.when_s))
+    assert desk.step(events.ack_due(70.0)) == [] and desk.state() is State.BACKOFF
+    desk.step(events.tick(wait.when_s))
     assert desk.send() == [3]
     (give_up,) = desk.step(Progress(0, RAISED, 75.0, 0.0))
     assert isinstance(give_up, GiveUp) and give_up.item.token == token(3)
-    assert desk.step(GivenUp("skip")) == [] and desk.send() == [1, 2]
+    assert desk.step(events.given_up("skip")) == [] and desk.send() == [1, 2]
 
 
 def test_nothing_comes_again_while_calls_are_lost() -> None:
@@ -221,8 +214,8 @@ def test_nothing_comes_again_while_calls_are_lost() -> None:
     desk.send()
     (wait,) = desk.step(Unreachable("gone", 60.0, 0.0))
     assert isinstance(wait, WaitUntil)
-    assert desk.step(AckDue(70.0)) == [] and desk.state() is State.BACKOFF
-    desk.step(Tick(wait.when_s))
+    assert desk.step(events.ack_due(70.0)) == [] and desk.state() is State.BACKOFF
+    desk.step(events.tick(wait.when_s))
     assert desk.send() == [3]
 
 
@@ -231,20 +224,21 @@ def test_an_event_that_is_given_up_is_done_when_those_before_it_are() -> None:
     desk.send(1)
     (wait,) = desk.step(Progress(0, RAISED, 11.0, 0.0))
     assert isinstance(wait, WaitUntil)
-    desk.step(Tick(wait.when_s))
+    desk.step(events.tick(wait.when_s))
     desk.send()
-    desk.step(Progress(0, RAISED, 14.0, 0.0), GivenUp("dead_letter"))
-    assert desk.delivery.unacked == 2 and desk.delivery.next_token == token(3)
-    desk.step(Acked(token(1)))
-    assert desk.delivery.unacked == 0 and desk.delivery.index == 2
+    desk.step(Progress(0, RAISED, 14.0, 0.0), events.given_up("dead_letter"))
+    assert desk.delivery.cursor.ahead == 2 and desk.delivery.cursor.next_token == token(3)
+    desk.step(events.acked(token(1)))
+    assert desk.delivery.cursor.ahead == 0 and desk.delivery.cursor.index == 2
 
 
 def test_what_is_acknowledged_while_it_is_out_counts_with_its_reply() -> None:
     desk = Desk()
     desk.send(3)
-    assert desk.step(Acked(token(2))) == [] and desk.state() is State.IN_FLIGHT
-    assert desk.delivery.unacked == 0
-    assert desk.done(3, 10.0) == [AckBy(70.0)] and desk.delivery.unacked_from == token(3)
+    assert desk.step(events.acked(token(2))) == [] and desk.state() is State.IN_FLIGHT
+    assert desk.delivery.cursor.ahead == 0
+    assert desk.done(3, 10.0) == [AckBy(70.0)] and desk.delivery.cursor.ahead == 1
+    assert desk.delivery.cursor.token == token(3)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -252,21 +246,21 @@ def test_what_is_acknowledged_and_whose_reply_is_lost_is_done(is_first: bool) ->
     desk = Desk()
     desk.send(2)
     lost = Unreachable("reply lost", 5.0, 0.0)
-    events: list[Event] = [Acked(token(1)), lost] if is_first else [lost, Acked(token(1))]
-    desk.step(*events)
-    assert desk.state() is State.READY and desk.delivery.next_token == token(2)
+    acked = events.acked(token(1))
+    desk.step(*((acked, lost) if is_first else (lost, acked)))
+    assert desk.state() is State.READY and desk.delivery.cursor.next_token == token(2)
     assert desk.send(1) == [2]
     desk.done(1, 6.0)
-    assert desk.delivery.unacked_from == token(2)
+    assert desk.delivery.cursor.ahead == 1 and desk.delivery.cursor.token == token(2)
 
 
 def test_what_was_not_sent_is_not_acknowledged() -> None:
     desk = Desk()
     desk.send(1)
-    desk.step(Unreachable("gone", 5.0, 0.0), Acked(token(3)))
-    assert desk.delivery.next_token == token(2)
-    desk.step(Acked(token(4)))
-    assert desk.delivery.next_token == token(2)
+    desk.step(Unreachable("gone", 5.0, 0.0), events.acked(token(3)))
+    assert desk.delivery.cursor.next_token == token(2)
+    desk.step(events.acked(token(4)))
+    assert desk.delivery.cursor.next_token == token(2)
 
 
 def test_an_acknowledgement_ends_the_attempts_at_its_event() -> None:
@@ -274,8 +268,8 @@ def test_an_acknowledgement_ends_the_attempts_at_its_event() -> None:
     desk.send(1)
     desk.step(Progress(0, RAISED, 1.0, 0.0))
     assert desk.delivery.attempts == 1
-    assert desk.step(Acked(token(1))) == [] and desk.state() is State.READY
-    assert desk.delivery.attempts == 0 and desk.delivery.next_token == token(2)
+    assert desk.step(events.acked(token(1))) == [] and desk.state() is State.READY
+    assert desk.delivery.attempts == 0 and desk.delivery.cursor.next_token == token(2)
 
 
 def test_another_activation_is_given_first_what_is_not_acknowledged() -> None:
@@ -284,7 +278,7 @@ def test_another_activation_is_given_first_what_is_not_acknowledged() -> None:
     assert desk.step(Progress(0, None, 12.0, 0.0, is_anew=True)) == []
     assert desk.state() is State.READY and desk.send() == [1, 2, 3]
     desk.done(3, 13.0)
-    assert desk.delivery.unacked == 3
+    assert desk.delivery.cursor.ahead == 3
 
 
 def test_an_activation_that_takes_nothing_though_nothing_was_before_is_tried_again() -> None:
@@ -296,66 +290,67 @@ def test_an_activation_that_takes_nothing_though_nothing_was_before_is_tried_aga
 
 def test_a_pause_keeps_what_is_out_and_hears_acknowledgements() -> None:
     desk = out(4, 2)
-    assert desk.step(Pause()) == [] and desk.state() is State.FAULTED
-    desk.step(Acked(token(1)))
-    assert desk.state() is State.FAULTED and desk.delivery.unacked_from == token(2)
-    desk.step(AckDue(99.0))
-    assert desk.state() is State.FAULTED and desk.delivery.unacked == 0
-    desk.step(Retry())
+    assert desk.step(events.pause) == [] and desk.state() is State.FAULTED
+    desk.step(events.acked(token(1)))
+    assert desk.state() is State.FAULTED
+    assert desk.delivery.cursor.ahead == 1 and desk.delivery.cursor.token == token(2)
+    desk.step(events.ack_due(99.0))
+    assert desk.state() is State.FAULTED and desk.delivery.cursor.ahead == 0
+    desk.step(events.retry)
     assert desk.send() == [2, 3, 4]
 
 
 def test_one_that_is_paused_is_idle_when_all_is_acknowledged() -> None:
     desk = out(2, 2)
-    desk.step(Pause())
-    assert desk.step(Acked(token(2))) == [] and desk.state() is State.IDLE
+    desk.step(events.pause)
+    assert desk.step(events.acked(token(2))) == [] and desk.state() is State.IDLE
 
 
 def test_one_that_goes_elsewhere_forgets_what_was_out_and_acknowledged() -> None:
     desk = out(4, 3)
-    desk.step(Acked(token(2)))
-    assert desk.step(Resume(token(2))) == []
-    assert desk.delivery.unacked == 0 and desk.send() == [3, 4]
+    desk.step(events.acked(token(2)))
+    assert desk.step(events.resume(token(2))) == []
+    assert desk.delivery.cursor.ahead == 0 and desk.send() == [3, 4]
     desk.done(2, 20.0)
-    assert desk.delivery.unacked == 2
+    assert desk.delivery.cursor.ahead == 2
 
 
 def test_one_that_falls_behind_keeps_what_is_out_at_hand() -> None:
     desk = out(4, 3)
     behind = desk.fall_behind()
     assert behind.position == token(1) and desk.cache.chained_events == 4
-    assert desk.delivery.unacked == 3 and desk.delivery.index is None
-    desk.step(Acked(token(2)))
+    assert desk.delivery.cursor.ahead == 3 and desk.delivery.cursor.index is None
+    desk.step(events.acked(token(2)))
     assert behind.position == token(3) and desk.send() == [4]
 
 
 def test_one_that_is_paused_and_behind_holds_nothing_and_gets_all_again() -> None:
     desk = out(4, 3)
-    desk.step(Pause())
+    desk.step(events.pause)
     behind = desk.fall_behind()
-    assert desk.cache.chained_events == 0 and desk.delivery.unacked == 0
+    assert desk.cache.chained_events == 0 and desk.delivery.cursor.ahead == 0
     assert behind.position == token(1)
 
 
 def test_one_that_is_behind_and_paused_then_lets_go_of_what_it_has() -> None:
     desk = out(4, 3)
     desk.fall_behind()
-    desk.step(Pause())
+    desk.step(events.pause)
     desk.fall_behind()
-    assert desk.cache.chained_events == 0 and desk.delivery.unacked == 0
+    assert desk.cache.chained_events == 0 and desk.delivery.cursor.ahead == 0
 
 
 def test_all_that_was_sent_may_be_acknowledged_before_a_reply() -> None:
     desk = Desk()
     desk.send(2)
-    desk.step(Acked(token(2)), Unreachable("reply lost", 5.0, 0.0))
-    assert desk.delivery.next_token == token(3) and desk.delivery.unacked == 0
+    desk.step(events.acked(token(2)), Unreachable("reply lost", 5.0, 0.0))
+    assert desk.delivery.cursor.next_token == token(3) and desk.delivery.cursor.ahead == 0
 
 
 def test_an_answer_of_another_activation_to_one_that_goes_elsewhere_is_left_aside() -> None:
     desk = out(4, 2)
     desk.send()
-    desk.step(Resume(token(3)), Progress(0, None, 12.0, 0.0, is_anew=True))
+    desk.step(events.resume(token(3)), Progress(0, None, 12.0, 0.0, is_anew=True))
     assert desk.send() == [4]
 
 
@@ -365,7 +360,7 @@ def test_what_another_activation_gets_is_tried_as_if_it_were_new() -> None:
         desk.send(1)
         (wait,) = desk.step(outcome)
         assert isinstance(wait, WaitUntil)
-        desk.step(Tick(wait.when_s))
+        desk.step(events.tick(wait.when_s))
     assert desk.delivery.trouble
     desk.send(1)
     desk.step(Progress(0, None, 40.0, 0.0, is_anew=True))
@@ -377,15 +372,15 @@ def test_what_another_activation_gets_is_tried_as_if_it_were_new() -> None:
 def test_a_pause_that_comes_while_a_call_is_out_holds_when_that_has_ended() -> None:
     desk = Desk()
     desk.send(1)
-    desk.step(Pause())
+    desk.step(events.pause)
     desk.done(1, 10.0)
-    assert desk.state() is State.FAULTED and desk.delivery.unacked == 1
+    assert desk.state() is State.FAULTED and desk.delivery.cursor.ahead == 1
 
 
 def test_an_old_acknowledgement_ends_no_back_off() -> None:
     desk = Desk()
     desk.send(1)
-    desk.step(Unreachable("gone", 5.0, 0.0), Acked(Token(0, 0)))
+    desk.step(Unreachable("gone", 5.0, 0.0), events.acked(Token(0, 0)))
     assert desk.state() is State.BACKOFF
 
 
@@ -394,26 +389,26 @@ def test_one_that_was_given_up_with_a_pause_stays_paused_though_it_is_acknowledg
     desk.send(1)
     (wait,) = desk.step(Progress(0, RAISED, 1.0, 0.0))
     assert isinstance(wait, WaitUntil)
-    desk.step(Tick(wait.when_s))
+    desk.step(events.tick(wait.when_s))
     desk.send(1)
-    desk.step(Progress(0, RAISED, 4.0, 0.0), GivenUp("pause"), Acked(token(1)))
-    assert desk.state() is State.FAULTED and desk.delivery.next_token == token(2)
+    desk.step(Progress(0, RAISED, 4.0, 0.0), events.given_up("pause"), events.acked(token(1)))
+    assert desk.state() is State.FAULTED and desk.delivery.cursor.next_token == token(2)
 
 
 def test_one_that_finds_nothing_where_it_begins_has_done_what_is_before() -> None:
     desk = Desk()
     cursor = desk.laggards.begin((A, SUBSCRIPTION), token(9))
     delivery = Delivery(cursor, DeliveryOptions(), after=token(1), is_manual=True)
-    assert delivery.step(Wake()) == (Fetch(),) and state_of(delivery) is State.LAGGING
+    assert delivery.wake() == (Fetch(),) and state_of(delivery) is State.LAGGING
     cursor.begin_within(token(1), token(8))
     assert not cursor.is_lagging
-    assert list(delivery.step(Fetched())) == [] and state_of(delivery) is State.IDLE
-    assert delivery.position == before(token(9)) and delivery.step(Fetched()) == ()
+    assert list(delivery.fetched()) == [] and state_of(delivery) is State.IDLE
+    assert delivery.position == before(token(9)) and delivery.fetched() == ()
 
 
 def test_one_that_waits_for_nothing_to_be_read_takes_no_notice_of_what_is() -> None:
     desk = out(4, 3)
-    assert desk.step(Fetched()) == [] and desk.delivery.position == token(3)
+    assert desk.step(events.fetched) == [] and desk.delivery.position == token(3)
 
 
 def test_one_whose_message_is_read_anew_while_it_backs_off_stays_where_it_is() -> None:
@@ -422,15 +417,15 @@ def test_one_whose_message_is_read_anew_while_it_backs_off_stays_where_it_is() -
     assert desk.send(1) == [3]
     desk.step(Unreachable("gone", 20.0, 0.0))
     assert desk.state() is State.BACKOFF
-    assert desk.step(Fetched()) == [] and desk.delivery.position == token(2)
+    assert desk.step(events.fetched) == [] and desk.delivery.position == token(2)
 
 
 def test_one_that_leaves_gives_the_place_of_what_is_not_acknowledged() -> None:
     desk = out(4, 3)
-    desk.step(Acked(token(1)))
+    desk.step(events.acked(token(1)))
     place = desk.delivery.leave()
     assert place.next_token == token(2) and desk.state() is State.CLOSED
-    assert desk.delivery.unacked == 0
-    assert not desk.delivery.step(Acked(token(3))) and not desk.delivery.step(AckDue(99.0))
+    assert desk.delivery.cursor.ahead == 0
+    assert not desk.delivery.acked(token(3)) and not desk.delivery.ack_due(99.0)
     following = Delivery(place, DeliveryOptions())
     assert tokens(offer(following)) == [token(seq) for seq in (2, 3, 4)]

@@ -57,10 +57,11 @@ class Desk:
         self.implicit = ImplicitSet()
         clock: Any = SimpleNamespace(now=asyncio.get_running_loop().time, wall_s=lambda: 0.0)
         cache: Any = SimpleNamespace(release=self.release, unheard={}, unheard_count=0)
+        deliveries: Any = self
         self.subscribers = Subscribers(
             cache,
             Laggards(QueueCache(CacheLimits()), is_used=False),
-            self,
+            deliveries,
             self,
             Newcomers(DeliveryOptions()),
             progressed=lambda: None,

@@ -13,7 +13,7 @@ from millstream.streams import Backoff, CacheLimits, DeliveryOptions, QueueMessa
 from millstream.streams.agent.cache.lagging import Laggards
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.deaths import Deaths, Fate
-from millstream.streams.agent.delivery.delivery import Delivery
+from millstream.streams.agent.delivery.delivery import FATE_WAIT_S, Delivery, Tries
 from millstream.streams.agent.delivery.steps import (
     DeliveryState,
     Died,
@@ -21,12 +21,9 @@ from millstream.streams.agent.delivery.steps import (
     FailureKind,
     GiveUp,
     Progress,
-    Tick,
     Unreachable,
     WaitUntil,
-    Wake,
 )
-from millstream.streams.agent.delivery.tries import FATE_WAIT_S, Tries
 from millstream.streams.agent.progress.wary import DEATHS_MIN, SUSPECTS_MAX, WARY_EVENTS_MAX, Wary
 from millstream.streams.ownership import record as records
 from millstream.streams.ownership.decision import Acquire, Situation, Unowned, decide
@@ -71,7 +68,7 @@ def send(delivery: Delivery, count: int) -> None:
 
 def again(delivery: Delivery) -> None:
     """The wait is over."""
-    delivery.step(Tick(1e9))
+    delivery.tick(1e9)
     delivery.check()
 
 
@@ -81,40 +78,40 @@ def again(delivery: Delivery) -> None:
 def test_what_was_in_one_call_when_its_silo_was_lost_is_tried_one_by_one() -> None:
     delivery = delivery_of()
     send(delivery, 4)
-    delivery.step(LOST)
+    delivery.unreachable(LOST)
     assert not delivery.is_feared
     again(delivery)
     for _ in range(4):
         send(delivery, 1)
-        delivery.step(Progress(1, None, 0.0, 0.0))
+        delivery.replied(Progress(1, None, 0.0, 0.0))
     assert delivery.state is DeliveryState.IDLE
 
 
 def test_an_event_with_two_deaths_runs_alone_and_without_any_does_not() -> None:
     delivery = delivery_of()
     send(delivery, 4)
-    delivery.step(LOST)
-    delivery.step(Died(sent=4))
-    assert (delivery.deaths, delivery.attempts, delivery.is_feared) == (1, 1, False)
+    delivery.unreachable(LOST)
+    delivery.died(Died(sent=4))
+    assert (delivery.tries.deaths, delivery.attempts, delivery.is_feared) == (1, 1, False)
     again(delivery)
     send(delivery, 1)
-    delivery.step(LOST)
+    delivery.unreachable(LOST)
     assert delivery.is_feared, "this may be the second"
     again(delivery)
     send(delivery, 1)
-    delivery.step(Progress(1, None, 0.0, 0.0))
-    assert (delivery.deaths, delivery.attempts, delivery.is_feared) == (0, 0, False)
+    delivery.replied(Progress(1, None, 0.0, 0.0))
+    assert (delivery.tries.deaths, delivery.attempts, delivery.is_feared) == (0, 0, False)
 
 
 def test_it_is_given_up_once_it_has_died_alone_and_often_enough() -> None:
     delivery = delivery_of(retries=1)
-    delivery.step(Died())
-    delivery.step(Died())
+    delivery.died(Died())
+    delivery.died(Died())
     assert delivery.attempts == 2 and delivery.is_feared
     send(delivery, 1)  # never alone until now
-    (wait,) = delivery.step(LOST)
+    (wait,) = delivery.unreachable(LOST)
     assert wait == WaitUntil(FATE_WAIT_S), "it is not sent before its fate is known"
-    (action,) = delivery.step(Died(is_alone=True))
+    (action,) = delivery.died(Died(is_alone=True))
     assert isinstance(action, GiveUp) and action.attempts == 3
     assert action.error.kind is FailureKind.DEATH and "died 3 times" in action.error.text
     delivery.check()
@@ -123,66 +120,66 @@ def test_it_is_given_up_once_it_has_died_alone_and_often_enough() -> None:
 def test_what_waits_for_the_fate_of_a_silo_goes_on_once_that_is_known() -> None:
     delivery = delivery_of(retries=0)
     send(delivery, 4)
-    (wait,) = delivery.step(LOST)
+    (wait,) = delivery.unreachable(LOST)
     assert wait == WaitUntil(FATE_WAIT_S)
-    assert delivery.step(Died(sent=4)) == () and delivery.state is DeliveryState.READY
+    assert delivery.died(Died(sent=4)) == () and delivery.state is DeliveryState.READY
     send(delivery, 1)
-    delivery.step(LOST)
-    (action,) = delivery.step(Died(is_alone=True))
+    delivery.unreachable(LOST)
+    (action,) = delivery.died(Died(is_alone=True))
     assert isinstance(action, GiveUp) and action.attempts == 2
 
 
 def test_what_is_hopeless_when_it_is_found_is_not_sent() -> None:
     delivery = delivery_of(retries=1)
-    delivery.step(Died(2, is_alone=True))
-    (action,) = delivery.step(Wake())
+    delivery.died(Died(2, is_alone=True))
+    (action,) = delivery.wake()
     assert isinstance(action, GiveUp) and action.attempts == 2
 
 
 def test_deaths_and_failures_are_attempts_together() -> None:
     delivery = delivery_of(retries=1)
-    delivery.step(Died())
+    delivery.died(Died())
     send(delivery, 1)
-    (action,) = delivery.step(Progress(0, RAISED, 0.0, 0.0))
+    (action,) = delivery.replied(Progress(0, RAISED, 0.0, 0.0))
     assert isinstance(action, GiveUp) and (action.attempts, action.error) == (2, RAISED)
 
 
 def test_a_death_that_is_known_while_a_try_is_out_does_not_make_that_try_the_last() -> None:
     delivery = delivery_of(retries=1)
     send(delivery, 4)
-    delivery.step(LOST)
+    delivery.unreachable(LOST)
     again(delivery)
     send(delivery, 1)  # as the first attempt
-    delivery.step(Died(sent=4))
-    (wait,) = delivery.step(Progress(0, RAISED, 0.0, 0.0))
-    assert isinstance(wait, WaitUntil) and (delivery.deaths, delivery.attempts) == (0, 1)
+    delivery.died(Died(sent=4))
+    (wait,) = delivery.replied(Progress(0, RAISED, 0.0, 0.0))
+    assert isinstance(wait, WaitUntil) and (delivery.tries.deaths, delivery.attempts) == (0, 1)
     again(delivery)
     assert stepping.send(delivery).attempt == 2
-    (action,) = delivery.step(Progress(0, RAISED, 0.0, 0.0))
+    (action,) = delivery.replied(Progress(0, RAISED, 0.0, 0.0))
     assert isinstance(action, GiveUp) and (action.attempts, action.error) == (2, RAISED)
 
 
 def test_a_death_that_is_known_while_a_try_is_out_counts_if_that_is_lost_too() -> None:
     delivery = delivery_of(retries=3)
     send(delivery, 4)
-    delivery.step(LOST)
+    delivery.unreachable(LOST)
     again(delivery)
     send(delivery, 1)
-    delivery.step(Died(sent=4))
-    delivery.step(LOST)
-    delivery.step(Died())
-    assert (delivery.deaths, delivery.attempts) == (2, 2)
+    delivery.died(Died(sent=4))
+    delivery.unreachable(LOST)
+    delivery.died(Died())
+    assert (delivery.tries.deaths, delivery.attempts) == (2, 2)
 
 
 def test_what_is_done_in_the_call_in_which_another_fails_leaves_that_no_deaths() -> None:
     delivery = delivery_of(retries=1)
-    delivery.step(Died())
+    delivery.died(Died())
     send(delivery, 1)
-    delivery.step(Progress(1, None, 0.0, 0.0))
+    delivery.replied(Progress(1, None, 0.0, 0.0))
     send(delivery, 3)
-    delivery.step(Died(sent=3))
-    (wait,) = delivery.step(Progress(1, RAISED, 0.0, 0.0))
-    assert isinstance(wait, WaitUntil) and (delivery.deaths, delivery.attempts) == (0, 1)
+    delivery.died(Died(sent=3))
+    (wait,) = delivery.replied(Progress(1, RAISED, 0.0, 0.0))
+    assert isinstance(wait, WaitUntil) and (delivery.tries.deaths, delivery.attempts) == (0, 1)
 
 
 def test_what_its_handler_calls_hopeless_is_given_up_whatever_the_retries() -> None:
@@ -218,13 +215,13 @@ def lost(deaths: Deaths, delivery: Delivery) -> None:
 def in_doubt() -> Delivery:
     delivery = delivery_of()
     send(delivery, 4)
-    delivery.step(LOST)
+    delivery.unreachable(LOST)
     return delivery
 
 
 def test_a_death_counts_once_it_is_known_and_only_once() -> None:
     silos, delivery = Silos(), in_doubt()
-    deaths = Deaths(silos)
+    deaths = Deaths(silos.fate)
     lost(deaths, delivery)
     assert list(deaths.judged()) == []
     silos.fates["silo-1"] = Fate.DIED
@@ -234,11 +231,11 @@ def test_a_death_counts_once_it_is_known_and_only_once() -> None:
 
 def test_a_silo_that_stopped_in_order_is_nobodys_fault() -> None:
     silos, delivery = Silos(), in_doubt()
-    deaths = Deaths(silos)
-    assert deaths.may_have_died(LOST) and not deaths.may_have_died(Progress(1, None, 0.0, 0.0))
+    deaths = Deaths(silos.fate)
+    assert deaths.may_have_died("silo-1") and not deaths.may_have_died("")
     lost(deaths, delivery)
     silos.fates["silo-1"] = Fate.LEFT
-    assert not deaths.may_have_died(LOST)
+    assert not deaths.may_have_died("silo-1")
     assert list(deaths.judged()) == []
     silos.fates["silo-1"] = Fate.DIED
     assert list(deaths.judged()) == []
@@ -246,23 +243,23 @@ def test_a_silo_that_stopped_in_order_is_nobodys_fault() -> None:
 
 def test_what_has_been_heard_of_since_is_not_blamed() -> None:
     silos, delivery = Silos(), in_doubt()
-    deaths = Deaths(silos)
+    deaths = Deaths(silos.fate)
     lost(deaths, delivery)
     again(delivery)
     send(delivery, 1)
-    delivery.step(Progress(0, RAISED, 0.0, 0.0))  # the same event, and its silo lives
+    delivery.replied(Progress(0, RAISED, 0.0, 0.0))  # the same event, and its silo lives
     silos.fates["silo-1"] = Fate.DIED
     assert list(deaths.judged()) == []
 
 
 def test_a_delivery_that_is_idle_by_now_is_not_blamed() -> None:
     silos, delivery = Silos(), in_doubt()
-    deaths = Deaths(silos)
+    deaths = Deaths(silos.fate)
     lost(deaths, delivery)
     again(delivery)
     for _ in range(4):
         send(delivery, 1)
-        delivery.step(Progress(1, None, 0.0, 0.0))
+        delivery.replied(Progress(1, None, 0.0, 0.0))
     assert delivery.state is DeliveryState.IDLE
     silos.fates["silo-1"] = Fate.DIED
     assert list(deaths.judged()) == []

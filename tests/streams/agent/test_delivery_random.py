@@ -20,17 +20,12 @@ from millstream.streams.agent.delivery.steps import (
     Action,
     Deliver,
     DeliveryState,
-    Event,
     Fetch,
-    GivenUp,
     GiveUp,
     HandBack,
     Progress,
-    Sent,
-    Tick,
     Unreachable,
     WaitUntil,
-    Wake,
 )
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
@@ -56,13 +51,13 @@ class Driver:
             if self.delivery.state is DeliveryState.IDLE:
                 return
             if self.delivery.state is DeliveryState.READY:
-                due = list(self.step(Wake()))
+                due = list(self.after(self.delivery.wake()))
             assert len(due) == 1
             due = list(self.act(due[0]))
         raise AssertionError("the delivery does not end")
 
-    def step(self, event: Event) -> Sequence[Action]:
-        actions = self.delivery.step(event)
+    def after(self, actions: Sequence[Action]) -> Sequence[Action]:
+        """The actions of a call of the core, whose invariants hold."""
         self.delivery.check()
         return actions
 
@@ -72,31 +67,36 @@ class Driver:
                 return self.call(action)
             case WaitUntil():
                 self.now_s = action.when_s
-                return self.step(Tick(self.now_s))
+                return self.after(self.delivery.tick(self.now_s))
             case GiveUp():
                 if next(self.faults, "") == "lost":
-                    return self.step(Unreachable("store", self.now_s, 0.5))
+                    return self.after(
+                        self.delivery.unreachable(Unreachable("store", self.now_s, 0.5))
+                    )
                 self.dead.append(action.item.token)
-                return self.step(GivenUp("dead_letter"))
+                return self.after(self.delivery.given_up("dead_letter"))
             case Fetch() | HandBack() | AckBy():
                 raise AssertionError(f"{action} of a cache that has all")
 
     def call(self, action: Deliver) -> Sequence[Action]:
         assert action.attempt == 1 or len(action.items) == 1, "a failed item is tried alone"
-        self.step(Sent(len(action.items), self.now_s))
+        self.delivery.sent(len(action.items), self.now_s)
+        self.delivery.check()
         fault = next(self.faults, "")
         if fault == "lost":
-            return self.step(Unreachable("lost", self.now_s, 0.5))
+            return self.after(self.delivery.unreachable(Unreachable("lost", self.now_s, 0.5)))
         for done, item in enumerate(action.items):
             if item.token in self.broken or (fault == "raise" and done == len(action.items) // 2):
                 self.tries[item.token] = self.tries.get(item.token, 0) + 1
                 assert action.attempt <= 3
-                return self.step(Progress(done, RAISED, self.now_s, 0.5))
+                return self.after(self.delivery.replied(Progress(done, RAISED, self.now_s, 0.5)))
             if not self.done or item.token > self.done[-1]:  # as the consumer side drops repeats
                 self.done.append(item.token)
         if fault == "reply lost":
-            return self.step(Unreachable("reply lost", self.now_s, 0.5))
-        return self.step(Progress(len(action.items), None, self.now_s + 0.1, 0.5))
+            return self.after(self.delivery.unreachable(Unreachable("reply lost", self.now_s, 0.5)))
+        return self.after(
+            self.delivery.replied(Progress(len(action.items), None, self.now_s + 0.1, 0.5))
+        )
 
 
 @given(

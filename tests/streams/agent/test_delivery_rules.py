@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.streams.agent import events
 from tests.streams.agent.cursors import add, append, at_hand, delivery_at
+from tests.streams.agent.events import Event
 from tests.streams.agent.stepping import RAISED, A, offer, state_of, tokens
 
 from millstream.runtime.extending import Backoff
@@ -12,32 +14,19 @@ from millstream.streams.agent.cache.lagging import Laggards
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.positions import before
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.delivery.delivery import Delivery
+from millstream.streams.agent.delivery.delivery import FATE_WAIT_S, Delivery
 from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
-    AckDue,
-    Acked,
-    Arrived,
     DeliveryState,
     Died,
-    Event,
     Failure,
     FailureKind,
     Fetch,
-    Fetched,
-    GivenUp,
     GiveUp,
-    Pause,
     Progress,
-    Resume,
-    Retry,
-    Sent,
-    Tick,
     Unreachable,
     WaitUntil,
-    Wake,
 )
-from millstream.streams.agent.delivery.tries import FATE_WAIT_S
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
@@ -67,11 +56,11 @@ class Desk:
         for slot in slots:
             self.cache.release(slot)
 
-    def steps(self, *events: Event) -> list[type]:
+    def steps(self, *happened: Event) -> list[type]:
         """The kinds of the actions of the last one."""
         kinds: list[type] = []
-        for event in events:
-            kinds = [type(one) for one in self.delivery.step(event)]
+        for event in happened:
+            kinds = [type(one) for one in events.apply(self.delivery, event)]
             self.delivery.check()
             self.cache.check()
             self.laggards.check()
@@ -82,7 +71,7 @@ class Desk:
 
     def send(self, at_s: float = 0.0) -> int:
         count = len(self.offered())
-        self.steps(Sent(count, at_s))
+        self.steps(events.sent(count, at_s))
         return count
 
     def fail(self, at_s: float = 0.0) -> list[type]:
@@ -102,19 +91,19 @@ class Desk:
 
 def test_it_tells_where_it_is_and_whether_a_part_of_a_message_is_done() -> None:
     desk = Desk()
-    assert (desk.delivery.index, desk.delivery.next_token) == (0, Token(1, 1))
+    assert (desk.delivery.cursor.index, desk.delivery.cursor.next_token) == (0, Token(1, 1))
     assert not desk.delivery.is_within and desk.delivery.position is None
-    assert desk.delivery.lag() == (6, 1.0)
+    assert desk.delivery.cursor.lag() == (6, 1.0)
     desk.send()
     desk.steps(Progress(1, None, 0.0, 0.0))
     assert desk.delivery.is_within and desk.delivery.position == Token(1, 1)
     desk.send()
     desk.steps(Progress(1, None, 0.0, 0.0))
-    assert not desk.delivery.is_within and desk.delivery.index == 1
-    assert desk.delivery.lag() == (4, 2.0)
+    assert not desk.delivery.is_within and desk.delivery.cursor.index == 1
+    assert desk.delivery.cursor.lag() == (4, 2.0)
     desk.delivery.close()
-    assert not desk.delivery.is_within and desk.delivery.index is None
-    assert desk.delivery.next_token is None
+    assert not desk.delivery.is_within and desk.delivery.cursor.index is None
+    assert desk.delivery.cursor.next_token is None
 
 
 def test_it_tells_what_is_out_and_since_when() -> None:
@@ -126,11 +115,11 @@ def test_it_tells_what_is_out_and_since_when() -> None:
     assert (desk.delivery.last_out, desk.delivery.out_s(9.0)) == (1, 4.0)
     desk.steps(Progress(1, None, 9.0, 0.0))
     desk.offered()
-    desk.steps(Sent(2, 10.0))  # the end of message 1, the beginning of message 2
+    desk.steps(events.sent(2, 10.0))  # the end of message 1, the beginning of message 2
     assert (desk.delivery.last_out, desk.delivery.out_s(11.0)) == (1, 1.0)
     desk.steps(Progress(2, None, 12.0, 0.0))
     desk.offered()
-    desk.steps(Sent(1, 13.0))
+    desk.steps(events.sent(1, 13.0))
     assert desk.delivery.last_out == 1
     desk.fall_behind()
     assert desk.delivery.last_out == -1, "nothing of what is out is in the cache"
@@ -145,21 +134,21 @@ def test_what_the_failure_handler_has_is_out_too_and_no_call_is() -> None:
 
 def test_it_tells_what_went_wrong_last_while_something_is() -> None:
     desk = Desk()
-    assert desk.delivery.trouble == "" and not desk.delivery.has_failed
+    assert desk.delivery.trouble == "" and desk.delivery.tries.error is None
     desk.send()
     desk.steps(Progress(0, None, 0.0, 0.0))
     assert desk.delivery.trouble == "", "a reply that told nothing has no reason"
-    desk.steps(Tick(99.0))
+    desk.steps(events.tick(99.0))
     desk.send()
     desk.steps(Unreachable("the silo is gone", 0.0, 0.0))
-    assert desk.delivery.trouble == "the silo is gone" and not desk.delivery.has_failed
-    desk.steps(Tick(99.0))
+    assert desk.delivery.trouble == "the silo is gone" and desk.delivery.tries.error is None
+    desk.steps(events.tick(99.0))
     assert desk.fail() and desk.delivery.trouble == "ValueError: no"
-    assert desk.delivery.has_failed and desk.delivery.attempts == 1
-    desk.steps(Retry())
-    assert desk.delivery.trouble == "" and not desk.delivery.has_failed
+    assert desk.delivery.tries.error is not None and desk.delivery.attempts == 1
+    desk.steps(events.retry)
+    assert desk.delivery.trouble == "" and desk.delivery.tries.error is None
     desk.send()
-    desk.steps(Unreachable("again", 0.0, 0.0), Tick(99.0))
+    desk.steps(Unreachable("again", 0.0, 0.0), events.tick(99.0))
     desk.send()
     desk.steps(Progress(4, None, 0.0, 0.0))
     assert desk.delivery.trouble == ""
@@ -197,7 +186,7 @@ def test_a_subscription_that_is_faulted_gives_back_what_others_may_take_and_no_o
     delivery = delivery_at(Laggards(cache, is_used=False), slots[0], OPTIONS)
     assert delivery.going_back() == ()
     offer(delivery)
-    delivery.step(Pause())
+    delivery.pause()
     assert state_of(delivery) is DeliveryState.FAULTED
     assert delivery.going_back() == [Token(1, 1), Token(1, 2)]
     desk = Desk(is_faulted=True)
@@ -209,7 +198,7 @@ def test_a_subscription_that_is_faulted_gives_back_what_others_may_take_and_no_o
 def test_one_that_is_to_go_on_elsewhere_in_the_cache_falls_behind_all_the_same() -> None:
     desk = Desk()
     desk.send()
-    desk.steps(Resume(Token(1, 2)))
+    desk.steps(events.resume(Token(1, 2)))
     behind = desk.fall_behind()
     assert at_hand(behind) == [1, 2, 3], "what is out is of message 1"
 
@@ -234,7 +223,7 @@ def test_one_that_is_faulted_while_it_is_behind_holds_nothing_any_more() -> None
     behind = desk.fall_behind()
     desk.fall_behind()
     assert at_hand(behind) == [1, 2, 3], "it is not faulted"
-    desk.steps(Pause())
+    desk.steps(events.pause)
     desk.fall_behind()
     assert at_hand(behind) == [] and not behind.has_all
     assert state_of(desk.delivery) is DeliveryState.FAULTED
@@ -248,10 +237,10 @@ def test_what_is_out_stays_at_hand_and_is_done_when_its_reply_comes(
     desk = Desk()
     desk.cache.limits = CacheLimits(stream_events_max=stream_events_max)
     desk.offered()
-    desk.steps(Sent(sent, 0.0))  # of messages 1 and 2
+    desk.steps(events.sent(sent, 0.0))  # of messages 1 and 2
     behind = desk.fall_behind(may_repeat=True)
     assert at_hand(behind) == ([1, 2] if stream_events_max == 1 else [1, 2, 3])
-    assert desk.delivery.may_repeat
+    assert desk.delivery.cursor.may_repeat
     desk.steps(Progress(3, None, 0.0, 0.0))
     assert desk.delivery.position == Token(1, 2) and behind.position == Token(1, 2, 1)
 
@@ -262,7 +251,7 @@ def test_what_has_failed_stays_at_hand_for_its_next_attempt() -> None:
     desk.fail()
     behind = desk.fall_behind()
     assert at_hand(behind) == [1]
-    desk.steps(Tick(99.0))
+    desk.steps(events.tick(99.0))
     assert desk.offered() == [Token(1, 1)]
 
 
@@ -273,7 +262,7 @@ def test_one_that_has_nothing_out_and_no_room_holds_nothing_and_fetches() -> Non
     assert at_hand(behind) == [1], "a chain of one message always may be"
     desk.send()
     assert desk.steps(Progress(2, None, 0.0, 0.0)) == []
-    assert desk.steps(Wake()) == [Fetch]
+    assert desk.steps(events.wake) == [Fetch]
     assert state_of(desk.delivery) is DeliveryState.LAGGING
 
 
@@ -282,13 +271,13 @@ def test_what_was_fetched_is_delivered_behind_what_was_skipped() -> None:
     desk.cache.limits = CacheLimits(stream_events_max=1)
     behind = desk.fall_behind()
     desk.send()
-    desk.steps(Progress(2, None, 0.0, 0.0), Wake())
+    desk.steps(Progress(2, None, 0.0, 0.0), events.wake)
     behind.lose(Token(1, 3))
     behind.take([QueueMessage(A, Token(1, 3), [b"x", b"y"])], Token(1, 4))
-    assert desk.steps(Fetched()) == [] and state_of(desk.delivery) is DeliveryState.READY
+    assert desk.steps(events.fetched) == [] and state_of(desk.delivery) is DeliveryState.READY
     assert desk.delivery.position == Token(1, 2, LAST), "message 2 is gone"
     assert desk.offered() == [Token(1, 3), Token(1, 3, 1)]
-    assert desk.steps(Fetched()) == [], "what was not asked for changes nothing"
+    assert desk.steps(events.fetched) == [], "what was not asked for changes nothing"
 
 
 def lagging(options: DeliveryOptions = OPTIONS, *, is_manual: bool = False) -> tuple[Desk, Cursor]:
@@ -299,8 +288,8 @@ def lagging(options: DeliveryOptions = OPTIONS, *, is_manual: bool = False) -> t
     desk.send()
     desk.steps(Progress(2, None, 0.0, 0.0))
     if is_manual:
-        desk.steps(Acked(Token(1, 1, 1)))
-    assert desk.steps(Wake()) == [Fetch]
+        desk.steps(events.acked(Token(1, 1, 1)))
+    assert desk.steps(events.wake) == [Fetch]
     cursor.keeps = True
     return desk, cursor
 
@@ -308,7 +297,7 @@ def lagging(options: DeliveryOptions = OPTIONS, *, is_manual: bool = False) -> t
 def arrive(desk: Desk, seq: int, *, is_held: bool = False) -> None:
     """A message comes, and the driver tells of it."""
     slot = append(desk.cache, QueueMessage(A, Token(1, seq), [b"x"]))
-    assert desk.steps(Arrived(slot, is_held)) == []
+    assert desk.steps(events.arrived(slot, is_held=is_held)) == []
     desk.cache.release(slot)
 
 
@@ -317,9 +306,9 @@ def test_one_that_has_all_goes_on_in_the_cache_or_is_idle() -> None:
     add(desk.cache, QueueMessage(A, Token(1, 4), [b"x"]))
     cursor.lose(Token(1, 4))
     assert not cursor.is_lagging and len(desk.laggards) == 0
-    assert desk.steps(Fetched()) == [] and desk.delivery.position == Token(1, 3, LAST)
-    assert desk.delivery.index == 3 and desk.offered() == [Token(1, 4)]
-    desk.steps(Sent(1, 0.0))
+    assert desk.steps(events.fetched) == [] and desk.delivery.position == Token(1, 3, LAST)
+    assert desk.delivery.cursor.index == 3 and desk.offered() == [Token(1, 4)]
+    desk.steps(events.sent(1, 0.0))
     assert desk.steps(Progress(1, None, 0.0, 0.0)) == []
     assert state_of(desk.delivery) is DeliveryState.IDLE
 
@@ -328,7 +317,7 @@ def test_one_that_has_all_goes_on_in_the_cache_or_is_idle() -> None:
 def test_one_for_which_nothing_is_left_is_idle_behind_what_it_looked_for(is_manual: bool) -> None:
     desk, cursor = lagging(is_manual=is_manual)
     cursor.take([], Token(1, 4))
-    assert desk.steps(Fetched()) == [] and state_of(desk.delivery) is DeliveryState.IDLE
+    assert desk.steps(events.fetched) == [] and state_of(desk.delivery) is DeliveryState.IDLE
     assert desk.delivery.position == Token(1, 3, LAST)
     arrive(desk, 4)
     assert state_of(desk.delivery) is DeliveryState.READY and desk.offered() == [Token(1, 4)]
@@ -338,9 +327,9 @@ def test_one_that_was_to_begin_ahead_of_the_queue_gets_what_comes_next() -> None
     desk = Desk()
     cursor, resume = elsewhere(desk, "s", Token(7, 1))
     desk.steps(resume)
-    assert desk.steps(Wake()) == [Fetch]
+    assert desk.steps(events.wake) == [Fetch]
     assert cursor.begin_within(Token(1, 1), Token(1, 3))
-    desk.steps(Fetched())
+    desk.steps(events.fetched)
     assert state_of(desk.delivery) is DeliveryState.IDLE
     assert desk.delivery.position == Token(1, 3, LAST)
     arrive(desk, 4)
@@ -355,9 +344,9 @@ def test_what_comes_for_one_that_waits_and_has_nothing_left_is_delivered_when_th
     cursor.take([], Token(1, 4))
     assert cursor.is_drained and state_of(desk.delivery) is DeliveryState.LAGGING
     arrive(desk, 4)
-    assert state_of(desk.delivery) is DeliveryState.LAGGING and desk.delivery.index == 3
+    assert state_of(desk.delivery) is DeliveryState.LAGGING and desk.delivery.cursor.index == 3
     arrive(desk, 5)
-    assert desk.steps(Fetched()) == [] and desk.delivery.position == Token(1, 3, LAST)
+    assert desk.steps(events.fetched) == [] and desk.delivery.position == Token(1, 3, LAST)
     assert state_of(desk.delivery) is DeliveryState.READY
     assert desk.offered() == [Token(1, 4), Token(1, 5)]
 
@@ -365,10 +354,10 @@ def test_what_comes_for_one_that_waits_and_has_nothing_left_is_delivered_when_th
 def test_what_comes_for_one_that_waits_ahead_of_the_queue_is_not_passed_over() -> None:
     desk = Desk()
     cursor, resume = elsewhere(desk, "s", Token(7, 1))
-    desk.steps(resume, Wake())
+    desk.steps(resume, events.wake)
     assert cursor.begin_within(Token(1, 1), Token(1, 3))
     arrive(desk, 4)
-    assert desk.steps(Fetched()) == []
+    assert desk.steps(events.fetched) == []
     assert state_of(desk.delivery) is DeliveryState.READY and desk.offered() == [Token(1, 4)]
 
 
@@ -376,10 +365,10 @@ def test_what_comes_for_one_that_waits_and_has_met_the_cache_is_delivered_behind
     desk, cursor = lagging()
     add(desk.cache, QueueMessage(A, Token(1, 4), [b"x"]))
     cursor.take([], Token(1, 4))
-    assert not cursor.is_lagging and desk.delivery.index == 3
+    assert not cursor.is_lagging and desk.delivery.cursor.index == 3
     arrive(desk, 5)
     assert state_of(desk.delivery) is DeliveryState.LAGGING
-    desk.steps(Fetched())
+    desk.steps(events.fetched)
     assert desk.offered() == [Token(1, 4), Token(1, 5)]
 
 
@@ -389,26 +378,26 @@ def test_what_comes_for_one_that_waits_and_lags_still_is_read_anew_or_kept_for_i
     cursor.take([QueueMessage(A, Token(1, 2), [b"x"])], Token(1, 4))
     arrive(desk, 5)
     assert cursor.is_lagging and state_of(desk.delivery) is DeliveryState.LAGGING
-    desk.steps(Fetched())
+    desk.steps(events.fetched)
     assert desk.offered() == [Token(1, 2)]
-    desk.steps(Sent(1, 0.0), Progress(1, None, 0.0, 0.0))
+    desk.steps(events.sent(1, 0.0), Progress(1, None, 0.0, 0.0))
     assert not cursor.is_lagging and desk.offered() == [Token(1, 4), Token(1, 5)]
 
 
 def test_one_that_was_paused_while_it_waited_and_has_nothing_left_holds_nothing() -> None:
     desk, cursor = lagging()
-    desk.steps(Pause())
+    desk.steps(events.pause)
     desk.fall_behind()
     cursor.take([], Token(1, 4))
     assert cursor.is_drained
-    assert desk.steps(Fetched()) == []
+    assert desk.steps(events.fetched) == []
     assert state_of(desk.delivery) is DeliveryState.IDLE
     arrive(desk, 4, is_held=True)
     assert state_of(desk.delivery) is DeliveryState.FAULTED
     desk.fall_behind()
     assert desk.cache.events == 0 and at_hand(cursor) == []
-    desk.steps(Retry())
-    assert desk.steps(Wake()) == [Fetch] and cursor.position == Token(1, 4)
+    desk.steps(events.retry)
+    assert desk.steps(events.wake) == [Fetch] and cursor.position == Token(1, 4)
 
 
 def test_one_that_was_paused_while_it_fetched_delivers_nothing() -> None:
@@ -416,24 +405,24 @@ def test_one_that_was_paused_while_it_fetched_delivers_nothing() -> None:
     desk.cache.limits = CacheLimits(stream_events_max=1)
     desk.fall_behind()
     desk.send()
-    desk.steps(Progress(2, None, 0.0, 0.0), Wake(), Pause())
-    assert desk.steps(Fetched()) == [] and desk.steps(Wake()) == []
+    desk.steps(Progress(2, None, 0.0, 0.0), events.wake, events.pause)
+    assert desk.steps(events.fetched) == [] and desk.steps(events.wake) == []
     assert state_of(desk.delivery) is DeliveryState.FAULTED
 
 
 # --- beginning elsewhere --------------------------------------------------------------------------
 
 
-def elsewhere(desk: Desk, name: str, start: Token) -> tuple[Cursor, Resume]:
+def elsewhere(desk: Desk, name: str, start: Token) -> tuple[Cursor, Event]:
     behind = desk.laggards.begin((A, name), start)
-    return behind, Resume(before(start), behind)
+    return behind, events.resume(before(start), behind)
 
 
 def test_a_pause_that_a_resume_has_ended_is_over_whatever_was_out() -> None:
     desk = Desk()
-    desk.steps(Pause(), Resume(None))
+    desk.steps(events.pause, events.resume(None))
     assert desk.send() == 4
-    desk.steps(Pause(), Resume(None), Progress(1, None, 0.0, 0.0))
+    desk.steps(events.pause, events.resume(None), Progress(1, None, 0.0, 0.0))
     assert state_of(desk.delivery) is DeliveryState.READY and desk.offered()[0] == Token(1, 1)
 
 
@@ -448,9 +437,9 @@ def test_who_resumes_where_it_is_behind_is_there_once_what_is_out_has_ended() ->
         if is_out:
             desk.steps(Progress(4, None, 0.0, 0.0))
         assert desk.delivery.position == Token(1, 1, LAST)
-        assert desk.delivery.next_token == behind.position == Token(1, 2)
+        assert desk.delivery.cursor.next_token == behind.position == Token(1, 2)
         assert desk.cache.acked_upto() == Token(1, 3), "its former place holds nothing"
-        assert desk.steps(Wake()) == [Fetch]
+        assert desk.steps(events.wake) == [Fetch]
 
 
 def test_who_resumes_twice_while_something_is_out_goes_where_it_was_told_last() -> None:
@@ -461,17 +450,17 @@ def test_who_resumes_twice_while_something_is_out_goes_where_it_was_told_last() 
     desk.steps(to_first, to_second)
     assert not first.is_lagging and second.is_lagging
     desk.steps(Progress(4, None, 0.0, 0.0))
-    assert desk.delivery.next_token == Token(1, 3) and len(desk.laggards) == 1
+    assert desk.delivery.cursor.next_token == Token(1, 3) and len(desk.laggards) == 1
 
 
 def test_who_resumes_in_the_cache_after_it_was_told_to_go_elsewhere_is_not_behind() -> None:
     desk = Desk()
     desk.send()
     behind, resume = elsewhere(desk, "s", Token(1, 2))
-    desk.steps(resume, Resume(None), Resume(Token(1, 2, 1)))
+    desk.steps(resume, events.resume(None), events.resume(Token(1, 2, 1)))
     assert not behind.is_lagging and len(desk.laggards) == 0
     desk.steps(Progress(4, None, 0.0, 0.0))
-    assert desk.delivery.next_token == Token(1, 3)
+    assert desk.delivery.cursor.next_token == Token(1, 3)
 
 
 def test_who_ends_before_it_was_elsewhere_is_nowhere() -> None:
@@ -485,9 +474,9 @@ def test_who_ends_before_it_was_elsewhere_is_nowhere() -> None:
     )
     other = Desk()
     other.send()
-    other.steps(Resume(None))
+    other.steps(events.resume(None))
     other.delivery.close()
-    assert other.steps(GivenUp("skip")) == [] and other.cache.acked_upto() == Token(1, 3)
+    assert other.steps(events.given_up("skip")) == [] and other.cache.acked_upto() == Token(1, 3)
 
 
 # --- what is given by hand ------------------------------------------------------------------------
@@ -508,8 +497,8 @@ def test_what_is_not_acknowledged_stays_at_hand_with_what_failed_behind_it() -> 
         desk.steps(Progress(4, None, 0.0, 0.0))
         for done in (2, 0)[:failures]:
             desk.send()
-            desk.steps(Progress(done, RAISED, 0.0, 0.0), Tick(99.0))
-        assert (delivery.unacked, delivery.attempts) == (6, failures)
+            desk.steps(Progress(done, RAISED, 0.0, 0.0), events.tick(99.0))
+        assert (delivery.cursor.ahead, delivery.attempts) == (6, failures)
         behind = desk.fall_behind()
         assert at_hand(behind) == [1, 2, 3, 4] and behind.position == Token(1, 1)
         assert desk.offered() == [Token(1, 4)]
@@ -518,16 +507,16 @@ def test_what_is_not_acknowledged_stays_at_hand_with_what_failed_behind_it() -> 
 def test_who_is_given_up_with_a_pause_falls_behind_with_nothing() -> None:
     desk = Desk(DeliveryOptions(retries=0))
     assert desk.fail() == [GiveUp]
-    desk.steps(GivenUp("pause"))
+    desk.steps(events.given_up("pause"))
     assert desk.delivery.attempts == 1
     assert at_hand(desk.fall_behind()) == []
 
 
 def test_what_is_said_of_acknowledging_by_hand_is_nothing_to_others() -> None:
     desk = Desk()
-    for event in (Acked(Token(1, 3)), AckDue(9.0)):
+    for event in (events.acked(Token(1, 3)), events.ack_due(9.0)):
         assert desk.steps(event) == []
-    assert desk.send() == 4 and desk.delivery.index == 0
+    assert desk.send() == 4 and desk.delivery.cursor.index == 0
 
 
 # --- what may have killed a silo ------------------------------------------------------------------
@@ -545,7 +534,7 @@ def sizes(desk: Desk, calls: int) -> list[int]:
 def test_as_many_as_were_out_when_a_silo_was_lost_go_one_by_one_and_no_more() -> None:
     desk = Desk()
     desk.offered()
-    desk.steps(Sent(3, 0.0), Unreachable("gone", 0.0, 0.0, "silo"), Tick(99.0))
+    desk.steps(events.sent(3, 0.0), Unreachable("gone", 0.0, 0.0, "silo"), events.tick(99.0))
     assert sizes(desk, 4) == [1, 1, 1, 3]
 
 
@@ -576,27 +565,29 @@ def test_before_its_last_try_it_waits_until_it_is_known_whether_the_silo_died() 
         desk = Desk()
         for _ in range(failures):
             desk.fail()
-            desk.steps(Tick(99.0))
+            desk.steps(events.tick(99.0))
         desk.send()
-        (wait,) = desk.delivery.step(Unreachable("gone", 100.0, 0.0, "silo"))
+        (wait,) = desk.delivery.unreachable(Unreachable("gone", 100.0, 0.0, "silo"))
         assert isinstance(wait, WaitUntil) and wait.when_s == 100.0 + wait_s
 
 
 def test_a_pause_takes_back_that_it_goes_on_after_the_failure_handler() -> None:
     desk = Desk(DeliveryOptions(retries=0))
     assert desk.fail() == [GiveUp]
-    desk.steps(Retry(), Pause(), GivenUp("pause"))
+    desk.steps(events.retry, events.pause, events.given_up("pause"))
     assert state_of(desk.delivery) is DeliveryState.FAULTED
 
 
-@pytest.mark.parametrize("event", [Retry(), Resume(Token(1, 2, 1))], ids=["retried", "elsewhere"])
+@pytest.mark.parametrize(
+    "event", [events.retry, events.resume(Token(1, 2, 1))], ids=["retried", "elsewhere"]
+)
 def test_who_goes_on_by_hand_has_no_trouble_any_more(event: Event) -> None:
     desk = Desk()
     desk.send()
     desk.steps(Unreachable("gone", 1.0, 0.0))
-    assert desk.delivery.is_lost and desk.delivery.trouble == "gone"
+    assert desk.delivery.losses and desk.delivery.trouble == "gone"
     desk.steps(event)
-    assert not desk.delivery.is_lost and desk.delivery.trouble == ""
+    assert not desk.delivery.losses and desk.delivery.trouble == ""
 
 
 # --- another delivery in its place ----------------------------------------------------------------
@@ -607,7 +598,9 @@ def test_one_that_leaves_gives_its_place_and_hears_nothing_more() -> None:
     assert desk.send() == 4
     place = desk.delivery.leave()
     assert state_of(desk.delivery) is DeliveryState.CLOSED
-    assert desk.delivery.step(Progress(4, None, 1.0, 0.0)) == () and desk.delivery.position is None
+    assert (
+        desk.delivery.replied(Progress(4, None, 1.0, 0.0)) == () and desk.delivery.position is None
+    )
     desk.delivery = Delivery(place, OPTIONS)
     assert desk.offered() == [Token(1, seq, at) for seq in (1, 2) for at in (0, 1)]
 
@@ -615,7 +608,7 @@ def test_one_that_leaves_gives_its_place_and_hears_nothing_more() -> None:
 def test_one_that_leaves_while_it_is_to_go_elsewhere_goes_there_first() -> None:
     desk = Desk()
     desk.send()
-    desk.steps(Resume(Token(1, 2, 0)))
+    desk.steps(events.resume(Token(1, 2, 0)))
     desk.delivery = Delivery(desk.delivery.leave(), OPTIONS)
     assert desk.offered() == [Token(1, 2, 1), Token(1, 3, 0), Token(1, 3, 1)]
 
@@ -624,7 +617,8 @@ def test_one_that_is_behind_gives_that_place() -> None:
     desk = Desk()
     behind = desk.fall_behind()
     desk.delivery = Delivery(desk.delivery.leave(), OPTIONS)
-    assert desk.delivery.index is None and desk.delivery.next_token == behind.position == Token(
-        1, 1
+    assert (
+        desk.delivery.cursor.index is None
+        and desk.delivery.cursor.next_token == behind.position == Token(1, 1)
     )
     desk.laggards.check()

@@ -19,7 +19,7 @@ LIMIT_S = 20.0 + ANSWER_S + LATE_S
 def reason(state: DeliveryState, seat: dict[str, Any], one: dict[str, Any], **of: Any) -> str:
     """Of a subscription of Ledger/eu whose delivery has these facts."""
     delivery = SimpleNamespace(
-        **{"state": state, "trouble": "", "attempts": 3, "due_s": NOW_S, **of},
+        **{"state": state, "trouble": "", "attempts": 3, "when_s": NOW_S, **of},
         out_s=lambda now_s: now_s - of["began_s"],
     )
     options = SimpleNamespace(handler_timeout_s=20.0)
@@ -54,7 +54,7 @@ def test_a_reply_is_waited_for_until_its_call_must_have_ended(
     ],
 )
 def test_a_timer_that_is_late_is_no_reason(left_s: float, said: str) -> None:
-    assert reason(DeliveryState.BACKOFF, {}, {}, due_s=NOW_S + left_s) == said
+    assert reason(DeliveryState.BACKOFF, {}, {}, when_s=NOW_S + left_s) == said
 
 
 def test_of_the_trouble_its_first_line_is_told_as_far_as_it_is_short() -> None:

@@ -201,49 +201,49 @@ def send(delivery: Delivery, attempt: int, count: int = 1) -> None:
 def test_an_event_that_was_tried_elsewhere_has_the_attempts_that_are_left() -> None:
     _, delivery = delivery_of(message(1, attempt=2), message(2))
     send(delivery, 2)  # alone
-    (wait,) = delivery.step(Progress(0, RAISED, 0.0, 0.0))
+    (wait,) = delivery.replied(Progress(0, RAISED, 0.0, 0.0))
     assert isinstance(wait, WaitUntil) and delivery.attempts == 2
     delivery.state = DeliveryState.READY  # the wait is over
     send(delivery, 3)
-    (action,) = delivery.step(Progress(0, RAISED, 0.0, 0.0))
+    (action,) = delivery.replied(Progress(0, RAISED, 0.0, 0.0))
     assert isinstance(action, GiveUp) and action.attempts == 3
 
 
 def test_giving_up_follows_only_a_failure_that_was_seen() -> None:
     _, delivery = delivery_of(message(1, attempt=9), message(2))
     send(delivery, 9)
-    assert delivery.step(Progress(1, None, 0.0, 0.0)) == ()
+    assert delivery.replied(Progress(1, None, 0.0, 0.0)) == ()
     _, other = delivery_of(message(1, attempt=9))
     send(other, 9)
-    (action,) = other.step(Progress(0, RAISED, 0.0, 0.0))
+    (action,) = other.replied(Progress(0, RAISED, 0.0, 0.0))
     assert isinstance(action, GiveUp) and action.attempts == 9
 
 
 def test_a_batch_ends_before_an_event_that_was_tried() -> None:
     _, delivery = delivery_of(message(1), message(2), message(3, attempt=2), message(4))
     send(delivery, 1, count=2)
-    delivery.step(Progress(2, None, 0.0, 0.0))
+    delivery.replied(Progress(2, None, 0.0, 0.0))
     send(delivery, 2, count=1)
 
 
 def test_what_failed_goes_back_with_its_wait_and_what_is_behind_it_goes_on() -> None:
     cache, delivery = delivery_of(message(1), message(2), goes_back=True)
     send(delivery, 1, count=2)
-    (back,) = delivery.step(Progress(0, RAISED, 0.0, 0.5))
+    (back,) = delivery.replied(Progress(0, RAISED, 0.0, 0.5))
     assert isinstance(back, HandBack)
     assert (back.token, back.attempts) == (Token(1, 1), 1) and 2.0 <= back.delay_s <= 4.0
     delivery.check()
     assert delivery.state is DeliveryState.READY and delivery.attempts == 0
     cache.disown([back.token])
     send(delivery, 1)
-    delivery.step(Progress(1, None, 0.0, 0.0))
+    delivery.replied(Progress(1, None, 0.0, 0.0))
     assert cache.take_done() == [Token(1, 2)]
 
 
 def test_the_last_attempt_does_not_go_back() -> None:
     _, delivery = delivery_of(message(1, attempt=3), goes_back=True)
     send(delivery, 3)
-    (action,) = delivery.step(Progress(0, RAISED, 0.0, 0.5))
+    (action,) = delivery.replied(Progress(0, RAISED, 0.0, 0.5))
     assert isinstance(action, GiveUp) and action.attempts == 3
 
 

@@ -21,6 +21,7 @@ from millstream.streams.agent.delivery.steps import (
     Progress,
     Unreachable,
 )
+from millstream.streams.api.filtering.event_filter import EventFilter
 from millstream.streams.contracts.item import Item
 
 STREAM = StreamId("ns", "k")
@@ -32,12 +33,11 @@ def items(count: int) -> list[Item]:
     return [Item(Token(1, number), b"", None) for number in range(count)]
 
 
-class Fits:
+class Fits(EventFilter):
     """Fits by the number of the item; takes `takes_s` of a clock that the test has."""
 
-    label = "Reader.is_even"
-
     def __init__(self, takes_s: float = 0.0, fails_at: int = -1) -> None:
+        self.label = "Reader.is_even"
         self.now_s, self.takes_s, self.fails_at = 0.0, takes_s, fails_at
         self.call_soon = asyncio.get_running_loop().call_soon
 

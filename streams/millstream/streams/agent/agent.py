@@ -149,19 +149,8 @@ class PullingAgent:
         former = Former(progress, is_used=self.has_positions and not can_rewind)
         self._wary = Wary(progress, is_used=self.has_positions)
         self._losses = Losses(progress.lost, parts.clock.wall_s(), is_noted=self.has_positions)
-        self.dispatch = Dispatch(
-            self,
-            parts.outlet,
-            self.behind,
-            parts.give_ups,
-            parts.fates,
-            self._wary,
-            calls_out_max=options.calls_out_max,
-            clock=parts.clock,
-            budget=parts.budget,
-            tasks=parts.new_tasks(),
-            runners=parts.runners,
-        )
+        self._given_up: dict[Token, str] = {}  # events that are to be acknowledged as failed
+        self.dispatch = self._new_dispatch()
         self._crossing = Crossing(queue, parts.passage)
         self.subscribers = Subscribers(
             self.cache,
@@ -196,8 +185,33 @@ class PullingAgent:
         self._alarm_s = math.inf
         self._receiving: Receiving | None = None
         self._forget_at_s = 0.0
-        self._given_up: dict[Token, str] = {}  # events that are to be acknowledged as failed
         self.is_acked = True  # False: the last acknowledgement failed, so what is done comes again
+
+    def _new_dispatch(self) -> Dispatch:
+        parts = self._parts
+        return Dispatch(
+            self.queue,
+            self.epoch,
+            parts.outlet,
+            self.behind,
+            parts.give_ups,
+            self._wary,
+            self._given_up,
+            has_positions=self.has_positions,
+            calls_out_max=self._options.calls_out_max,
+            clock=parts.clock,
+            budget=parts.budget,
+            tasks=parts.new_tasks(),
+            runners=parts.runners,
+            fate=parts.fate,
+            give_back=self._give_back,
+            fetch=lambda: self._catch_up.wake(),
+            reading_anew=lambda: self._catch_up.doing,
+            repeats_to=lambda: self._core.repeats_to,
+            progressed=self.progressed,
+            look_again=lambda: self._changed(self.queue),
+            fenced=self.fenced,
+        )
 
     def _new_core(self, after: Token | None, *, may_repeat: bool, has_rival: bool) -> ReaderCore:
         return ReaderCore(
@@ -456,15 +470,6 @@ class PullingAgent:
         else:
             self._step(self._core.bounded, last)
 
-    def fetch(self) -> None:
-        """A subscription has come to items that are to be read anew."""
-        self._catch_up.wake()
-
-    @property
-    def reading_anew(self) -> str:
-        """What reading anew waits for, in words; empty: nothing is read anew."""
-        return self._catch_up.doing
-
     # -- what others may see
 
     @property
@@ -530,11 +535,6 @@ class PullingAgent:
         """Events not read yet, when it was measured last."""
         return 0 if self._receiving is None else self._receiving.backlog
 
-    @property
-    def repeats_to(self) -> Token | None:
-        """The last message that a former owner can have delivered; None: not known."""
-        return self._core.repeats_to
-
     # -- what stands still
 
     def work(self) -> Iterator[PieceOfWork]:
@@ -579,28 +579,14 @@ class PullingAgent:
             self._changed(self.queue)
             self.dispatch.relax()
 
-    def give_back(self, token: Token, delay_s: float) -> None:
-        """A handler has failed at a message that the queue gives out again."""
-        self.cache.disown([token])
-        self._step(self._core.returned, [token], delay_s, True)
-
-    def return_held(self, tokens: Sequence[Token], delay_s: float) -> None:
-        """The subscription of these messages is paused: the queue gives them again."""
+    def _give_back(self, tokens: Sequence[Token], delay_s: float, has_run: bool) -> None:
+        """The queue gives out messages again: their handler has failed, or they are held here."""
         self.cache.disown(tokens)
-        self._step(self._core.returned, tokens, delay_s, False)
-
-    def given_up(self, token: Token, reason: str) -> None:
-        """A subscription has given up an event: its queue is told, if it tells that from others."""
-        if self.cache.gives_back:
-            self._given_up[token._replace(index=0)] = reason
+        self._step(self._core.returned, tokens, delay_s, has_run)
 
     def fenced(self) -> None:
         """Another silo reads the queue in a newer epoch: write nothing more."""
         self.is_fenced = True
-        self._changed(self.queue)
-
-    def look_again(self) -> None:
-        """The owner should decide anew."""
         self._changed(self.queue)
 
     def _forget_idle_streams(self, now_s: float) -> None:

@@ -15,13 +15,13 @@ from millstream.streams.contracts.token import Token
 
 from .audience.stream_entry import StreamEntry, places
 from .cache.queue_cache import QueueCache
-from .delivery.subscriber import Deliveries
+from .delivery.dispatch import Dispatch
 
 __all__ = ["give_back"]
 
 
 def give_back(
-    streams: Iterable[tuple[StreamId, StreamEntry]], cache: QueueCache, deliveries: Deliveries
+    streams: Iterable[tuple[StreamId, StreamEntry]], cache: QueueCache, deliveries: Dispatch
 ) -> list[tuple[list[Token], bool]]:
     """Let go of what is behind the last message of each stream that is out; returns what that is,
     once without and once with handlers that have tried it (`has_run`).
@@ -45,12 +45,12 @@ def _failed(entry: StreamEntry, last: int) -> frozenset[Token]:
     found: set[Token] = set()
     for index, one in places(entry):
         delivery = one.delivery
-        if index > last and delivery is not None and delivery.has_failed:
-            found.add(delivery.message)
+        if index > last and delivery is not None and delivery.tries.error is not None:
+            found.add(delivery.cursor.message)
     return frozenset(found)
 
 
-def _let_go(entry: StreamEntry, last: int, cache: QueueCache, deliveries: Deliveries) -> None:
+def _let_go(entry: StreamEntry, last: int, cache: QueueCache, deliveries: Dispatch) -> None:
     """Nothing here holds a message behind an index."""
     cold = entry.cold or ()
     if entry.cold is not None:

@@ -17,7 +17,7 @@ from millstream.streams.ownership.layout import Layout
 from .audience.newcomers import Filters
 from .cache.queue_cache import Notes, QueueCache
 from .delivery.consumer_calls import Outlet
-from .delivery.deaths import Fates
+from .delivery.deaths import Fate
 from .delivery.giving_up import GiveUps
 from .options import StreamOptions
 from .reconciling import Stored
@@ -42,7 +42,7 @@ class AgentParts:
     budget: Budget  # of the silo
     filters: Filters
     stored: Stored
-    fates: Fates
+    fate: Callable[[str], Fate]  # what is known of a silo
     passage: Layout | None = None  # of providers whose number of queues can change
 
 

@@ -47,7 +47,8 @@ from .cache.lagging import UNKNOWN, Laggards
 from .cache.lane import Slot
 from .cache.positions import BEGINNING, before
 from .cache.queue_cache import QueueCache
-from .delivery.subscriber import Deliveries, Subscriber
+from .delivery.dispatch import Dispatch
+from .delivery.subscriber import Subscriber
 from .giving_back import give_back
 from .losses import Loss, Losses
 from .reading.passage import Crossing
@@ -112,7 +113,7 @@ class Subscribers:
         self,
         cache: QueueCache,
         laggards: Laggards,
-        deliveries: Deliveries,
+        deliveries: Dispatch,
         known: Known,
         newcomers: Newcomers,
         *,

@@ -30,7 +30,7 @@ from .audit import Audit
 from .following import Following
 from .outlet import SiloOutlet
 from .settings import Settings
-from .silo_view import ManagerSilo, QueueSilos, SiloFates
+from .silo_view import ManagerSilo, QueueSilos, fate_of
 from .target import QueueStats, agent_stats
 
 __all__ = ["QueueReading"]
@@ -83,7 +83,7 @@ class QueueReading:
             budget=services.budget,
             filters=HostedFilters(services),
             stored=self.following,
-            fates=SiloFates(services),
+            fate=lambda silo: fate_of(silo, services.members.view),
             passage=layout if Capability.SEALED in capabilities else None,
         )
         self._silo = ManagerSilo(services, provider)

@@ -221,7 +221,7 @@ def holder_report(agent: PullingAgent, clock: Clock) -> HolderReport | None:
     if oldest is None:
         return None
     for one in agent.subscribers.of(oldest.stream) or ():
-        token = None if one.work is None else one.work.next_token
+        token = None if one.work is None else one.work.cursor.next_token
         if token is not None and token[:2] == oldest.token[:2]:
             return HolderReport(oldest.stream, subscription_report(one, agent, clock))
     return HolderReport(oldest.stream)
@@ -235,12 +235,12 @@ def subscription_report(one: Subscriber, agent: PullingAgent, clock: Clock) -> S
             one.id,
             grain,
             held_state(one) or "idle",
-            event_s=one.event_s,
+            event_s=0.0 if one.delivery is None else one.delivery.event_s,
             gaps=one.gaps_told,
             gone_max=one.gone_max,
             retries=one.retries,
         )
-    events, since_s = delivery.lag()
+    events, since_s = delivery.cursor.lag()
     return SubscriptionReport(
         one.id,
         grain,

@@ -19,7 +19,7 @@ from millstream.streams.ownership.record import OwnershipStore, QueueState, Stor
 
 from .target import StreamsTarget, target_of
 
-__all__ = ["ManagerSilo", "QueueSilos", "SiloFates", "fate_of"]
+__all__ = ["ManagerSilo", "QueueSilos", "fate_of"]
 
 
 class _OwnSilo:
@@ -92,16 +92,6 @@ class QueueSilos(_OwnSilo):
         has_lapsed = record.lease_s > 0 and now_s >= seen_s + record.lease_s
         is_pausing = record.state is QueueState.PAUSING
         return QueueOwner(record.owner, record.epoch, is_pausing, has_lapsed)
-
-
-class SiloFates:
-    """What became of silos, by the membership table (`Fates`)."""
-
-    def __init__(self, services: SiloServices) -> None:
-        self._services = services
-
-    def fate(self, silo: str, /) -> Fate:
-        return fate_of(silo, self._services.members.view)
 
 
 def fate_of(silo: str, view: TableView) -> Fate:

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from millstream.runtime.extending import Backoff
 from millstream.streams.agent.delivery.options import DeliveryOptions
-from millstream.streams.agent.delivery.subscriber import Fits, Subscriber
+from millstream.streams.agent.delivery.subscriber import Subscriber
+from millstream.streams.api.filtering.event_filter import EventFilter
 from millstream.streams.api.implicit import ImplicitSubscription
 from millstream.streams.api.subscription_rows import SubscriptionRow
 from millstream.streams.contracts.identity import StreamId
@@ -21,8 +22,8 @@ __all__ = ["Filters", "Newcomers"]
 class Filters(Protocol):
     """The filters of the grain classes that this silo hosts; None: the consumer's silo asks it."""
 
-    def of_mark(self, one: ImplicitSubscription, /) -> Fits | None: ...
-    def of_row(self, row: SubscriptionRow, /) -> Fits | None: ...
+    def of_mark(self, one: ImplicitSubscription, /) -> EventFilter | None: ...
+    def of_row(self, row: SubscriptionRow, /) -> EventFilter | None: ...
 
 
 class Newcomers:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.delivery.subscriber import Deliveries
+from millstream.streams.agent.delivery.dispatch import Dispatch
 
 from .stream_entry import StreamEntry, parts
 
@@ -26,7 +26,7 @@ async def spread(
     entry: StreamEntry,
     waiting: deque[Slot],
     cache: QueueCache,
-    deliveries: Deliveries,
+    deliveries: Dispatch,
     progressed: Callable[[], None],
 ) -> None:
     """Until all that waits was given to everyone, or let go."""

@@ -107,7 +107,7 @@ class StreamEntry:
 def places(entry: StreamEntry) -> Iterator[tuple[int, Subscriber]]:
     """The subscriptions that hold something in the cache, and the oldest message of each."""
     for subscriber in entry.subscribers.values():
-        index = None if subscriber.work is None else subscriber.work.index
+        index = None if subscriber.work is None else subscriber.work.cursor.index
         if index is not None:
             yield index, subscriber
 
@@ -125,9 +125,11 @@ def has_backlog(entry: StreamEntry, upto: int) -> bool:
 
 
 def _is_within(delivery: Delivery, upto: int) -> bool:
-    if delivery.is_lost or delivery.state is DeliveryState.FAULTED:
+    cursor = delivery.cursor
+    if delivery.losses or delivery.state is DeliveryState.FAULTED:
         return False
-    return delivery.may_repeat or (delivery.index is not None and delivery.index <= upto)
+    may_repeat = cursor.is_lagging and cursor.may_repeat
+    return may_repeat or (cursor.index is not None and cursor.index <= upto)
 
 
 def parts(all_of_them: Sequence[P], size: int) -> Iterator[Sequence[P]]:

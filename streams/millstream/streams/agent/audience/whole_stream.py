@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from millstream.streams.agent.delivery.subscriber import Deliveries, Subscriber
+from millstream.streams.agent.delivery.dispatch import Dispatch
+from millstream.streams.agent.delivery.subscriber import Subscriber
 
 from .spreading import AT_ONCE
 from .stream_entry import StreamEntry, parts
@@ -18,7 +19,7 @@ from .stream_entry import StreamEntry, parts
 __all__ = ["follow_few", "follow_stream"]
 
 
-async def follow_stream(entry: StreamEntry, deliveries: Deliveries) -> None:
+async def follow_stream(entry: StreamEntry, deliveries: Dispatch) -> None:
     """Let all subscriptions wait, or go on, as is known of the stream."""
     many = parts(list(entry.subscribers.values()), AT_ONCE)
     for number, part in enumerate(many):
@@ -27,12 +28,12 @@ async def follow_stream(entry: StreamEntry, deliveries: Deliveries) -> None:
         _follow(part, deliveries, is_paused=entry.is_paused)
 
 
-def follow_few(entry: StreamEntry, deliveries: Deliveries) -> None:
+def follow_few(entry: StreamEntry, deliveries: Dispatch) -> None:
     """As `follow_stream`, for a stream with few subscriptions."""
     _follow(entry.subscribers.values(), deliveries, is_paused=entry.is_paused)
 
 
-def _follow(part: Iterable[Subscriber], deliveries: Deliveries, *, is_paused: bool) -> None:
+def _follow(part: Iterable[Subscriber], deliveries: Dispatch, *, is_paused: bool) -> None:
     for one in part:
         if one.is_paused is is_paused:
             continue

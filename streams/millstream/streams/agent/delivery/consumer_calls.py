@@ -1,8 +1,7 @@
 """Calling a consumer: what goes out, and what each outcome means for the delivery.
 
 Owns: `ConsumerCalls`, `Outlet`. Not: what is sent, and when (`delivery`, `dispatch`).
-Invariant: every outcome is an event of the delivery; only a cancellation of the caller's own task
-is raised.
+Invariant: each call returns how it ended; only a cancellation of the caller's own task is raised.
 """
 
 from __future__ import annotations
@@ -29,66 +28,14 @@ from millstream.streams.contracts.token import Token
 
 from .giving_up import error_text
 from .sifting import Sifter
-from .steps import Event, Failure, FailureKind, Progress, Unreachable
-from .subscriber import Fits, Subscriber
+from .steps import Failure, FailureKind, Outcome, Progress, Unreachable
+from .subscriber import Subscriber
 
-__all__ = ["ConsumerCalls", "Outlet", "Source"]
+__all__ = ["ConsumerCalls", "Outlet"]
 
 # not the handler's fault: wait and try again without end
 UNREACHABLE = (CallTimeout, ClusterError, NotHosted, Overloaded, Rejected, StorageError)
 ANSWER_S = 5.0  # for a handler's answer to arrive, beyond the handler's own time
-
-
-class Source(Protocol):
-    """Where the items come from: the agent of one queue."""
-
-    @property
-    def queue(self) -> QueueId: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def has_positions(self) -> bool:
-        """Do tokens rise within the queue, and does a message keep its own?"""
-        ...
-
-    @property
-    def repeats_to(self) -> Token | None:
-        """The last message that a former owner can have delivered; None: not known."""
-        ...
-
-    def give_back(self, token: Token, delay_s: float, /) -> None:
-        """A handler has failed at a message that the queue gives out again."""
-        ...
-
-    def return_held(self, tokens: Sequence[Token], delay_s: float, /) -> None:
-        """The subscription of these messages is paused: the queue gives them again."""
-        ...
-
-    def given_up(self, token: Token, reason: str, /) -> None:
-        """A subscription has given up an event."""
-        ...
-
-    def fetch(self) -> None:
-        """A subscription has come to items that are to be read anew."""
-        ...
-
-    @property
-    def reading_anew(self) -> str:
-        """What reading anew waits for, in words; empty: nothing is read anew."""
-        ...
-
-    def progressed(self) -> None:
-        """A delivery moved: there may be room, and something to acknowledge."""
-        ...
-
-    def fenced(self) -> None:
-        """A consumer knows an owner of a newer epoch."""
-        ...
-
-    def look_again(self) -> None:
-        """The queue's owner should decide anew: a call that was out has ended while nothing new is
-        sent, or an event is to be named in the record."""
-        ...
 
 
 class Outlet(Protocol):
@@ -122,8 +69,18 @@ class Outlet(Protocol):
 class ConsumerCalls:
     """The calls of one agent to its consumers."""
 
-    def __init__(self, source: Source, outlet: Outlet, clock: Clock, budget: Budget) -> None:
-        self._source = source
+    def __init__(
+        self,
+        queue: QueueId,
+        epoch: int,
+        outlet: Outlet,
+        clock: Clock,
+        budget: Budget,
+        *,
+        has_positions: bool,
+    ) -> None:
+        self._queue, self._epoch = queue, epoch
+        self._has_positions = has_positions
         self._outlet = outlet
         self._clock = clock
         self._sifter = Sifter(clock, budget)
@@ -134,70 +91,58 @@ class ConsumerCalls:
         items: Sequence[Item],
         attempt: int,
         gaps: Sequence[Loss],
-        *,
-        are_sifted: bool = False,
         by_hand: ByHand | None = None,
-    ) -> Event:
-        """Call the consumer; every outcome becomes an event of the delivery core.
+    ) -> Outcome:
+        """Call the consumer, unless the subscription's filter lets none of the items through.
 
         `gaps`: what is gone just before the items. `by_hand`: how they are acknowledged.
         """
-        if subscriber.fits is not None and not are_sifted:
-            return await self._send_fitting(subscriber, subscriber.fits, items, attempt, gaps)
+        sifted = None
+        if subscriber.fits is not None:
+            sifted = await self._sifter.sift(subscriber, subscriber.fits, items)
+            if not sifted.fitting:
+                now_s = self._clock.now()
+                return Progress(sifted.seen, sifted.failure, now_s, self._roll(), is_heard=False)
+            items = [items[at] for at in sifted.fitting]
         is_rewound = subscriber.rewinds_done < subscriber.rewinds
+        limit_s = subscriber.options.handler_timeout_s
         batch = WireBatch(
             subscriber.id,
             subscriber.handler,
             subscriber.stream.namespace,
             subscriber.stream.key,
-            self._source.queue,
-            self._source.epoch,
+            self._queue,
+            self._epoch,
             attempt,
             subscriber.is_redelivered or is_rewound or attempt > 1,
             items,
-            subscriber.options.handler_timeout_s,
+            limit_s,
             is_rewound,
-            self._source.has_positions,
+            self._has_positions,
             give_up_on=subscriber.give_up_on,
             gap=gap_at(gaps, items[0].token) if gaps else None,
             where=subscriber.where,
             by_hand=by_hand,
             commit_with=subscriber.commit_with,
         )
-        timeout_s = subscriber.options.handler_timeout_s + ANSWER_S
+        grain_type, key = subscriber.grain_type, subscriber.grain_key
+        outcome: Outcome
         try:
-            reply = await self._outlet.deliver(
-                subscriber.grain_type, subscriber.grain_key, batch, timeout_s
-            )
+            reply = await self._outlet.deliver(grain_type, key, batch, limit_s + ANSWER_S)
         except ActivationTimeout as error:
-            return self.failed(FailureKind.ACTIVATION, error_text(error))
+            outcome = self.failed(FailureKind.ACTIVATION, error_text(error))
         except UNREACHABLE as error:
             silo = error.silo if isinstance(error, SiloUnavailable) and error.may_have_run else ""
-            return Unreachable(str(error), self._clock.now(), self._roll(), silo)
+            outcome = Unreachable(str(error), self._clock.now(), self._roll(), silo)
         except Exception as error:
-            return self.failed(FailureKind.ACTIVATION, error_text(error))
-        return self._progress(reply)
+            outcome = self.failed(FailureKind.ACTIVATION, error_text(error))
+        else:
+            outcome = self._outcome_of(reply)
+        return outcome if sifted is None else sifted.told(outcome)
 
-    async def _send_fitting(
-        self,
-        subscriber: Subscriber,
-        fits: Fits,
-        items: Sequence[Item],
-        attempt: int,
-        gaps: Sequence[Loss],
-    ) -> Event:
-        """Send those that the subscription's filter lets through."""
-        sifted = await self._sifter.sift(subscriber, fits, items)
-        if not sifted.fitting:
-            now_s = self._clock.now()
-            return Progress(sifted.seen, sifted.failure, now_s, self._roll(), is_heard=False)
-        fitting = [items[at] for at in sifted.fitting]
-        return sifted.told(await self.send(subscriber, fitting, attempt, gaps, are_sifted=True))
-
-    def _progress(self, reply: Delivered) -> Event:
+    def _outcome_of(self, reply: Delivered) -> Outcome:
         if reply.is_fenced:
-            self._source.fenced()
-            return Unreachable("fenced", self._clock.now(), self._roll())
+            return Unreachable("fenced", self._clock.now(), self._roll(), is_fenced=True)
         failure = None
         if reply.error:
             error = self._outlet.error_of(reply.error)
@@ -209,6 +154,7 @@ class ConsumerCalls:
         return Progress(reply.done, failure, now_s, roll, True, reply.acked, reply.is_anew)
 
     def failed(self, kind: FailureKind, text: str) -> Progress:
+        """The outcome of a call in which the first item failed."""
         return Progress(0, Failure(kind, text), self._clock.now(), self._roll())
 
     def _roll(self) -> float:

@@ -2,7 +2,10 @@
 
 Owns: the attempts of the subscription, the size of its calls, what is acknowledged by hand, and
 when the rest comes again. Not: places in the stream (`cache.cursor`), calls, clocks, chance, dead
-letters, or which subscription comes next (`dispatch`), which all come in as events.
+letters, or which subscription comes next: the driver (`dispatch`) has these, and calls a method
+for each thing that happens. Methods return the actions that follow. All that come after the end are
+ignored: a late reply, a late tick. `at_s` and `now_s` are the loop's clock; `roll` is a chance in
+[0, 1) for the back-off.
 Invariants:
 - one call at a time; the cursor moves only after its reply, or after a give-up was answered;
 - attempts count what the handler did (raised, ran out of time, could not be activated) to the
@@ -13,25 +16,28 @@ Invariants:
   for that only if it died alone once; what was in one call with it is tried one by one;
 - a death that becomes known while the next try is out does not count if that one fails: no failure
   is the last one unless its handler was told so, or the error is final;
-- by hand, what is delivered is done when it is acknowledged, with all before it; one `AckDue` is
+- by hand, what is delivered is done when it is acknowledged, with all before it; one `ack_due` is
   awaited at a time, and one is while anything is not acknowledged; nothing comes again while
   something is out, or fails.
 
-    idle ──Arrived──▶ ready ──Sent──▶ in_flight ──Progress──▶ ready │ backoff │ giving_up │ idle
-    backoff ──Tick──▶ ready │ giving_up         giving_up ──GivenUp──▶ ready │ faulted │ idle
-    ready ──Wake──▶ lagging ──Fetched──▶ ready  ready ──window full──▶ unacked ──Acked──▶ ready
-    any ──Pause──▶ faulted, when nothing is out
-    faulted, backoff ──Resume, Retry──▶ ready │ idle
-    in_flight, giving_up ──Unreachable──▶ backoff
+    idle ──arrived──▶ ready ──sent──▶ in_flight ──replied──▶ ready │ backoff │ giving_up │ idle
+    backoff ──tick──▶ ready │ giving_up         giving_up ──given_up──▶ ready │ faulted │ idle
+    ready ──wake──▶ lagging ──fetched──▶ ready  ready ──window full──▶ unacked ──acked──▶ ready
+    any ──pause──▶ faulted, when nothing is out
+    faulted, backoff ──resume, retry──▶ ready │ idle
+    in_flight, giving_up ──unreachable──▶ backoff
 
-While the state is `ready`, the driver owes a `Wake` as soon as it has a call to spare. `closed` is
+While the state is `ready`, the driver owes a `wake` as soon as it has a call to spare. `closed` is
 the end.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
+
+import msgspec
 
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lane import Slot
@@ -41,88 +47,121 @@ from millstream.streams.contracts.token import Token
 from .options import DeliveryOptions
 from .steps import (
     AckBy,
-    AckDue,
-    Acked,
     Action,
-    Arrived,
     Deliver,
     DeliveryState,
     Died,
-    Event,
     Failure,
     FailureKind,
     Fetch,
-    Fetched,
-    GivenUp,
     GiveUp,
     GiveUpOutcome,
     HandBack,
-    Pause,
     Progress,
-    Resume,
-    Retry,
-    Sent,
-    Tick,
     Unreachable,
     WaitUntil,
-    Wake,
 )
-from .tries import FATE_WAIT_S, UNTRIED, Tries
 
-__all__ = ["Delivery"]
+__all__ = ["FATE_WAIT_S", "UNTRIED", "Delivery", "Tries"]
 
+FATE_WAIT_S = 30.0  # for it to be known whether a silo died, before an event's last try
+DEATHS_FEARED = 2  # an item that had so many runs alone in its queue
 BATCH_FIRST = 16  # the size of the first call, before anything is known about the handler
 SMOOTHING = 0.2  # weight of the newest call in `event_s`
-NOTHING_OUT = (
-    DeliveryState.IDLE,
-    DeliveryState.BACKOFF,
-    DeliveryState.FAULTED,
-    DeliveryState.LAGGING,
-    DeliveryState.UNACKED,
-)
+NO_WORK = (DeliveryState.IDLE, DeliveryState.CLOSED)
+
+Place = tuple[Token | None, Cursor | None]
+"""Behind a token; with a cursor that lags there, if it does."""
+
+
+class Tries(msgspec.Struct, frozen=True):
+    """The tries of one item, as far as they were seen here.
+
+    `failures`: of its handler; `deaths`: of silos that had it; `died_alone`: one of them while
+    nothing else of its queue was out; `error`: the last of both.
+    """
+
+    failures: int = 0
+    deaths: int = 0
+    died_alone: bool = False
+    error: Failure | None = None
+
+    def failed(self, error: Failure) -> Tries:
+        """Its handler did."""
+        return msgspec.structs.replace(self, failures=self.failures + 1, error=error)
+
+    def died(self, event: Died) -> Tries:
+        """A silo did that had it."""
+        deaths = self.deaths + event.times
+        text = f"SiloUnavailable: the silo of its handler died {deaths} times while it ran"
+        is_alone = self.died_alone or event.is_alone
+        return Tries(self.failures, deaths, is_alone, Failure(FailureKind.DEATH, text))
+
+    def is_hopeless(self, tried: int, retries: int) -> bool:
+        """Is it to be given up? `tried`: all that are known of, here and elsewhere."""
+        if self.error is None:
+            return False
+        if self.error.is_final:
+            return True
+        is_known = self.died_alone or self.error.kind is not FailureKind.DEATH
+        return is_known and tried > retries
+
+    def is_feared(self, more: int, tried: int, retries: int) -> bool:
+        """Is it to run alone, if so many more deaths are counted for it than are known?"""
+        deaths = self.deaths + more
+        return deaths >= DEATHS_FEARED or (deaths > 0 and tried > retries)
+
+
+UNTRIED = Tries()
 
 
 class Delivery:
-    """The state of delivering to one subscription. `step` takes events and returns what to do.
+    """The state of delivering to one subscription.
 
     Args:
         cursor: its place in the stream; it belongs to this object from now on.
         after: the last token that the subscription has done, if known.
         has_positions: tokens rise within the queue, so nothing at or below `position` is for it.
         is_faulted: keep its events, and deliver none.
+
+    Attributes:
+        tries: those of the item at the cursor.
+        losses: calls in a row that told nothing.
+        when_s: while it backs off, when it is tried again.
+        careful: so many items are sent one by one.
+        is_feared: the item at the cursor is to run alone in its queue.
+        event_s: how long an event takes, smoothed; 0: not known.
     """
 
     __slots__ = (
-        "_has_tried",
         "_is_awaited",
         "_is_overdue",
         "_is_paused",
         "_is_retried",
-        "_losses",
         "_options",
         "_out",
         "_resume",
         "_sent_s",
         "_sent_upto",
         "_told",
-        "_tries",
         "_trouble",
         "_upto",
-        "_when_s",
         "careful",
         "cursor",
         "event_s",
         "has_positions",
         "is_feared",
         "is_manual",
+        "losses",
         "position",
         "state",
+        "tries",
+        "when_s",
         "window",
     )
 
     _sent_s: float  # when the call was made that is out
-    _told: Tries  # of which the handler of what is out was told
-    _when_s: float  # when what backs off is tried again
+    when_s: float
 
     def __init__(
         self,
@@ -141,68 +180,40 @@ class Delivery:
         self.has_positions = has_positions
         self.position = after
         self.window = min(options.max_batch, BATCH_FIRST)
-        self.event_s = 0.0  # what an event takes, smoothed; 0: not known
-        self._resume: Resume | None = None  # came while something was out
-        self._is_paused = False  # `Pause` came, and neither `Retry` nor `Resume` since
-        self._is_awaited = False  # `AckDue` is to come
+        self.event_s = 0.0
+        self._resume: Place | None = None  # where it goes once what is out has ended
+        self._is_paused = False  # since `pause`, until `retry` or `resume`
+        self._is_awaited = False  # `ack_due` is to come
         self._rest()
         if not cursor.is_drained:
             self.state = DeliveryState.FAULTED if is_faulted else DeliveryState.READY
-            self._note_former()
 
     def _rest(self) -> None:
         """Nothing is left: what was known of the items that are done is of no more use."""
-        self._out: Sequence[Item] = ()
-        self._tries = UNTRIED  # of the item at the cursor
-        self.is_feared = False  # it is to run alone in its queue
-        self.careful = 0  # so many items are sent one by one
-        self._losses = 0  # calls in a row that told nothing
-        self._trouble = ""  # why, the last time
-        self._is_retried = False  # `Retry` came while the failure handler had the item
-        self._upto: Token | None = None  # acknowledged by hand, also what is out still
-        self._sent_upto: Token | None = None  # by hand, also where no reply said so
-        self._is_overdue = False  # what is not acknowledged comes again
+        self._start_anew()
+        self._note_former()
+        self.careful = 0
+        self._trouble = ""  # why the last call told nothing
         self.state = DeliveryState.IDLE
+
+    def _start_anew(self) -> None:
+        """Nothing is out, and nothing failed."""
+        self._out: Sequence[Item] = ()
+        self.losses = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        """The item at the cursor has not been tried."""
+        self.tries = UNTRIED
+        self._told = UNTRIED  # of these the handler of what is out was told
+        self.is_feared = False
+        self._is_retried = False  # `retry` came while the failure handler had the item
 
     def _note_former(self) -> None:
         """Of what a lagging cursor gets by hand, a former owner may have sent the beginning."""
-        self._upto = None
-        self._sent_upto = self.cursor.sent if self.cursor.is_lagging else None
-        self._is_overdue = False
-
-    def step(self, event: Event) -> Sequence[Action]:
-        """Apply an event. What comes after the end is ignored: a late reply, a late tick."""
-        if self.state is DeliveryState.CLOSED:
-            return ()
-        match event:
-            case Wake():
-                return self.wake()
-            case Sent():
-                return self.sent(event.count, event.at_s)
-            case Progress():
-                return self.replied(event)
-            case Arrived():
-                return self.arrived(event.slot, is_held=event.is_held)
-            case Unreachable():
-                return self._unreachable(event)
-            case Died():
-                return self._died(event)
-            case Tick():
-                return self._tick(event.now_s)
-            case GivenUp():
-                return self._given_up(event.outcome)
-            case Resume():
-                return self._resumed(event)
-            case Retry():
-                return self._retried()
-            case Pause():
-                return self._paused()
-            case Fetched():
-                return self._fetched()
-            case Acked():
-                return self._acked(event.upto)
-            case AckDue():
-                return self._ack_due(event.now_s)
+        self._upto: Token | None = None  # acknowledged by hand, also what is out still
+        self._sent_upto = self.cursor.sent if self.cursor.is_lagging else None  # as far as is known
+        self._is_overdue = False  # what is not acknowledged comes again
 
     def follow(self, options: DeliveryOptions) -> None:
         """The subscription has these limits from now on."""
@@ -214,10 +225,8 @@ class Delivery:
     def close(self) -> None:
         """The subscription, or its agent, ends; a reply that is still out will be ignored."""
         self.cursor.close()
-        if self._resume is not None and self._resume.cursor is not None:
-            self._resume.cursor.close()
-        self._out, self._resume = (), None
-        self.state = DeliveryState.CLOSED
+        self._stay_here()
+        self._out, self.state = (), DeliveryState.CLOSED
 
     def let_go(self) -> None:
         """Be idle: the queue gives again what is not done."""
@@ -227,7 +236,7 @@ class Delivery:
     def leave(self) -> Cursor:
         """End, and let another delivery go on from its place; what is out will be ignored."""
         if self._resume is not None:
-            self._reopen(self._resume)
+            self._reopen(*self._resume)
         self._out, self.state = (), DeliveryState.CLOSED
         self.cursor.rewind()
         return self.cursor
@@ -245,7 +254,7 @@ class Delivery:
         if is_faulted:
             cursor.rewind()
         if not cursor.is_lagging:
-            out = cursor.ahead + (len(self._out) or min(1, self._tries.failures))
+            out = cursor.ahead + (len(self._out) or min(1, self.tries.failures))
             out = 0 if is_faulted else out
             cursor.fall_behind(out, has_chain=not is_faulted, may_repeat=may_repeat)
         elif is_faulted:
@@ -254,19 +263,15 @@ class Delivery:
     @property
     def _is_moving(self) -> bool:
         """Does it lag already, at the place where it goes on once what is out has ended?"""
-        return self._resume is not None and self._resume.cursor is not None
+        return self._resume is not None and self._resume[1] is not None
+
+    def _stay_here(self) -> None:
+        """Where it was to go does not matter any more."""
+        if self._resume is not None and self._resume[1] is not None:
+            self._resume[1].close()
+        self._resume = None
 
     # -- what it looks like
-
-    @property
-    def index(self) -> int | None:
-        """The absolute index of the first message that is not done; None: in none of the cache."""
-        return self.cursor.index
-
-    @property
-    def message(self) -> Token:
-        """The token of the first message that is not done, which is here."""
-        return self.cursor.message
 
     @property
     def is_out(self) -> bool:
@@ -280,46 +285,16 @@ class Delivery:
         return token is not None and token.index > 0
 
     @property
-    def may_repeat(self) -> bool:
-        """Does it lag, and may what it gets have been delivered before?"""
-        return self.cursor.is_lagging and self.cursor.may_repeat
-
-    @property
     def attempts(self) -> int:
         """Failures of the item that is delivered next, or now, those that the queue counts too."""
-        return self._tries.failures + self._tries.deaths + self.cursor.tried
-
-    @property
-    def deaths(self) -> int:
-        """Of silos that had the item that is delivered next."""
-        return self._tries.deaths
-
-    @property
-    def is_lost(self) -> bool:
-        """Has the last call told nothing?"""
-        return self._losses > 0
-
-    @property
-    def is_away(self) -> bool:
-        """Is its next item to be read anew first?"""
-        return self.cursor.is_away
-
-    @property
-    def has_failed(self) -> bool:
-        """Has a failure of the item at the cursor been seen here?"""
-        return self._tries.error is not None
+        return self.tries.failures + self.tries.deaths + self.cursor.tried
 
     @property
     def trouble(self) -> str:
         """The last error, while one holds the delivery up."""
-        if self._tries.error is not None:
-            return self._tries.error.text
-        return self._trouble if self._losses else ""
-
-    @property
-    def due_s(self) -> float:
-        """When it is tried again, while it backs off, by the loop's clock."""
-        return self._when_s
+        if self.tries.error is not None:
+            return self.tries.error.text
+        return self._trouble if self.losses else ""
 
     @property
     def place(self) -> tuple[Token | None, Token | None]:
@@ -339,46 +314,14 @@ class Delivery:
         """Since when a call is out; 0: none is."""
         return now_s - self._sent_s if self.state is DeliveryState.IN_FLIGHT else 0.0
 
-    def lag(self) -> tuple[int, float]:
-        """Events that are not done, and when the oldest was stored (wall clock).
-
-        Cost: O(messages of the stream in the cache).
-        """
-        return self.cursor.lag()
-
-    @property
-    def next_token(self) -> Token | None:
-        """The token of the item that is delivered next, or now; None at the end."""
-        return self.cursor.next_token
-
-    @property
-    def next_index(self) -> int | None:
-        """The absolute index of the message that is delivered next, or now; None at the end."""
-        return self.cursor.next_index
-
-    @property
-    def unacked(self) -> int:
-        """Events that were delivered, and are to be acknowledged by hand."""
-        return self.cursor.ahead
-
-    @property
-    def unacked_from(self) -> Token | None:
-        """The first of these."""
-        return self.cursor.token if self.cursor.ahead else None
-
-    @property
-    def undone_token(self) -> Token | None:
-        """The first item that comes again if another silo reads the queue; None: there is none."""
-        return self.unacked_from or self.next_token
-
     # -- what is sent
 
     def arrived(self, slot: Slot, *, is_held: bool) -> Sequence[Action]:
-        """As the event `Arrived`."""
+        """Another message of its stream is here; `is_held`: it is to be kept, and not delivered."""
         cursor = self.cursor
         if cursor.slot is not None or cursor.is_lagging:
             return self._next() if self.state is DeliveryState.UNACKED else ()
-        if self.is_out:  # it goes on elsewhere
+        if self.is_out or self.state is DeliveryState.CLOSED:  # it goes on elsewhere
             return ()
         if self.state is not DeliveryState.IDLE:  # it has met the cache, and is to hear of that
             self.position = cursor.after
@@ -388,17 +331,18 @@ class Delivery:
             self.state = DeliveryState.FAULTED if is_held else DeliveryState.READY
         return ()
 
-    def _fetched(self) -> Sequence[Action]:
+    def fetched(self) -> Sequence[Action]:
+        """The answer to `Fetch`: the items are here, or lost, or not yet."""
         if self.state is DeliveryState.LAGGING:
             self.position = self.cursor.after
             return self._next()
-        if self.cursor.is_drained and not self.is_out and self.state is not DeliveryState.IDLE:
+        if self.cursor.is_drained and not self.is_out and self.state not in NO_WORK:
             self.position = self.cursor.after
             self._rest()
         return ()
 
     def wake(self) -> Sequence[Action]:
-        """As the event `Wake`."""
+        """A call may be made now."""
         if self.state is not DeliveryState.READY:
             return ()
         cursor = self.cursor
@@ -407,9 +351,9 @@ class Delivery:
         if cursor.is_lagging and cursor.is_away:
             self.state = DeliveryState.LAGGING
             return (Fetch(),)
-        if self._tries.error is not None and self._is_hopeless:
+        if self.tries.error is not None and self._is_hopeless:
             return self._give_up()
-        tries, slot = self._tries, cursor.slot
+        tries, slot = self.tries, cursor.slot
         tried = tries.failures + tries.deaths
         if slot is not None and slot.message.attempt > 1:
             tried += slot.message.attempt - 1
@@ -419,30 +363,35 @@ class Delivery:
             return self._next()
         return (Deliver(self._out, tried + 1),)
 
-    def sent(self, count: int, at_s: float) -> Sequence[Action]:
-        """As the event `Sent`."""
+    def sent(self, count: int, at_s: float) -> None:
+        """The first `count` items of the last `Deliver` are on their way."""
+        if self.state is DeliveryState.CLOSED:
+            return
         assert self.state is DeliveryState.READY, f"sent while {self.state.value}"
         assert 1 <= count <= len(self._out), f"sent {count} of {len(self._out)}"
         self._out = self._out[:count]
         self._sent_s = at_s
-        self._told = self._tries
+        self._told = self.tries
         self.state = DeliveryState.IN_FLIGHT
         if self.is_manual:
             last = self._out[-1].token
             self._sent_upto = last if self._sent_upto is None else max(self._sent_upto, last)
-        return ()
 
     def replied(self, event: Progress) -> Sequence[Action]:
-        """As the event `Progress`."""
+        """The consumer has answered what was sent."""
+        if self.state is DeliveryState.CLOSED:
+            return ()
         assert self.state is DeliveryState.IN_FLIGHT, f"a reply while {self.state.value}"
         if self._resume is not None:
-            return self._reopen(self._resume)
+            return self._reopen(*self._resume)
         out, done = self._out, min(max(event.done, 0), len(self._out))
         if done == 0 and event.error is None:
-            if event.is_anew and self.cursor.ahead:
-                return self._again()
+            if event.is_anew and self.cursor.ahead:  # first, what another one had not acknowledged
+                self._start_anew()
+                self.cursor.rewind()
+                return self._next()
             return self._lost(event.at_s, event.roll)  # else it would be sent in a hot loop
-        self._losses = 0
+        self.losses = 0
         self._move(done, event.at_s)
         if self.is_manual:
             self._settle(event.acked)
@@ -457,43 +406,13 @@ class Delivery:
             self.position = self._out[done - 1].token
             if self.careful:
                 self.careful = max(0, self.careful - done)
-            if self._tries.error is not None or self.is_feared:
+            if self.tries.error is not None or self.is_feared:
                 self._forget()
             if self.is_manual:
                 self.cursor.give(done, at_s)
             else:
                 self.cursor.done(done)
         self._out = ()
-
-    def _forget(self) -> None:
-        """What is at the cursor has not been tried."""
-        self._tries = self._told = UNTRIED
-        self._is_retried = self.is_feared = False
-
-    def _start_anew(self) -> None:
-        """Nothing is out, and nothing failed."""
-        self._out, self._losses = (), 0
-        self._forget()
-
-    def _again(self) -> Sequence[Action]:
-        """The consumer is another one: it gets first what that had not acknowledged."""
-        self._start_anew()
-        self.cursor.rewind()
-        return self._next()
-
-    def _died(self, event: Died) -> Sequence[Action]:
-        """Count it; what waited to know is sent again now, or given up."""
-        if self.state is DeliveryState.IDLE:
-            return ()
-        self._tries = self._tries.died(event)
-        self.careful = max(self.careful, event.sent)
-        self.is_feared = self._tries.is_feared(0, self.attempts, self._options.retries)
-        if self.state is not DeliveryState.BACKOFF:
-            return ()
-        if self._is_hopeless:
-            return self._give_up()
-        self.state = DeliveryState.READY
-        return ()
 
     def _adapt(self, count: int, took_s: float) -> None:
         each_s, known_s = took_s / count, self.event_s
@@ -508,10 +427,10 @@ class Delivery:
         cursor = self.cursor
         if cursor.slot is None and not cursor.is_lagging:
             self.state = DeliveryState.IDLE
-            if self._tries is not UNTRIED or self.careful or self.is_manual:
+            if self.tries is not UNTRIED or self.careful or self.is_manual:
                 self._rest()
             return ()
-        if self._is_overdue and not self._tries.failures:
+        if self._is_overdue and not self.tries.failures:
             self._is_overdue = False
             cursor.rewind()
         if self._is_paused:
@@ -527,14 +446,14 @@ class Delivery:
     def _failed(self, error: Failure, at_s: float, roll: float) -> Sequence[Action]:
         if self._pass_over():
             return self._next()
-        self._tries = self._told.failed(error)
+        self.tries = self._told.failed(error)
         if error.kind is FailureKind.TIMEOUT:
             self.window = 1  # halving would cost one whole deadline per step
         if self._is_hopeless:
             return self._give_up()
         if self.cursor.goes_back:
             return self._hand_back(error, roll)
-        return self._back_off(self._tries.failures, at_s, roll)
+        return self._back_off(self.tries.failures, at_s, roll)
 
     def _hand_back(self, error: Failure, roll: float) -> Sequence[Action]:
         """The queue gives it out again, and counts; what comes behind it need not wait."""
@@ -549,9 +468,9 @@ class Delivery:
     @property
     def _is_hopeless(self) -> bool:
         """Is the item at the cursor to be given up? Not before a failure was seen here."""
-        if self._tries.failures and self.cursor.is_last:
+        if self.tries.failures and self.cursor.is_last:
             return self.cursor.goes_back
-        return self._tries.is_hopeless(self.attempts, self._options.retries)
+        return self.tries.is_hopeless(self.attempts, self._options.retries)
 
     def _back_off(
         self, nth: int, at_s: float, roll: float, least_s: float = 0.0
@@ -559,20 +478,21 @@ class Delivery:
         if self._is_paused:
             self.state = DeliveryState.FAULTED
             return ()
-        self._when_s = at_s + max(least_s, self._options.backoff.delay_s(nth, roll))
+        self.when_s = at_s + max(least_s, self._options.backoff.delay_s(nth, roll))
         self.state = DeliveryState.BACKOFF
-        return (WaitUntil(self._when_s),)
+        return (WaitUntil(self.when_s),)
 
-    def _unreachable(self, event: Unreachable) -> Sequence[Action]:
-        if self.state in NOTHING_OUT:
+    def unreachable(self, event: Unreachable) -> Sequence[Action]:
+        """What was sent has no answer, or what was given up could not be stored."""
+        if not self.is_out and self.state is not DeliveryState.READY:
             return ()
         if self._resume is not None:
-            return self._reopen(self._resume)
+            return self._reopen(*self._resume)
         self._trouble = event.reason
         if event.silo:  # which may have died of this
             self.careful = max(self.careful, len(self._out))
             tried, retries = self.attempts + 1, self._options.retries
-            self.is_feared = self._tries.is_feared(1, tried, retries)
+            self.is_feared = self.tries.is_feared(1, tried, retries)
             if tried > retries:
                 return self._lost(event.at_s, event.roll, FATE_WAIT_S)
         return self._lost(event.at_s, event.roll)
@@ -581,37 +501,49 @@ class Delivery:
         if self._pass_over():
             return self._next()
         self._out = ()
-        self._losses += 1
-        return self._back_off(self._losses, at_s, roll, least_s)
+        self.losses += 1
+        return self._back_off(self.losses, at_s, roll, least_s)
 
-    def _tick(self, now_s: float) -> Sequence[Action]:
+    def died(self, event: Died) -> Sequence[Action]:
+        """Count it; what waited to know is sent again now, or given up."""
+        if self.state in NO_WORK:
+            return ()
+        self.tries = self.tries.died(event)
+        self.careful = max(self.careful, event.sent)
+        self.is_feared = self.tries.is_feared(0, self.attempts, self._options.retries)
+        return self.tick(math.inf)
+
+    def tick(self, now_s: float) -> Sequence[Action]:
+        """The time of `WaitUntil` has come."""
         if self.state is not DeliveryState.BACKOFF:
             return ()
-        if now_s < self._when_s:
-            return (WaitUntil(self._when_s),)
+        if now_s < self.when_s:
+            return (WaitUntil(self.when_s),)
         if self._is_hopeless:
             return self._give_up()
         self.state = DeliveryState.READY
         return ()
 
     def _give_up(self) -> Sequence[Action]:
-        error = self._tries.error
+        error = self.tries.error
         assert error is not None, "an item is given up for a reason"
         (item,) = self._out = self.cursor.peek(1, self._options.max_batch_bytes)
         self.state = DeliveryState.GIVING_UP
         return (GiveUp(item, error, self.attempts),)
 
-    def _given_up(self, outcome: GiveUpOutcome) -> Sequence[Action]:
+    def given_up(self, outcome: GiveUpOutcome) -> Sequence[Action]:
+        """The answer to `GiveUp`; what was to be stored is stored."""
+        if self.state is DeliveryState.CLOSED:
+            return ()
         assert self.state is DeliveryState.GIVING_UP, f"{outcome} while {self.state.value}"
-        self._losses = 0
+        self.losses = 0
         if self._resume is not None:
-            return self._reopen(self._resume)
-        if outcome != "pause":
-            self._pass_given_up(self._out[0].token)
-            return self._next()
-        self._out = ()
-        self.state = DeliveryState.FAULTED
-        return self._retried() if self._is_retried else ()
+            return self._reopen(*self._resume)
+        if outcome == "pause":
+            self._out, self.state = (), DeliveryState.FAULTED
+            return self.retry() if self._is_retried else ()
+        self._pass_given_up(self._out[0].token)
+        return self._next()
 
     def _pass_given_up(self, token: Token) -> None:
         """By hand, the item that is given up is done once all before it are."""
@@ -626,39 +558,45 @@ class Delivery:
 
     # -- where it goes on
 
-    def _paused(self) -> Sequence[Action]:
+    def pause(self) -> None:
+        """Deliver nothing more; what is out ends first."""
         self._is_paused, self._is_retried = True, False
-        if not self.is_out and self.state is not DeliveryState.IDLE:
+        if not self.is_out and self.state not in NO_WORK:
             self._out, self.state = (), DeliveryState.FAULTED
-        return ()
 
-    def _retried(self) -> Sequence[Action]:
+    def retry(self) -> Sequence[Action]:
+        """Go on, after a fault or a pause too; what failed is tried as if it were new."""
         self._is_paused = False
         self._is_retried = self.state is DeliveryState.GIVING_UP
         if self.state in (DeliveryState.FAULTED, DeliveryState.BACKOFF):
             self._forget()
-            self._losses = 0
+            self.losses = 0
             self.state = DeliveryState.READY
         return ()
 
-    def _resumed(self, event: Resume) -> Sequence[Action]:
+    def resume(self, after: Token | None, cursor: Cursor | None = None) -> Sequence[Action]:
+        """Go on behind a token (None: at the oldest event held), from wherever it is now.
+
+        `cursor`: it lags there.
+        """
+        if self.state is DeliveryState.CLOSED:
+            return ()
         self._is_paused = False
         if self.is_out:
-            if self._resume is not None and self._resume.cursor is not None:
-                self._resume.cursor.close()
-            self._resume = event  # one call at a time: what is out ends first
+            self._stay_here()
+            self._resume = (after, cursor)  # one call at a time: what is out ends first
             return ()
-        return self._reopen(event)
+        return self._reopen(after, cursor)
 
-    def _reopen(self, event: Resume) -> Sequence[Action]:
+    def _reopen(self, after: Token | None, cursor: Cursor | None) -> Sequence[Action]:
         self._resume, self.careful = None, 0
         self._start_anew()
-        self.position = event.token
-        if event.cursor is None:
-            self.cursor.seek(event.token)
+        self.position = after
+        if cursor is None:
+            self.cursor.seek(after)
         else:
             self.cursor.close()
-            self.cursor = event.cursor
+            self.cursor = cursor
             self.cursor.unacked_max = self._options.max_unacked if self.is_manual else 0
         self._note_former()
         return self._next()
@@ -682,16 +620,16 @@ class Delivery:
         self._start_anew()
         return True
 
-    def _acked(self, upto: Token) -> Sequence[Action]:
-        if not self.is_manual or self.state is DeliveryState.IDLE:
+    def acked(self, upto: Token) -> Sequence[Action]:
+        """The consumer has acknowledged up to a token, by hand."""
+        if not self.is_manual or self.state in NO_WORK:
             return ()
         self._settle(upto)
         if self.is_out:
             return ()
-        has_moved = self._pass_over()
-        if self.cursor.is_drained or self.state is DeliveryState.UNACKED:
-            return self._next()
-        return self._next() if has_moved and self.state is not DeliveryState.FAULTED else ()
+        has_moved = self._pass_over() and self.state is not DeliveryState.FAULTED
+        is_free = self.cursor.is_drained or self.state is DeliveryState.UNACKED
+        return self._next() if has_moved or is_free else ()
 
     def _await_ack(self) -> Sequence[Action]:
         if self._is_awaited or not self.cursor.ahead:
@@ -704,20 +642,22 @@ class Delivery:
         """When what is not acknowledged comes again."""
         return self.cursor.given_s + self._options.ack_timeout_s
 
-    def _ack_due(self, now_s: float) -> Sequence[Action]:
+    def ack_due(self, now_s: float) -> Sequence[Action]:
+        """The time of `AckBy` has come."""
+        if self.state is DeliveryState.CLOSED:
+            return ()
         self._is_awaited = False
         if not self.cursor.ahead or now_s < self._due_s:
             return self._await_ack()
         self._is_overdue = True
-        is_busy = self._out or self._tries.failures or self._losses
+        is_busy = self._out or self.tries.failures or self.losses
         return () if is_busy else self._next()
 
     def check(self) -> None:
         """Assert the invariants."""
-        cursor, tries = self.cursor, self._tries
+        cursor, tries = self.cursor, self.tries
         cursor.check()
-        is_idle = self.state in (DeliveryState.CLOSED, DeliveryState.IDLE)
-        if is_idle:
+        if self.state in NO_WORK:
             assert cursor.is_drained and not self._out
         elif not self._is_moving:
             assert not cursor.is_drained, f"{self.state.value} without anything to deliver"

@@ -12,44 +12,36 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
-from millstream.runtime.extending import Budget, Clock, Runners, Tasks
+from millstream.runtime.extending import Backoff, Budget, Clock, Runners, Tasks
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lagging import Laggards
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.positions import LAST_INDEX, SubscriptionKey, before, past
 from millstream.streams.agent.losses import Loss
+from millstream.streams.agent.progress.wary import Wary
 from millstream.streams.consumer.batch import ByHand
+from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 
 from .attempts import AttemptLog
-from .consumer_calls import ConsumerCalls, Outlet, Source
-from .deaths import Deaths, Fates
+from .consumer_calls import ConsumerCalls, Outlet
+from .deaths import Deaths, Fate
 from .delivery import Delivery
 from .giving_up import GiveUps, error_text, failure_of, is_task, take_back_cancellation
 from .steps import (
     AckBy,
-    AckDue,
-    Acked,
     Action,
     Deliver,
     DeliveryState,
     Died,
-    Event,
     FailureKind,
     Fetch,
-    Fetched,
-    GivenUp,
     GiveUp,
     HandBack,
-    Pause,
-    Progress,
-    Resume,
-    Retry,
-    Tick,
+    Outcome,
     Unreachable,
     WaitUntil,
 )
@@ -58,46 +50,70 @@ from .subscriber import Seat, Subscriber, upto
 __all__ = ["Dispatch"]
 
 
-class Caution(Protocol):
-    """How careful the agent is."""
-
-    @property
-    def is_on(self) -> bool: ...
-    def deaths_of(self, key: SubscriptionKey, token: Token, /) -> int: ...
-    def may_send(self, key: SubscriptionKey, token: Token, deaths: int, /) -> bool: ...
-    def done(self, key: SubscriptionKey, token: Token, /) -> None: ...
+HELD = Backoff(first_s=2.0, ceiling_s=60.0)
+"""When a queue without order gives again what a subscription that is held gave back."""
 
 
 class Dispatch:
-    """Drives the deliveries of one agent."""
+    """Drives the deliveries of one agent.
+
+    Args:
+        fate: what is known of a silo.
+        failed: takes the events that were given up, and why, where the queue wants to know that.
+        give_back: lets the queue give messages out again after a while; whether a handler had them.
+        fetch: has items read anew for those that are behind.
+        reading_anew: what that waits for, in words; empty: nothing is read anew.
+        repeats_to: the last message that a former owner can have delivered; None: not known.
+        progressed: a delivery moved: there may be room, and something to acknowledge.
+        look_again: the owner of the queue should decide anew: a call that was out has ended while
+            nothing new is sent, or an event is to be named in the record.
+        fenced: a consumer knows an owner of a newer epoch.
+    """
 
     def __init__(
         self,
-        source: Source,
+        queue: QueueId,
+        epoch: int,
         outlet: Outlet,
         laggards: Laggards,
         give_ups: GiveUps,
-        fates: Fates,
-        caution: Caution,
+        wary: Wary,
+        failed: dict[Token, str],
         *,
+        has_positions: bool,
         calls_out_max: int,
         clock: Clock,
         budget: Budget,
         tasks: Tasks,
         runners: Runners,
+        fate: Callable[[str], Fate],
+        give_back: Callable[[Sequence[Token], float, bool], None],
+        fetch: Callable[[], None],
+        reading_anew: Callable[[], str],
+        repeats_to: Callable[[], Token | None],
+        progressed: Callable[[], None],
+        look_again: Callable[[], None],
+        fenced: Callable[[], None],
     ) -> None:
-        self._source = source
+        self._queue = queue
         self._outlet = outlet
         self._laggards, self._cache = laggards, laggards.cache
         self._give_ups = give_ups
-        self._consumers = ConsumerCalls(source, outlet, clock, budget)
+        self._failed = failed
+        self._has_positions = has_positions
+        self._consumers = ConsumerCalls(
+            queue, epoch, outlet, clock, budget, has_positions=has_positions
+        )
         self._calls_out_max = self._limit = calls_out_max  # 1 while an event runs alone
-        self._caution: Caution | None = caution if caution.is_on else None
-        self._deaths = Deaths(fates)
+        self._wary: Wary | None = wary if wary.is_on else None
+        self._deaths = Deaths(fate)
         self._clock = clock
         self._tasks = tasks
         self._runners = runners  # which outlive the agent: a hand-over ends no handler
-        self._attempt_log = AttemptLog(outlet.silo, source.queue)
+        self._give_back, self._fetch = give_back, fetch
+        self._reading_anew, self._repeats_to = reading_anew, repeats_to
+        self._progressed, self._look_again, self._fenced = progressed, look_again, fenced
+        self._attempt_log = AttemptLog(outlet.silo, queue)
         self._ready: deque[Subscriber] = deque()
         self._out: dict[SubscriptionKey, Subscriber | None] = {}  # and who waits for its end
         self._lagging: dict[SubscriptionKey, Subscriber] = {}
@@ -131,7 +147,7 @@ class Dispatch:
             cursor or Cursor(self._laggards, subscriber.key),
             subscriber.options,
             after=subscriber.position if cursor is None else after,
-            has_positions=self._source.has_positions,
+            has_positions=self._has_positions,
             is_manual=subscriber.is_manual,
             is_faulted=subscriber.is_held,
         )
@@ -144,35 +160,34 @@ class Dispatch:
         """It goes on where it is, after a fault too, unless it is held."""
         subscriber.returns = 0
         if subscriber.delivery is not None and not subscriber.is_held:
-            self._step(subscriber, subscriber.delivery, Retry())
+            self._apply(subscriber, subscriber.delivery, subscriber.delivery.retry())
             self.pump()
 
     def move(self, subscriber: Subscriber, after: Token | None) -> None:
         """It is to go on behind a token (None: at the oldest held); what is out ends first."""
-        delivery = subscriber.delivery or self._new_delivery(subscriber)
-        self._resume(subscriber, delivery, self._move_of(subscriber, delivery, after))
-        self.pump()
-
-    def _move_of(self, subscriber: Subscriber, delivery: Delivery, after: Token | None) -> Resume:
-        """While something is out, what comes meanwhile must not have to stay in the cache."""
-        if after is None or not delivery.is_out or not self._laggards.is_used:
-            return Resume(after)
-        cursor = self._laggards.begin(subscriber.key, past(after))
-        cursor.may_repeat = False
-        return Resume(after, cursor)
+        delivery, cursor = subscriber.delivery, None
+        if (
+            after is not None
+            and delivery is not None
+            and delivery.is_out
+            and self._laggards.is_used
+        ):
+            cursor = self._laggards.begin(subscriber.key, past(after))  # what comes need not stay
+            cursor.may_repeat = False
+        self._resume(subscriber, after, cursor)
 
     def begin(self, subscriber: Subscriber, start: Token) -> None:
         """It goes to a place as old as the provider keeps, perhaps; what is out ends first."""
-        delivery = subscriber.delivery or self._new_delivery(subscriber)
         cursor = self._laggards.begin(subscriber.key, start)
         cursor.is_rewound = True
-        self._resume(subscriber, delivery, Resume(before(start), cursor))
-        self.pump()
+        self._resume(subscriber, before(start), cursor)
 
-    def _resume(self, subscriber: Subscriber, delivery: Delivery, event: Resume) -> None:
-        self._step(subscriber, delivery, event)
+    def _resume(self, subscriber: Subscriber, after: Token | None, cursor: Cursor | None) -> None:
+        delivery = subscriber.delivery or self._new_delivery(subscriber)
+        self._apply(subscriber, delivery, delivery.resume(after, cursor))
         if subscriber.is_held:
             self.hold(subscriber)
+        self.pump()
 
     def restore(self, subscriber: Subscriber) -> None:
         """The subscription has become known; its cursor may have lagged with a former owner."""
@@ -192,30 +207,40 @@ class Dispatch:
         token = cursor.token
         self._new_delivery(subscriber, cursor, seen if token is None else before(token))
         if subscriber.work is not None and not subscriber.is_held:
-            self._queue(subscriber)
+            self._enqueue(subscriber)
 
     def fall_behind(self, subscriber: Subscriber) -> None:
         """It holds nothing in the cache any more, if another cursor may lag, or in a queue without
         order, which gives it again."""
+        delivery = subscriber.delivery
+        if delivery is None:
+            return
         if self._laggards.has_place:
-            subscriber.fall_behind(self._laggards, self._cache.repeats_upto)
-        else:
-            subscriber.give_back(self._source.return_held)
+            index = delivery.cursor.index
+            may_repeat = index is not None and index <= self._cache.repeats_upto
+            delivery.fall_behind(may_repeat=may_repeat)
+            behind = self._laggards.get(subscriber.key)
+            if subscriber.is_manual and behind is not None:
+                behind.sent = subscriber.sent_upto
+        elif tokens := delivery.going_back():
+            subscriber.returns += 1
+            self._give_back(tokens, HELD.whole_s(subscriber.returns), False)
+            delivery.let_go()  # only now, or they would look done
 
     def acked(self, subscriber: Subscriber, upto: Token) -> None:
         """Its consumer has acknowledged by hand."""
         if subscriber.work is None or subscriber.is_rewound:
             return  # it is done, or of before it was moved back
-        self._step(subscriber, subscriber.work, Acked(upto))
-        self._source.progressed()
+        self._apply(subscriber, subscriber.work, subscriber.work.acked(upto))
+        self._progressed()
         self.pump()
         if self._is_paused:
-            self._source.look_again()
+            self._look_again()
 
     def hold(self, subscriber: Subscriber) -> None:
         """It is held: what is out ends, and nothing more is delivered."""
         if subscriber.delivery is not None:
-            self._step(subscriber, subscriber.delivery, Pause())
+            subscriber.delivery.pause()
             if subscriber.delivery.state is DeliveryState.FAULTED:
                 self.fall_behind(subscriber)
 
@@ -263,7 +288,7 @@ class Dispatch:
                 continue
             del self._lagging[key]
             if delivery is not None:  # it may have met the cache without reading anew
-                self._step(subscriber, delivery, Fetched())
+                self._apply(subscriber, delivery, delivery.fetched())
         self.pump()
         return found
 
@@ -278,8 +303,8 @@ class Dispatch:
         for key, subscriber in list(self._lagging.items()):
             del self._lagging[key]  # one by one: a step that fails takes no other's place
             if subscriber.delivery is not None:
-                self._step(subscriber, subscriber.delivery, Fetched())
-        self._source.progressed()
+                self._apply(subscriber, subscriber.delivery, subscriber.delivery.fetched())
+        self._progressed()
         self.pump()
 
     # -- what it looks like
@@ -294,10 +319,10 @@ class Dispatch:
             self._calls_out_max,
             is_paused=self._is_paused,
             is_alone=self._limit < self._calls_out_max or is_feared,
-            is_wary=self._caution is not None,
+            is_wary=self._wary is not None,
             is_out=key in self._out,
             is_lagging=self._lagging.get(key) is subscriber and self._laggards.get(key) is not None,
-            reading=self._source.reading_anew,
+            reading=self._reading_anew(),
             silo=self._outlet.silo_of(subscriber.grain_type, subscriber.grain_key),
         )
 
@@ -309,23 +334,19 @@ class Dispatch:
             "is_paused": subscriber.is_paused,
             "is_queued": subscriber.is_queued,
             "is_in_ready": subscriber in self._ready,
-            "is_out": subscriber.key in self._out,
-            "is_lagging": self._lagging.get(subscriber.key) is subscriber,
-            "calls": f"{self.calls_out} of {self._limit}",
-            "is_dispatch_paused": self._is_paused,
-            "is_wary": self._caution is not None,
-            "reading_anew": self._source.reading_anew,
+            "limit": self._limit,
+            "seat": self.seat_of(subscriber),
         }
         if delivery is not None:
-            place = tuple(None if one is None else str(one) for one in delivery.place)
-            seen |= {"state": delivery.state.value, "place": place, "trouble": delivery.trouble}
+            holds, sends = delivery.place
+            seen |= {"state": delivery.state.value, "holds": holds, "sends": sends}
+            seen["trouble"] = delivery.trouble
         if behind is not None:
-            dropped = None if behind.dropped is None else str(behind.dropped)
-            seen |= {"following": str(behind.following), "dropped": dropped}
+            seen |= {"following": behind.following, "dropped": behind.dropped}
             seen |= {"is_full": behind.is_full, "keeps": behind.keeps}
         return ", ".join(f"{name}={value}" for name, value in seen.items())
 
-    def _queue(self, subscriber: Subscriber) -> None:
+    def _enqueue(self, subscriber: Subscriber) -> None:
         if not subscriber.is_queued:
             subscriber.is_queued = True
             self._ready.append(subscriber)
@@ -340,7 +361,7 @@ class Dispatch:
                 continue
             if subscriber.key in self._out:
                 self._out[subscriber.key] = subscriber  # the call of its predecessor is out
-            elif delivery.is_feared or self._caution is not None:
+            elif delivery.is_feared or self._wary is not None:
                 if not self._send_alone(subscriber, delivery):
                     subscriber.is_queued = True
                     self._ready.appendleft(subscriber)
@@ -359,13 +380,14 @@ class Dispatch:
         """Send one item while nothing else of the queue is out; False: not yet."""
         if self.calls_out:
             return False
-        token = delivery.next_token
-        if self._caution is not None and token is not None and not delivery.is_away:
-            known = self._caution.deaths_of(subscriber.key, token)
-            if known > delivery.deaths:
-                self._step(subscriber, delivery, Died(known - delivery.deaths, is_alone=True))
-            if not self._caution.may_send(subscriber.key, token, delivery.deaths):
-                self._source.look_again()
+        wary, cursor = self._wary, delivery.cursor
+        token = cursor.next_token
+        if wary is not None and token is not None and not cursor.is_away:
+            more = wary.deaths_of(subscriber.key, token) - delivery.tries.deaths
+            if more > 0:
+                self._apply(subscriber, delivery, delivery.died(Died(more, is_alone=True)))
+            if not wary.may_send(subscriber.key, token, delivery.tries.deaths):
+                self._look_again()
                 return False
         delivery.careful = max(1, delivery.careful)
         self._limit = 1
@@ -376,17 +398,14 @@ class Dispatch:
 
     def relax(self) -> None:
         """What former owners may have died of is done."""
-        self._caution = None
+        self._wary = None
         self.pump()
 
     def judge(self) -> None:
         """Silos have come or gone: calls that were out to one that died count."""
         for subscriber, delivery, died in list(self._deaths.judged()):
-            self._step(subscriber, delivery, died)
+            self._apply(subscriber, delivery, delivery.died(died))
             self.pump()
-
-    def _step(self, subscriber: Subscriber, delivery: Delivery, event: Event) -> None:
-        self._apply(subscriber, delivery, delivery.step(event))
 
     def _apply(self, subscriber: Subscriber, delivery: Delivery, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -416,14 +435,15 @@ class Dispatch:
     def _act(self, subscriber: Subscriber, delivery: Delivery, action: Action) -> None:
         if isinstance(action, Fetch):
             self._lagging[subscriber.key] = subscriber
-            self._source.fetch()
-        elif isinstance(action, WaitUntil | AckBy):
-            event = Tick if isinstance(action, WaitUntil) else AckDue
-            self._tick_at(subscriber, delivery, action.when_s, event)
+            self._fetch()
+        elif isinstance(action, WaitUntil):
+            self._call_at(subscriber, delivery, action.when_s, delivery.tick)
+        elif isinstance(action, AckBy):
+            self._call_at(subscriber, delivery, action.when_s, delivery.ack_due)
         elif isinstance(action, HandBack):
             now_s = self._clock.now()
             self._attempt_log.failed(subscriber, action.token, action.attempts, action.error, now_s)
-            self._source.give_back(action.token, action.delay_s)
+            self._give_back([action.token], action.delay_s, True)
         elif isinstance(action, GiveUp):
             self._tasks.start(self._give_up(subscriber, delivery, action))
 
@@ -432,9 +452,10 @@ class Dispatch:
 
         Returns whether one may have.
         """
-        index, last = delivery.next_index, self._source.repeats_to
+        cursor, last = delivery.cursor, self._repeats_to()
+        index = cursor.next_index
         is_backlog = index is not None and index <= self._cache.repeats_upto
-        if not (is_backlog or delivery.may_repeat):
+        if not is_backlog and not (cursor.is_lagging and cursor.may_repeat):
             return items, False
         if last is None:
             return items, True
@@ -443,19 +464,19 @@ class Dispatch:
             return items, False
         return upto(items, end), True
 
-    def _tick_at(
+    def _call_at(
         self,
         subscriber: Subscriber,
         delivery: Delivery,
         when_s: float,
-        event: type[Tick] | type[AckDue],
+        due: Callable[[float], Sequence[Action]],
     ) -> None:
-        def tick() -> None:
+        def call() -> None:
             self._timers.pop(timer, None)
-            self._step(subscriber, delivery, event(max(self._clock.now(), when_s)))
+            self._apply(subscriber, delivery, due(max(self._clock.now(), when_s)))
             self.pump()
 
-        timer = self._tasks.call_at(when_s, tick)
+        timer = self._tasks.call_at(when_s, call)
         self._timers[timer] = None
 
     # -- one call
@@ -473,15 +494,18 @@ class Dispatch:
             gaps = subscriber.gaps_before(items[0].token)
         by_hand: ByHand | None = None
         if delivery.is_manual:
-            by_hand = ByHand(self._outlet.silo, self._outlet.provider, delivery.unacked_from)
+            cursor = delivery.cursor
+            unacked_from = cursor.token if cursor.ahead else None
+            by_hand = ByHand(self._outlet.silo, self._outlet.provider, unacked_from)
         is_alone = self._limit == 1
+        outcome: Outcome
         try:
-            event = await self._consumers.send(subscriber, items, attempt, gaps, by_hand=by_hand)
+            outcome = await self._consumers.send(subscriber, items, attempt, gaps, by_hand)
         except asyncio.CancelledError:
             if self._is_closed:
                 raise
             # only a handler can have done that: it runs in this task, which ends with the call
-            event = self._consumers.failed(
+            outcome = self._consumers.failed(
                 FailureKind.HANDLER, "the handler cancelled the task it runs in"
             )
         finally:
@@ -489,47 +513,54 @@ class Dispatch:
             self._limit = self._calls_out_max
             successor = self._out.pop(subscriber.key)
             if successor is not None:
-                self._queue(successor)
+                self._enqueue(successor)
+        if isinstance(outcome, Unreachable) and outcome.is_fenced:
+            self._fenced()
         if self._is_closed:
-            self._source.look_again()
+            self._look_again()
             return
-        if isinstance(event, Progress):
-            self.delivered_count += event.done
-            if event.is_anew:
+        if isinstance(outcome, Unreachable):
+            died = Died(sent=len(items), is_alone=is_alone)
+            self._lost(subscriber, delivery, outcome, died)
+        else:
+            self.delivered_count += outcome.done
+            if outcome.is_anew:
                 subscriber.sent_upto = sent  # the consumer has taken none of it
-            if event.done and event.is_heard:
+            if outcome.done and outcome.is_heard:
                 subscriber.rewinds_done = rewinds
                 if gaps:
                     subscriber.told(gaps)
-                if self._caution is not None:
-                    self._caution.done(subscriber.key, items[0].token)
-        if isinstance(event, Unreachable) and not self._deaths.may_have_died(event):
-            event = Unreachable(event.reason, event.at_s, event.roll)
-        is_current = delivery.state is not DeliveryState.CLOSED
-        if isinstance(event, Progress) and is_current:
-            actions = delivery.replied(event)
+                if self._wary is not None:
+                    self._wary.done(subscriber.key, items[0].token)
+            actions = delivery.replied(outcome)
             if actions or delivery.cursor.slot is not None or delivery.cursor.is_lagging:
                 self._apply(subscriber, delivery, actions)
-        else:
-            self._step(subscriber, delivery, event)
-        if isinstance(event, Unreachable) and event.silo:
-            died = Died(sent=len(items), is_alone=is_alone)
-            self._deaths.lost(event.silo, subscriber, delivery, died)
-            self.judge()
-        if isinstance(event, Progress) and event.error is not None and delivery.has_failed:
-            token = delivery.next_token
-            self._attempt_log.failed(subscriber, token, delivery.attempts, event.error, event.at_s)
-        self._source.progressed()
+            if outcome.error is not None and delivery.tries.error is not None:
+                token, attempts = delivery.cursor.next_token, delivery.attempts
+                self._attempt_log.failed(subscriber, token, attempts, outcome.error, outcome.at_s)
+        self._progressed()
         if self._ready:
             self.pump()
         if self._is_paused:
-            self._source.look_again()
+            self._look_again()
+
+    def _lost(
+        self, subscriber: Subscriber, delivery: Delivery, outcome: Unreachable, died: Died
+    ) -> None:
+        """A call told nothing; `died`: what that means if its silo died."""
+        may_have_died = self._deaths.may_have_died(outcome.silo)
+        if not may_have_died:
+            outcome = Unreachable(outcome.reason, outcome.at_s, outcome.roll)
+        self._apply(subscriber, delivery, delivery.unreachable(outcome))
+        if may_have_died:
+            self._deaths.lost(outcome.silo, subscriber, delivery, died)
+            self.judge()
 
     # -- giving up
 
     async def _give_up(self, subscriber: Subscriber, delivery: Delivery, action: GiveUp) -> None:
         me = asyncio.current_task()
-        failure = failure_of(subscriber, action, self._outlet.provider, self._source.queue)
+        failure = failure_of(subscriber, action, self._outlet.provider, self._queue)
         try:
             outcome = await self._give_ups.decide(subscriber, delivery, failure)
         except (KeyboardInterrupt, SystemExit):
@@ -539,23 +570,24 @@ class Dispatch:
                 return  # nobody waits for the answer any more, or the loop is no more
             take_back_cancellation(error)
             self._give_ups.log_no_answer(failure, error)
-            event: Event = Unreachable(
-                error_text(error), self._clock.now(), self._clock.uniform(0.0, 1.0)
-            )
+            outcome = None
+            now_s, roll = self._clock.now(), self._clock.uniform(0.0, 1.0)
+            actions = delivery.unreachable(Unreachable(error_text(error), now_s, roll))
         else:
             if outcome is None:
                 return
             self.given_up_count += 1
-            event = GivenUp(outcome)
-            if self._caution is not None:
-                self._caution.done(subscriber.key, failure.token)
+            if self._wary is not None:
+                self._wary.done(subscriber.key, failure.token)
             if outcome != "pause":
-                self._source.given_up(failure.token, action.error.text)
+                if self._cache.gives_back:
+                    self._failed[failure.token._replace(index=0)] = action.error.text
                 subscriber.told(subscriber.gaps_before(failure.token))  # with the event
-        self._step(subscriber, delivery, event)
+            actions = delivery.given_up(outcome)
+        self._apply(subscriber, delivery, actions)
         if delivery.state is DeliveryState.FAULTED:
-            if event == GivenUp("pause") and not subscriber.held:
+            if outcome == "pause" and not subscriber.held:
                 subscriber.held = "faulted"
             self.fall_behind(subscriber)
-        self._source.progressed()
+        self._progressed()
         self.pump()

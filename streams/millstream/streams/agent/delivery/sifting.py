@@ -15,11 +15,12 @@ from collections.abc import Sequence
 import msgspec
 
 from millstream.runtime.extending import Budget, Clock, LineBudget, shown
+from millstream.streams.api.filtering.event_filter import EventFilter
 from millstream.streams.contracts.item import Item
 
 from .giving_up import error_text
-from .steps import Event, Failure, FailureKind, Progress
-from .subscriber import Fits, Subscriber
+from .steps import Failure, FailureKind, Outcome, Progress
+from .subscriber import Subscriber
 
 __all__ = ["FILTER_SLOW_S", "Sifted", "Sifter"]
 
@@ -36,14 +37,14 @@ class Sifted(msgspec.Struct, frozen=True):
     seen: int
     failure: Failure | None
 
-    def told(self, event: Event) -> Event:
-        """What was told of those that fit, as it is of all."""
-        if not isinstance(event, Progress) or (event.done == 0 and event.error is None):
-            return event
-        done, error, is_heard = self.seen, event.error or self.failure, event.done > 0
-        if event.done < len(self.fitting):
-            done, error = self.fitting[event.done], event.error
-        return Progress(done, error, event.at_s, event.roll, is_heard=is_heard)
+    def told(self, outcome: Outcome) -> Outcome:
+        """The outcome for all of them, from that for those that fit."""
+        if not isinstance(outcome, Progress) or (outcome.done == 0 and outcome.error is None):
+            return outcome
+        done, error, is_heard = self.seen, outcome.error or self.failure, outcome.done > 0
+        if outcome.done < len(self.fitting):
+            done, error = self.fitting[outcome.done], outcome.error
+        return Progress(done, error, outcome.at_s, outcome.roll, is_heard=is_heard)
 
 
 class Sifter:
@@ -54,7 +55,9 @@ class Sifter:
         self._budget = budget
         self._lines = LineBudget()
 
-    async def sift(self, subscriber: Subscriber, fits: Fits, items: Sequence[Item]) -> Sifted:
+    async def sift(
+        self, subscriber: Subscriber, fits: EventFilter, items: Sequence[Item]
+    ) -> Sifted:
         """Look at the items, up to the first at which the filter fails."""
         fitting: list[int] = []
         for at, item in enumerate(items):
@@ -78,7 +81,7 @@ class Sifter:
             log.warning(text, label, shown(subscriber.id), took_s * 1e3, left_out)
 
 
-def failure_of(fits: Fits, error: BaseException) -> Failure:
+def failure_of(fits: EventFilter, error: BaseException) -> Failure:
     """A filter that raised, as an attempt at its event."""
     where = "".join(traceback.format_tb(error.__traceback__))
     error.add_note(f"in filter {fits.label}\n{where}")

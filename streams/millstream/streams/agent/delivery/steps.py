@@ -1,6 +1,6 @@
-"""What happens to a delivery, and what follows: its states, events and actions.
+"""The states of a delivery, how its calls end, and the actions that it returns.
 
-Owns: `DeliveryState`, and the messages between `Delivery` and its driver. Not: what follows from
+Owns: `DeliveryState`, and the values between `Delivery` and its driver. Not: what follows from
 what (`delivery`).
 """
 
@@ -12,38 +12,25 @@ from typing import Literal
 
 import msgspec
 
-from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 
 __all__ = [
     "AckBy",
-    "AckDue",
-    "Acked",
     "Action",
-    "Arrived",
     "Deliver",
     "DeliveryState",
     "Died",
-    "Event",
     "Failure",
     "FailureKind",
     "Fetch",
-    "Fetched",
     "GiveUp",
     "GiveUpOutcome",
-    "GivenUp",
     "HandBack",
-    "Pause",
+    "Outcome",
     "Progress",
-    "Resume",
-    "Retry",
-    "Sent",
-    "Tick",
     "Unreachable",
     "WaitUntil",
-    "Wake",
 ]
 
 GiveUpOutcome = Literal["dead_letter", "skip", "pause"]
@@ -81,22 +68,11 @@ class Failure(msgspec.Struct, frozen=True):
     is_final: bool = False
 
 
-# Events. `at_s` and `now_s` are the loop's clock; `roll` is a chance in [0, 1) for the back-off.
-
-
-class Wake(msgspec.Struct, frozen=True):
-    """A call may be made now."""
-
-
-class Sent(msgspec.Struct, frozen=True):
-    """The first `count` items of the last `Deliver` are on their way."""
-
-    count: int
-    at_s: float
+# How a call ends. `at_s` is the loop's clock; `roll` is a chance in [0, 1) for the back-off.
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """The reply: the first `done` items are done, then came `error`, if any.
+    """A reply: the first `done` items are done, then came `error`, if any.
 
     `is_heard`: the handler has done one of them, not only a filter.
     """
@@ -110,36 +86,21 @@ class Progress(msgspec.Struct, frozen=True):
     is_anew: bool = False  # the consumer has not had what was delivered before, unacknowledged
 
 
-class Acked(msgspec.Struct, frozen=True):
-    """The consumer has acknowledged up to a token, by hand."""
-
-    upto: Token
-
-
-class AckDue(msgspec.Struct, frozen=True):
-    """The time of `AckBy` has come."""
-
-    now_s: float
-
-
-class Arrived(msgspec.Struct, frozen=True):
-    """Another message of the stream is here; `is_held`: the subscription is paused or faulted."""
-
-    slot: Slot
-    is_held: bool = False
-
-
 class Unreachable(msgspec.Struct, frozen=True):
     """No fault of the handler: overloaded, silo gone, grain moved, storage, reply lost.
 
     It also answers `GiveUp` when the item could not be stored. `silo`: the call was sent there, and
-    the connection broke.
+    the connection broke. `is_fenced`: the consumer knows an owner of a newer epoch.
     """
 
     reason: str
     at_s: float
     roll: float
     silo: str = ""
+    is_fenced: bool = False
+
+
+Outcome = Progress | Unreachable
 
 
 class Died(msgspec.Struct, frozen=True):
@@ -154,70 +115,18 @@ class Died(msgspec.Struct, frozen=True):
     is_alone: bool = False
 
 
-class Tick(msgspec.Struct, frozen=True):
-    """The time of `WaitUntil` has come."""
-
-    now_s: float
-
-
-class GivenUp(msgspec.Struct, frozen=True):
-    """The answer to `GiveUp`; what was to be stored is stored."""
-
-    outcome: GiveUpOutcome
-
-
-class Resume(msgspec.Struct, frozen=True):
-    """Go on behind `token` (None: at the oldest event held), from wherever it is now.
-
-    `cursor`: it lags there.
-    """
-
-    token: Token | None
-    cursor: Cursor | None = None
-
-
-class Pause(msgspec.Struct, frozen=True):
-    """Deliver nothing more; what is out ends first."""
-
-
-class Retry(msgspec.Struct, frozen=True):
-    """Go on where it is, after a fault or a pause too: what failed is tried as if it were new."""
-
-
-class Fetched(msgspec.Struct, frozen=True):
-    """The answer to `Fetch`: the items are here, or lost, or not yet."""
-
-
-Event = (
-    Wake
-    | Sent
-    | Progress
-    | Unreachable
-    | Died
-    | Tick
-    | GivenUp
-    | Resume
-    | Pause
-    | Retry
-    | Fetched
-    | Acked
-    | AckDue
-    | Arrived
-)
-
-
 # Actions.
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """Send these items, or the first few of them, and say `Sent`; until then nothing changed."""
+    """Send these items, or the first few of them, and call `sent`; until then nothing changes."""
 
     items: Sequence[Item]
     attempt: int
 
 
 class GiveUp(msgspec.Struct, frozen=True):
-    """Ask the failure handler about this item; answer with `GivenUp`."""
+    """Ask the failure handler about this item; answer with `given_up`."""
 
     item: Item
     error: Failure
@@ -237,19 +146,19 @@ class HandBack(msgspec.Struct, frozen=True):
 
 
 class WaitUntil(msgspec.Struct, frozen=True):
-    """Give a `Tick` at this time."""
+    """Call `tick` at this time."""
 
     when_s: float
 
 
 class AckBy(msgspec.Struct, frozen=True):
-    """Give an `AckDue` at this time."""
+    """Call `ack_due` at this time."""
 
     when_s: float
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """Read the items anew; answer with `Fetched`."""
+    """Read the items anew; answer with `fetched`."""
 
 
 Action = Deliver | GiveUp | HandBack | WaitUntil | AckBy | Fetch

@@ -1,21 +1,17 @@
 """One subscription as its agent sees it: one entry, and a delivery from its first event on.
 
-Owns: `Subscriber`, and what can be asked for it (`Deliveries`). Invariant: `work` is None exactly
-while nothing is undelivered.
+Owns: `Subscriber`, `Seat`. Invariant: `work` is None exactly while nothing is undelivered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
-from typing import Protocol
 
 import msgspec
 
-from millstream.runtime.extending import Backoff
-from millstream.streams.agent.cache.lagging import Laggards
-from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.losses import Loss, with_loss
+from millstream.streams.api.filtering.event_filter import EventFilter
 from millstream.streams.api.subscription_rows import Held
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
@@ -26,24 +22,7 @@ from .delivery import Delivery
 from .options import DeliveryOptions
 from .steps import DeliveryState
 
-__all__ = ["Deliveries", "Fits", "Seat", "Subscriber", "upto"]
-
-HELD = Backoff(first_s=2.0, ceiling_s=60.0)
-"""When a queue without order gives again what a subscription that is held gave back."""
-
-
-class Fits(Protocol):
-    """A subscription's filter."""
-
-    @property
-    def label(self) -> str: ...
-    def fits(self, item: Item, stream: StreamId, subscription: str, /) -> bool:
-        """Is the event for the subscription? Raises whatever the filter raises."""
-        ...
-
-    def gives_up_on(self, error: BaseException, /) -> bool:
-        """Is that not worth another try?"""
-        ...
+__all__ = ["Seat", "Subscriber", "upto"]
 
 
 class Subscriber:
@@ -96,7 +75,7 @@ class Subscriber:
         on_give_up: GiveUpDecision | None = None,
         give_up_on: tuple[str, ...] = (),
         where: str = "",
-        fits: Fits | None = None,
+        fits: EventFilter | None = None,
         is_manual: bool = False,
         commit_with: str = "",
     ) -> None:
@@ -154,66 +133,34 @@ class Subscriber:
         return None if delivery is None or delivery.state is DeliveryState.IDLE else delivery
 
     @property
-    def event_s(self) -> float:
-        """Seconds that the handler takes for an event, smoothed; 0: not known."""
-        return 0.0 if self.delivery is None else self.delivery.event_s
-
-    @property
     def next_token(self) -> Token | None:
         """The item that is sent next; None if there is none."""
-        return None if self.delivery is None else self.delivery.next_token
+        return None if self.delivery is None else self.delivery.cursor.next_token
 
     @property
     def undone_token(self) -> Token | None:
         """The first item that comes again to it if another silo reads the queue; None: there is
         none."""
-        return None if self.delivery is None else self.delivery.undone_token
+        if self.delivery is None:
+            return None
+        cursor = self.delivery.cursor
+        return cursor.token if cursor.ahead else cursor.next_token
 
     @property
     def unacked(self) -> int:
         """Events that were delivered, and are to be acknowledged by hand."""
-        return 0 if self.delivery is None else self.delivery.unacked
+        return 0 if self.delivery is None else self.delivery.cursor.ahead
 
     @property
     def has_tried(self) -> bool:
         """Was something sent that is not done?"""
-        following = self.next_token
-        if following is None or self.sent_upto is None:
-            return False
-        return following <= self.sent_upto
+        following, sent = self.next_token, self.sent_upto
+        return following is not None and sent is not None and following <= sent
 
     @property
     def is_rewound(self) -> bool:
         """Is its consumer still to hear that what it has seen comes again?"""
         return self.rewinds_done < self.rewinds
-
-    # -- while it is held
-
-    def fall_behind(self, laggards: Laggards, repeats_upto: int) -> None:
-        """Take a place among those behind, and hold nothing in the cache any more.
-
-        `repeats_upto`: index of the last message that a former owner may have delivered.
-        """
-        delivery = self.delivery
-        if delivery is None:
-            return
-        index = delivery.index
-        may_repeat = index is not None and index <= repeats_upto
-        delivery.fall_behind(may_repeat=may_repeat)
-        behind = laggards.get(self.key)
-        if self.is_manual and behind is not None:
-            behind.sent = self.sent_upto
-
-    def give_back(self, give: Callable[[Sequence[Token], float], None]) -> None:
-        """Let go of what its queue gives again, after a while, if that is all that it has.
-
-        `give`: takes the messages, and how long they stay away.
-        """
-        delivery = self.delivery
-        if delivery is not None and (tokens := delivery.going_back()):
-            self.returns += 1
-            give(tokens, HELD.whole_s(self.returns))
-            delivery.let_go()  # only now, or they would look done
 
     # -- what is gone
 
@@ -272,21 +219,3 @@ class Seat(msgspec.Struct, frozen=True):
     is_lagging: bool = False
     reading: str = ""
     silo: str = ""
-
-
-class Deliveries(Protocol):
-    """What sends messages to subscriptions."""
-
-    def offer(self, subscriber: Subscriber, slot: Slot, /) -> None: ...
-    def retry(self, subscriber: Subscriber, /) -> None: ...
-    def move(self, subscriber: Subscriber, after: Token | None, /) -> None: ...
-    def begin(self, subscriber: Subscriber, start: Token, /) -> None: ...
-    def restore(self, subscriber: Subscriber, /) -> None: ...
-    def fall_behind(self, subscriber: Subscriber, /) -> None: ...
-    def acked(self, subscriber: Subscriber, upto: Token, /) -> None: ...
-    def hold(self, subscriber: Subscriber, /) -> None: ...
-    def drop(self, subscriber: Subscriber, /) -> None: ...
-    def follow(self, subscriber: Subscriber, made_anew: Subscriber, /) -> None: ...
-    def seat_of(self, subscriber: Subscriber, /) -> Seat: ...
-    def dump_of(self, subscriber: Subscriber, /) -> str: ...
-    def pump(self) -> None: ...

@@ -58,18 +58,19 @@ def _giving_up(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
 
 
 def _backoff(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
-    left_s = delivery.due_s - seat.now_s
+    left_s = delivery.when_s - seat.now_s
     if left_s < -LATE_S:
         return ""
     return f"it is tried again in {max(0.0, left_s):.1f} s, after {_trouble(delivery)}"
 
 
 def _unacked(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
-    if not one.unacked:
+    unacked = delivery.cursor.ahead
+    if not unacked:
         return ""
     grain = shown(f"{one.grain_type}/{one.grain_key}")
     return (
-        f"{one.unacked:,} events are not acknowledged by hand: {grain} is to call `context.ack`; "
+        f"{unacked:,} events are not acknowledged by hand: {grain} is to call `context.ack`; "
         f"they come again {one.options.ack_timeout_s:g} s after they were handled (ack_timeout_s)"
     )
 

@@ -1,0 +1,69 @@
+"""All that can happen to a delivery, as values: calls of its core, to be made in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from millstream.streams.agent.cache.cursor import Cursor
+from millstream.streams.agent.cache.lane import Slot
+from millstream.streams.agent.delivery.delivery import Delivery
+from millstream.streams.agent.delivery.steps import (
+    Action,
+    Died,
+    GiveUpOutcome,
+    Progress,
+    Unreachable,
+)
+from millstream.streams.contracts.token import Token
+
+Call = Callable[[Delivery], Sequence[Action] | None]
+Event = Call | Progress | Unreachable | Died
+
+wake, retry, pause, fetched = Delivery.wake, Delivery.retry, Delivery.pause, Delivery.fetched
+
+
+def sent(count: int, at_s: float) -> Call:
+    return partial(Delivery.sent, count=count, at_s=at_s)
+
+
+def arrived(slot: Slot, *, is_held: bool = False) -> Call:
+    return partial(Delivery.arrived, slot=slot, is_held=is_held)
+
+
+def tick(now_s: float) -> Call:
+    return partial(Delivery.tick, now_s=now_s)
+
+
+def given_up(outcome: GiveUpOutcome) -> Call:
+    return partial(Delivery.given_up, outcome=outcome)
+
+
+def resume(after: Token | None, cursor: Cursor | None = None) -> Call:
+    return partial(Delivery.resume, after=after, cursor=cursor)
+
+
+def acked(upto: Token) -> Call:
+    return partial(Delivery.acked, upto=upto)
+
+
+def ack_due(now_s: float) -> Call:
+    return partial(Delivery.ack_due, now_s=now_s)
+
+
+def call_of(event: Event) -> Call:
+    """The call of the core in which it comes."""
+    match event:
+        case Progress():
+            return partial(Delivery.replied, event=event)
+        case Unreachable():
+            return partial(Delivery.unreachable, event=event)
+        case Died():
+            return partial(Delivery.died, event=event)
+        case _:
+            return event
+
+
+def apply(delivery: Delivery, event: Event) -> Sequence[Action]:
+    """Let it happen; what follows."""
+    return call_of(event)(delivery) or ()
