@@ -23,7 +23,7 @@ from millstream.streams import (
     StreamOptions,
     subscribe,
 )
-from millstream.streams.agent.delivery.attempts import AttemptLog
+from millstream.streams.agent.delivery.dispatch import AttemptLog
 from millstream.streams.agent.delivery.steps import Failure, FailureKind
 
 LINES = StreamNamespace("lines", str)

@@ -10,11 +10,10 @@ from tests.conditions import spin
 
 from millstream.runtime import Conflict, Corrupt, MemoryStateStore
 from millstream.streams import DeadLetter, DeadLetters, DeliveryFailure, StreamId, Token
-from millstream.streams.agent.delivery.giving_up import ERROR_CHARS_MAX, error_text
+from millstream.streams.agent.delivery.giving_up import ERROR_CHARS_MAX, GiveUps, error_text
 from millstream.streams.contracts.message import OutMessage, ProducerMark
 from millstream.streams.failures.letters import OUTBOX, LetterRows, letter_id, unsent_letter
 from millstream.streams.failures.target import DeadLettersTarget
-from millstream.streams.provider.outlet import SiloOutlet
 
 
 def letter(
@@ -165,7 +164,7 @@ async def test_one_that_was_redriven_is_forgotten_and_one_that_failed_again_is_n
 
 
 class Silo:
-    """What the outlet of a silo needs to store a letter."""
+    """As much of a silo as storing a letter needs."""
 
     address = "127.0.0.1:1@1"
 
@@ -184,9 +183,10 @@ async def test_where_tokens_do_not_stay_one_event_is_not_taken_for_another(
 ) -> None:
     rows = LetterRows(MemoryStateStore(), "p")
     services: Any = Silo()
-    outlet = SiloOutlet("p", services, rows, are_known)
+    nobody: Any = None
+    give_ups = GiveUps(services, "p", nobody, rows, nobody, are_known=are_known)
     for body in (b"\x01", b"\x02"):
-        await outlet.dead_letter(letter(1, body=body).failure)
+        await give_ups.keep(letter(1, body=body).failure)
     found = [one.failure.body for one in await letters_over(rows).list()]
     assert found == ([b"\x01"] if are_known else [b"\x01", b"\x02"])
 

@@ -34,10 +34,10 @@ from millstream.streams import (
     StreamOptions,
     subscribe,
 )
+from millstream.streams.agent.delivery.consumer_calls import ConsumerCalls
 from millstream.streams.consumer import batch as batches
 from millstream.streams.consumer import extension
 from millstream.streams.consumer.fresh import fresh_of
-from millstream.streams.provider.outlet import SiloOutlet
 from millstream.streams.testing import owned, recorded
 
 ORDERS = StreamNamespace("orders", int, subscriptions="implicit")
@@ -201,20 +201,20 @@ def test_an_event_that_no_handler_sees_is_noticed(monkeypatch: pytest.MonkeyPatc
 def test_an_event_that_comes_twice_without_a_word_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    deliver = SiloOutlet.deliver
+    deliver = ConsumerCalls.deliver
 
     async def twice(self: Any, kind: str, key: str, batch: Any, timeout_s: float) -> Any:
         await deliver(self, kind, key, batch, timeout_s)
         return await deliver(self, kind, key, batch, timeout_s)
 
-    monkeypatch.setattr(SiloOutlet, "deliver", twice)
+    monkeypatch.setattr(ConsumerCalls, "deliver", twice)
     assert not found()  # the consumer knows them
     monkeypatch.setattr(extension, "fresh_of", lambda items, last: range(len(items)))
     assert "not marked as redelivered" in found()
 
 
 def test_events_in_another_order_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    deliver, held = SiloOutlet.deliver, list[Any]()
+    deliver, held = ConsumerCalls.deliver, list[Any]()
 
     async def overtaken(self: Any, kind: str, key: str, batch: Any, timeout_s: float) -> Any:
         """One event of one stream is kept back, and comes after the next one."""
@@ -228,6 +228,6 @@ def test_events_in_another_order_are_noticed(monkeypatch: pytest.MonkeyPatch) ->
             await deliver(self, kind, key, held[0], timeout_s)
         return answer
 
-    monkeypatch.setattr(SiloOutlet, "deliver", overtaken)
+    monkeypatch.setattr(ConsumerCalls, "deliver", overtaken)
     monkeypatch.setattr(extension, "fresh_of", lambda items, last: range(len(items)))
     assert "not marked as redelivered" in found()

@@ -136,9 +136,9 @@ class PullingAgent:
         self._clock = parts.clock
         self._tasks = parts.new_tasks()
         self.queue, self.epoch = queue, epoch
-        self._where = f"{parts.outlet.provider}: {queue}"
-        outlet = parts.outlet
-        self.findings = QueueFindings(outlet.provider, queue, epoch, outlet.silo, parts.clock)
+        self._where = f"{parts.provider}: {queue}"
+        silo = parts.services.address
+        self.findings = QueueFindings(parts.provider, queue, epoch, silo, parts.clock)
         self.has_positions = has_positions(parts.capabilities)
         can_rewind = Capability.REWIND in parts.capabilities
         after = progress.upto if can_rewind else progress.floor
@@ -190,17 +190,16 @@ class PullingAgent:
     def _new_dispatch(self) -> Dispatch:
         parts = self._parts
         return Dispatch(
+            parts.services,
+            parts.provider,
             self.queue,
             self.epoch,
-            parts.outlet,
             self.behind,
             parts.give_ups,
             self._wary,
             self._given_up,
             has_positions=self.has_positions,
             calls_out_max=self._options.calls_out_max,
-            clock=parts.clock,
-            budget=parts.budget,
             tasks=parts.new_tasks(),
             runners=parts.runners,
             fate=parts.fate,
@@ -240,9 +239,9 @@ class PullingAgent:
         )
 
     def _new_watch(self) -> Watch:
-        extra = {"silo": self._parts.outlet.silo, "queue": self.queue, "epoch": self.epoch}
+        extra = {"silo": self._parts.services.address, "queue": self.queue, "epoch": self.epoch}
         limit_s = self._options.standstill_s
-        return Watch(self, limit_s, self._clock, where=self._where, extra=extra)
+        return Watch(self.measure, self.work, limit_s, self._clock, where=self._where, extra=extra)
 
     # -- life
 
@@ -577,7 +576,7 @@ class PullingAgent:
         if self._wary.is_tired or not has_backlog:
             self._wary.end()
             self._changed(self.queue)
-            self.dispatch.relax()
+            self.dispatch.pump()
 
     def _give_back(self, tokens: Sequence[Token], delay_s: float, has_run: bool) -> None:
         """The queue gives out messages again: their handler has failed, or they are held here."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from millstream.runtime.extending import Budget, Clock, Runners, Tasks
+from millstream.runtime.extending import Budget, Clock, Runners, SiloServices, Tasks
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.queue import QueueAdapter
 from millstream.streams.contracts.token import Token
@@ -16,7 +16,6 @@ from millstream.streams.ownership.layout import Layout
 
 from .audience.newcomers import Filters
 from .cache.queue_cache import Notes, QueueCache
-from .delivery.consumer_calls import Outlet
 from .delivery.deaths import Fate
 from .delivery.giving_up import GiveUps
 from .options import StreamOptions
@@ -33,7 +32,8 @@ class AgentParts:
     adapter: QueueAdapter
     capabilities: frozenset[Capability]
     options: StreamOptions
-    outlet: Outlet
+    provider: str
+    services: SiloServices
     give_ups: GiveUps
     known: Known
     clock: Clock

@@ -28,7 +28,6 @@ from millstream.streams.ownership.record import OwnershipStore, Progress
 
 from .audit import Audit
 from .following import Following
-from .outlet import SiloOutlet
 from .settings import Settings
 from .silo_view import ManagerSilo, QueueSilos, fate_of
 from .target import QueueStats, agent_stats
@@ -69,13 +68,20 @@ class QueueReading:
         self._balanced: Sequence[QueueId] = ()
         self.is_balanced = False  # the balancer was started, and is not closed
         self.letters = LetterRows(store, provider, services.options.frame_bytes_max)
-        outlet = SiloOutlet(provider, services, self.letters, has_positions(capabilities))
         self._parts = AgentParts(
             adapter=adapter,
             capabilities=capabilities,
             options=options,
-            outlet=outlet,
-            give_ups=GiveUps(settings.on_give_up, outlet, settings.gave_up),
+            provider=provider,
+            services=services,
+            give_ups=GiveUps(
+                services,
+                provider,
+                settings.on_give_up,
+                self.letters,
+                settings.gave_up,
+                are_known=has_positions(capabilities),
+            ),
             known=self.following,
             clock=services.clock,
             new_tasks=services.new_tasks,

@@ -1,13 +1,13 @@
 """Calling a consumer: what goes out, and what each outcome means for the delivery.
 
-Owns: `ConsumerCalls`, `Outlet`. Not: what is sent, and when (`delivery`, `dispatch`).
+Owns: `ConsumerCalls`. Not: what is sent, and when (`delivery`, `dispatch`).
 Invariant: each call returns how it ended; only a cancellation of the caller's own task is raised.
 """
 
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from millstream.runtime import (
     ActivationTimeout,
@@ -18,52 +18,28 @@ from millstream.runtime import (
     Rejected,
     SiloUnavailable,
     StorageError,
+    with_options,
 )
-from millstream.runtime.extending import Budget, Clock
+from millstream.runtime.extending import SiloServices
 from millstream.streams.agent.losses import Loss, spanning
+from millstream.streams.api.inbox import inbox_name
 from millstream.streams.consumer.batch import ByHand, Delivered, WireBatch
+from millstream.streams.consumer.extension import Consumer
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
+from millstream.streams.inbox.inbox import inbox_grain_of
 
 from .giving_up import error_text
 from .sifting import Sifter
 from .steps import Failure, FailureKind, Outcome, Progress, Unreachable
 from .subscriber import Subscriber
 
-__all__ = ["ConsumerCalls", "Outlet"]
+__all__ = ["ConsumerCalls"]
 
 # not the handler's fault: wait and try again without end
 UNREACHABLE = (CallTimeout, ClusterError, NotHosted, Overloaded, Rejected, StorageError)
 ANSWER_S = 5.0  # for a handler's answer to arrive, beyond the handler's own time
-
-
-class Outlet(Protocol):
-    """Where the items go: the consumers, wherever they are."""
-
-    @property
-    def provider(self) -> str:
-        """Name of the stream provider."""
-        ...
-
-    @property
-    def silo(self) -> str:
-        """Address of the agent's silo."""
-        ...
-
-    def deliver(
-        self, kind: str, key: str, batch: WireBatch, timeout_s: float, /
-    ) -> Coroutine[Any, Any, Delivered]:
-        """Call the consumer of a grain. Raises what calls raise."""
-        ...
-
-    def silo_of(self, kind: str, key: str, /) -> str:
-        """Where a grain is, as far as this silo knows; empty: it is not known."""
-        ...
-
-    def error_of(self, data: bytes, /) -> Exception:
-        """The error in a reply."""
-        ...
 
 
 class ConsumerCalls:
@@ -71,19 +47,18 @@ class ConsumerCalls:
 
     def __init__(
         self,
+        services: SiloServices,
+        provider: str,
         queue: QueueId,
         epoch: int,
-        outlet: Outlet,
-        clock: Clock,
-        budget: Budget,
         *,
         has_positions: bool,
     ) -> None:
+        self._services, self._clock = services, services.clock
+        self._provider, self._inbox_kind = provider, inbox_name(provider)
         self._queue, self._epoch = queue, epoch
         self._has_positions = has_positions
-        self._outlet = outlet
-        self._clock = clock
-        self._sifter = Sifter(clock, budget)
+        self._sifter = Sifter(services.clock, services.budget)
 
     async def send(
         self,
@@ -128,7 +103,7 @@ class ConsumerCalls:
         grain_type, key = subscriber.grain_type, subscriber.grain_key
         outcome: Outcome
         try:
-            reply = await self._outlet.deliver(grain_type, key, batch, limit_s + ANSWER_S)
+            reply = await self.deliver(grain_type, key, batch, limit_s + ANSWER_S)
         except ActivationTimeout as error:
             outcome = self.failed(FailureKind.ACTIVATION, error_text(error))
         except UNREACHABLE as error:
@@ -140,12 +115,21 @@ class ConsumerCalls:
             outcome = self._outcome_of(reply)
         return outcome if sifted is None else sifted.told(outcome)
 
+    def deliver(
+        self, kind: str, key: str, batch: WireBatch, timeout_s: float
+    ) -> Coroutine[Any, Any, Delivered]:
+        """Call the consumer of a grain, or the inbox of a program. Raises what calls raise."""
+        if kind == self._inbox_kind:
+            inbox = self._services.grain(inbox_grain_of(self._provider), key)
+            return with_options(inbox, timeout=timeout_s).deliver(batch)
+        return self._services.extensions.method(kind, Consumer.deliver, timeout_s)(key, batch)
+
     def _outcome_of(self, reply: Delivered) -> Outcome:
         if reply.is_fenced:
             return Unreachable("fenced", self._clock.now(), self._roll(), is_fenced=True)
         failure = None
         if reply.error:
-            error = self._outlet.error_of(reply.error)
+            error = self._services.decode_error(reply.error)
             is_late = isinstance(error, CallTimeout)
             kind = FailureKind.TIMEOUT if is_late else FailureKind.HANDLER
             failure = Failure(kind, error_text(error), reply.is_final)

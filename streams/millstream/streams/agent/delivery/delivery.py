@@ -401,17 +401,19 @@ class Delivery:
         return self._next()
 
     def _move(self, done: int, at_s: float) -> None:
-        """So many items were handled."""
+        """So many items were handled, or one was given up: by hand, once all before it are done."""
         if done:
-            self.position = self._out[done - 1].token
+            self.position = last = self._out[done - 1].token
             if self.careful:
                 self.careful = max(0, self.careful - done)
             if self.tries.error is not None or self.is_feared:
                 self._forget()
-            if self.is_manual:
-                self.cursor.give(done, at_s)
-            else:
+            if not self.is_manual:
                 self.cursor.done(done)
+            elif self.state is DeliveryState.GIVING_UP:
+                self.cursor.give_up(last)
+            else:
+                self.cursor.give(done, at_s)
         self._out = ()
 
     def _adapt(self, count: int, took_s: float) -> None:
@@ -542,19 +544,10 @@ class Delivery:
         if outcome == "pause":
             self._out, self.state = (), DeliveryState.FAULTED
             return self.retry() if self._is_retried else ()
-        self._pass_given_up(self._out[0].token)
+        self._move(1, math.inf)
+        if self.is_manual:
+            self._settle(None)
         return self._next()
-
-    def _pass_given_up(self, token: Token) -> None:
-        """By hand, the item that is given up is done once all before it are."""
-        if not self.is_manual:
-            self._move(1, 0.0)
-            return
-        self.position, self._out = token, ()
-        self.careful = max(0, self.careful - 1)
-        self._forget()
-        self.cursor.give_up(token)
-        self._settle(None)
 
     # -- where it goes on
 

@@ -11,10 +11,11 @@ sent while paused.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from millstream.runtime.extending import Backoff, Budget, Clock, Runners, Tasks
+from millstream.runtime.extending import Backoff, LineBudget, Runners, SiloServices, Tasks, shown
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lagging import Laggards
 from millstream.streams.agent.cache.lane import Slot
@@ -26,8 +27,7 @@ from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 
-from .attempts import AttemptLog
-from .consumer_calls import ConsumerCalls, Outlet
+from .consumer_calls import ConsumerCalls
 from .deaths import Deaths, Fate
 from .delivery import Delivery
 from .giving_up import GiveUps, error_text, failure_of, is_task, take_back_cancellation
@@ -37,6 +37,7 @@ from .steps import (
     Deliver,
     DeliveryState,
     Died,
+    Failure,
     FailureKind,
     Fetch,
     GiveUp,
@@ -47,7 +48,9 @@ from .steps import (
 )
 from .subscriber import Seat, Subscriber, upto
 
-__all__ = ["Dispatch"]
+__all__ = ["AttemptLog", "Dispatch"]
+
+log = logging.getLogger("millstream.delivery")
 
 
 HELD = Backoff(first_s=2.0, ceiling_s=60.0)
@@ -72,9 +75,10 @@ class Dispatch:
 
     def __init__(
         self,
+        services: SiloServices,
+        provider: str,
         queue: QueueId,
         epoch: int,
-        outlet: Outlet,
         laggards: Laggards,
         give_ups: GiveUps,
         wary: Wary,
@@ -82,8 +86,6 @@ class Dispatch:
         *,
         has_positions: bool,
         calls_out_max: int,
-        clock: Clock,
-        budget: Budget,
         tasks: Tasks,
         runners: Runners,
         fate: Callable[[str], Fate],
@@ -95,25 +97,24 @@ class Dispatch:
         look_again: Callable[[], None],
         fenced: Callable[[], None],
     ) -> None:
-        self._queue = queue
-        self._outlet = outlet
+        self._services, self._silo, self._clock = services, services.address, services.clock
+        self._provider, self._queue = provider, queue
         self._laggards, self._cache = laggards, laggards.cache
         self._give_ups = give_ups
         self._failed = failed
         self._has_positions = has_positions
         self._consumers = ConsumerCalls(
-            queue, epoch, outlet, clock, budget, has_positions=has_positions
+            services, provider, queue, epoch, has_positions=has_positions
         )
         self._calls_out_max = self._limit = calls_out_max  # 1 while an event runs alone
-        self._wary: Wary | None = wary if wary.is_on else None
+        self._wary = wary
         self._deaths = Deaths(fate)
-        self._clock = clock
         self._tasks = tasks
         self._runners = runners  # which outlive the agent: a hand-over ends no handler
         self._give_back, self._fetch = give_back, fetch
         self._reading_anew, self._repeats_to = reading_anew, repeats_to
         self._progressed, self._look_again, self._fenced = progressed, look_again, fenced
-        self._attempt_log = AttemptLog(outlet.silo, queue)
+        self._attempts = AttemptLog(services.address, queue)
         self._ready: deque[Subscriber] = deque()
         self._out: dict[SubscriptionKey, Subscriber | None] = {}  # and who waits for its end
         self._lagging: dict[SubscriptionKey, Subscriber] = {}
@@ -205,9 +206,8 @@ class Dispatch:
     def _take_up(self, subscriber: Subscriber, cursor: Cursor, seen: Token | None) -> None:
         """Another delivery goes on at a cursor; `seen`: what is done, if nothing is left."""
         token = cursor.token
-        self._new_delivery(subscriber, cursor, seen if token is None else before(token))
-        if subscriber.work is not None and not subscriber.is_held:
-            self._enqueue(subscriber)
+        after = seen if token is None else before(token)
+        self._apply(subscriber, self._new_delivery(subscriber, cursor, after), ())
 
     def fall_behind(self, subscriber: Subscriber) -> None:
         """It holds nothing in the cache any more, if another cursor may lag, or in a queue without
@@ -229,7 +229,7 @@ class Dispatch:
 
     def acked(self, subscriber: Subscriber, upto: Token) -> None:
         """Its consumer has acknowledged by hand."""
-        if subscriber.work is None or subscriber.is_rewound:
+        if subscriber.work is None or subscriber.rewinds_done < subscriber.rewinds:
             return  # it is done, or of before it was moved back
         self._apply(subscriber, subscriber.work, subscriber.work.acked(upto))
         self._progressed()
@@ -319,11 +319,11 @@ class Dispatch:
             self._calls_out_max,
             is_paused=self._is_paused,
             is_alone=self._limit < self._calls_out_max or is_feared,
-            is_wary=self._wary is not None,
+            is_wary=self._wary.is_on,
             is_out=key in self._out,
             is_lagging=self._lagging.get(key) is subscriber and self._laggards.get(key) is not None,
             reading=self._reading_anew(),
-            silo=self._outlet.silo_of(subscriber.grain_type, subscriber.grain_key),
+            silo=self._services.silo_of(subscriber.grain_type, subscriber.grain_key),
         )
 
     def dump_of(self, subscriber: Subscriber) -> str:
@@ -346,11 +346,6 @@ class Dispatch:
             seen |= {"is_full": behind.is_full, "keeps": behind.keeps}
         return ", ".join(f"{name}={value}" for name, value in seen.items())
 
-    def _enqueue(self, subscriber: Subscriber) -> None:
-        if not subscriber.is_queued:
-            subscriber.is_queued = True
-            self._ready.append(subscriber)
-
     def pump(self) -> None:
         """Start as many calls as may be out."""
         while self._ready and self.calls_out < self._limit and not self._is_paused:
@@ -361,20 +356,13 @@ class Dispatch:
                 continue
             if subscriber.key in self._out:
                 self._out[subscriber.key] = subscriber  # the call of its predecessor is out
-            elif delivery.is_feared or self._wary is not None:
+            elif delivery.is_feared or self._wary.is_on:
                 if not self._send_alone(subscriber, delivery):
                     subscriber.is_queued = True
                     self._ready.appendleft(subscriber)
                     return
             else:
-                self._wake(subscriber, delivery)
-
-    def _wake(self, subscriber: Subscriber, delivery: Delivery) -> None:
-        actions = delivery.wake()
-        if actions and isinstance(actions[0], Deliver):
-            self._send(subscriber, delivery, actions[0])
-        else:
-            self._apply(subscriber, delivery, actions)
+                self._apply(subscriber, delivery, delivery.wake())
 
     def _send_alone(self, subscriber: Subscriber, delivery: Delivery) -> bool:
         """Send one item while nothing else of the queue is out; False: not yet."""
@@ -382,7 +370,7 @@ class Dispatch:
             return False
         wary, cursor = self._wary, delivery.cursor
         token = cursor.next_token
-        if wary is not None and token is not None and not cursor.is_away:
+        if wary.is_on and token is not None and not cursor.is_away:
             more = wary.deaths_of(subscriber.key, token) - delivery.tries.deaths
             if more > 0:
                 self._apply(subscriber, delivery, delivery.died(Died(more, is_alone=True)))
@@ -391,15 +379,10 @@ class Dispatch:
                 return False
         delivery.careful = max(1, delivery.careful)
         self._limit = 1
-        self._wake(subscriber, delivery)
+        self._apply(subscriber, delivery, delivery.wake())
         if not self.calls_out:
             self._limit = self._calls_out_max
         return True
-
-    def relax(self) -> None:
-        """What former owners may have died of is done."""
-        self._wary = None
-        self.pump()
 
     def judge(self) -> None:
         """Silos have come or gone: calls that were out to one that died count."""
@@ -408,8 +391,24 @@ class Dispatch:
             self.pump()
 
     def _apply(self, subscriber: Subscriber, delivery: Delivery, actions: Sequence[Action]) -> None:
+        """Do as a delivery says; it is queued if it is ready then."""
         for action in actions:
-            self._act(subscriber, delivery, action)
+            match action:
+                case Deliver():
+                    self._send(subscriber, delivery, action)
+                case Fetch():
+                    self._lagging[subscriber.key] = subscriber
+                    self._fetch()
+                case WaitUntil():
+                    self._call_at(subscriber, delivery, action.when_s, delivery.tick)
+                case AckBy():
+                    self._call_at(subscriber, delivery, action.when_s, delivery.ack_due)
+                case HandBack():
+                    token, attempts, now_s = action.token, action.attempts, self._clock.now()
+                    self._attempts.failed(subscriber, token, attempts, action.error, now_s)
+                    self._give_back([action.token], action.delay_s, True)
+                case GiveUp():
+                    self._tasks.start(self._give_up(subscriber, delivery, action))
         if delivery.state is DeliveryState.READY and not subscriber.is_queued:
             subscriber.is_queued = True
             self._ready.append(subscriber)
@@ -431,21 +430,6 @@ class Dispatch:
         self.calls_out += 1
         self._out[subscriber.key] = None
         self._runners.start(self._deliver(subscriber, delivery, items, action.attempt, sent))
-
-    def _act(self, subscriber: Subscriber, delivery: Delivery, action: Action) -> None:
-        if isinstance(action, Fetch):
-            self._lagging[subscriber.key] = subscriber
-            self._fetch()
-        elif isinstance(action, WaitUntil):
-            self._call_at(subscriber, delivery, action.when_s, delivery.tick)
-        elif isinstance(action, AckBy):
-            self._call_at(subscriber, delivery, action.when_s, delivery.ack_due)
-        elif isinstance(action, HandBack):
-            now_s = self._clock.now()
-            self._attempt_log.failed(subscriber, action.token, action.attempts, action.error, now_s)
-            self._give_back([action.token], action.delay_s, True)
-        elif isinstance(action, GiveUp):
-            self._tasks.start(self._give_up(subscriber, delivery, action))
 
     def _repeated(self, delivery: Delivery, items: Sequence[Item]) -> tuple[Sequence[Item], bool]:
         """The first of these items that are alike: a former owner may have delivered them, or not.
@@ -496,7 +480,7 @@ class Dispatch:
         if delivery.is_manual:
             cursor = delivery.cursor
             unacked_from = cursor.token if cursor.ahead else None
-            by_hand = ByHand(self._outlet.silo, self._outlet.provider, unacked_from)
+            by_hand = ByHand(self._silo, self._provider, unacked_from)
         is_alone = self._limit == 1
         outcome: Outcome
         try:
@@ -512,8 +496,8 @@ class Dispatch:
             self.calls_out -= 1
             self._limit = self._calls_out_max
             successor = self._out.pop(subscriber.key)
-            if successor is not None:
-                self._enqueue(successor)
+            if successor is not None and successor.delivery is not None:
+                self._apply(successor, successor.delivery, ())
         if isinstance(outcome, Unreachable) and outcome.is_fenced:
             self._fenced()
         if self._is_closed:
@@ -530,14 +514,14 @@ class Dispatch:
                 subscriber.rewinds_done = rewinds
                 if gaps:
                     subscriber.told(gaps)
-                if self._wary is not None:
+                if self._wary.is_on:
                     self._wary.done(subscriber.key, items[0].token)
             actions = delivery.replied(outcome)
             if actions or delivery.cursor.slot is not None or delivery.cursor.is_lagging:
                 self._apply(subscriber, delivery, actions)
             if outcome.error is not None and delivery.tries.error is not None:
                 token, attempts = delivery.cursor.next_token, delivery.attempts
-                self._attempt_log.failed(subscriber, token, attempts, outcome.error, outcome.at_s)
+                self._attempts.failed(subscriber, token, attempts, outcome.error, outcome.at_s)
         self._progressed()
         if self._ready:
             self.pump()
@@ -560,7 +544,7 @@ class Dispatch:
 
     async def _give_up(self, subscriber: Subscriber, delivery: Delivery, action: GiveUp) -> None:
         me = asyncio.current_task()
-        failure = failure_of(subscriber, action, self._outlet.provider, self._queue)
+        failure = failure_of(subscriber, action, self._provider, self._queue)
         try:
             outcome = await self._give_ups.decide(subscriber, delivery, failure)
         except (KeyboardInterrupt, SystemExit):
@@ -577,7 +561,7 @@ class Dispatch:
             if outcome is None:
                 return
             self.given_up_count += 1
-            if self._wary is not None:
+            if self._wary.is_on:
                 self._wary.done(subscriber.key, failure.token)
             if outcome != "pause":
                 if self._cache.gives_back:
@@ -591,3 +575,46 @@ class Dispatch:
             self.fall_behind(subscriber)
         self._progressed()
         self.pump()
+
+
+class AttemptLog:
+    """Says what fails: each time a line, a flood of them a few lines and a count."""
+
+    def __init__(self, silo: str, queue: str) -> None:
+        self._silo = silo
+        self._queue = queue
+        self._lines = LineBudget()
+
+    def failed(
+        self,
+        subscriber: Subscriber,
+        token: Token | None,
+        attempts: int,
+        failure: Failure,
+        now_s: float,
+    ) -> None:
+        """A handler raised, took too long, or its grain could not start."""
+        left_out = self._lines.take(now_s)
+        if left_out is None:
+            return
+        log.warning(
+            "%s/%s.%s failed at %s of %s, attempt %d of %d (%s): %s%s",
+            subscriber.grain_type,
+            shown(subscriber.grain_key),
+            subscriber.handler,
+            token,
+            shown(str(subscriber.stream)),
+            attempts,
+            subscriber.options.retries + 1,
+            failure.kind.value,
+            failure.text.partition("\n")[0],
+            left_out,
+            extra={
+                "silo": self._silo,
+                "grain": subscriber.grain_type,
+                "key": subscriber.grain_key,
+                "queue": self._queue,
+                "stream": str(subscriber.stream),
+                "subscription": subscriber.id,
+            },
+        )

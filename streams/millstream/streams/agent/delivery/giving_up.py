@@ -1,9 +1,9 @@
 """Giving up an event: the failure handler is asked, and what it decides is done.
 
-Owns: the question, its time limit, and storing the outcome. Not: when an event is given up
-(`delivery`). Invariants: a dead letter is stored, and a fault is written, before the answer is
-given; a failure handler that fails, or takes too long, is asked again for ever; the last answer
-holds, also where an earlier one may have been stored.
+Owns: the question, its time limit, storing the outcome, and telling the consumer. Not: when an
+event is given up (`delivery`). Invariants: a dead letter is stored, and a fault is written, before
+the answer is given; a failure handler that fails, or takes too long, is asked again for ever; the
+last answer holds, also where an earlier one may have been stored.
 """
 
 from __future__ import annotations
@@ -11,22 +11,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from millstream.runtime import MillstreamError
-from millstream.runtime.extending import shown
+from millstream.runtime.extending import SiloServices, shown
+from millstream.streams.api.inbox import inbox_name
+from millstream.streams.api.rendezvous import Rendezvous, rendezvous_key, rendezvous_of
+from millstream.streams.consumer.extension import Consumer
 from millstream.streams.contracts.answers import text_of
-from millstream.streams.contracts.identity import QueueId, StreamId
+from millstream.streams.contracts.identity import QueueId
 from millstream.streams.failures.handler import DeliveryFailure, FailureHandler
+from millstream.streams.failures.letters import DeadLetter, LetterRows, letter_id
 
 from .delivery import Delivery
 from .steps import DeliveryState, GiveUp
 from .subscriber import Subscriber
 
 __all__ = [
-    "Aftermath",
     "GiveUps",
     "error_text",
     "failure_of",
@@ -39,26 +42,8 @@ log = logging.getLogger("millstream.delivery")
 
 OUTCOMES = ("dead_letter", "skip", "pause")
 ERROR_CHARS_MAX = 16_384  # of an error that is stored
-
-
-class Aftermath(Protocol):
-    """Where the outcome goes."""
-
-    async def dead_letter(self, failure: DeliveryFailure, /) -> None:
-        """Store a dead letter. Raises StorageError."""
-        ...
-
-    async def fault(self, stream: StreamId, subscription: str, note: str, /) -> None:
-        """Mark a subscription as faulted. Raises MillstreamError."""
-        ...
-
-    async def undo_fault(self, stream: StreamId, subscription: str, /) -> None:
-        """A fault that may be stored, or may be yet, does not hold. Raises MillstreamError."""
-        ...
-
-    def tell(self, failure: DeliveryFailure, /) -> None:
-        """Tell the consumer, without waiting for it; whatever comes of it is contained."""
-        ...
+TELL_S = 10.0
+"""How long a method with `@on_error` may take."""
 
 
 class NoAnswer(Exception):
@@ -66,17 +51,29 @@ class NoAnswer(Exception):
 
 
 class GiveUps:
-    """Asks the failure handler of one provider; `tell` hears of each event what became of it."""
+    """Asks the failure handler of one provider, and does what it says.
+
+    Args:
+        gave_up: hears of each event what became of it.
+        are_known: a token tells an event for good, so that one that is given up again is known.
+    """
 
     def __init__(
         self,
+        services: SiloServices,
+        provider: str,
         handler: FailureHandler,
-        aftermath: Aftermath,
-        tell: Callable[[DeliveryFailure, str], None],
+        letters: LetterRows,
+        gave_up: Callable[[DeliveryFailure, str], None],
+        *,
+        are_known: bool,
     ) -> None:
+        self._services = services
+        self._provider, self._inbox_kind = provider, inbox_name(provider)
         self._handler = handler
-        self._aftermath = aftermath
-        self._tell = tell
+        self._letters = letters
+        self._gave_up = gave_up
+        self._are_known = are_known
 
     async def decide(
         self, subscriber: Subscriber, delivery: Delivery, failure: DeliveryFailure
@@ -95,15 +92,35 @@ class GiveUps:
         failure = msgspec.structs.replace(failure, decision=outcome)
         if outcome == "pause":
             subscriber.may_be_faulted = True
-            await self._aftermath.fault(subscriber.stream, subscriber.id, failure.error)
-        elif subscriber.may_be_faulted:
-            await self._aftermath.undo_fault(subscriber.stream, subscriber.id)
+            await self._rendezvous(subscriber).change(subscriber.id, "faulted", failure.error)
+        elif subscriber.may_be_faulted:  # its answer was lost, or it is stored later
+            await self._rendezvous(subscriber).undo_fault(subscriber.id)
         subscriber.may_be_faulted = False
         if outcome == "dead_letter":
-            await self._aftermath.dead_letter(failure)
-        self._tell(failure, outcome)
-        self._aftermath.tell(failure)
+            await self.keep(failure)
+        self._gave_up(failure, outcome)
+        if failure.grain_type != self._inbox_kind:
+            self._services.tasks.start(self._tell(failure))  # what is delivered next comes behind
         return outcome
+
+    def _rendezvous(self, subscriber: Subscriber) -> Rendezvous:
+        kind = rendezvous_of(self._provider)
+        return self._services.grain(kind, rendezvous_key(self._provider, subscriber.stream))
+
+    async def keep(self, failure: DeliveryFailure) -> None:
+        """Store a dead letter. Raises StorageError."""
+        now_s = self._services.clock.wall_s()
+        unique = "" if self._are_known else f"{int(now_s * 1e6):016x}"
+        await self._letters.put(DeadLetter(failure, now_s, letter_id(failure, unique)))
+
+    async def _tell(self, failure: DeliveryFailure) -> None:
+        """Tell the grain, if it can be reached."""
+        kind, key = failure.grain_type, failure.grain_key
+        try:
+            await self._services.extensions.method(kind, Consumer.failed, TELL_S)(key, failure)
+        except Exception as error:  # the grain's own, or on the way to it
+            text = "%s/%s was not told, or failed, that %s was given up: %s"
+            log.warning(text, kind, shown(key), failure.token, error)
 
     async def _ask(self, failure: DeliveryFailure, timeout_s: float) -> Any:
         """The failure handler's answer. Raises what it raises, and NoAnswer."""

@@ -157,11 +157,6 @@ class Subscriber:
         following, sent = self.next_token, self.sent_upto
         return following is not None and sent is not None and following <= sent
 
-    @property
-    def is_rewound(self) -> bool:
-        """Is its consumer still to hear that what it has seen comes again?"""
-        return self.rewinds_done < self.rewinds
-
     # -- what is gone
 
     def lose(self, loss: Loss) -> None:

@@ -7,8 +7,6 @@ fault of ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from millstream.runtime.extending import shown
 from millstream.streams.agent.delivery.consumer_calls import ANSWER_S
 from millstream.streams.agent.delivery.delivery import Delivery
@@ -24,10 +22,42 @@ TROUBLE_CHARS_MAX = 300
 def reason_of(one: Subscriber, seat: Seat) -> str:
     """What a subscription waits for; empty: it has no work, or nothing is known."""
     delivery = one.work
-    return "" if delivery is None else REASONS[delivery.state](one, delivery, seat)
+    if delivery is None:
+        return ""
+    grain = shown(f"{one.grain_type}/{one.grain_key}")
+    match delivery.state:
+        case DeliveryState.READY:
+            return _ready(delivery, seat)
+        case DeliveryState.IN_FLIGHT:
+            out_s = delivery.out_s(seat.now_s)
+            if seat.is_out and out_s <= one.options.handler_timeout_s + ANSWER_S + LATE_S:
+                place = f"silo {seat.silo}" if seat.silo else "a silo that is being looked for"
+                return f"it waits for the reply of {grain} in {place} since {out_s:.1f} s"
+        case DeliveryState.GIVING_UP:
+            return (
+                "it waits for the failure handler, or for the store, to take an event that was "
+                f"tried {delivery.attempts} times: {_trouble(delivery)}"
+            )
+        case DeliveryState.BACKOFF:
+            left_s = delivery.when_s - seat.now_s
+            if left_s >= -LATE_S:
+                return f"it is tried again in {max(0.0, left_s):.1f} s, after {_trouble(delivery)}"
+        case DeliveryState.UNACKED:
+            if unacked := delivery.cursor.ahead:
+                return (
+                    f"{unacked:,} events are not acknowledged by hand: {grain} is to call "
+                    f"`context.ack`; they come again {one.options.ack_timeout_s:g} s after they "
+                    "were handled (ack_timeout_s)"
+                )
+        case DeliveryState.LAGGING:
+            if seat.is_lagging and seat.reading:
+                return f"it is behind the cache, and its events are read anew: {seat.reading}"
+        case DeliveryState.FAULTED:
+            return _held(one, delivery)
+    return ""
 
 
-def _ready(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
+def _ready(delivery: Delivery, seat: Seat) -> str:
     if seat.is_paused:
         return "the queue is being handed over: no call begins"
     if seat.is_out:
@@ -41,47 +71,7 @@ def _ready(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
     return f"it is tried again at once, after {_trouble(delivery)}" if delivery.trouble else ""
 
 
-def _in_flight(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
-    out_s = delivery.out_s(seat.now_s)
-    if not seat.is_out or out_s > one.options.handler_timeout_s + ANSWER_S + LATE_S:
-        return ""
-    place = f"silo {seat.silo}" if seat.silo else "a silo that is being looked for"
-    grain = shown(f"{one.grain_type}/{one.grain_key}")
-    return f"it waits for the reply of {grain} in {place} since {out_s:.1f} s"
-
-
-def _giving_up(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
-    return (
-        "it waits for the failure handler, or for the store, to take an event that was tried "
-        f"{delivery.attempts} times: {_trouble(delivery)}"
-    )
-
-
-def _backoff(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
-    left_s = delivery.when_s - seat.now_s
-    if left_s < -LATE_S:
-        return ""
-    return f"it is tried again in {max(0.0, left_s):.1f} s, after {_trouble(delivery)}"
-
-
-def _unacked(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
-    unacked = delivery.cursor.ahead
-    if not unacked:
-        return ""
-    grain = shown(f"{one.grain_type}/{one.grain_key}")
-    return (
-        f"{unacked:,} events are not acknowledged by hand: {grain} is to call `context.ack`; "
-        f"they come again {one.options.ack_timeout_s:g} s after they were handled (ack_timeout_s)"
-    )
-
-
-def _lagging(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
-    if not seat.is_lagging or not seat.reading:
-        return ""
-    return f"it is behind the cache, and its events are read anew: {seat.reading}"
-
-
-def _faulted(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
+def _held(one: Subscriber, delivery: Delivery) -> str:
     if one.held == "faulted":
         trouble = f", after {_trouble(delivery)}" if delivery.trouble else ""
         return f"it is faulted{trouble}: `resume()` lets it go on"
@@ -90,26 +80,5 @@ def _faulted(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
     return "all of its stream is paused: `resume_stream` lets it go on" if one.is_paused else ""
 
 
-def _idle(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
-    return ""
-
-
-def _closed(one: Subscriber, delivery: Delivery, seat: Seat) -> str:
-    return ""  # whoever drives it drops it
-
-
 def _trouble(delivery: Delivery) -> str:
     return shown(delivery.trouble.splitlines()[0], TROUBLE_CHARS_MAX) if delivery.trouble else "-"
-
-
-REASONS: dict[DeliveryState, Callable[[Subscriber, Delivery, Seat], str]] = {
-    DeliveryState.IDLE: _idle,
-    DeliveryState.READY: _ready,
-    DeliveryState.IN_FLIGHT: _in_flight,
-    DeliveryState.GIVING_UP: _giving_up,
-    DeliveryState.BACKOFF: _backoff,
-    DeliveryState.UNACKED: _unacked,
-    DeliveryState.LAGGING: _lagging,
-    DeliveryState.FAULTED: _faulted,
-    DeliveryState.CLOSED: _closed,
-}

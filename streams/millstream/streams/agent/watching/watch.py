@@ -1,22 +1,21 @@
 """Saying in the log what of a queue stands still, and why.
 
 Owns: `Watch`: when it is looked at, and the lines. Not: what stands still (`standstill`), and why
-(`HasWork`). Invariants: a reason is asked for at the moment in which it is told; a look that fails
-is logged, and does not end the watch; a flood of lines is some lines and a count.
+(whoever gives the work). Invariants: a reason is asked for at the moment in which it is told; a
+look that fails is logged, and does not end the watch; a flood of lines is some lines and a count.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from millstream.runtime.extending import Clock, LineBudget, Tasks, shown
 
 from .standstill import PieceOfWork, Standstill, Standstills
 
-__all__ = ["HasWork", "Watch"]
+__all__ = ["Watch"]
 
 log = logging.getLogger("millstream.agent")
 
@@ -25,22 +24,12 @@ LOOKED_AT_ONCE = 1_000
 """Pieces of work that are looked at without a pause."""
 
 
-class HasWork(Protocol):
-    """What an agent has to do."""
-
-    async def measure(self) -> None:
-        """Ask the provider how much is not read yet, if it can tell."""
-        ...
-
-    def work(self) -> Iterable[PieceOfWork]:
-        """All of it; whatever changes meanwhile may be told in either form."""
-        ...
-
-
 class Watch:
     """Looks at the work of one agent.
 
     Args:
+        measure: asks the provider how much is not read yet, if it can tell.
+        work: gives all that there is; whatever changes meanwhile may be told in either form.
         limit_s: how long a piece of work may stay at one place (`StreamOptions.standstill_s`).
         where: names provider and queue.
         extra: fields of each line of the log.
@@ -48,14 +37,15 @@ class Watch:
 
     def __init__(
         self,
-        work: HasWork,
+        measure: Callable[[], Awaitable[None]],
+        work: Callable[[], Iterable[PieceOfWork]],
         limit_s: float,
         clock: Clock,
         *,
         where: str,
         extra: Mapping[str, object],
     ) -> None:
-        self._work = work
+        self._measure, self._work = measure, work
         self._every_s = limit_s / LOOKS_PER_LIMIT
         self._clock = clock
         self._where = where
@@ -76,9 +66,9 @@ class Watch:
                 log.exception("%s: what stands still is not known", self._where, extra=self._extra)
 
     async def _look(self) -> None:
-        await self._work.measure()
+        await self._measure()
         seen: list[PieceOfWork] = []
-        for number, one in enumerate(self._work.work(), 1):
+        for number, one in enumerate(self._work(), 1):
             seen.append(one)
             if number % LOOKED_AT_ONCE == 0:
                 await asyncio.sleep(0)
