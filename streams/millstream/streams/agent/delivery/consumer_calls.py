@@ -146,6 +146,6 @@ class ConsumerCalls:
 
 
 def gap_at(gaps: Sequence[Loss], token: Token) -> tuple[Token | None, Token]:
-    """What is gone just before the event at a token, as one gap. Pure."""
+    """The loss of all events just before the one at a token, as one gap. Pure."""
     gap = spanning(gaps)
     return gap.after, gap.first or token

@@ -1,4 +1,4 @@
-"""Calls whose silo may have died while they were out: which did, is known only later.
+"""Calls whose silo may have died while they were out: only later is known which silos did.
 
 Owns: `Deaths`. Not: what follows for a delivery (`delivery`), or finding out what became of a silo.
 Pure. Invariants: a call is blamed once, and only while its delivery is where it was and has heard
@@ -21,7 +21,7 @@ __all__ = ["Deaths", "Fate"]
 
 
 class Fate(Enum):
-    """What is known of a silo."""
+    """The fate of a silo, as far as it is known."""
 
     LIVES = "lives"  # or nobody knows yet
     DIED = "died"
@@ -53,7 +53,7 @@ class Deaths:
         self._lost.setdefault(silo, {})[delivery] = lost
 
     def judged(self) -> Iterator[tuple[Subscriber, Delivery, Died]]:
-        """Those whose silo has died; they are forgotten, and so are those that go on."""
+        """The calls whose silo has died; these, and those whose delivery went on, are forgotten."""
         for silo in list(self._lost):
             fate = self._fate(silo)
             waiting = {

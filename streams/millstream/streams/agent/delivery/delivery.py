@@ -1,4 +1,4 @@
-"""Delivering to one subscription: what to send, when to send again, when to give up.
+"""Delivering to one subscription: the events to send, when to send them again or give them up.
 
 Owns: the attempts of the subscription, the size of its calls, what is acknowledged by hand, and
 when the rest comes again. Not: places in the stream (`cache.cursor`), calls, clocks, chance, dead
@@ -87,18 +87,18 @@ class Tries(msgspec.Struct, frozen=True):
     error: Failure | None = None
 
     def failed(self, error: Failure) -> Tries:
-        """Its handler did."""
+        """The tries after another failure of the handler."""
         return msgspec.structs.replace(self, failures=self.failures + 1, error=error)
 
     def died(self, event: Died) -> Tries:
-        """A silo did that had it."""
+        """The tries after the death of silos that had the item."""
         deaths = self.deaths + event.times
         text = f"SiloUnavailable: the silo of its handler died {deaths} times while it ran"
         is_alone = self.died_alone or event.is_alone
         return Tries(self.failures, deaths, is_alone, Failure(FailureKind.DEATH, text))
 
     def is_hopeless(self, tried: int, retries: int) -> bool:
-        """Is it to be given up? `tried`: all that are known of, here and elsewhere."""
+        """Is the item to be given up? `tried`: all attempts that are known, here and elsewhere."""
         if self.error is None:
             return False
         if self.error.is_final:
@@ -107,7 +107,7 @@ class Tries(msgspec.Struct, frozen=True):
         return is_known and tried > retries
 
     def is_feared(self, more: int, tried: int, retries: int) -> bool:
-        """Is it to run alone, if so many more deaths are counted for it than are known?"""
+        """Is the item to run alone, if so many more deaths are counted than are known?"""
         deaths = self.deaths + more
         return deaths >= DEATHS_FEARED or (deaths > 0 and tried > retries)
 
@@ -189,7 +189,7 @@ class Delivery:
             self.state = DeliveryState.FAULTED if is_faulted else DeliveryState.READY
 
     def _rest(self) -> None:
-        """Nothing is left: what was known of the items that are done is of no more use."""
+        """Be idle, and forget all that was known of the items that are done."""
         self._start_anew()
         self._note_former()
         self.careful = 0
@@ -197,13 +197,13 @@ class Delivery:
         self.state = DeliveryState.IDLE
 
     def _start_anew(self) -> None:
-        """Nothing is out, and nothing failed."""
+        """Begin without calls and failures."""
         self._out: Sequence[Item] = ()
         self.losses = 0
         self._forget()
 
     def _forget(self) -> None:
-        """The item at the cursor has not been tried."""
+        """Forget the attempts of the item at the cursor."""
         self.tries = UNTRIED
         self._told = UNTRIED  # of these the handler of what is out was told
         self.is_feared = False
@@ -242,12 +242,12 @@ class Delivery:
         return self.cursor
 
     def going_back(self) -> Sequence[Token]:
-        """What a subscription that is held gives back to a queue without order."""
+        """The messages that a held subscription gives back to a queue without order."""
         is_held = self.state is DeliveryState.FAULTED
         return self.cursor.going_back() if is_held and not self.cursor.is_lagging else ()
 
     def fall_behind(self, *, may_repeat: bool) -> None:
-        """Hold nothing in the cache any more; one that is faulted holds nothing at all."""
+        """Hold nothing in the cache any more; a faulted delivery holds nothing at all."""
         cursor, is_faulted = self.cursor, self.state is DeliveryState.FAULTED
         if self._is_moving or cursor.is_drained:
             return
@@ -262,11 +262,11 @@ class Delivery:
 
     @property
     def _is_moving(self) -> bool:
-        """Does it lag already, at the place where it goes on once what is out has ended?"""
+        """Does a cursor lag already where the delivery goes on once its call has ended?"""
         return self._resume is not None and self._resume[1] is not None
 
     def _stay_here(self) -> None:
-        """Where it was to go does not matter any more."""
+        """Forget the place where the delivery was to go on."""
         if self._resume is not None and self._resume[1] is not None:
             self._resume[1].close()
         self._resume = None
@@ -298,7 +298,7 @@ class Delivery:
 
     @property
     def place(self) -> tuple[Token | None, Token | None]:
-        """Where it holds and where it sends: what changes when it goes on."""
+        """The first item that is not done, and the next to send; both change when it goes on."""
         return self.cursor.token, self.cursor.next_token
 
     @property
@@ -317,7 +317,7 @@ class Delivery:
     # -- what is sent
 
     def arrived(self, slot: Slot, *, is_held: bool) -> Sequence[Action]:
-        """Another message of its stream is here; `is_held`: it is to be kept, and not delivered."""
+        """Another message of the stream is here; `is_held`: keep it, and do not deliver it."""
         cursor = self.cursor
         if cursor.slot is not None or cursor.is_lagging:
             return self._next() if self.state is DeliveryState.UNACKED else ()
@@ -485,7 +485,7 @@ class Delivery:
         return (WaitUntil(self.when_s),)
 
     def unreachable(self, event: Unreachable) -> Sequence[Action]:
-        """What was sent has no answer, or what was given up could not be stored."""
+        """No answer came to a call, or an item that was given up could not be stored."""
         if not self.is_out and self.state is not DeliveryState.READY:
             return ()
         if self._resume is not None:
@@ -507,7 +507,7 @@ class Delivery:
         return self._back_off(self.losses, at_s, roll, least_s)
 
     def died(self, event: Died) -> Sequence[Action]:
-        """Count it; what waited to know is sent again now, or given up."""
+        """Count the death; an item that waited for the news is sent again now, or given up."""
         if self.state in NO_WORK:
             return ()
         self.tries = self.tries.died(event)
@@ -632,7 +632,7 @@ class Delivery:
 
     @property
     def _due_s(self) -> float:
-        """When what is not acknowledged comes again."""
+        """The time at which unacknowledged events come again."""
         return self.cursor.given_s + self._options.ack_timeout_s
 
     def ack_due(self, now_s: float) -> Sequence[Action]:

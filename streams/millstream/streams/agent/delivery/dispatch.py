@@ -1,4 +1,4 @@
-"""Sending what deliveries offer: the driver of the delivery cores of one agent.
+"""Sending the events that deliveries offer: the driver of the delivery cores of one agent.
 
 Owns: the calls that are out (at most `calls_out_max`), their order (round robin over subscriptions
 with work), timers of back-off. Not: what to send and when to retry (`delivery`), what becomes of
@@ -54,7 +54,7 @@ log = logging.getLogger("millstream.delivery")
 
 
 HELD = Backoff(first_s=2.0, ceiling_s=60.0)
-"""When a queue without order gives again what a subscription that is held gave back."""
+"""How long messages stay away that a held subscription gives back to a queue without order."""
 
 
 class Dispatch:
@@ -158,27 +158,22 @@ class Dispatch:
         return delivery
 
     def retry(self, subscriber: Subscriber) -> None:
-        """It goes on where it is, after a fault too, unless it is held."""
+        """Let a subscription go on where it is, after a fault too, unless it is held."""
         subscriber.returns = 0
         if subscriber.delivery is not None and not subscriber.is_held:
             self._apply(subscriber, subscriber.delivery, subscriber.delivery.retry())
             self.pump()
 
     def move(self, subscriber: Subscriber, after: Token | None) -> None:
-        """It is to go on behind a token (None: at the oldest held); what is out ends first."""
-        delivery, cursor = subscriber.delivery, None
-        if (
-            after is not None
-            and delivery is not None
-            and delivery.is_out
-            and self._laggards.is_used
-        ):
+        """Let it go on behind a token (None: at the oldest event held), once its call has ended."""
+        cursor, is_out = None, subscriber.delivery is not None and subscriber.delivery.is_out
+        if is_out and after is not None and self._laggards.is_used:
             cursor = self._laggards.begin(subscriber.key, past(after))  # what comes need not stay
             cursor.may_repeat = False
         self._resume(subscriber, after, cursor)
 
     def begin(self, subscriber: Subscriber, start: Token) -> None:
-        """It goes to a place as old as the provider keeps, perhaps; what is out ends first."""
+        """Move it back, perhaps to the oldest event of the provider, once its call has ended."""
         cursor = self._laggards.begin(subscriber.key, start)
         cursor.is_rewound = True
         self._resume(subscriber, before(start), cursor)
@@ -191,7 +186,7 @@ class Dispatch:
         self.pump()
 
     def restore(self, subscriber: Subscriber) -> None:
-        """The subscription has become known; its cursor may have lagged with a former owner."""
+        """Take in a subscription that became known; a former owner may have left it lagging."""
         self._laggards.fork(*subscriber.key)
         cursor = self._laggards.get(subscriber.key)
         if cursor is not None and subscriber.work is None:
@@ -210,8 +205,10 @@ class Dispatch:
         self._apply(subscriber, self._new_delivery(subscriber, cursor, after), ())
 
     def fall_behind(self, subscriber: Subscriber) -> None:
-        """It holds nothing in the cache any more, if another cursor may lag, or in a queue without
-        order, which gives it again."""
+        """Let it hold nothing in the cache any more, if another cursor may lag.
+
+        A queue without order gives its messages again instead.
+        """
         delivery = subscriber.delivery
         if delivery is None:
             return
@@ -228,7 +225,7 @@ class Dispatch:
             delivery.let_go()  # only now, or they would look done
 
     def acked(self, subscriber: Subscriber, upto: Token) -> None:
-        """Its consumer has acknowledged by hand."""
+        """The consumer has acknowledged by hand."""
         if subscriber.work is None or subscriber.rewinds_done < subscriber.rewinds:
             return  # it is done, or of before it was moved back
         self._apply(subscriber, subscriber.work, subscriber.work.acked(upto))
@@ -238,14 +235,17 @@ class Dispatch:
             self._look_again()
 
     def hold(self, subscriber: Subscriber) -> None:
-        """It is held: what is out ends, and nothing more is delivered."""
+        """Hold a subscription: its call ends, and nothing more is delivered."""
         if subscriber.delivery is not None:
             subscriber.delivery.pause()
             if subscriber.delivery.state is DeliveryState.FAULTED:
                 self.fall_behind(subscriber)
 
     def follow(self, subscriber: Subscriber, made_anew: Subscriber) -> None:
-        """It was made again; acknowledged otherwise, what is not done comes again."""
+        """Follow a subscription that was made again.
+
+        Events that are not done come again if they are acknowledged in another way now.
+        """
         subscriber.follow(made_anew)
         delivery = subscriber.delivery
         if delivery is None or delivery.is_manual is made_anew.is_manual:
@@ -257,7 +257,7 @@ class Dispatch:
         self.pump()
 
     def drop(self, subscriber: Subscriber) -> None:
-        """The subscription ends: what is out will be ignored."""
+        """End a subscription; the reply to its call will be ignored."""
         if subscriber.delivery is not None:
             subscriber.delivery.close()
             subscriber.delivery = None
@@ -279,7 +279,7 @@ class Dispatch:
         self._tasks.cancel()
 
     def lagging(self) -> list[Cursor]:
-        """Those that wait for items to be read anew."""
+        """The cursors that wait for items to be read anew."""
         found: list[Cursor] = []
         for key, subscriber in list(self._lagging.items()):
             delivery, cursor = subscriber.delivery, self._laggards.get(key)
@@ -293,7 +293,7 @@ class Dispatch:
         return found
 
     def lost(self, behind: Cursor, loss: Loss) -> None:
-        """What one of those that wait needs is gone."""
+        """Events are gone that a waiting cursor needs."""
         subscriber = self._lagging.get(behind.key)
         if subscriber is not None:
             subscriber.lose(loss)
@@ -310,7 +310,7 @@ class Dispatch:
     # -- what it looks like
 
     def seat_of(self, subscriber: Subscriber) -> Seat:
-        """What surrounds the delivery of a subscription."""
+        """The surroundings of the delivery of a subscription."""
         delivery, key = subscriber.delivery, subscriber.key
         is_feared = delivery is not None and delivery.is_feared
         return Seat(
@@ -391,7 +391,7 @@ class Dispatch:
             self.pump()
 
     def _apply(self, subscriber: Subscriber, delivery: Delivery, actions: Sequence[Action]) -> None:
-        """Do as a delivery says; it is queued if it is ready then."""
+        """Do as a delivery says, and queue it if it is ready then."""
         for action in actions:
             match action:
                 case Deliver():

@@ -156,7 +156,7 @@ class GiveUps:
 def failure_of(
     subscriber: Subscriber, action: GiveUp, provider: str, queue: QueueId
 ) -> DeliveryFailure:
-    """What the failure handler is told of an event that is to be given up."""
+    """The report to the failure handler on an event that is to be given up."""
     item = action.item
     return DeliveryFailure(
         provider,
@@ -175,7 +175,7 @@ def failure_of(
 
 
 def log_outcome(failure: DeliveryFailure, outcome: str) -> None:
-    """Say what became of an event."""
+    """Log the outcome of an event."""
     log.error(
         "%s gave up %s at %s after %d attempts (%s): %s",
         shown(failure.subscription),

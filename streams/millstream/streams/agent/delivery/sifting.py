@@ -31,7 +31,7 @@ FILTER_SLOW_S = 0.05
 
 
 class Sifted(msgspec.Struct, frozen=True):
-    """Which of some items fit: the places of these, of the first `seen` that were looked at."""
+    """The places of the items that fit, among the first `seen`, which were looked at."""
 
     fitting: Sequence[int]
     seen: int

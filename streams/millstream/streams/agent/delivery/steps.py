@@ -37,7 +37,7 @@ GiveUpOutcome = Literal["dead_letter", "skip", "pause"]
 
 
 class DeliveryState(Enum):
-    """Where a delivery stands."""
+    """The states of a delivery."""
 
     IDLE = "idle"  # nothing is left
     READY = "ready"  # has items; waits for its turn
@@ -51,7 +51,7 @@ class DeliveryState(Enum):
 
 
 class FailureKind(Enum):
-    """What counts as an attempt."""
+    """The kinds of failures that count as attempts."""
 
     HANDLER = "handler"  # the handler raised
     TIMEOUT = "timeout"  # the handler ran past its deadline

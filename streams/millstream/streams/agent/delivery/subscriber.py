@@ -26,7 +26,7 @@ __all__ = ["Seat", "Subscriber", "upto"]
 
 
 class Subscriber:
-    """Who consumes, and how far that has come."""
+    """One subscription: its consumer, and how far the deliveries to it are."""
 
     __slots__ = (
         "commit_with",
@@ -160,11 +160,11 @@ class Subscriber:
     # -- what is gone
 
     def lose(self, loss: Loss) -> None:
-        """It is to hear of this, with the next event that follows."""
+        """Note a loss, which is told with the next event that follows it."""
         self.gaps = with_loss(self.gaps, loss)
 
     def gaps_before(self, token: Token) -> tuple[Loss, ...]:
-        """What is to be told together with the event at a token: what that follows."""
+        """The losses to tell with the event at a token: those that it follows."""
         return tuple(gap for gap in self.gaps if gap.is_before(token))
 
     def upto_gap(self, items: Sequence[Item]) -> Sequence[Item]:
@@ -180,7 +180,7 @@ class Subscriber:
             self.sent_upto = upto
 
     def told(self, gaps: Sequence[Loss]) -> None:
-        """It has heard of these; what came meanwhile is still to be told."""
+        """The consumer has heard of these; losses that came meanwhile are still to be told."""
         self.gaps = tuple(gap for gap in self.gaps if gap not in gaps)
         for gap in gaps:
             self.gaps_told += 1
@@ -196,7 +196,7 @@ def upto(items: Sequence[Item], last: Token) -> Sequence[Item]:
 
 
 class Seat(msgspec.Struct, frozen=True):
-    """What the driver of a delivery knows of it.
+    """The surroundings of a delivery, as its driver knows them.
 
     `is_paused`: no call of the queue begins now. `is_alone`: an event runs alone in the queue.
     `is_wary`: an event is held back until the queue record names it. `is_out`: a call of this

@@ -1,1 +1,1 @@
-"""What of a queue stands still, and saying so."""
+"""Noticing which work of a queue stands still, and logging it."""

@@ -1,4 +1,4 @@
-"""What of a queue does not go on although there is work: how long, and when to say so.
+"""Work of a queue that does not go on: for how long, and when to say so.
 
 Owns: `PieceOfWork`, with the place that it has reached; `Standstills`, which notices that a place
 has not changed. Not: why it has not (whoever gives the work says that), nor the log (`watch`).
@@ -15,7 +15,7 @@ import msgspec
 __all__ = ["AGAIN_S", "PieceOfWork", "Standstill", "Standstills"]
 
 AGAIN_S = 3600.0
-"""What stands still is told of again after this long at the latest."""
+"""A standstill is told of again after this long at the latest."""
 
 Subject = tuple[str, str]
 
@@ -36,7 +36,7 @@ class PieceOfWork(msgspec.Struct, frozen=True):
 
 
 class Standstill(msgspec.Struct, frozen=True):
-    """What is to be told: `work` is at one place for `still_s`; None: it goes on after that."""
+    """One thing to tell: `work` is at one place for `still_s`; None: it goes on after that."""
 
     stream: str
     subscription: str
@@ -44,16 +44,13 @@ class Standstill(msgspec.Struct, frozen=True):
     work: PieceOfWork | None = None
 
 
-class Place:
-    """Where a piece of work is, since when, and when that is to be told."""
+class Place(msgspec.Struct):
+    """The place of a piece of work, since when it is there, and when that is to be told."""
 
-    __slots__ = ("at", "due_s", "has_told", "since_s")
-
-    def __init__(self, at: Hashable, since_s: float, limit_s: float) -> None:
-        self.at = at
-        self.since_s = since_s
-        self.due_s = since_s + limit_s
-        self.has_told = False
+    at: Hashable
+    since_s: float
+    due_s: float
+    has_told: bool = False
 
 
 class Standstills:
@@ -78,7 +75,7 @@ class Standstills:
             if place is None or place.at != one.place:
                 if place is not None:
                     told += self._passed(subject, place, now_s)
-                place = Place(one.place, now_s, self._limit_s)
+                place = Place(one.place, now_s, now_s + self._limit_s)
             elif now_s >= place.due_s:
                 still_s = now_s - place.since_s
                 place.has_told, place.due_s = True, now_s + min(still_s, AGAIN_S)

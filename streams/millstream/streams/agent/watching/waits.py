@@ -20,7 +20,7 @@ TROUBLE_CHARS_MAX = 300
 
 
 def reason_of(one: Subscriber, seat: Seat) -> str:
-    """What a subscription waits for; empty: it has no work, or nothing is known."""
+    """The reason why a subscription waits; empty: it has no work, or nothing is known."""
     delivery = one.work
     if delivery is None:
         return ""

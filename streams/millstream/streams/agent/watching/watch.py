@@ -1,4 +1,4 @@
-"""Saying in the log what of a queue stands still, and why.
+"""Logging which work of a queue stands still, and why.
 
 Owns: `Watch`: when it is looked at, and the lines. Not: what stands still (`standstill`), and why
 (whoever gives the work). Invariants: a reason is asked for at the moment in which it is told; a
@@ -95,7 +95,7 @@ class Watch:
 
 
 def subject_of(told: Standstill) -> str:
-    """What stands still, in words."""
+    """The subject of a line, in words."""
     if not told.stream:
         return "reading"
     if not told.subscription:
