@@ -429,3 +429,13 @@ def test_one_that_leaves_gives_the_place_of_what_is_not_acknowledged() -> None:
     assert not desk.delivery.acked(token(3)) and not desk.delivery.ack_due(99.0)
     following = Delivery(place, DeliveryOptions())
     assert tokens(offer(following)) == [token(seq) for seq in (2, 3, 4)]
+
+
+def test_one_that_has_left_moves_nothing_of_the_one_in_its_place() -> None:
+    desk = out(4, 2)
+    former = desk.delivery
+    desk.delivery = Delivery(former.leave(), DeliveryOptions(), is_manual=True)
+    assert desk.send() == [1, 2, 3, 4]
+    desk.done(4, 10.0)
+    assert former.acked(token(1)) == () and former.ack_due(99.0) == ()
+    assert desk.delivery.cursor.ahead == 4 and former.state is State.CLOSED
