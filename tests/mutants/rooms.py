@@ -42,7 +42,8 @@ BEHIND = (
     f"{AGENT}/test_behind_one.py",
     f"{AGENT}/test_behind_book.py",
     f"{AGENT}/test_behind_model.py",
-    f"{AGENT}/test_done_before.py",
+    f"{AGENT}/test_listing.py",
+    f"{AGENT}/test_read_anew.py",
     f"{AGENT}/test_behind.py",
 )
 BY_HAND = (
@@ -385,7 +386,13 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{STREAMS}/agent/cache/queue_cache.py": (*CACHE, *READER, *BEHIND),
         f"{STREAMS}/agent/cache/lagging.py": BEHIND,
         f"{STREAMS}/agent/cache/positions.py": BEHIND,
-        f"{STREAMS}/agent/progress/done_before.py": BEHIND,
+        f"{STREAMS}/agent/cache/read_anew.py": BEHIND,
+        f"{STREAMS}/agent/audience/listing.py": BEHIND,
+        f"{STREAMS}/agent/progress/standing.py": (
+            *BEHIND,
+            f"{AGENT}/test_standing.py",
+            f"{AGENT}/test_undone_up_to.py",
+        ),
         f"{STREAMS}/agent/reading/reader.py": (
             f"{AGENT}/test_reader_rules.py",
             f"{AGENT}/test_leases.py",

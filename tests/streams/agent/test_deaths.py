@@ -319,6 +319,8 @@ def test_what_is_lowest_counts_those_behind() -> None:
     assert lowest_of(records.Progress(Token(1, 9), behind)) == Token(1, 3)
     assert lowest_of(records.Progress(Token(1, 9))) == Token(1, 9)
     assert lowest_of(records.Progress(None, behind)) is None
+    assert lowest_of(records.Progress(Token(1, 9), behind, Token(1, 2))) == Token(1, 3)
+    assert lowest_of(records.Progress(Token(1, 9), behind, Token(1, 4))) == Token(1, 4)
 
 
 # -- caution

@@ -92,17 +92,17 @@ class Desk:
 def test_it_tells_where_it_is_and_whether_a_part_of_a_message_is_done() -> None:
     desk = Desk()
     assert (desk.delivery.cursor.index, desk.delivery.cursor.next_token) == (0, Token(1, 1))
-    assert not desk.delivery.is_within and desk.delivery.position is None
+    assert desk.delivery.position is None
     assert desk.delivery.cursor.lag() == (6, 1.0)
     desk.send()
     desk.steps(Progress(1, None, 0.0, 0.0))
-    assert desk.delivery.is_within and desk.delivery.position == Token(1, 1)
+    assert desk.delivery.position == Token(1, 1)
     desk.send()
     desk.steps(Progress(1, None, 0.0, 0.0))
-    assert not desk.delivery.is_within and desk.delivery.cursor.index == 1
+    assert desk.delivery.cursor.index == 1
     assert desk.delivery.cursor.lag() == (4, 2.0)
     desk.delivery.close()
-    assert not desk.delivery.is_within and desk.delivery.cursor.index is None
+    assert desk.delivery.cursor.index is None
     assert desk.delivery.cursor.next_token is None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,6 +99,14 @@ def test_messages_that_wait_for_their_subscriptions_are_for_each_of_these() -> N
         ("known", Token(1, 3), Token(1, 4)),
         ("behind", Token(1, 2), None),
     ]
+
+
+def test_messages_that_are_being_given_to_very_many_subscriptions_are_for_each_of_these() -> None:
+    place = Place()
+    place.entry.spread = deque([append(place.cache, message(3))])
+    place.has("known")
+    place.has("sent", sent=Token(1, 3))
+    assert place.listed() == [("known", Token(1, 3), None), ("sent", Token(1, 3), Token(1, 3))]
 
 
 def test_what_a_former_owner_has_listed_stays_listed_until_it_is_read() -> None:

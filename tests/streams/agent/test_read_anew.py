@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.streams.agent.cursors import restored
+from tests.streams.agent.cursors import append, cursor_at, restored
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
 from millstream.streams.agent.cache.cursor import Cursor
@@ -77,6 +77,40 @@ def test_one_that_comes_to_messages_that_others_have_here_need_not_read_them() -
     late.take((), late.following)
     assert here(late) == [2, 3, 4, 5, 6] and desk.held() == 6
     desk.laggards.check()
+
+
+def test_one_that_needs_messages_that_have_left_reads_them_again() -> None:
+    desk = Desk()
+    first = desk.lags("x", 1)
+    desk.page([first], 1, 6)
+    first.done(3)
+    late = desk.lags("y", 2)
+    late.take((), late.following)
+    assert late.is_away and late.following == Token(1, 2), "messages 2 and 3 are not here"
+    desk.page([late], 2, 6)
+    assert here(late) == [2, 3, 4, 5] and here(first) == [4, 5]
+
+
+def test_messages_that_are_out_are_kept_however_full_the_cache_is() -> None:
+    desk = Desk(CacheLimits(events_max=6, stream_events_max=1))
+    slots = [append(desk.cache, message(seq)) for seq in (21, 22, 23, 24)]
+    cursor = cursor_at(desk.laggards, slots[0])
+    cursor.fall_behind(3, has_chain=True, may_repeat=False)
+    assert here(cursor) == [21, 22, 23] and cursor.following == Token(1, 24)
+    desk.laggards.check()
+
+
+def test_the_check_sees_a_cursor_and_a_lane_that_are_wrong() -> None:
+    for wrong in ("cursor", "lane"):
+        desk = Desk()
+        cursor = desk.lags("x", 1)
+        desk.page([cursor], 1, 3)
+        if wrong == "cursor":
+            cursor._item = 9
+        else:
+            desk.laggards.read_anew.lanes()[0].events += 1
+        with pytest.raises(AssertionError):
+            desk.laggards.check()
 
 
 def test_a_slow_one_that_has_its_share_holds_up_no_quicker_one() -> None:

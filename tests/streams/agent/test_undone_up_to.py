@@ -77,5 +77,8 @@ def test_what_the_record_says_is_done_but_for_streams_that_are_behind() -> None:
     assert owner.undone_up_to(BARRIER, NOTHING, 0.0) is None
     owner.stored(Progress(BARRIER, (A, LATER)))
     assert owner.undone_up_to(BARRIER, NOTHING, 0.0) == frozenset({StreamId("n", "a")})
+    at_barrier = ListedSubscription("n", "b", "sub", BARRIER)
+    owner.stored(Progress(BARRIER, (at_barrier,)))
+    assert owner.undone_up_to(BARRIER, NOTHING, 0.0) == frozenset({StreamId("n", "b")})
     owner.stored(Progress(BARRIER, (LATER,)))
     assert owner.undone_up_to(BARRIER, NOTHING, 0.0) == NOBODY

@@ -247,7 +247,6 @@ class PullingAgent:
 
     def start(self) -> None:
         """Begin reading and delivering."""
-        self.watch.start(self._tasks)
         self.subscribers.expect(self.behind.streams())
         self._step(self._core.tick)
 

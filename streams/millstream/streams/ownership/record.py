@@ -213,10 +213,14 @@ def says(record: QueueRecord, progress: Progress) -> bool:
 
 
 def lowest_of(progress: Progress) -> Token | None:
-    """Up to here nothing is left to do, for those listed neither; None: not known."""
-    known = [progress.upto, *(one.mark for one in progress.listed)]
-    tokens = [one for one in known if one is not None]
-    return min(tokens) if len(tokens) == len(known) else None
+    """Up to here nothing is left to do, for those listed neither; None: not known.
+
+    The marks may be those of a former owner, so `floor` can be above them.
+    """
+    if progress.upto is None:
+        return progress.floor
+    lowest = min((progress.upto, *(one.mark for one in progress.listed)))
+    return lowest if progress.floor is None else max(lowest, progress.floor)
 
 
 def after_death(record: QueueRecord) -> QueueRecord:

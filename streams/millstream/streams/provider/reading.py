@@ -16,6 +16,7 @@ from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.agent.delivery.giving_up import GiveUps
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.agent.parts import AgentParts
+from millstream.streams.agent.watching.watch import keep_watch
 from millstream.streams.api.filtering.hosted import HostedFilters
 from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.identity import QueueId
@@ -64,6 +65,7 @@ class QueueReading:
         self.following = Following(provider, services, store, retention_s, self._tell_agents)
         self._unwatch: Callable[[], None] = lambda: None
         self._audit: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
         self._services: SiloServices | None = None
         self._balanced: Sequence[QueueId] = ()
         self.is_balanced = False  # the balancer was started, and is not closed
@@ -131,6 +133,12 @@ class QueueReading:
         self.manager.start()
         self._unwatch = services.members.watch(self._follow)
         self._services = services
+        self._watch = services.tasks.start(
+            keep_watch(
+                lambda: [agent.watch for agent in self.manager.agents()],
+                self._parts.options.standstill_s,
+            )
+        )
         await self._balance()
 
     async def _balance(self) -> None:
@@ -170,8 +178,9 @@ class QueueReading:
 
     def _follow_no_more(self) -> None:
         self._unwatch()
-        if self._audit is not None:
-            self._audit.cancel()
+        for task in (self._audit, self._watch):
+            if task is not None:
+                task.cancel()
         self.following.close()
 
     async def stop(self) -> None:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from millstream.streams.agent.cache.lagging import UNKNOWN, Laggards
 from millstream.streams.agent.cache.positions import (
+    BEGINNING,
     LAST_INDEX,
     SubscriptionKey,
     before,
@@ -61,7 +62,7 @@ class Former:
         """The list as it is now, as far as it is not read: `newest` is the last message read."""
         if self.upto is None or (newest is not None and newest >= self.upto):
             return {}
-        begin = Token(0, 0) if newest is None else following(newest)
+        begin = BEGINNING if newest is None else following(newest)
         return {key: replace(one, mark=max(one.mark, begin)) for key, one in self.listed.items()}
 
 

@@ -279,12 +279,6 @@ class Delivery:
         return self.state in (DeliveryState.IN_FLIGHT, DeliveryState.GIVING_UP)
 
     @property
-    def is_within(self) -> bool:
-        """Is a part of its message done?"""
-        token = self.cursor.token
-        return token is not None and token.index > 0
-
-    @property
     def attempts(self) -> int:
         """Failures of the item that is delivered next, or now, those that the queue counts too."""
         return self.tries.failures + self.tries.deaths + self.cursor.tried

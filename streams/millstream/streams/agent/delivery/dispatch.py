@@ -73,6 +73,43 @@ class Dispatch:
         fenced: a consumer knows an owner of a newer epoch.
     """
 
+    __slots__ = (
+        "_attempts",
+        "_cache",
+        "_calls_out_max",
+        "_clock",
+        "_consumers",
+        "_deaths",
+        "_failed",
+        "_fenced",
+        "_fetch",
+        "_give_back",
+        "_give_ups",
+        "_has_positions",
+        "_is_closed",
+        "_is_paused",
+        "_laggards",
+        "_lagging",
+        "_limit",
+        "_look_again",
+        "_out",
+        "_progressed",
+        "_provider",
+        "_queue",
+        "_reading_anew",
+        "_ready",
+        "_repeats_to",
+        "_runners",
+        "_services",
+        "_silo",
+        "_tasks",
+        "_timers",
+        "_wary",
+        "calls_out",
+        "delivered_count",
+        "given_up_count",
+    )
+
     def __init__(
         self,
         services: SiloServices,

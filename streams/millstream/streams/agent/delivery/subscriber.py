@@ -133,29 +133,9 @@ class Subscriber:
         return None if delivery is None or delivery.state is DeliveryState.IDLE else delivery
 
     @property
-    def next_token(self) -> Token | None:
-        """The item that is sent next; None if there is none."""
-        return None if self.delivery is None else self.delivery.cursor.next_token
-
-    @property
-    def undone_token(self) -> Token | None:
-        """The first item that comes again to it if another silo reads the queue; None: there is
-        none."""
-        if self.delivery is None:
-            return None
-        cursor = self.delivery.cursor
-        return cursor.token if cursor.ahead else cursor.next_token
-
-    @property
     def unacked(self) -> int:
         """Events that were delivered, and are to be acknowledged by hand."""
         return 0 if self.delivery is None else self.delivery.cursor.ahead
-
-    @property
-    def has_tried(self) -> bool:
-        """Was something sent that is not done?"""
-        following, sent = self.next_token, self.sent_upto
-        return following is not None and sent is not None and following <= sent
 
     # -- what is gone
 

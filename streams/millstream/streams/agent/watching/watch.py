@@ -11,11 +11,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from millstream.runtime.extending import Clock, LineBudget, Tasks, shown
+from millstream.runtime.extending import Clock, LineBudget, shown
 
 from .standstill import PieceOfWork, Standstill, Standstills
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "keep_watch"]
 
 log = logging.getLogger("millstream.agent")
 
@@ -46,24 +46,18 @@ class Watch:
         extra: Mapping[str, object],
     ) -> None:
         self._measure, self._work = measure, work
-        self._every_s = limit_s / LOOKS_PER_LIMIT
         self._clock = clock
         self._where = where
         self._extra = dict(extra)
         self._lines = LineBudget()
         self.standstills = Standstills(limit_s)
 
-    def start(self, tasks: Tasks) -> None:
-        """Look now and then, until the tasks are told to end."""
-        tasks.start(self._run())
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self._every_s)
-            try:
-                await self._look()
-            except Exception:  # of ours: the next look tries again
-                log.exception("%s: what stands still is not known", self._where, extra=self._extra)
+    async def look(self) -> None:
+        """Look once, and tell in the log what stands still. An error of ours is logged."""
+        try:
+            await self._look()
+        except Exception:
+            log.exception("%s: what stands still is not known", self._where, extra=self._extra)
 
     async def _look(self) -> None:
         await self._measure()
@@ -92,6 +86,16 @@ class Watch:
                 "fault of Millstream: please report it with this state: %s%s"
             )
             log.error(text, name, told.still_s, told.work.dump(), left_out, extra=self._extra)
+
+
+async def keep_watch(watches: Callable[[], Iterable[Watch]], limit_s: float) -> None:
+    """Look at all queues of a provider now and then, until the task is cancelled.
+
+    `limit_s`: `StreamOptions.standstill_s`. One task for all: a queue without work costs no timer.
+    """
+    while True:
+        await asyncio.sleep(limit_s / LOOKS_PER_LIMIT)
+        await asyncio.gather(*(watch.look() for watch in watches()))
 
 
 def subject_of(told: Standstill) -> str:
