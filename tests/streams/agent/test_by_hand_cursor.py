@@ -181,6 +181,17 @@ def test_what_is_given_up_does_not_come_again_after_a_rewind() -> None:
     assert desk.cursor.is_drained and not desk.cursor._given_up
 
 
+def test_one_that_was_closed_sends_again_what_was_given_up() -> None:
+    desk = Desk(messages=1)
+    slot = desk.cursor.slot
+    assert slot is not None
+    slot.holds += 1
+    desk.give_up()
+    desk.cursor.close()
+    desk.cursor.enter(slot)
+    assert desk.give(9) == [(1, 0), (1, 1)]
+
+
 def test_what_was_sent_and_is_acknowledged_without_a_reply_is_passed_over() -> None:
     desk = Desk()
     assert not desk.cursor.pass_over(Token(0, 0))

@@ -398,6 +398,36 @@ def test_a_cache_that_fills_has_all_of_its_room() -> None:
     assert cache.room() == (19, 98)
 
 
+# --- a cursor -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("attempt", "tried"), [(0, 0), (1, 0), (2, 1), (3, 2)])
+def test_a_cursor_tells_how_often_its_message_was_tried_before(attempt: int, tried: int) -> None:
+    message = QueueMessage(A, Token(1, 1), [b"x"], attempt=attempt)
+    cursor = cursor_at(cache_with(CacheLimits(), message), 0)
+    assert cursor.tried == tried
+    cursor.close()
+    assert cursor.tried == 0
+
+
+@pytest.mark.parametrize("kept", [None, 0, 1, 2])
+def test_messages_go_back_if_each_of_them_does(kept: int | None) -> None:
+    messages = [message_of(A, seq, b"x") for seq in (1, 2, 3)]
+    cache = cache_with(CacheLimits(), *messages)
+    for index in range(3):
+        slot_at(cache, index).goes_back = index != kept
+    tokens = [one.token for one in messages]
+    assert cursor_at(cache, 0).going_back() == (tokens if kept is None else ())
+
+
+def test_a_cursor_enters_no_messages_that_are_done() -> None:
+    cache = cache_with(CacheLimits(), message_of(A, 1, b"1", b"2"), message_of(A, 2, b"3"))
+    cursor = cursor_at(cache, 0)
+    cursor.close()
+    assert not cursor.enter(slot_at(cache, 0), Token(1, 2)) and cursor.is_drained
+    assert cursor.enter(slot_at(cache, 0), Token(1, 1, 0)) and cursor.token == Token(1, 1, 1)
+
+
 # --- streams without subscriptions ----------------------------------------------------------------
 
 

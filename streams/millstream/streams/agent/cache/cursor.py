@@ -116,7 +116,6 @@ class Cursor:
         self._given: deque[tuple[int, float]] | None = None
         self._given_up: set[Token] | None = None
         self.tail: Slot | None = None
-        self.start = self._following = BEGINNING
         self.dropped: Token | None = None
         self.floor: Token | None = None
         self.sent: Token | None = None
@@ -164,9 +163,7 @@ class Cursor:
     @property
     def tried(self) -> int:
         """How often its message was tried before, as the provider counts."""
-        if self.slot is None or self.slot.message.attempt <= 1:
-            return 0
-        return self.slot.message.attempt - 1
+        return 0 if self.slot is None else max(0, self.slot.message.attempt - 1)
 
     @property
     def goes_back(self) -> bool:
@@ -180,13 +177,14 @@ class Cursor:
 
     def going_back(self) -> Sequence[Token]:
         """The messages from here on, if each goes back to the queue for this subscription."""
-        slots: list[Slot] = []
+        found: list[Token] = []
         slot = self.slot
         while slot is not None:
-            slots.append(slot)
+            if not slot.goes_back:
+                return ()
+            found.append(slot.message.token)
             slot = slot.next
-        is_so = all(slot.goes_back for slot in slots)
-        return [slot.message.token for slot in slots] if is_so else ()
+        return found
 
     def index_at(self, count: int) -> int:
         """The message of the item `count` behind this one, all of which `peek` has given."""
