@@ -1,7 +1,8 @@
 """`python -m benchmarks SUITE [--rounds N] [--json] [--against REV,PEER]`, where SUITE is calls,
-streams, activation, buffer, path, detection, handover, ledger or priority (these two also with
-`--full`); `python -m benchmarks slow_consumer [--size S]`, `python -m benchmarks bounds [WORD ...]
-[--size S] [--json]`, `python -m benchmarks ledger --chaos [--records N] [--json]`,
+streams (also with `--runs NAME,...`), activation, buffer, path, detection, handover,
+ledger or priority (these two also with `--full`); `python -m benchmarks slow_consumer [--size S]`,
+`python -m benchmarks bounds [WORD ...] [--size S] [--json]`,
+`python -m benchmarks ledger --chaos [--records N] [--json]`,
 `python -m benchmarks ledger --topics N` and
 `python -m benchmarks detection --overload SECONDS [--json]`.
 
@@ -18,6 +19,7 @@ import asyncio
 import importlib
 import importlib.util
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -27,7 +29,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ledger_topics, overload
+from benchmarks import feed, ledger_topics, overload
 from benchmarks.bounds import table as bounds
 from benchmarks.bounds.programs import frozen_client
 from benchmarks.chaos import run as chaos
@@ -53,6 +55,7 @@ SUITES: dict[str, dict[str, list[str]]] = {
         "ours": ["ours_streams.streams", "ours_streams.wide"],
         "limit": ["limit_streams.streams", "limit_streams.wide"],
         "redis": ["redis_peer.streams", "redis_peer.wide"],
+        "redis_streams": ["redis_streams.wide"],
     },
     "buffer": {
         "ours": ["buffer.ours"],
@@ -105,6 +108,7 @@ LONG = ("priority", "slow_consumer", "spark")  # suites of which one round is en
 PEERS = {
     "xoscar": ["xoscar", "psutil"],
     "redis": ["redis"],
+    "redis_streams": ["redis"],
     "asyncio": [],
     "sqlite": [],
     "nats": ["msgpack"],
@@ -116,7 +120,7 @@ PEERS = {
 }  # and the packages that they need
 SERVERS: dict[str, Callable[[], str]] = {
     "nats": nats_lacks,
-    **dict.fromkeys(("redis", "zset", "arq", "saq"), redis_lacks),
+    **dict.fromkeys(("redis", "redis_streams", "zset", "arq", "saq"), redis_lacks),
 }
 """And what the server of a peer lacks; "": nothing."""
 BETWEEN_SILOS = "silo_"  # these figures are compared with the others' two processes
@@ -149,6 +153,7 @@ def main() -> None:
     parser.add_argument(
         "--against", default=",".join(PEERS), help="peers, revisions of git, or 'none'"
     )
+    parser.add_argument("--runs", metavar="NAME,...", help="streams: only these runs")
     parser.add_argument("--subject", help=argparse.SUPPRESS)
     parser.add_argument("--produce", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
@@ -179,6 +184,7 @@ def main() -> None:
     elif arguments.suite == "bounds":
         bounds.report(arguments.size, arguments.words, arguments.json)
     else:
+        choose(arguments.runs, arguments.suite)
         rounds = arguments.rounds or (1 if arguments.suite in LONG else 5)
         parts = parts_of(arguments.suite, arguments.full)
         against = others(arguments.against, parts)
@@ -191,6 +197,17 @@ def run(coro: Any) -> Any:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(coro)
+
+
+def choose(names: str | None, suite: str) -> None:
+    """Name the runs of streams that children take part in."""
+    if names is None:
+        return
+    known = [run.name for run in (*feed.RUNS, *feed.WIDE_RUNS) if run.name == run.first]
+    known = [name for name in known if not name.startswith("warm")]
+    if suite != "streams" or not set(names.split(",")) <= set(known):
+        raise SystemExit(f"--runs is of the suite streams, and of {', '.join(known)}")
+    os.environ[feed.CHOSEN] = names
 
 
 def others(against: str, parts: Parts) -> list[str]:

@@ -4,7 +4,8 @@ Owns: the events, the runs, the producer's loop over commands, what the consumer
 Invariants: subjects differ only in how they send and receive; a producer has one batch out at a
 time; an event's latency ends where the consumer's code has the decoded event; with several
 subscribers each has every event, decoded for itself; with many streams each event of a batch is of
-another one.
+another one, and a run whose name ends with `_warm` is a second pass over the streams of the run
+before it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from benchmarks.measure import cpu_s, now, settle_memory
 
 __all__ = [
+    "CHOSEN",
     "DURABLE_RUNS",
     "RUNS",
     "WIDE_RUNS",
@@ -25,12 +27,15 @@ __all__ = [
     "Consumer",
     "Run",
     "Sample",
+    "chosen",
     "measure_feed",
     "produce",
 ]
 
 DATA = os.urandom(980)
 WAIT_S = 120.0
+CHOSEN = "MILLSTREAM_BENCHMARK_RUNS"
+"""The environment variable that names runs if not all are wanted; children inherit it."""
 
 
 class Sample(NamedTuple):
@@ -55,6 +60,16 @@ class Run(NamedTuple):
         """The stream of an event; `key` names the run."""
         return key if self.streams == 1 else f"{key}/{number % self.streams}"
 
+    @property
+    def is_warm_up(self) -> bool:
+        """Without figures."""
+        return self.name.startswith("warm")
+
+    @property
+    def first(self) -> str:
+        """The run that writes to these streams first."""
+        return self.name.removesuffix("_warm")
+
 
 RUNS = (
     Run("warm100", 5_000, 100, 0),
@@ -76,6 +91,7 @@ WIDE_RUNS = (
     Run("subscribers10", 4_000, 100, 0, subscribers=10),
     Run("subscribers100", 1_000, 100, 0, subscribers=100),
     Run("streams10000", 20_000, 100, 0, streams=10_000),
+    Run("streams10000_warm", 20_000, 100, 0, streams=10_000),
 )
 Send = Callable[[str, list[Sample]], Awaitable[Any]]
 SendEach = Callable[[str, list[str], list[Sample]], Awaitable[Any]]
@@ -148,10 +164,17 @@ class Consumer(Protocol):
         ...
 
 
+def chosen(runs: Sequence[Run]) -> list[Run]:
+    """Those that `CHOSEN` names, with second passes and warm-ups; all if it is not set."""
+    names = os.environ.get(CHOSEN, "").split(",")
+    wanted = [run for run in runs if run.is_warm_up or names == [""] or run.first in names]
+    return [] if all(run.is_warm_up for run in wanted) else wanted
+
+
 async def measure_feed(
-    subject: str, consumer: Consumer, chosen: Sequence[Run] = RUNS
+    subject: str, consumer: Consumer, runs: Sequence[Run] = RUNS
 ) -> dict[str, float]:
-    """These runs, by one producer process."""
+    """Those of the runs that are chosen, by one producer process."""
     command = [sys.executable, "-m", "benchmarks", "--produce", subject, consumer.address]
     pipe = asyncio.subprocess.PIPE
     producer = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
@@ -159,8 +182,8 @@ async def measure_feed(
     figures: dict[str, float] = {}
     settle_memory()
     try:
-        for run in chosen:
-            arrivals, key = Arrivals(run), f"{run.name}-{os.getpid()}"
+        for run in chosen(runs):
+            arrivals, key = Arrivals(run), f"{run.first}-{os.getpid()}"
             await consumer.receive(key, run, arrivals)
             pids = [producer.pid, *consumer.pids]
             before = cpu_s(pids)
@@ -168,7 +191,7 @@ async def measure_feed(
             async with asyncio.timeout(WAIT_S):
                 await arrivals.is_complete.wait()
                 assert await producer.stdout.readline(), "the producer has ended"
-            if not run.name.startswith("warm"):
+            if not run.is_warm_up:
                 figures |= arrivals.figures(cpu_s(pids) - before)
     finally:
         producer.stdin.close()

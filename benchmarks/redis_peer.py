@@ -1,8 +1,8 @@
 """Redis Streams as a subject: a server without persistence, as our memory queues have none.
 
 A batch is one pipeline of XADD; the consumer reads with XREADGROUP and acknowledges with XACK. Each
-subscriber is a group of its own. Many streams are one Redis stream whose entries name theirs, as a
-consumer would have to read each Redis stream by name.
+subscriber is a group of its own. Many streams are one Redis stream whose entries name theirs; the
+peer `redis_streams` has a Redis stream for each.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.feed import (
 )
 from benchmarks.servers import SYNCED, redis_process
 
-__all__ = ["durable", "producer", "streams", "wide"]
+__all__ = ["RedisConsumer", "add", "durable", "producer", "streams", "wide"]
 
 
 class RedisConsumer:
@@ -37,34 +37,39 @@ class RedisConsumer:
     def __init__(self, port: int, pid: int) -> None:
         self.address = str(port)
         self.pids = (os.getpid(), pid)
-        self._redis = redis.asyncio.Redis(port=port)
+        self.redis = redis.asyncio.Redis(port=port)
         self._task: asyncio.Task[None] | None = None
 
     async def receive(self, key: str, run: Run, arrivals: Arrivals) -> None:
         await self.finish()
+        if run.name == run.first:
+            await self.create(key, run)
+        self._task = asyncio.get_running_loop().create_task(self.read_all(key, run, arrivals))
+
+    async def create(self, key: str, run: Run) -> None:
+        """Create the streams of a run, without entries."""
         for number in range(run.subscribers):
-            await self._redis.xgroup_create(key, f"g{number}", mkstream=True)
-        self._task = asyncio.get_running_loop().create_task(self._read_all(key, run, arrivals))
+            await self.redis.xgroup_create(key, f"g{number}", mkstream=True)
 
     async def finish(self) -> None:
-        """Wait until the last run's events are acknowledged and dropped."""
+        """Wait until the last run's events are acknowledged."""
         if self._task is not None:
             await self._task
 
-    async def _read_all(self, key: str, run: Run, arrivals: Arrivals) -> None:
+    async def read_all(self, key: str, run: Run, arrivals: Arrivals) -> None:
+        """Read what the run sends, and acknowledge it."""
         await asyncio.gather(*(self._read(key, arrivals, at) for at in range(run.subscribers)))
-        await self._redis.delete(key)
+        if run.streams == 1:
+            await self.redis.delete(key)
 
     async def _read(self, key: str, arrivals: Arrivals, number: int) -> None:
         group = f"g{number}"
         while not arrivals.is_complete.is_set():
-            found: Any = await self._redis.xreadgroup(
-                group, "c", {key: ">"}, count=100, block=1_000
-            )
+            found: Any = await self.redis.xreadgroup(group, "c", {key: ">"}, count=100, block=1_000)
             for _, entries in found or ():
                 samples = [Sample(*msgpack.unpackb(fields[b"d"])) for _, fields in entries]
                 arrivals.note(samples, number)
-                await self._redis.xack(key, group, *(entry for entry, _ in entries))
+                await self.redis.xack(key, group, *(entry for entry, _ in entries))
 
 
 async def streams(work: Path) -> dict[str, float]:
@@ -91,6 +96,14 @@ async def _measure(work: Path, runs: Sequence[Run], *more: str) -> dict[str, flo
         return figures
 
 
+async def add(client: redis.asyncio.Redis, keys: list[str], samples: list[Sample]) -> None:
+    """XADD of each event to its Redis stream, in one pipeline."""
+    pipeline = client.pipeline(transaction=False)
+    for key, sample in zip(keys, samples, strict=True):
+        pipeline.xadd(key, {"d": msgpack.packb(sample)})
+    await pipeline.execute()
+
+
 async def producer(address: str) -> None:
     """XADD, one pipeline for a batch."""
     client = redis.asyncio.Redis(port=int(address))
@@ -99,10 +112,7 @@ async def producer(address: str) -> None:
         if len(samples) == 1:
             await client.xadd(key, {"d": msgpack.packb(samples[0])})
             return
-        pipeline = client.pipeline(transaction=False)
-        for sample in samples:
-            pipeline.xadd(key, {"d": msgpack.packb(sample)})
-        await pipeline.execute()
+        await add(client, [key] * len(samples), samples)
 
     async def send_each(key: str, keys: list[str], samples: list[Sample]) -> None:
         pipeline = client.pipeline(transaction=False)
