@@ -1,5 +1,5 @@
 """`python -m benchmarks SUITE [--rounds N] [--json] [--against REV,PEER]`, where SUITE is calls,
-streams (also with `--runs NAME,...`), activation, buffer, path, detection, handover,
+streams (also with `--runs NAME,...`), activation, buffer, path, flights, detection, handover,
 ledger or priority (these two also with `--full`); `python -m benchmarks slow_consumer [--size S]`,
 `python -m benchmarks bounds [WORD ...] [--size S] [--json]`,
 `python -m benchmarks ledger --chaos [--records N] [--json]`,
@@ -64,6 +64,7 @@ SUITES: dict[str, dict[str, list[str]]] = {
     },
     "activation": {"ours": ["ours.activation"], "xoscar": ["xoscar_peer.activation"]},
     "path": {"ours": ["path.figures"]},  # frames and modules: counted, not timed
+    "flights": {"ours": ["flights.csv"]},
     "detection": {"ours": ["detection.stopped", "detection.isolated"]},
     "handover": {"ours": ["handover.brief_handlers", "handover.long_handlers"]},
     "ledger": {

@@ -28,7 +28,7 @@ __all__ = [
 
 ROOT = Path(__file__).parent.parent
 ROOTS = ("runtime", "streams", "providers", "balancers", "console")
-WORKLOADS = ("measure.py", "feed.py", "path.py")
+WORKLOADS = ("measure.py", "feed.py", "path.py", "flights.py")
 WORSE_SHARE = 0.05
 
 
