@@ -36,6 +36,9 @@ async def test_what_silos_write_is_read_while_they_do(
         stores={"default": SqliteStateStore(shop.rows)},
         streams={"default": streams},
     ) as cluster:
+        async with asyncio.timeout(60):  # on a busy machine a bookie may be late
+            while len((await say("bookies", "--json")).value["bookies"]) < 3:
+                await asyncio.sleep(0)
         for number in range(5):
             await cluster.stream(WORDS, "k").publish(f"word {number}")
         found = (await say("ls", "--json")).value

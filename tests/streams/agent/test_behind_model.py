@@ -210,8 +210,8 @@ class BehindMachine(RuleBasedStateMachine):
         self.acknowledge()  # what is done may be gone before it is read anew
         kept = [one for one in self.items(sub.stream) if self.is_kept(one)]
         start = data.draw(st.sampled_from([BEGINNING, Token(9, 9), *kept]))
-        sub.cursor.close()
-        sub.cursor = self.laggards.begin(sub.key, start)
+        former, sub.cursor = sub.cursor, self.laggards.begin(sub.key, start)
+        former.close()  # only now: what it holds would look done
         sub.is_faulted = False
         if start == BEGINNING:
             kept_from = next((one.token for one in self.log if one.token not in self.gone), None)

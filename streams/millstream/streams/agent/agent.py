@@ -247,7 +247,7 @@ class PullingAgent:
 
     def start(self) -> None:
         """Begin reading and delivering."""
-        self.subscribers.expect(self.behind.streams())
+        self.subscribers.expect()
         self._step(self._core.tick)
 
     @property

@@ -254,11 +254,15 @@ class Subscribers:
     def _is_implicit_only(self, stream: StreamId) -> bool:
         return self._known.implicit.kinds(stream.namespace) == "implicit"
 
-    def expect(self, streams: Iterable[StreamId]) -> None:
-        """Streams that have subscriptions which were behind with a former owner."""
-        for stream in streams:
+    def expect(self) -> None:
+        """Meet the streams of which the former owner has listed subscriptions.
+
+        Their events that are read anew may be of streams that came from another queue, too.
+        """
+        for stream in self._laggards.streams():
             if stream not in self._streams:
-                self._meet(stream)
+                ends = [one.dropped or one.position for one in self._laggards.of(stream)]
+                self._meet(stream, max(ends).era)
 
     def relieve(self, stream: StreamId) -> None:
         """Whoever is slowest on a stream holds nothing in the cache any more."""
