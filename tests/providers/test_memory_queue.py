@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryOptions, MemoryQueues, queue_log
-from millstream.providers.memory.adapter import MemoryAdapter
+from millstream.providers.memory.adapter import MemoryAdapter, MemoryReader
 from millstream.providers.memory.queue_grain import MemoryQueue
-from millstream.providers.memory.wire_form import QueuedMessage
+from millstream.providers.memory.wire_form import NumberedMessages, QueuedMessage
 from millstream.runtime import (
     CursorTooOld,
     Etag,
@@ -23,7 +25,7 @@ from millstream.runtime import (
     StorageUnavailable,
     StreamError,
 )
-from millstream.streams import OutMessage, PersistentStreams, StreamId
+from millstream.streams import OutMessage, PersistentStreams, StreamId, Token
 
 
 def message(text: str, producer: str = "", seq: int = 0, items: int = 1) -> QueuedMessage:
@@ -133,6 +135,22 @@ async def test_what_is_done_cannot_be_read_again() -> None:
         with pytest.raises(CursorTooOld) as refused:
             await reader.read_from(found[2], 10, 1000, None)
         assert refused.value.first == found[3]
+
+
+async def test_a_page_from_the_end_leads_on_to_the_era_that_the_end_has_now() -> None:
+    """Seeds 44 and 46 of the resizing suite: a seal had raised the era of the last message."""
+
+    async def bounds() -> tuple[int, int, int, int]:
+        return 1, 5, 3, 9
+
+    async def look(number: int, max_events: int, max_bytes: int) -> NumberedMessages:
+        return NumberedMessages(1, number, [])
+
+    queue: Any = SimpleNamespace(bounds=bounds, look=look)
+    reader = MemoryReader(queue)
+    for number, era in ((10, 3), (9, 1)):  # from 9 on there is a message, which is not here yet
+        page = await reader.read_from(Token(1, number), 10, 1000, None)
+        assert (page.messages, page.next) == ([], Token(era, number))
 
 
 async def test_what_is_done_behind_an_older_message_is_bounded(

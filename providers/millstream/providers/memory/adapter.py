@@ -290,7 +290,7 @@ class MemoryReader:
         /,
     ) -> Page:
         """What is done is left out, or raises CursorTooOld if all before it is done too."""
-        era, first, _, last = await self._queue.bounds()
+        era, first, last_era, last = await self._queue.bounds()
         if position < Token(era, first):
             raise CursorTooOld(f"{position} is gone", first=Token(era, first))
         found = await self._queue.look(position.seq, max_events, max_bytes)
@@ -298,6 +298,8 @@ class MemoryReader:
         everything = held(messages_of(found))
         messages = [m for m in everything if streams is None or m.stream in streams]
         newest = max((m.token.era for m in everything), default=position.era)
+        if following > last:  # the end, whose era a seal may have raised since `position` was told
+            newest = max(newest, last_era)
         return Page(messages, Token(newest, max(following, position.seq)), following > last)
 
     async def aclose(self) -> None:
