@@ -1,4 +1,4 @@
-"""What an owner says of its queue in the record, and callers that wait until it is stored."""
+"""The progress that an owner stores in the record, and callers that wait until it is stored."""
 
 from __future__ import annotations
 

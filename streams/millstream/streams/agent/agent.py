@@ -252,7 +252,7 @@ class PullingAgent:
 
     @property
     def progress(self) -> Progress | None:
-        """What the queue record should say; None: nothing, as the provider keeps the position."""
+        """The progress to store; None: nothing, as the provider keeps the position."""
         return self._standing.progress()
 
     def stored(self, progress: Progress) -> None:

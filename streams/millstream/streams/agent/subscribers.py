@@ -186,7 +186,7 @@ class Subscribers:
         self._cache.release(slot)
 
     def _begin(self, entry: StreamEntry, starts: Starts, message: QueueMessage) -> None:
-        """Who waits for a token that lies ahead of the queue begins with this message."""
+        """Subscriptions that wait for a token ahead of the queue begin with this message."""
         for subscription, start in starts.came(message):
             subscriber = entry.subscribers.get(subscription)
             if subscriber is not None:
@@ -265,7 +265,7 @@ class Subscribers:
                 self._meet(stream, max(ends).era)
 
     def relieve(self, stream: StreamId) -> None:
-        """Whoever is slowest on a stream holds nothing in the cache any more."""
+        """Let the slowest subscriptions of a stream hold nothing in the cache any more."""
         entry = self._streams.get(stream)
         if entry is None or not self._laggards.has_place:
             return
@@ -279,7 +279,7 @@ class Subscribers:
                 self._deliveries.fall_behind(subscriber)
 
     def _park_cold(self, entry: StreamEntry, cold: Sequence[Slot]) -> None:
-        """What waits for its subscriptions to be known is read anew for them."""
+        """Let messages that wait for their subscriptions to be known be read anew for them."""
         entry.cold, entry.is_parked = [], True
         for slot in cold:
             self._cache.release(slot)
@@ -384,7 +384,7 @@ class Subscribers:
     def _make_known(
         self, stream: StreamId, entry: StreamEntry, rows: Iterable[SubscriptionRow]
     ) -> None:
-        """What is stored; what was told meanwhile is newer."""
+        """Add the stored subscriptions; those that were told meanwhile are newer."""
         for row in rows:
             if row.id in entry.detached:
                 continue

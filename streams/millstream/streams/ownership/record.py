@@ -261,7 +261,7 @@ class BehindAt(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FormerHandoff(msgspec.Struct, frozen=True):
-    """How the last owner left, in form 1. What it says of single messages is not read."""
+    """How the last owner left, in form 1. Its ranges of single messages are not used."""
 
     clean: bool
     in_flight: int

@@ -69,7 +69,7 @@ class Standing:
         return bool(self.waiters) or any(one.is_waiting for one in self._notes)
 
     def progress(self) -> Progress | None:
-        """What the queue record should say; None: nothing, as the provider keeps the position."""
+        """The progress to store; None: nothing, as the provider keeps the position."""
         has_notes = any(one.matters for one in self._notes)
         if not (self._is_sole or self._laggards.matters or self._stored.listed or has_notes):
             return None

@@ -69,7 +69,7 @@ class Stage(Enum):
 class ReaderCore:
     """The state of reading one queue in one epoch.
 
-    What a receiver says carries its `serial`; nothing is heard of a receiver that is not in use.
+    A call for a receiver carries its `serial`, and is ignored if another receiver is in use.
 
     Args:
         where: names provider and queue in messages.
