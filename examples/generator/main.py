@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.generator import Generated, GeneratorOptions, GeneratorQueues
-from millstream.runtime import Grain, LocalCluster, state
+from millstream.runtime import Grain, LocalCluster, Silo, state
 from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace, subscribe
 
 AIRPORTS = ("ATL", "BOS", "DEN", "JFK", "LAX", "ORD", "SEA", "SFO")
 EVENTS = 500
+QUEUES = 8
 
 
 @dataclass
@@ -57,9 +58,14 @@ def streams() -> PersistentStreams:
     options = GeneratorOptions(streams=AIRPORTS, events_per_stream=EVENTS, events_per_s=4_000)
     return PersistentStreams(
         GeneratorQueues(Generated(ARRIVALS, flight), options=options),
-        mapper=HashRingMapper(queues=8),
+        mapper=HashRingMapper(queues=QUEUES),
         balancer=DeploymentBalancer(rebalance_delay_s=0.2),
     )
+
+
+def queues_of(silo: Silo) -> list[str]:
+    """The queues that a silo reads."""
+    return sorted(one.queue for one in silo.services.part("default").stats())
 
 
 async def main() -> None:
@@ -68,12 +74,13 @@ async def main() -> None:
         airports = [cluster.grain(Airport, key) for key in AIRPORTS]
         while True:
             tallies = [await airport.result() for airport in airports]
-            if all(tally.flights >= EVENTS for tally in tallies):
+            queues = {silo.services.name: queues_of(silo) for silo in cluster.silos}
+            are_dealt = all(queues.values()) and sum(map(len, queues.values())) == QUEUES
+            if are_dealt and all(tally.flights >= EVENTS for tally in tallies):
                 break
             await asyncio.sleep(0.05)
-        for silo in cluster.silos:
-            queues = sorted(one.queue for one in silo.services.part("default").stats())
-            print(f"{silo.services.name} reads {', '.join(queues)}")
+        for name, read in queues.items():
+            print(f"{name} reads {', '.join(read)}")
     for key, tally in zip(AIRPORTS, tallies, strict=True):
         expected = sum(flight(key, number).arr_delay for number in range(EVENTS))
         is_right = abs(tally.delay_min - expected) < 0.001
