@@ -26,7 +26,6 @@ from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.subscriber import Seat, Subscriber
 from millstream.streams.agent.losses import Loss
-from millstream.streams.agent.reading.passage import Crossing
 from millstream.streams.agent.subscribers import Subscribers
 from millstream.streams.api.implicit import ImplicitSet, ImplicitSubscription
 from millstream.streams.api.subscription_rows import SubscriptionRow, stream_row
@@ -47,23 +46,6 @@ def row(subscription: str) -> SubscriptionRow:
     )
 
 
-class Passage:
-    """The rings of a provider: events of eras after `era` wait until the former queue is done."""
-
-    def __init__(self) -> None:
-        self.era = 9
-        self.is_settled = True
-        self.is_done = asyncio.Event()
-        self.asked: list[int] = []
-
-    def is_open(self, stream: StreamId, queue: str, era: int) -> bool:
-        return era <= self.era or self.is_done.is_set()
-
-    async def opened(self, stream: StreamId, queue: str, era: int) -> None:
-        self.asked.append(era)
-        await self.is_done.wait()
-
-
 class Desk:
     """Subscribers of one queue whose rendezvous answers when the test says so."""
 
@@ -79,8 +61,6 @@ class Desk:
         cache: Any = SimpleNamespace(release=self.release, unheard={}, unheard_count=0)
         deliveries: Any = self
         self.laggards = Laggards(QueueCache(CacheLimits()), is_used=True)
-        self.passage = Passage()
-        layout: Any = self.passage
         self.subscribers = Subscribers(
             cache,
             self.laggards,
@@ -90,7 +70,6 @@ class Desk:
             progressed=lambda: None,
             clock=clock,
             tasks=Tasks(asyncio.get_running_loop(), Context),
-            crossing=Crossing("q", layout),
         )
 
     def release(self, slot: Slot) -> None:
@@ -233,27 +212,6 @@ async def test_what_was_paused_is_not_held_when_it_goes_on_with_the_next_event()
     desk.subscribers.attach(STREAM, row("one"))
     desk.subscribers.route(Slot(MESSAGE, 0, None))
     assert desk.offered == ["one"]
-
-
-@pytest.mark.parametrize(
-    ("mark", "upto", "era"),
-    [(Token(2, 1), Token(2, 5), 2), (Token(1, 1), Token(3, 5), 3), (Token(2, 1), None, 2)],
-)
-async def test_listed_subscriptions_wait_until_the_former_queue_of_their_stream_is_done(
-    mark: Token, upto: Token | None, era: int
-) -> None:
-    """Seed 5 of the resizing suite: events of a stream that had moved were read anew at once."""
-    desk = Desk()
-    desk.passage.era = 1
-    restored(desk.laggards, ListedSubscription(*STREAM, "one", mark), upto)
-    desk.subscribers.expect()
-    desk.answer.set_result([row("one")])
-    await spin(10)
-    assert desk.subscribers.of(STREAM) is None and desk.passage.asked == [era]
-    desk.passage.is_done.set()
-    await spin(5)
-    known = desk.subscribers.of(STREAM)
-    assert known is not None and [one.id for one in known] == ["one"]
 
 
 @pytest.mark.parametrize("is_stored", [True, False])

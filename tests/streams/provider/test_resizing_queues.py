@@ -21,6 +21,7 @@ from millstream.runtime import (
     Silo,
 )
 from millstream.streams import (
+    Backoff,
     Event,
     HashRingMapper,
     OwnershipOptions,
@@ -33,6 +34,7 @@ from millstream.streams import (
 )
 
 NOTES = StreamNamespace("notes", int, subscriptions="implicit")
+LETTERS = StreamNamespace("letters", int, subscriptions="explicit")
 SEEN: dict[str, list[int]] = defaultdict(list)
 GATES: dict[str, asyncio.Event] = {}
 KEYS = [f"k{n}" for n in range(24)]
@@ -49,6 +51,19 @@ class Reader(Grain):
     async def on_note(self, event: Event[int]) -> None:
         if self.key in GATES:
             await GATES[self.key].wait()
+        SEEN[self.key].append(event.item)
+
+
+class Joining(Grain):
+    """Subscribes when it is told to; its first event fails until the gate of its stream opens."""
+
+    async def join(self) -> None:
+        stream, soon = self.stream(LETTERS, self.key), Backoff(0.01, 1.0, 0.01)
+        await stream.subscribe(self._on_letter, start="earliest", retries=10_000, backoff=soon)
+
+    async def _on_letter(self, event: Event[int]) -> None:
+        if event.item == 0 and not GATES[self.key].is_set():
+            raise RuntimeError("not yet")
         SEEN[self.key].append(event.item)
 
 
@@ -69,25 +84,31 @@ class Town:
         )
         self.streams.append(streams)
         return Silo(
-            grains=[Reader],
+            grains=[Reader, Joining],
             membership=self.table,
             stores={"default": self.store},
             streams={"default": streams},
         )
+
+    async def until_early(self, stream: StreamId, queues: int) -> None:
+        """Return once a subscription waits for the former queue of its stream."""
+        queue = HashRingMapper(queues=queues).queue_for(stream)
+        async with asyncio.timeout(20):
+            while True:
+                found = (await self.streams[0].reports.look(queue, stream)).subscriptions or ()
+                if any("its former queue is to be done" in one.reason for one in found):
+                    return
 
 
 def seen(count: int) -> Callable[[], bool]:
     return lambda: all(len(SEEN[key]) >= count for key in KEYS)
 
 
-def moved(old: int, new: int) -> list[str]:
+def moved(old: int, new: int, namespace: str = "notes") -> list[str]:
     """Streams whose queue is another one."""
     one, other = HashRingMapper(queues=old), HashRingMapper(queues=new)
-    return [
-        key
-        for key in KEYS
-        if one.queue_for(StreamId("notes", key)) != other.queue_for(StreamId("notes", key))
-    ]
+    streams = [StreamId(namespace, key) for key in KEYS]
+    return [at.key for at in streams if one.queue_for(at) != other.queue_for(at)]
 
 
 async def publish(silo: Silo, *items: int) -> None:
@@ -127,6 +148,24 @@ async def test_a_stream_that_has_moved_waits_for_its_former_queue_and_others_do_
         GATES[slow].set()
         await until(seen(2))
         assert all(SEEN[key] == [0, 1] for key in KEYS)
+
+
+async def test_who_begins_at_the_earliest_event_gets_a_stream_that_has_moved_in_order() -> None:
+    """The new queue read its part anew at once, while the former one was not done."""
+    town, key = Town(), moved(2, 5, "letters")[0]
+    GATES[key] = asyncio.Event()
+    async with town.silo() as silo:
+        letters, joining = silo.stream(LETTERS, key), silo.grain(Joining, key)
+        await letters.publish(0)
+        await town.streams[0].resize(queues=5)
+        await letters.publish(1)
+        await joining.join()
+        await letters.publish(2)
+        await town.until_early(StreamId("letters", key), queues=5)
+        assert SEEN[key] == []
+        GATES[key].set()
+        await until(lambda: len(SEEN[key]) >= 3)
+        assert SEEN[key] == [0, 1, 2]
 
 
 async def test_publishes_that_wait_move_along_in_order() -> None:

@@ -39,7 +39,6 @@ from .parts import AgentParts, cache_for
 from .progress.standing import Standing
 from .progress.wary import Wary
 from .reading.catching_up import CatchUp, ContainedReader
-from .reading.passage import Crossing
 from .reading.reader import ReaderCore
 from .reading.receiving import Receiving, end_tasks
 from .reading.steps import (
@@ -94,7 +93,6 @@ class PullingAgent:
         "_changed",
         "_clock",
         "_core",
-        "_crossing",
         "_forget_at_s",
         "_given_up",
         "_is_closed",
@@ -151,7 +149,6 @@ class PullingAgent:
         self._losses = Losses(progress.lost, parts.clock.wall_s(), is_noted=self.has_positions)
         self._given_up: dict[Token, str] = {}  # events that are to be acknowledged as failed
         self.dispatch = self._new_dispatch()
-        self._crossing = Crossing(queue, parts.passage)
         self.subscribers = Subscribers(
             self.cache,
             self.behind,
@@ -161,7 +158,6 @@ class PullingAgent:
             progressed=self.progressed,
             clock=parts.clock,
             tasks=parts.new_tasks(),
-            crossing=self._crossing,
             stored=parts.stored,
             reconcile_s=options.reconcile_s,
             former=former,
@@ -198,6 +194,7 @@ class PullingAgent:
             parts.give_ups,
             self._wary,
             self._given_up,
+            layout=parts.layout,
             has_positions=self.has_positions,
             calls_out_max=self._options.calls_out_max,
             tasks=parts.new_tasks(),
@@ -436,11 +433,8 @@ class PullingAgent:
 
     def _offer(self, slots: Sequence[Slot]) -> None:
         left = self.cache.left
-        if slots[-1].message.token.era > self._crossing.era:
-            self.subscribers.enter(slots)
-        else:
-            for slot in slots:
-                self.subscribers.route(slot)
+        for slot in slots:
+            self.subscribers.route(slot)
         self.dispatch.pump()
         if self.cache.left != left:  # no subscription waits for some of them
             self.progressed()

@@ -43,7 +43,7 @@ class AgentParts:
     filters: Filters
     stored: Stored
     fate: Callable[[str], Fate]  # what is known of a silo
-    passage: Layout | None = None  # of providers whose number of queues can change
+    layout: Layout | None = None  # of providers whose number of queues can change
 
 
 def cache_for(

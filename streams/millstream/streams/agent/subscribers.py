@@ -1,9 +1,9 @@
 """Which subscriptions the streams of one queue have, as its agent knows them.
 
 Owns: one entry per stream and subscription, and reading the subscription rows when a stream
-is cold. Invariants: a cold stream's messages stay pinned until its subscriptions are known, and its
-former queue is done; an idle subscription is one entry without a cursor; a subscription attached at
-`next` sees every message that is routed after it was attached.
+is cold. Invariants: a cold stream's messages stay pinned until its subscriptions are known; an idle
+subscription is one entry without a cursor; a subscription attached at `next` sees every message
+that is routed after it was attached.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ from .delivery.dispatch import Dispatch
 from .delivery.subscriber import Subscriber
 from .giving_back import give_back
 from .losses import Loss, Losses
-from .reading.passage import Crossing
 from .reconciling import Reconciling, Stored
 from .starts import Starts, last_token
 from .watching.standstill import PieceOfWork
@@ -93,7 +92,6 @@ class Subscribers:
     __slots__ = (
         "_cache",
         "_clock",
-        "_crossing",
         "_deliveries",
         "_former",
         "_holds",
@@ -120,13 +118,11 @@ class Subscribers:
         progressed: Callable[[], None],
         clock: Clock,
         tasks: Tasks,
-        crossing: Crossing | None = None,
         stored: Stored | None = None,
         reconcile_s: float = 0.0,
         former: Former | None = None,
         losses: Losses | None = None,
     ) -> None:
-        self._crossing = crossing or Crossing("", None)
         self._cache = cache
         self._laggards = laggards
         self._deliveries = deliveries
@@ -153,7 +149,7 @@ class Subscribers:
             return
         entry = self._streams.get(message.stream)
         if entry is None:
-            entry = self._meet(message.stream, message.token.era)
+            entry = self._meet(message.stream)
         entry.newest = message.token if len(message.items) == 1 else last_token(message)
         entry.used_s = self._clock.now()
         if entry.cold is not None:
@@ -194,14 +190,12 @@ class Subscribers:
                 log.warning(text, shown(subscription), start, message.token)
                 self._deliveries.move(subscriber, before(message.token))
 
-    def _meet(self, stream: StreamId, era: int = 0) -> StreamEntry:
+    def _meet(self, stream: StreamId) -> StreamEntry:
         entry = self._streams[stream] = StreamEntry()
         entry.is_asked_for = not self._is_implicit_only(stream)
         held = None if entry.is_asked_for else self._holds.known(stream)
         if entry.is_asked_for and self._reconciling is not None:
             self._reconciling.begin()
-        if self._crossing.is_early(stream, era):
-            entry.moved_era, held = era, None
         if held is None:
             entry.cold = []
             entry.is_parked = self._laggards.get((stream, UNKNOWN)) is not None
@@ -227,42 +221,14 @@ class Subscribers:
         for subscriber in self._everyone():
             subscriber.lose(loss)
 
-    def enter(self, slots: Sequence[Slot]) -> None:
-        """Route messages of which some are of a later era: streams may have come from elsewhere."""
-        for slot in slots:
-            if slot.message.token.era > self._crossing.era:
-                self._enter(slot.message.token.era)
-            self.route(slot)
-
-    def _enter(self, era: int) -> None:
-        self._crossing.era = era
-        early = [one for one in self._streams.items() if self._crossing.is_early(one[0], era)]
-        for stream, entry in early:
-            entry.moved_era = era
-            if entry.cold is None:
-                entry.cold = []
-                self._tasks.start(self._wait(stream, entry))
-
-    async def _wait(self, stream: StreamId, entry: StreamEntry) -> None:
-        """Until the stream's former queue is done; then its events go on."""
-        entry.asking = "its former queue is not done, or not known to be"
-        await self._crossing.opened(stream, entry)
-        entry.asking = ""
-        self._restore(stream, entry)
-        self._release(entry)
-
     def _is_implicit_only(self, stream: StreamId) -> bool:
         return self._known.implicit.kinds(stream.namespace) == "implicit"
 
     def expect(self) -> None:
-        """Meet the streams of which the former owner has listed subscriptions.
-
-        Their events that are read anew may be of streams that came from another queue, too.
-        """
+        """Meet the streams of which the former owner has listed subscriptions."""
         for stream in self._laggards.streams():
             if stream not in self._streams:
-                ends = [one.dropped or one.position for one in self._laggards.of(stream)]
-                self._meet(stream, max(ends).era)
+                self._meet(stream)
 
     def relieve(self, stream: StreamId) -> None:
         """Let the slowest subscriptions of a stream hold nothing in the cache any more."""
@@ -360,9 +326,9 @@ class Subscribers:
     def _answered(
         self, stream: StreamId, entry: StreamEntry, rows: Sequence[SubscriptionRow]
     ) -> None:
-        """The stream goes on now, or later: with many subscriptions, or a former queue."""
+        """The stream goes on now, or, with many subscriptions, later."""
         entry.asking = ""
-        if len(rows) > AT_ONCE or entry.moved_era >= 0:
+        if len(rows) > AT_ONCE:
             self._tasks.start(self._learn(stream, entry, rows))
             return
         self._make_known(stream, entry, rows)
@@ -379,7 +345,10 @@ class Subscribers:
             await asyncio.sleep(0)
         entry.holds.setdefault(WHOLE_STREAM, "")
         await follow_stream(entry, self._deliveries)
-        await self._wait(stream, entry)
+        self._restore(stream, entry)
+        self._offer_cold(entry)
+        self._progressed()
+        self._deliveries.pump()
 
     def _make_known(
         self, stream: StreamId, entry: StreamEntry, rows: Iterable[SubscriptionRow]
@@ -421,11 +390,6 @@ class Subscribers:
         new.is_paused = entry.is_paused
         self._former.place(new)
         entry.subscribers[new.id] = new
-
-    def _release(self, entry: StreamEntry) -> None:
-        self._offer_cold(entry)
-        self._progressed()
-        self._deliveries.pump()
 
     def _offer_cold(self, entry: StreamEntry) -> None:
         cold, entry.cold = entry.cold or [], None

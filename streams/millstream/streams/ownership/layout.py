@@ -138,6 +138,10 @@ class Layout:
 
     # -- what came with which ring
 
+    def is_surely_open(self, era: int) -> bool:
+        """May an event of that era be delivered, whichever stream it is of?"""
+        return self.is_settled and era <= self.era
+
     def is_open(self, stream: StreamId, queue: QueueId, era: int) -> bool:
         """May an event of a queue be delivered?
 

@@ -92,7 +92,7 @@ class QueueReading:
             filters=HostedFilters(services),
             stored=self.following,
             fate=lambda silo: fate_of(silo, services.members.view),
-            passage=layout if Capability.SEALED in capabilities else None,
+            layout=layout if Capability.SEALED in capabilities else None,
         )
         self._silo = ManagerSilo(services, provider)
         self.manager: QueueManager[PullingAgent] = QueueManager(

@@ -34,7 +34,6 @@ class StreamEntry:
         "holds",
         "is_asked_for",
         "is_parked",
-        "moved_era",
         "newest",
         "spread",
         "spreading",
@@ -54,7 +53,6 @@ class StreamEntry:
         self.spreading: asyncio.Task[None] | None = None  # which does that
         self.asking = ""  # what a cold stream waits for, in words
         self.starts: Starts | None = None  # once somebody waits for a token
-        self.moved_era = -1  # of events that wait for the stream's former queue
         self.is_asked_for = False  # it may have explicit subscriptions
         self.told: set[str] | None = None  # of which, while it is compared with what is stored
         self.newest: Token | None = None  # the last item that came
@@ -71,7 +69,7 @@ class StreamEntry:
         spread = None if self.spread is None else len(self.spread)
         return (
             f"cold={cold}, is_parked={self.is_parked}, asking={self.asking!r}, spread={spread}, "
-            f"moved_era={self.moved_era}, subscribers={len(self.subscribers)}"
+            f"subscribers={len(self.subscribers)}"
         )
 
     @property

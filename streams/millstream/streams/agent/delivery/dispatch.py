@@ -5,7 +5,7 @@ with work), timers of back-off. Not: what to send and when to retry (`delivery`)
 events that are given up (`giving_up`).
 Invariants: one call at a time per subscription, also if it was ended and made again meanwhile;
 after each step a delivery that is ready is queued and one that is closed is dropped; nothing is
-sent while paused.
+sent while paused, and nothing before the former queue of its stream is done.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 from millstream.runtime.extending import Backoff, LineBudget, Runners, SiloServices, Tasks, shown
 from millstream.streams.agent.cache.cursor import Cursor
@@ -23,9 +24,10 @@ from millstream.streams.agent.cache.positions import LAST_INDEX, SubscriptionKey
 from millstream.streams.agent.losses import Loss
 from millstream.streams.agent.progress.wary import Wary
 from millstream.streams.consumer.batch import ByHand
-from millstream.streams.contracts.identity import QueueId
+from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
+from millstream.streams.ownership.layout import Layout
 
 from .consumer_calls import ConsumerCalls
 from .deaths import Deaths, Fate
@@ -61,6 +63,8 @@ class Dispatch:
     """Drives the deliveries of one agent.
 
     Args:
+        layout: tells which events wait for the former queue of their stream; None: the number of
+            queues cannot change.
         fate: what is known of a silo.
         failed: takes the events that were given up, and why, where the queue wants to know that.
         give_back: lets the queue give messages out again after a while; whether a handler had them.
@@ -80,6 +84,7 @@ class Dispatch:
         "_clock",
         "_consumers",
         "_deaths",
+        "_early",
         "_failed",
         "_fenced",
         "_fetch",
@@ -90,6 +95,7 @@ class Dispatch:
         "_is_paused",
         "_laggards",
         "_lagging",
+        "_layout",
         "_limit",
         "_look_again",
         "_out",
@@ -121,6 +127,7 @@ class Dispatch:
         wary: Wary,
         failed: dict[Token, str],
         *,
+        layout: Layout | None,
         has_positions: bool,
         calls_out_max: int,
         tasks: Tasks,
@@ -139,6 +146,7 @@ class Dispatch:
         self._laggards, self._cache = laggards, laggards.cache
         self._give_ups = give_ups
         self._failed = failed
+        self._layout = layout
         self._has_positions = has_positions
         self._consumers = ConsumerCalls(
             services, provider, queue, epoch, has_positions=has_positions
@@ -155,6 +163,7 @@ class Dispatch:
         self._ready: deque[Subscriber] = deque()
         self._out: dict[SubscriptionKey, Subscriber | None] = {}  # and who waits for its end
         self._lagging: dict[SubscriptionKey, Subscriber] = {}
+        self._early: dict[StreamId, list[Subscriber]] = {}  # whose former queue is not done
         self._timers: dict[asyncio.TimerHandle, None] = {}
         self._is_paused = False
         self._is_closed = False
@@ -358,6 +367,7 @@ class Dispatch:
             is_alone=self._limit < self._calls_out_max or is_feared,
             is_wary=self._wary.is_on,
             is_out=key in self._out,
+            is_early=subscriber in self._early.get(subscriber.stream, ()),
             is_lagging=self._lagging.get(key) is subscriber and self._laggards.get(key) is not None,
             reading=self._reading_anew(),
             silo=self._services.silo_of(subscriber.grain_type, subscriber.grain_key),
@@ -456,6 +466,11 @@ class Dispatch:
             items, may_repeat = self._repeated(delivery, items)
         if subscriber.gaps:
             items = subscriber.upto_gap(items)
+        layout = self._layout
+        if layout is not None and not layout.is_surely_open(items[-1].token.era):
+            items = self._open_part(subscriber, items, layout)
+            if not items:
+                return
         sent = subscriber.sent_upto
         if sent is not None and items[0].token <= sent:
             items, may_repeat = upto(items, sent), True
@@ -467,6 +482,24 @@ class Dispatch:
         self.calls_out += 1
         self._out[subscriber.key] = None
         self._runners.start(self._deliver(subscriber, delivery, items, action.attempt, sent))
+
+    def _open_part(
+        self, subscriber: Subscriber, items: Sequence[Item], layout: Layout
+    ) -> Sequence[Item]:
+        """The items that do not wait for the stream's former queue; none: the subscription does."""
+        stream, queue = subscriber.stream, self._queue
+        found = list(takewhile(lambda one: layout.is_open(stream, queue, one.token.era), items))
+        if not found:
+            subscriber.is_queued = True  # here, until it is queued again
+            if stream not in self._early:
+                self._tasks.start(self._await_former(stream, items[0].token.era, layout))
+            self._early.setdefault(stream, []).append(subscriber)
+        return found
+
+    async def _await_former(self, stream: StreamId, era: int, layout: Layout) -> None:
+        await layout.opened(stream, self._queue, era)
+        self._ready.extend(self._early.pop(stream))
+        self.pump()
 
     def _repeated(self, delivery: Delivery, items: Sequence[Item]) -> tuple[Sequence[Item], bool]:
         """The first of these items that are alike: a former owner may have delivered them, or not.

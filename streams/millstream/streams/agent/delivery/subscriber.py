@@ -180,8 +180,9 @@ class Seat(msgspec.Struct, frozen=True):
 
     `is_paused`: no call of the queue begins now. `is_alone`: an event runs alone in the queue.
     `is_wary`: an event is held back until the queue record names it. `is_out`: a call of this
-    subscription is out. `silo`: where its consumer is; empty: not known. `is_lagging`: it is among
-    those for whom events are read anew; `reading`: what that does now, empty: nothing.
+    subscription is out. `is_early`: its event waits for the former queue of its stream.
+    `is_lagging`: it is among those for whom events are read anew; `reading`: what that does now,
+    empty: nothing. `silo`: where its consumer is; empty: not known.
     """
 
     now_s: float
@@ -191,6 +192,7 @@ class Seat(msgspec.Struct, frozen=True):
     is_alone: bool = False
     is_wary: bool = False
     is_out: bool = False
+    is_early: bool = False
     is_lagging: bool = False
     reading: str = ""
     silo: str = ""
