@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import msgspec
+
 from millstream.runtime import EnqueueFailed, Grain
 from millstream.runtime.testing import (
     DeadLettered,
@@ -102,7 +104,8 @@ class Recording:
 
     def named(self, messages: Sequence[OutMessage]) -> list[OutMessage]:
         """The messages, each with a name."""
-        return [replace(one, headers={**one.headers, HEADER: self._name(one)}) for one in messages]
+        named = msgspec.structs.replace
+        return [named(one, headers={**one.headers, HEADER: self._name(one)}) for one in messages]
 
     def _name(self, message: OutMessage) -> str:
         if message.mark is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from msgspec.structs import replace
 from tests.contract.broken.fault import refused_by
 from tests.contract.reference import ReferenceReceiver, Stored
 

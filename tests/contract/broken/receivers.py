@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
+from msgspec.structs import replace
 from tests.contract.broken.fault import refused_by
 from tests.contract.reference import NOWHERE, ReferenceAdapter, ReferenceReceiver, Stored
 

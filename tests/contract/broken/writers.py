@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
+from msgspec.structs import replace
 from tests.contract.broken.fault import refused_by
 from tests.contract.reference import PromptAdapter, ReferenceAdapter, Shelf
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -311,15 +311,20 @@ class Scribe(SystemTarget):
     def __init__(self) -> None:
         self.written: list[tuple[int, bool]] = []  # and whether in a task
 
-    def write_at_once(self, number: int, may_wait: bool) -> object:
-        if may_wait:
-            return NotImplemented
+    def write_together(self, calls: Sequence[tuple[int, bool]]) -> list[object]:
+        """All up to what may wait."""
+        waits = [may_wait for _, may_wait in calls]
+        end = waits.index(True) if True in waits else len(calls)
+        results = [self._write(number) for number, _ in calls[:end]]
+        return [*results, *[NotImplemented] * (len(calls) - end)]
+
+    def _write(self, number: int) -> object:
         if number < 0:
-            raise ValueError(f"{number} is no number")
+            return ValueError(f"{number} is no number")
         self.written.append((number, asyncio.current_task() is not None))
         return number
 
-    at_once = MappingProxyType({"write": write_at_once})
+    together = MappingProxyType({"write": write_together})
 
     @open_to(Role.CLIENT)
     async def write(self, number: int, may_wait: bool) -> int:
@@ -328,7 +333,7 @@ class Scribe(SystemTarget):
 
 
 class JoiningScribe(Scribe):
-    """Writes what a frame has together, up to what may wait."""
+    """Notes what a frame has."""
 
     target_name = "$joining"
 
@@ -336,19 +341,11 @@ class JoiningScribe(Scribe):
         super().__init__()
         self.joined: list[list[int]] = []
 
-    def write_together(self, calls: list[tuple[int, bool]]) -> list[object]:
+    def write_together(self, calls: Sequence[tuple[int, bool]]) -> list[object]:
         self.joined.append([number for number, _ in calls])
         if self.joined[-1] == [13, 13]:
             raise ValueError("13 twice")
-        waits = [may_wait for _, may_wait in calls]
-        end = waits.index(True) if True in waits else len(calls)
-        results = [
-            ValueError(f"{number} is no number")
-            if number < 0
-            else self.write_at_once(number, False)
-            for number, _ in calls[:end]
-        ]
-        return [*results, *[NotImplemented] * (len(calls) - end)]
+        return super().write_together(calls)
 
     together = MappingProxyType({"write": write_together})
 
@@ -408,10 +405,10 @@ async def test_calls_of_one_frame_are_answered_together_and_each_has_its_own_ans
         return await asyncio.gather(*calls, return_exceptions=True)
 
     assert await write(0) == 0
-    assert scribe.joined == []  # it was alone in its frame
+    assert scribe.joined == [[0]]  # it was alone in its frame
     found = await many(write(1), write(-2), write(3))
     assert found[::2] == [1, 3] and str(found[1]) == "-2 is no number"
-    assert scribe.joined == [[1, -2, 3]]
+    assert scribe.joined == [[0], [1, -2, 3]]
     assert await many(write(4), read(), write(5)) == [4, [0, 1, 3, 4], 5]  # none is overtaken
     assert await many(write(6), write(7, True), write(8)) == [6, 7, 8]
     assert [number for number, _ in scribe.written] == [0, 1, 3, 4, 5, 6, 7, 8]

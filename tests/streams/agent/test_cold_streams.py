@@ -130,10 +130,8 @@ async def test_a_cold_stream_waits_for_its_subscriptions() -> None:
     assert await desk.answers(row("one"), row("two")) == ["one", "two"]
 
 
-class Watched(QueueMessage):
+class Watched(QueueMessage, frozen=True, weakref=True):
     """One of which can be seen that nobody has it any more."""
-
-    __slots__ = ("__weakref__",)
 
 
 async def test_an_idle_stream_does_not_keep_its_last_event() -> None:

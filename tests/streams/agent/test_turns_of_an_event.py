@@ -47,18 +47,18 @@ async def test_the_same_is_so_after_the_frame_of_a_client_was_read(
     """One turn behind the frame, whatever the client's own loop does."""
     SEEN.clear()
     turns: list[tuple[int, bool]] = []  # the event, and had the next turn handled it?
-    store = IngestTarget.publish_at_once
+    store = IngestTarget.publish_together
 
-    def stored(target: IngestTarget, namespace: str, producer: str, messages: list[Any]) -> object:
-        answer, handled = store(target, namespace, producer, messages), len(SEEN)
+    def stored(target: IngestTarget, calls: list[tuple[Any, ...]]) -> list[object]:
+        answers, handled = store(target, calls), len(SEEN)
 
         def note() -> None:
             turns.append((handled, len(SEEN) == handled + 1))
 
         asyncio.get_running_loop().call_soon(note)  # behind the reader that was woken
-        return answer
+        return answers
 
-    monkeypatch.setattr(IngestTarget, "at_once", {"publish": stored})
+    monkeypatch.setattr(IngestTarget, "together", {"publish": stored})
     streams = PersistentStreams(MemoryQueues(), balancer=DeploymentBalancer(rebalance_delay_s=0.01))
     async with (
         Silo(grains=[Plotter], streams={"default": streams}) as silo,

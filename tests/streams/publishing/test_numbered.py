@@ -60,9 +60,6 @@ class Log:
             outcomes.append(None)
         return outcomes
 
-    def store_at_once(self, messages: Sequence[OutMessage]) -> None:
-        return None
-
     def store_together(self, lists: Sequence[Sequence[OutMessage]]) -> list[bool | StreamError]:
         return [False] * len(lists)
 

@@ -83,7 +83,7 @@ class Desk:
         )
 
     def publish(self, stream: StreamId, text: str) -> asyncio.Task[Token | None]:
-        return asyncio.ensure_future(self.publisher.publish(stream, [[text.encode()]], None))
+        return asyncio.ensure_future(self.publisher.publish(stream, [text.encode()], None))
 
     def store(self, *texts: str) -> asyncio.Task[object]:
         """Texts begin with the key of their stream."""
@@ -196,7 +196,7 @@ async def test_of_a_list_with_a_stream_that_has_no_queue_nothing_is_stored(desk:
         "no queue for n/b"
     ]
     with pytest.raises(StreamError, match="no queue for n/b"):
-        await desk.publisher.publish(B, [[b"b1"]], None)
+        await desk.publisher.publish(B, [b"b1"], None)
     with pytest.raises(StreamError, match="no queue for n/b"):
         desk.publisher.admit(OutMessage(B, [b"b1"]))
     assert not desk.service.stored

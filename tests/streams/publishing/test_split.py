@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as with_fields
 
 from millstream.runtime import ConfigError
 from millstream.streams import MessageLimits, OutMessage, ProducerMark, StreamId
-from millstream.streams.contracts.message import VALUE_HEAD_BYTES, content_bytes, message_bytes
+from millstream.streams.contracts.message import (
+    HEAD_BYTES,
+    VALUE_HEAD_BYTES,
+    content_bytes,
+    message_bytes,
+)
 from millstream.streams.publishing.split import (
     PublishLimits,
     SendLimits,
     check_size,
+    messages_of,
     split_items,
 )
 
@@ -91,7 +99,7 @@ TEXTS = st.text(max_size=20)
     st.integers(1, 5_000),
     st.integers(1, 9),
 )
-def test_what_surely_fits_is_never_refused(
+def test_a_small_message_is_never_refused_or_cut(
     stream: StreamId,
     items: list[bytes],
     headers: dict[str, str],
@@ -100,31 +108,30 @@ def test_what_surely_fits_is_never_refused(
     items_max: int,
 ) -> None:
     limits = PublishLimits(queue=MessageLimits(bytes_max, items_max))
-    message = OutMessage(stream, items, headers, mark)
-    if limits.surely_fits(message, content_bytes(items, headers)):
+    producer = "" if mark is None else mark.producer
+    if (size := limits.small(stream, items, headers, producer)) >= 0:
+        message = OutMessage(stream, items, headers, mark)
         check_size(message, limits)
+        assert messages_of(stream, items, headers, limits) == [items]
+        assert size == content_bytes(items, headers)
 
 
-@pytest.mark.parametrize(
-    ("producer", "limit"),
-    [
-        (None, 64 + 16 * 6),
-        (ProducerMark("pqr", 1), 64 + 16 * 9),
-    ],
-)
-def test_a_message_surely_fits_up_to_a_sixteenth_of_its_limits(
-    producer: ProducerMark | None, limit: int
-) -> None:
-    message = OutMessage(A, [b"1", b"2"], {}, producer)  # six bytes with names and items
+@pytest.mark.parametrize(("headers", "producer"), [({}, ""), ({}, "pqr"), ({"a": "bc"}, "")])
+def test_a_message_is_small_up_to_its_limits(headers: dict[str, str], producer: str) -> None:
+    items = [b"1", b"2"]
+    names = len(A.namespace) + len(A.key) + len(producer)
+    content = content_bytes(items, headers)
+    limit = HEAD_BYTES + 4 * names + content + VALUE_HEAD_BYTES * (2 + 2 * len(headers))
 
-    def fits(limits: PublishLimits) -> bool:
-        return limits.surely_fits(message, 2)
+    def small(**of: Any) -> int:
+        return PublishLimits(**of).small(A, items, headers, producer)
 
-    assert fits(PublishLimits(queue=MessageLimits(limit, 2)))
-    assert fits(PublishLimits(message_bytes_max=limit))
-    assert not fits(PublishLimits(queue=MessageLimits(limit - 1, 2)))
-    assert not fits(PublishLimits(message_bytes_max=limit - 1))
-    assert not fits(PublishLimits(queue=MessageLimits(limit, 1)))
+    assert small(queue=MessageLimits(limit, 2)) == content
+    assert small(message_bytes_max=limit) == small(bytes_max=limit) == content
+    assert small(queue=MessageLimits(limit - 1, 2)) == -1
+    assert small(message_bytes_max=limit - 1) == small(bytes_max=limit - 1) == -1
+    assert small(queue=MessageLimits(limit, 1)) == small(items_max=1) == -1
+    assert PublishLimits().small(A, (), {}) == -1
 
 
 @pytest.mark.parametrize("head", [None, OutMessage(A, (), {"h": "xyz"})])
@@ -161,7 +168,7 @@ def test_each_part_of_a_list_is_accepted_unless_it_is_one_item_that_is_too_large
     parts = split_items(bodies, limits, head)
     assert [body for part in parts for body in part] == bodies
     for part in parts:
-        assert len(part) == 1 or not limits.queue.refusal(replace(head, items=part))
+        assert len(part) == 1 or not limits.queue.refusal(with_fields(head, items=part))
 
 
 def test_half_of_a_frame_is_for_what_is_sent() -> None:

@@ -154,8 +154,9 @@ class Arrivals:
         if target is None or spec is None:
             raise NotHosted(self._explain(call, target))
         assert spec.open_to is not None, "each method of a target says to whom it is open"
-        check_role(call.role, spec.open_to, f"{call.kind}.{call.method}")
-        if call.method in target.at_once and self._at_once.takes(peer, call, spec, target):
+        if call.role < spec.open_to:
+            check_role(call.role, spec.open_to, f"{call.kind}.{call.method}")
+        if call.method in target.together and self._at_once.takes(peer, call, spec, target):
             return
         if self._at_once.gathering:
             self._at_once.settle()  # they came before
@@ -202,10 +203,9 @@ class AtOnce:
         """
         if self._callee.is_busy or not call.id:
             return False
-        if peer.takes_several and call.method in target.together:
+        if peer.takes_several:
             return self._gathers(peer, call, spec, target)
-        quick = target.at_once.get(call.method)
-        return quick is not None and self._answers(peer, call, spec, target, quick)
+        return self._answers(peer, call, spec, target)
 
     def _gathers(self, peer: Peer, call: Call, spec: MethodSpec, target: SystemTarget) -> bool:
         if self.gathering != (target, call.method):
@@ -272,22 +272,18 @@ class AtOnce:
         inbound.target = target
         self._callee.push(inbound)
 
-    def _answers(
-        self,
-        peer: Peer,
-        call: Call,
-        spec: MethodSpec,
-        target: SystemTarget,
-        quick: Callable[..., object],
-    ) -> bool:
+    def _answers(self, peer: Peer, call: Call, spec: MethodSpec, target: SystemTarget) -> bool:
         peer.watch_served(call.id, None)
         try:
-            result = quick(target, *spec.arguments.decode(call.body, self._runtime))
-            if result is NotImplemented:
-                peer.forget_served(call.id)
-                return False
+            rows = (spec.arguments.decode(call.body, self._runtime),)
+            (result,) = target.together[call.method](target, rows)
         except Exception as error:
-            refuse(peer, call, error)
+            result = error
+        if result is NotImplemented:
+            peer.forget_served(call.id)
+            return False
+        if isinstance(result, Exception):
+            refuse(peer, call, result)
         else:
             answer(peer, call, spec, result)
         return True

@@ -47,16 +47,14 @@ class SystemTarget:
     """Base of system targets; names begin with `$`, and may end in `/` and an instance's name.
 
     Silos may call every method; clients and operators those that `@open_to` opens to them.
-    `at_once` has, for a method, the plain one that is tried before it while the frame of a call is
-    read, in no task: it answers as the method would, or with NotImplemented, and has done nothing
-    then. `together` has, for some of these methods, a plain one for all calls of a frame with
-    several messages: it gets a list of their arguments, and returns for each call its result, its
-    error, or NotImplemented. Calls with NotImplemented run behind the others.
+    `together` has, for a method, the plain one that is tried before it while a frame is read, in no
+    task: it gets the arguments of each call of the frame, and returns for each the result, the
+    error, or NotImplemented: it has done nothing then. Calls with NotImplemented run behind the
+    others.
     """
 
     target_name: ClassVar[str]
     target_specs: ClassVar[dict[str, MethodSpec]]
-    at_once: ClassVar[Mapping[str, Callable[..., Any]]] = MappingProxyType({})
     together: ClassVar[Mapping[str, Callable[..., list[object]]]] = MappingProxyType({})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -72,15 +70,13 @@ class Targets:
         self._peers = peers
         self._remote = remote
         self._here: dict[str, SystemTarget] = {}
+        self.find = self._here.get
+        """The target of this silo by its name, or None; no frame of its own, for each call."""
 
     def add(self, target: SystemTarget, instance: str = "") -> None:
         """Make a system target callable, as its name or as `name/instance`."""
         name = target.target_name
         self._here[f"{name}/{instance}" if instance else name] = target
-
-    def find(self, name: str) -> SystemTarget | None:
-        """The target of this silo by its name, or None."""
-        return self._here.get(name)
 
     def names(self) -> list[str]:
         """The names of this silo's targets, sorted."""

@@ -139,13 +139,20 @@ class Gateways:
     def lost(self, kind: GrainKind, key: str, /) -> None:
         """The gateway could not be reached; the next try goes over all of them."""
 
+    def _only(self) -> Peer | None:
+        """The connection to the only gateway; None: there are others, or it is not ready."""
+        if not self._list.only:
+            return None
+        try:
+            peer = self._peers.get(self._list.only)
+        except SiloUnavailable:
+            return None
+        return peer if peer.is_ready else None
+
     async def ready(self, *name: str) -> Peer:
         """A connected gateway; one that refuses is passed over. Raises SiloUnavailable."""
-        if self._list.only:  # then no name has another first one
-            with suppress(SiloUnavailable):
-                peer = self._peers.get(self._list.only)
-                if peer.is_ready:
-                    return peer
+        if (only := self._only()) is not None:  # then no name has another first one
+            return only
         refused: list[str] = []
         for gateway in self._list.order("/".join(name)):
             try:
@@ -302,27 +309,34 @@ class Gateways:
     ) -> Any:
         """Call a system target of the gateway that serves `name`, or of the next one that has it:
         each silo has what it was started with. While silos start, it is asked for again."""
-        limit_s = spec.timeout_s or self.options.call_timeout_s
-        deadline, pause_s = self._turns.loop.time() + limit_s, self.options.retry_first_s
+        begun_s, pause_s = self._turns.loop.time(), self.options.retry_first_s
         while True:
+            self._turns.check_running()
+            first = self._only() or await self.ready(name)
             try:
-                return await self._ask_each(name, target, instance, spec, args)
+                return await self.remote.call(first, target, instance, spec, args)
+            except (NotHosted, Rejected) as error:
+                missing = error
+            try:
+                return await self._ask_others(first, missing, name, target, instance, spec, args)
             except Rejected:
-                if self._turns.loop.time() + pause_s > deadline:
+                limit_s = spec.timeout_s or self.options.call_timeout_s
+                if self._turns.loop.time() + pause_s > begun_s + limit_s:
                     raise
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, ASK_AGAIN_S)
 
-    async def _ask_each(
-        self, name: str, target: str, instance: str, spec: Any, args: tuple[Any, ...]
+    async def _ask_others(
+        self,
+        first: Peer,
+        missing: CallError,
+        name: str,
+        target: str,
+        instance: str,
+        spec: Any,
+        args: tuple[Any, ...],
     ) -> Any:
-        self._turns.check_running()
-        first = await self.ready(name)
-        missing: CallError
-        try:
-            return await self.remote.call(first, target, instance, spec, args)
-        except (NotHosted, Rejected) as error:
-            missing = error
+        """Ask the other gateways; `missing`: what the first one has answered."""
         for gateway in self._list.order(name):
             try:
                 peer = self._peers.get(gateway)

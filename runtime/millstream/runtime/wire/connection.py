@@ -25,7 +25,7 @@ from millstream.runtime.role import Role
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.text import shown
 
-from .framing import FrameError, FrameReader, FrameRoom
+from .framing import HEADER_BYTES, FrameError, FrameReader, FrameRoom
 from .greeting import (
     GREETING_BYTES_MAX,
     REASON_CHARS_MAX,
@@ -357,7 +357,8 @@ class Peer(Serving):
             elif payloads:
                 self._frames.extend(payloads)
                 self._take_frames()
-            self._see_to_room(bool(payloads))
+            if self._frame_bytes or self._reader.need > FREE_BYTES:
+                self._see_to_room(bool(payloads))
         except GARBAGE as error:
             self._abort(str(error))
 
@@ -365,7 +366,7 @@ class Peer(Serving):
         """Ask for room when a client begins a large frame; give it back when that is whole."""
         if is_whole and self._frame_bytes:
             self._give_room()
-        size = self._reader.partial_bytes
+        size = self._reader.need - HEADER_BYTES
         is_asking = size > FREE_BYTES and not self._frame_bytes and not self.is_closed
         if is_asking and self._greeted and not (self.is_silo or self._is_opener):
             self._frame_bytes = size
@@ -474,7 +475,7 @@ class Peer(Serving):
 
     def _take_messages(self, messages: Sequence[Message | Unreadable]) -> bool:
         """Take what a frame had; True if calls were among it. What is answered at once leaves."""
-        self._refusals, was_marked = 0, self._is_marked
+        self._refusals, was_marked, self._is_marked = 0, self._is_marked, True
         self.takes_several, has_called = len(messages) > 1, False
         try:
             for at, message in enumerate(messages):
@@ -496,14 +497,25 @@ class Peer(Serving):
         finally:
             if has_called and self.takes_several:
                 self._inbox.taken()
-        if self._owes_sign:
-            self._owes_sign = False
-            self.send(Ping(False))
-        if has_called and self._is_marked and not was_marked:
-            self.flush()
+            if self._owes_sign:
+                self._owes_sign = False
+                self.send(Ping(False))
+            if not was_marked:
+                self._write_answers(at_once=has_called)
         if self.is_leaving and not self._messages:
             self._loop.call_soon(self._finish_leaving)
         return has_called
+
+    def _write_answers(self, *, at_once: bool) -> None:
+        """Write what was sent while messages were taken, now or with what follows."""
+        self._is_marked = False
+        if not (self._out or self._latest):
+            return
+        if at_once:
+            self.flush()
+        else:
+            self._is_marked = True
+            self._outbox.mark(self)
 
     def _finish_leaving(self) -> None:
         """The other side stops: close once it has answered everything."""

@@ -29,25 +29,22 @@ def frame(payload: bytes) -> bytes:
 class FrameReader:
     """Cuts a byte stream into frame payloads.
 
-    Attributes: `limit_bytes`, the largest payload that is taken; may be changed between feeds.
+    Attributes:
+        limit_bytes: the largest payload that is taken; may be changed between feeds.
+        need: bytes of the frame that is not whole, its length prefix included, once that is there.
     """
 
-    __slots__ = ("_need", "_partial", "limit_bytes")
+    __slots__ = ("_partial", "limit_bytes", "need")
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self._partial = bytearray()  # grows in place: parts of a byte each would cost 40 times that
-        self._need = HEADER_BYTES  # so much is there when the next frame can be cut
+        self.need = HEADER_BYTES
 
     @property
     def held_bytes(self) -> int:
         """What is buffered of the frame that is not whole."""
         return len(self._partial)
-
-    @property
-    def partial_bytes(self) -> int:
-        """The size that the frame which is not whole will have; 0: none has begun."""
-        return self._need - HEADER_BYTES
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take received bytes; return the payloads that are now whole.
@@ -57,7 +54,7 @@ class FrameReader:
         """
         if self._partial:
             self._partial += data
-            if len(self._partial) < self._need:
+            if len(self._partial) < self.need:
                 return []
             return self._cut(memoryview(self._partial))
         if (
@@ -85,7 +82,7 @@ class FrameReader:
                 break
             payloads.append(bytes(data[at + HEADER_BYTES : at + HEADER_BYTES + size]))
             at += HEADER_BYTES + size
-        self._need = need
+        self.need = need
         self._partial = bytearray(data[at:])
         return payloads
 

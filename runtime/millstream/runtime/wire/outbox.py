@@ -22,24 +22,17 @@ class Flushable(Protocol):
 class Outbox:
     """The connections of one process that have something to write."""
 
-    __slots__ = ("_is_scheduled", "_loop", "_marked")
+    __slots__ = ("_loop", "_marked")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._marked: list[Flushable] = []
-        self._is_scheduled = False
 
     def mark(self, peer: Flushable) -> None:
         """The connection has something to write; it marks itself once per flush."""
+        if not self._marked:
+            self._loop.call_soon(self.flush)
         self._marked.append(peer)
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._flush_soon)
-
-    def _flush_soon(self) -> None:
-        self._is_scheduled = False
-        if self._marked:
-            self.flush()
 
     def flush(self) -> None:
         """Let all that are marked write, in the order of marking."""

@@ -96,7 +96,9 @@ class TcpLink(asyncio.Protocol):
         "_receiver",
         "_transport",
         "peer",
+        "write",
     )
+    write: Callable[[bytes], None]  # the transport's own, once there is one
 
     def __init__(self, accept: Callable[[Link], None] | None = None) -> None:
         self._accept = accept
@@ -109,6 +111,7 @@ class TcpLink(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        self.write = self._transport.write
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -150,9 +153,6 @@ class TcpLink(asyncio.Protocol):
         self._lost = "closed by peer" if exc is None else f"{type(exc).__name__}: {exc}"
         if receiver is not None:
             receiver.closed(self._lost)
-
-    def write(self, data: bytes, /) -> None:
-        self._transport.write(data)
 
     @property
     def waiting_bytes(self) -> int:

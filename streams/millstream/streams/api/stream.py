@@ -54,16 +54,10 @@ BatchHandler = Callable[[list[Event[T]]], Coroutine[Any, Any, None]]
 class Publisher(Protocol):
     """What takes the events of a stream: a provider, or a client's gateway."""
 
-    def split(
-        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
-    ) -> list[Sequence[bytes]]: ...
     async def publish(
-        self,
-        stream: StreamId,
-        parts: Sequence[Sequence[bytes]],
-        headers: Mapping[str, str] | None,
+        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
     ) -> Token | None:
-        """Store messages in order: all of them, or a prefix."""
+        """Store events in order: all of them, or a prefix, in as many messages as they need."""
         ...
 
 
@@ -141,7 +135,7 @@ class Stream(Generic[T]):
         publisher = publisher_of(self._runtime, self._topic.provider)
         if headers is not None:
             check_headers(headers)
-        return await publisher.publish(self.id, [[self._encode(item)]], headers)
+        return await publisher.publish(self.id, [self._encode(item)], headers)
 
     def publish_with(
         self, state: State[Any], item: T, /, *, headers: Mapping[str, str] | None = None
@@ -180,9 +174,7 @@ class Stream(Generic[T]):
         publisher = publisher_of(self._runtime, self._topic.provider)
         if headers is not None:
             check_headers(headers)
-        bodies = self._encode_many(list(items))
-        parts = publisher.split(self.id, bodies, headers)
-        return await publisher.publish(self.id, parts, headers)
+        return await publisher.publish(self.id, self._encode_many(list(items)), headers)
 
     async def subscribe(
         self,
@@ -451,8 +443,8 @@ def publisher_of(runtime: Opener, provider: str) -> Publisher:
 
     Raises NotInCluster (it has ended: nothing is sent), ConfigError (no such provider).
     """
-    runtime.check_running()
     if runtime.gateway is None:
+        runtime.check_running()
         publisher: Publisher = runtime.part(provider)
         return publisher
     return GatewayPublisher(runtime.gateway, provider)

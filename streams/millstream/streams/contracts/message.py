@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from millstream.runtime.extending import text_bytes
 
@@ -41,18 +43,16 @@ class ProducerMark:
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class OutMessage:
+class OutMessage(msgspec.Struct, frozen=True):
     """Items of one stream on their way into a queue; `items` are encoded MessagePack values."""
 
     stream: StreamId
     items: Sequence[bytes]
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     mark: ProducerMark | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class QueueMessage:
+class QueueMessage(msgspec.Struct, frozen=True):
     """A stored message: `token` is that of its first item (index 0); item i has index i.
 
     `enqueued_s`: wall clock, for lag figures. `attempt`: how often it was given out, this time
@@ -64,7 +64,7 @@ class QueueMessage:
     stream: StreamId
     token: Token
     items: Sequence[bytes]
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     enqueued_s: float = 0.0
     attempt: int = 0
     lease_s: float = 0.0

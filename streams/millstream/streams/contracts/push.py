@@ -13,8 +13,9 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from millstream.runtime import ConfigError, QueueFull, QueueUnavailable, StreamError
 from millstream.runtime.extending import shown

@@ -38,6 +38,7 @@ class Layout:
         era: messages of later eras may have been mapped by a ring that is not known here yet.
         asked_era: the newest era of a message that waits for that.
         is_settled: there is no former ring that is not done.
+        open_era: events up to this era may be delivered, whichever stream they are of.
     """
 
     def __init__(self, mapper: QueueMapper) -> None:
@@ -48,7 +49,7 @@ class Layout:
         self._ring = self._newest = self._before = sound(mapper)
         self._changed = asyncio.Event()
         self.look_again: Callable[[], None] = lambda: None
-        self.asked_era = self.era = 0
+        self.asked_era = self.era = self.open_era = 0
         self.is_settled = True
         self._publish_by(self._newest)
 
@@ -119,6 +120,7 @@ class Layout:
             self._tell()
 
     def _tell(self) -> None:
+        self.open_era = self.era if self.is_settled else -1
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -137,10 +139,6 @@ class Layout:
         return True
 
     # -- what came with which ring
-
-    def is_surely_open(self, era: int) -> bool:
-        """May an event of that era be delivered, whichever stream it is of?"""
-        return self.is_settled and era <= self.era
 
     def is_open(self, stream: StreamId, queue: QueueId, era: int) -> bool:
         """May an event of a queue be delivered?

@@ -403,24 +403,15 @@ class PersistentStreams:
         assert self._publisher is not None, f"stream provider {self.name!r} is not open"
         return self._publisher
 
-    def split(
-        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
-    ) -> list[Sequence[bytes]]:
-        """Cut a list of items into messages."""
-        return self._publishing().split(stream, bodies, headers)
-
     def publish(
-        self,
-        stream: StreamId,
-        parts: Sequence[Sequence[bytes]],
-        headers: Mapping[str, str] | None,
+        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
     ) -> Coroutine[Any, Any, Token | None]:
-        """Store messages of one stream, in order: all of them, or a prefix.
+        """Store events of one stream, in order: all of them, or a prefix.
 
         Raises ValueError (too large), QueueFull or QueueUnavailable (after `enqueue_wait_s`),
         PublishUnknown.
         """
-        return self._publishing().publish(stream, parts, headers)
+        return self._publishing().publish(stream, bodies, headers)
 
     def admit(self, message: OutMessage, /) -> str:
         """Check a message for an outbox; returns a name that no other call returns.

@@ -46,7 +46,7 @@ class Redriving:
         """Returns when it is done. Raises what the handler raises, and what calls raise."""
         failure = letter.failure
         if failure.subscription == OUTBOX:
-            await self._publisher.publish(failure.stream, [[failure.body]], failure.headers)
+            await self._publisher.publish(failure.stream, [failure.body], failure.headers)
             return
         row = await self._row(failure)
         if row is None:

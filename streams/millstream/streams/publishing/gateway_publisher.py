@@ -15,11 +15,10 @@ import msgspec
 from millstream.runtime import NotHosted, StreamError
 from millstream.runtime.extending import Gateway
 from millstream.streams.contracts.identity import StreamId
-from millstream.streams.contracts.message import OutMessage
 from millstream.streams.contracts.token import Token
 
 from .ingest import IngestMessage, IngestTarget
-from .split import PublishLimits, check_size, split_items
+from .split import PublishLimits, messages_of
 
 __all__ = ["GatewayPublisher"]
 
@@ -39,44 +38,37 @@ class GatewayPublisher:
         self._limits = limits_of_clients(gateway.frame_bytes_max)
         self._target = f"{IngestTarget.target_name}/{provider}"
 
-    def split(
-        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
-    ) -> list[Sequence[bytes]]:
-        """Cut a list of items into messages; the gateway cuts them again as its queues need."""
-        return split_items(bodies, self._limits, OutMessage(stream, (), headers or {}))
-
     async def publish(
-        self,
-        stream: StreamId,
-        parts: Sequence[Sequence[bytes]],
-        headers: Mapping[str, str] | None,
+        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
     ) -> Token | None:
-        """Send messages in order. Raises ValueError (too large), NotHosted (no silo has the
-        provider)."""
-        sent_headers = dict(headers) if headers else None
-        for bodies in parts:
-            check_size(OutMessage(stream, bodies, sent_headers or {}), self._limits)
-        sent = 0
-        for bodies in parts:
+        """Send events in order, in as many messages as they need; the gateway cuts these again as
+        its queues need.
+
+        Raises ValueError (too large), NotHosted (no silo has the provider).
+        """
+        parts: Sequence[Sequence[bytes]] = (bodies,)
+        if self._limits.small(stream, bodies, headers) < 0:
+            parts = messages_of(stream, bodies, headers, self._limits)
+        given, sent = dict(headers) if headers else None, 0
+        for part in parts:
+            messages = [IngestMessage(stream.key, 0, [msgspec.Raw(body) for body in part], given)]
             try:
-                await self._send(stream, bodies, sent_headers)
+                await self._gateway.call(
+                    f"{stream.namespace}/{stream.key}",
+                    self._target,
+                    IngestTarget.publish,
+                    stream.namespace,
+                    "",
+                    messages,
+                )
             except StreamError as error:
                 error.accepted_events += sent
                 raise
-            sent += len(bodies)
+            except NotHosted as error:
+                raise NotHosted(
+                    f"stream {stream}: the cluster has no stream provider {self._provider!r}. Try "
+                    "again if its silos are being restarted; else mend "
+                    f"StreamNamespace(provider=...), or Silo(streams=...); {error}"
+                ) from None
+            sent += len(part)
         return None
-
-    async def _send(
-        self, stream: StreamId, bodies: Sequence[bytes], headers: dict[str, str] | None
-    ) -> None:
-        items = [msgspec.Raw(body) for body in bodies]
-        messages = [IngestMessage(stream.key, 0, items, headers)]
-        publish, namespace = IngestTarget.publish, stream.namespace
-        try:
-            await self._gateway.call(str(stream), self._target, publish, namespace, "", messages)
-        except NotHosted as error:
-            raise NotHosted(
-                f"stream {stream}: the cluster has no stream provider {self._provider!r}. Try "
-                "again if its silos are being restarted; else mend StreamNamespace(provider=...), "
-                f"or Silo(streams=...); {error}"
-            ) from None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
@@ -27,6 +27,7 @@ from millstream.streams.contracts.token import Token
 
 __all__ = ["IngestMessage", "IngestTarget"]
 
+new_stream: Callable[..., StreamId] = tuple.__new__  # `StreamId(...)`, at half of its cost
 SESSIONS_MAX = 10_000
 """Runs of producers that a gateway knows; who is forgotten begins another."""
 
@@ -47,18 +48,11 @@ class Store(Protocol):
         """The outcome of each message; per queue, a prefix of them is stored."""
         ...
 
-    def store_at_once(
-        self, messages: Sequence[OutMessage], /
-    ) -> Sequence[Token | StreamError | None] | None:
-        """`store` for messages of one stream, where that takes no waiting; else None, and nothing
-        is stored."""
-        ...
-
     def store_together(
         self, lists: Sequence[Sequence[OutMessage]], /
     ) -> Sequence[bool | StreamError]:
-        """`store_at_once` for lists of messages, each of one stream. Is each stored? An error:
-        that is unknown."""
+        """`store` for lists of messages, each of one stream, where that takes no waiting. Is each
+        stored? An error: that is unknown."""
         ...
 
 
@@ -81,28 +75,14 @@ class IngestTarget(SystemTarget):
         self._into = store
         self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()
 
-    def publish_at_once(
-        self, namespace: str, producer: str, messages: list[IngestMessage]
-    ) -> object:
-        """`publish` of a client's events in no task, where nothing waits before them."""
-        if producer or not are_of_one_stream(messages):
-            return NotImplemented
-        outcomes = self._into.store_at_once(out_messages(namespace, "", messages))
-        if outcomes is None:
-            return NotImplemented
-        for outcome in outcomes:
-            if isinstance(outcome, StreamError):
-                raise outcome
-        return len(messages)
-
     def publish_together(
         self, calls: Sequence[tuple[str, str, list[IngestMessage]]]
     ) -> list[object]:
-        """`publish_at_once` for calls of any streams that came together: each queue gets the
-        events of all its streams at once."""
+        """`publish` of clients' events in no task, where nothing waits before them: each queue
+        gets those of all its streams at once."""
         lists: list[list[OutMessage]] = []
         for namespace, producer, messages in calls:
-            if producer or not are_of_one_stream(messages):
+            if producer or not (len(messages) == 1 or are_of_one_stream(messages)):
                 break  # what comes behind it stays behind it
             lists.append(out_messages(namespace, "", messages))
         found: list[object] = [NotImplemented] * len(calls)
@@ -111,7 +91,6 @@ class IngestTarget(SystemTarget):
                 found[at] = len(calls[at][2]) if stored is True else stored
         return found
 
-    at_once = MappingProxyType({"publish": publish_at_once})
     together = MappingProxyType({"publish": publish_together})
 
     @open_to(Role.CLIENT)
@@ -178,8 +157,6 @@ class IngestTarget(SystemTarget):
 
 def are_of_one_stream(messages: Sequence[IngestMessage]) -> bool:
     """Are there messages, and all of one stream?"""
-    if len(messages) == 1:
-        return True
     return bool(messages) and all(one.key == messages[0].key for one in messages)
 
 
@@ -187,15 +164,12 @@ def out_messages(
     namespace: str, producer: str, messages: Sequence[IngestMessage]
 ) -> list[OutMessage]:
     """Messages as they are stored."""
-    return [
-        OutMessage(
-            StreamId(namespace, one.key),
-            [bytes(item) for item in one.items],
-            one.headers or {},
-            ProducerMark(producer, one.seq) if producer else None,
-        )
-        for one in messages
-    ]
+    found: list[OutMessage] = []
+    for one in messages:
+        stream, items = new_stream(StreamId, (namespace, one.key)), list(map(bytes, one.items))
+        mark = ProducerMark(producer, one.seq) if producer else None
+        found.append(OutMessage(stream, items, one.headers or {}, mark))
+    return found
 
 
 def producer_of(namespace: str, producer: str) -> str:

@@ -69,14 +69,13 @@ class Publish:
     """
 
     __slots__ = (
+        "_sizes_bytes",
         "deadline_s",
         "error",
         "home",
         "is_over",
         "messages",
         "parts",
-        "size_bytes",
-        "sizes_bytes",
         "tokens",
         "wait_s",
     )
@@ -90,12 +89,19 @@ class Publish:
         self.wait_s = wait_s
         self.deadline_s = now_s + wait_s
         self.is_over = not messages
-        if len(messages) == 1:
-            self.size_bytes = content_bytes(messages[0].items, messages[0].headers)
-            self.sizes_bytes = [self.size_bytes]
-        else:
-            self.sizes_bytes = [content_bytes(one.items, one.headers) for one in messages]
-            self.size_bytes = sum(self.sizes_bytes)
+        self._sizes_bytes: list[int] | None = None  # only of what waits, or is a list
+
+    @property
+    def sizes_bytes(self) -> list[int]:
+        """Of each message that it had when this was asked first."""
+        if self._sizes_bytes is None:
+            self._sizes_bytes = [content_bytes(one.items, one.headers) for one in self.messages]
+        return self._sizes_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all of them."""
+        return sum(self.sizes_bytes)
 
     def split(self, queue_of: Callable[[OutMessage], QueueId], now_s: float) -> dict[str, Publish]:
         """Publishes of what is not stored, by queue; they are its parts from now on."""

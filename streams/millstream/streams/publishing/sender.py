@@ -103,11 +103,6 @@ class QueueSender:
         self._failures = 0  # in a row
         self._leaving: asyncio.Future[None] | None = None  # resolved when all went back
 
-    @property
-    def can_store_at_once(self) -> bool:
-        """Does nothing wait, and can the adapter, where it has room?"""
-        return self._at_once is not None and self._waiting.is_idle
-
     async def publish(self, publish: Publish) -> None:
         """Return when it is over: see its tokens and error. Raises QueueFull: too much waits.
 
@@ -115,7 +110,7 @@ class QueueSender:
         """
         if publish.is_over:
             return  # it had nothing to send
-        if self.store_at_once(publish):
+        if self._store_at_once(publish):
             self._budget.left -= 1  # `spend`, without its frame
             if not self._budget.left:
                 await self._budget.pause()
@@ -164,7 +159,7 @@ class QueueSender:
         elif self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
-    def store_at_once(self, publish: Publish) -> bool:
+    def _store_at_once(self, publish: Publish) -> bool:
         """End it here and now; False: that cannot be, and nothing of it is stored."""
         if self._at_once is None or not self._waiting.takes_alone(publish):
             return False
@@ -190,7 +185,9 @@ class QueueSender:
             return ends
         begin = 0
         for end in self._waiting.cut(lists, sizes_bytes):
-            joined = [message for one in lists[begin:end] for message in one]
+            joined = lists[begin]
+            if end - begin > 1:
+                joined = [message for one in lists[begin:end] for message in one]
             found = self._store_now(self._at_once, joined)
             if found is None:  # perhaps there is room for some
                 return ends + self._store_some(self._at_once, lists[begin:end])

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
+
 from millstream.runtime import NotInCluster, QueueUnavailable, StreamError
 from millstream.runtime.extending import Budget, Clock, Tasks
 from millstream.streams.contracts.identity import QueueId, StreamId
@@ -21,7 +23,7 @@ from millstream.streams.contracts.token import Token
 
 from .send_queue import Publish, SendQueue
 from .sender import Awaited, QueueSender, forsake
-from .split import PublishLimits, SendLimits, check_size, split_items
+from .split import PublishLimits, SendLimits, check_size, messages_of, split_items
 
 __all__ = ["SiloPublisher"]
 
@@ -54,29 +56,21 @@ class SiloPublisher:
         self._closed = ""
         self._held: list[tuple[Publish, Awaited]] | None = None  # while streams move
 
-    def split(
-        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
-    ) -> list[Sequence[bytes]]:
-        """Cut a list of items into messages."""
-        return split_items(bodies, self._limits, OutMessage(stream, (), headers or {}))
-
     async def publish(
-        self,
-        stream: StreamId,
-        parts: Sequence[Sequence[bytes]],
-        headers: Mapping[str, str] | None,
+        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
     ) -> Token | None:
-        """Store a list of messages of one stream, in order; the token of the last, if known.
+        """Store events of one stream, in order; the token of the last message, if known.
 
         Raises ValueError (too large), and what a queue's refusal is: `accepted_events` of it tells
         how many were stored.
         """
         shared = {} if headers is None else dict(headers)
-        if len(parts) == 1:
-            messages = [OutMessage(stream, parts[0], shared)]
+        if self._limits.small(stream, bodies, shared) >= 0:
+            messages = [OutMessage(stream, bodies, shared)]
         else:
-            messages = [OutMessage(stream, bodies, shared) for bodies in parts]
-        publish = self._publish_of(messages)
+            parts = messages_of(stream, bodies, shared, self._limits)
+            messages = [OutMessage(stream, part, shared) for part in parts]
+        publish = Publish(messages, self._clock.now(), self._enqueue_wait_s)
         if self._held is None:
             await self._sender(self._mapper.queue_for(stream)).publish(publish)
         else:
@@ -146,8 +140,9 @@ class SiloPublisher:
         if self._limits.items_max > 1 and (message.mark is not None or self._fits(message)):
             return [message]
         limits = replace(self._limits, bytes_max=self._limits.message_bytes_max)
-        parts = split_items(message.items, limits, replace(message, items=()))
-        return [replace(message, items=part) for part in parts]
+        with_items = msgspec.structs.replace
+        parts = split_items(message.items, limits, with_items(message, items=()))
+        return [with_items(message, items=part) for part in parts]
 
     def _fits(self, message: OutMessage) -> bool:
         size = content_bytes(message.items, message.headers)
@@ -159,26 +154,11 @@ class SiloPublisher:
         outcomes = iter(await self.store([part for parts in cut for part in parts]))
         return [last_of([next(outcomes) for _ in parts]) for parts in cut]
 
-    def store_at_once(
-        self, messages: Sequence[OutMessage]
-    ) -> list[Token | StreamError | None] | None:
-        """`store` for messages of one stream, where that takes no waiting; else None.
-
-        Nothing is stored then.
-        """
-        if self._held is not None or self._are_too_long(messages):
-            return None
-        sender = self._sender(self._mapper.queue_for(messages[0].stream))
-        publish = self._publish_of(messages) if sender.can_store_at_once else None
-        if publish is None or not sender.store_at_once(publish):
-            return None
-        return publish.outcomes()
-
     def store_together(self, lists: Sequence[Sequence[OutMessage]]) -> list[bool | StreamError]:
-        """`store_at_once` for lists of messages, each of one stream; a queue gets those of all its
-        streams together.
+        """`store` for lists of messages, each of one stream, where that takes no waiting; a queue
+        gets those of all its streams together.
 
-        Is each stored? An error: that is unknown.
+        Is each stored? An error: that is unknown. Nothing of the others is.
         """
         found: list[bool | StreamError] = [False] * len(lists)
         if self._held is not None:
@@ -190,28 +170,29 @@ class SiloPublisher:
         except StreamError:
             return found  # `store` says it again
         for queue, places in by_queue.items():
-            sizes = self._sizes_of([lists[at] for at in places])
-            ready = [lists[at] for at in places[: len(sizes)]]
+            ready, sizes = [], list[int]()
+            for at in places:
+                size = self._size_of(lists[at])
+                if size < 0:
+                    break
+                ready.append(lists[at])
+                sizes.append(size)
             ends = self._sender(queue).store_together(ready, sizes)
             for at, error in zip(places, ends, strict=False):
                 found[at] = True if error is None else error
         return found
 
-    def _sizes_of(self, lists: Sequence[Sequence[OutMessage]]) -> list[int]:
-        """Bytes of the first lists that queues accept as they are."""
-        sizes: list[int] = []
-        limits = self._limits
-        for messages in lists:
-            size = 0
-            for message in messages:
-                content = content_bytes(message.items, message.headers)
-                if not limits.surely_fits(message, content) and not self._fits(message):
-                    return sizes
-                size += content
-            if self._are_too_long(messages):
-                return sizes
-            sizes.append(size)
-        return sizes
+    def _size_of(self, messages: Sequence[OutMessage]) -> int:
+        """Bytes of messages that queues accept as they are; -1: `store` has to look at them."""
+        total, limits = 0, self._limits
+        for one in messages:
+            size = limits.small(one.stream, one.items, one.headers)
+            if size < 0:
+                if not self._fits(one) or self._are_too_long((one,)):
+                    return -1
+                size = content_bytes(one.items, one.headers)
+            total += size
+        return total
 
     async def remap(self, adopt: Callable[[], object]) -> None:
         """Let streams move to other queues: `adopt` changes the mapper while nothing is sent.
@@ -287,11 +268,11 @@ class SiloPublisher:
             publish.end(error)
 
     def _publish_of(self, messages: Sequence[OutMessage]) -> Publish:
-        publish = Publish(messages, self._clock.now(), self._enqueue_wait_s)
-        for message, content in zip(messages, publish.sizes_bytes, strict=True):
-            if not self._limits.surely_fits(message, content):
-                check_size(message, self._limits)
-        return publish
+        for one in messages:
+            producer = "" if one.mark is None else one.mark.producer
+            if self._limits.small(one.stream, one.items, one.headers, producer) < 0:
+                check_size(one, self._limits)
+        return Publish(messages, self._clock.now(), self._enqueue_wait_s)
 
     def _sender(self, queue: QueueId) -> QueueSender:
         if self._closed:

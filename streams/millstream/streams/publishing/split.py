@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from millstream.runtime.extending import check_fields
+from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import (
+    HEAD_BYTES,
     VALUE_HEAD_BYTES,
     MessageLimits,
     OutMessage,
@@ -15,7 +19,7 @@ from millstream.streams.contracts.message import (
     message_bytes,
 )
 
-__all__ = ["PublishLimits", "SendLimits", "check_size", "split_items"]
+__all__ = ["PublishLimits", "SendLimits", "check_size", "messages_of", "split_items"]
 
 UNBOUNDED = MessageLimits()
 QUEUE_SHARE = 0.75
@@ -27,13 +31,21 @@ bytes in a frame than its items have."""
 class PublishLimits:
     """What one message may have: items and bytes where a list is cut, bytes where one is given.
 
-    `queue`: what the queues of the provider accept.
+    `queue`: what the queues of the provider accept. `small_bytes`, `small_items`: a message with
+    no more, counted with a margin, is within all limits.
     """
 
     items_max: int = 1000
     bytes_max: int = 1 << 20
     message_bytes_max: int = 32 << 20
     queue: MessageLimits = UNBOUNDED
+    small_bytes: int = field(init=False)
+    small_items: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        most = min(self.bytes_max, self.message_bytes_max, self.queue.bytes_max)
+        object.__setattr__(self, "small_bytes", most)
+        object.__setattr__(self, "small_items", min(self.items_max, self.queue.items_max))
 
     def within(self, frame_bytes_max: int) -> PublishLimits:
         """The same where frames are smaller: half of one for what is sent, half for what goes
@@ -46,17 +58,26 @@ class PublishLimits:
             queue=replace(self.queue, bytes_max=min(self.queue.bytes_max, max(1, most))),
         )
 
-    def surely_fits(self, message: OutMessage, content: int) -> bool:
-        """Is a message with so many bytes of content far below the limits? Costs little.
+    def small(
+        self,
+        stream: StreamId,
+        items: Sequence[bytes],
+        headers: Mapping[str, str] | None,
+        producer: str = "",
+    ) -> int:
+        """Bytes of a message that is below all limits; -1: it is empty, or perhaps larger.
 
-        A factor of 16 covers the lengths before items and headers, and characters of four bytes.
+        Counts four bytes for each character of the names, which are not encoded here.
         """
-        (namespace, key), mark, items = message.stream, message.mark, len(message.items)
-        parts = content + items + len(namespace) + len(key)
-        if mark is not None:
-            parts += len(mark.producer)
-        limit = min(self.message_bytes_max, self.queue.bytes_max)
-        return 16 * parts + 64 <= limit and items <= self.queue.items_max
+        count = len(items)
+        size = len(items[0]) if count == 1 else sum(map(len, items))
+        values = count
+        if headers:
+            size += headers_bytes(headers)
+            values += 2 * len(headers)
+        names = 4 * (len(stream[0]) + len(stream[1]) + len(producer))
+        most = HEAD_BYTES + names + size + VALUE_HEAD_BYTES * values
+        return size if most <= self.small_bytes and 0 < count <= self.small_items else -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +128,25 @@ def split_items(
     return parts
 
 
+def messages_of(
+    stream: StreamId,
+    bodies: Sequence[bytes],
+    headers: Mapping[str, str] | None,
+    limits: PublishLimits,
+) -> list[Sequence[bytes]]:
+    """The items of each message in which a list is published. Raises ValueError: one of them would
+    be too large."""
+    head = OutMessage(stream, (), headers or {})
+    parts = split_items(bodies, limits, head)
+    for items in parts:
+        check_size(msgspec.structs.replace(head, items=items), limits)
+    return parts
+
+
 def check_size(message: OutMessage, limits: PublishLimits) -> None:
     """Raise ValueError for a message that is larger than `message_bytes_max`, or than its queue
     accepts."""
     size = content_bytes(message.items, message.headers)
-    if limits.surely_fits(message, size):
-        return
     if size > limits.message_bytes_max:
         raise ValueError(
             f"{message.stream}: a message of {size} bytes (items and headers); message_bytes_max "

@@ -467,7 +467,7 @@ class Dispatch:
         if subscriber.gaps:
             items = subscriber.upto_gap(items)
         layout = self._layout
-        if layout is not None and not layout.is_surely_open(items[-1].token.era):
+        if layout is not None and items[-1].token.era > layout.open_era:
             items = self._open_part(subscriber, items, layout)
             if not items:
                 return

@@ -185,7 +185,9 @@ class ReaderCore:
             return ReaderState.PAUSED
         if self._stage is not Stage.OPEN:
             return ReaderState.STARTING
-        return ReaderState.FULL if self._waiting or not self._grant() else ReaderState.READING
+        return (
+            ReaderState.FULL if self._waiting or not self._cache.room()[0] else ReaderState.READING
+        )
 
     @property
     def is_failing(self) -> bool:
@@ -450,21 +452,15 @@ class ReaderCore:
         self._waiting.clear()
         self._repeats_waiting = 0
 
-    def _grant(self) -> tuple[int, int] | None:
-        """Events and bytes that a read may bring now; None: nothing."""
-        events, size_bytes = self._cache.room()
-        if not events:
-            return None
-        flow = self._options.flow
-        return min(events, flow.read_events_max), min(size_bytes, flow.read_bytes_max)
-
     def _ask_read(self, now_s: float) -> None:
         """Read, or note that a full cache stops reading."""
-        grant = None if self._waiting else self._grant()
-        if grant is not None:
+        events, size_bytes = (0, 0) if self._waiting else self._cache.room()
+        if events:
+            flow, wait_s = self._options.flow, self._read_wait_s
             self._read_begun_s = now_s
-            self._until_s = now_s + self._read_wait_s + self._options.read_limit_s
-            self._out.append(Read(*grant, self._read_wait_s))
+            self._until_s = now_s + wait_s + self._options.read_limit_s
+            most = min(events, flow.read_events_max), min(size_bytes, flow.read_bytes_max)
+            self._out.append(Read(*most, wait_s))
             if self._full_since_s < math.inf:
                 self._end_stop(now_s)
         elif self._full_since_s == math.inf:
@@ -488,7 +484,7 @@ class ReaderCore:
             return f"the receiver is {self._stage.value}"
         if self._until_s < math.inf:
             return f"a read is out since {now_s - self._read_begun_s:.1f} s"
-        if self._waiting or not self._grant():
+        if self._waiting or not self._cache.room()[0]:
             return "there is no room in the cache"
         if now_s < self._read_at_s < math.inf:
             return f"the next read is due in {self._read_at_s - now_s:.1f} s"
@@ -503,7 +499,7 @@ class ReaderCore:
         relieve_s = math.inf if self._relief is None else self._relief.at_s
         wake_s = min(self._until_s, self.settling.wake_s(self._now_s), relieve_s)
         is_idle = self._until_s == math.inf and not self._is_paused and not self._waiting
-        if is_idle and self._grant():
+        if is_idle and self._cache.room()[0]:
             return min(wake_s, self._read_at_s)
         return wake_s
 

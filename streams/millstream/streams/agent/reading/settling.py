@@ -213,21 +213,17 @@ class Settling:
         """When `ask` is to be called again; infinite: not before something happens."""
         if self._out is not None:
             return self.until_s
-        wake_s = self._wake_for_ack_s(now_s)
+        wake_s, ack_at_s = math.inf, max(self.next_ack_s, self._ack_at_s)
+        # by then a message that is held may be done: a reader that rests is not told when one is
+        if now_s < ack_at_s:
+            may_move = self._cache.next_index + self._cache.moved > self.acked_count
+            if may_move or self._behind.matters:
+                wake_s = ack_at_s
+        elif self.has_unacked:
+            wake_s = now_s + self._retry_s if self.waits else ack_at_s
         if self.leases is not None:
             wake_s = min(wake_s, self.leases.next_s)
         return min(wake_s, self._release_at_s) if self._back else wake_s
-
-    def _wake_for_ack_s(self, now_s: float) -> float:
-        """When an acknowledgement can be due, if a message that is held may be done by then: a
-        reader that rests is not told when one is."""
-        at_s = max(self.next_ack_s, self._ack_at_s)
-        if now_s < at_s:
-            may_move = self._cache.next_index + self._cache.moved > self.acked_count
-            return at_s if may_move or self._behind.matters else math.inf
-        if not self.has_unacked:
-            return math.inf
-        return now_s + self._retry_s if self.waits else at_s
 
     def check(self) -> None:
         """Assert the invariants."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from millstream.runtime import EnqueueFailed, StreamError
 from millstream.streams.contracts.capability import Capability
