@@ -367,12 +367,12 @@ class Subscribers:
 
     def _restore(self, stream: StreamId, entry: StreamEntry) -> None:
         """All are known: those that are behind go on there."""
+        entry.detached.clear()
+        entry.is_parked = False
         if self._laggards.of(stream):
             for subscriber in entry.subscribers.values():
                 self._deliveries.restore(subscriber)
-        entry.detached.clear()
-        entry.is_parked = False
-        self._laggards.keep_only(stream, entry.subscribers)
+            self._laggards.keep_only(stream, entry.subscribers)
 
     def _obtain(
         self, stream: StreamId, entry: StreamEntry, row: SubscriptionRow

@@ -72,9 +72,10 @@ class ImplicitSet(msgspec.Struct, frozen=True):
     def of(self, stream: StreamId) -> dict[str, ImplicitSubscription]:
         """Those of a stream, by subscription id."""
         found = self.of_namespace.get(stream.namespace, {})
-        if not any(one.key for one in found.values()):
-            return found
-        return {name: one for name, one in found.items() if matches(one.key, stream.key)}
+        for one in found.values():
+            if one.key:
+                return {name: one for name, one in found.items() if matches(one.key, stream.key)}
+        return found
 
     def kinds(self, namespace: str) -> SubscriptionKinds:
         """Which kinds of subscription the namespace has; "both" where nobody says."""

@@ -12,6 +12,9 @@ SEPARATOR, ESCAPE = "\x1f", "\x1b"
 
 def join_key(*parts: str) -> str:
     """One key of several texts."""
+    key = SEPARATOR.join(parts)
+    if ESCAPE not in key and key.count(SEPARATOR) == len(parts) - 1:
+        return key  # as a rule
     return SEPARATOR.join(map(_escape, parts))
 
 
@@ -21,7 +24,7 @@ def split_key(key: str) -> list[str]:
 
 
 def _escape(text: str) -> str:
-    """A text without separators; most are left as they are."""
+    """A text without separators."""
     return text.replace(ESCAPE, f"{ESCAPE}0").replace(SEPARATOR, f"{ESCAPE}1")
 
 
