@@ -84,6 +84,7 @@ class MemoryAdapter:
 
     def __init__(self, host: AdapterHost, options: MemoryOptions) -> None:
         self.host = host
+        self._clock = host.clock
         self.options = options
         self.message_limits = MessageLimits(options.capacity_bytes, options.capacity_events)
         self._queues: dict[QueueId, MemoryQueue] = {}
@@ -103,13 +104,13 @@ class MemoryAdapter:
         log = self.logs.find(queue)
         if log is None or mapper_epoch < log.eras.mapper_epoch:
             return None
-        return log.append_now(messages, self.host.clock.wall_s())
+        return log.append_now(messages, self._clock.wall_s())
 
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
     ) -> Sequence[Token | None]:
         """Store messages; waits for room up to `enqueue_wait_s`."""
-        enqueued_s = self.host.clock.wall_s()
+        enqueued_s = self._clock.wall_s()
         tokens: list[Token | None] = []
         for part in parts_within(messages, self.message_limits):
             try:

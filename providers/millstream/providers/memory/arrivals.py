@@ -12,10 +12,10 @@ __all__ = ["Arrivals"]
 
 
 class Arrivals:
-    """Waits of the tasks of one event loop."""
+    """Waits of the tasks of one event loop: `waits`, and until when; nobody else changes them."""
 
     def __init__(self) -> None:
-        self._waits: dict[asyncio.Future[None], float] = {}
+        self.waits: dict[asyncio.Future[None], float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         self._is_closed = False
@@ -26,20 +26,20 @@ class Arrivals:
             return
         loop = asyncio.get_running_loop()
         wait: asyncio.Future[None] = loop.create_future()
-        due_s = self._waits[wait] = loop.time() + seconds
+        due_s = self.waits[wait] = loop.time() + seconds
         if self._timer is None or self._timer_s > due_s:
             self._arm(loop, due_s)
         try:
             await wait
         finally:
-            self._waits.pop(wait, None)
+            self.waits.pop(wait, None)
 
     def wake(self) -> None:
         """End every wait."""
-        for wait in self._waits:
+        for wait in self.waits:
             if not wait.done():
                 wait.set_result(None)
-        self._waits.clear()
+        self.waits.clear()
 
     def close(self) -> None:
         """End every wait, those to come, and the timer."""
@@ -56,9 +56,9 @@ class Arrivals:
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer, now_s = None, loop.time()
-        for wait, due_s in list(self._waits.items()):
+        for wait, due_s in list(self.waits.items()):
             if due_s <= now_s and not wait.done():
                 wait.set_result(None)
-                del self._waits[wait]
-        if self._waits:
-            self._arm(loop, min(self._waits.values()))
+                del self.waits[wait]
+        if self.waits:
+            self._arm(loop, min(self.waits.values()))

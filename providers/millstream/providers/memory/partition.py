@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar
 
 from millstream.runtime import ConfigError, CursorTooOld, StreamError
 
@@ -183,7 +183,8 @@ class Partition(Generic[T]):
     def _copy(self, reader: Reader[T], low: int, high: int) -> list[T]:
         segment = reader.segment
         if high <= segment.start + segment.count:  # all in one array: no step but the copy
-            return cast("list[T]", segment.slots[low - segment.start : high - segment.start])
+            items: list[Any] = segment.slots[low - segment.start : high - segment.start]
+            return items
         return self._chain.copy(segment, low, high)
 
     def take(self, group: str, count: int) -> list[T]:
@@ -238,7 +239,8 @@ class Partition(Generic[T]):
         tail = self._chain.tail
         low = offset - tail.start
         if count >= 0 and 0 <= low <= tail.count and offset >= self._cleared:  # as a rule
-            return cast("list[T]", tail.slots[low : min(low + count, tail.count)])
+            items: list[Any] = tail.slots[low : min(low + count, tail.count)]
+            return items
         self._refuse_outside(offset)
         if count < 0:
             raise ValueError(f"count is {count}, it must be at least 0")

@@ -15,6 +15,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NoReturn
+
+import msgspec
 
 from millstream.runtime import QueueFenced, QueueFull, StaleMapper, StreamError
 from millstream.runtime.extending import check_fields, text_bytes
@@ -57,15 +60,12 @@ class MemoryOptions:
         check_fields(self)
 
 
-class Held:
+class Held(msgspec.Struct, frozen=True):
     """A message and what it takes of the room."""
 
-    __slots__ = ("events", "message", "size_bytes")
-
-    def __init__(self, message: QueueMessage, size_bytes: int) -> None:
-        self.message = message
-        self.events = len(message.items)
-        self.size_bytes = size_bytes
+    message: QueueMessage
+    events: int
+    size_bytes: int
 
 
 def size_of(message: QueueMessage | OutMessage) -> int:
@@ -119,8 +119,9 @@ class QueueLog:
         """Take content of a former activation, in order; None: one that is done."""
         events = size_bytes = 0
         for message in messages:
-            held = None if message is None else Held(message, size_of(message))
-            if held is not None:
+            held = None
+            if message is not None:
+                held = Held(message, len(message.items), size_of(message))
                 events += held.events
                 size_bytes += held.size_bytes
             self.end = self._partition.append(held) + 1
@@ -186,7 +187,13 @@ class QueueLog:
         else:
             sizes = [size_of(message) for message in messages]
             events, size_bytes = self._needed(messages, sizes)
-        self._refuse_too_large(events, size_bytes)
+        options = self._options
+        if (
+            events > options.capacity_events
+            or size_bytes > options.capacity_bytes
+            or self.end - self.done >= SPAN_MAX
+        ):
+            self._refuse(events, size_bytes)
         if not self._room.try_acquire(events, size_bytes):
             return None
         return self._accept_all(messages, sizes, events, size_bytes, enqueued_s)
@@ -229,17 +236,27 @@ class QueueLog:
         """Store messages for which there is room, and give back what repeated ones do not need."""
         tokens: list[Token | None] = []
         for message, size in zip(messages, sizes, strict=True):
-            token = self._accept(message, enqueued_s, size)
+            mark = message.mark
+            if mark is not None:
+                if self._is_known(message):
+                    tokens.append(None)
+                    continue
+                self._note(mark.producer, mark.seq)
+            items = list(message.items)
+            headers = dict(message.headers) if message.headers else NO_HEADERS
+            token = Token(self.eras.newest, self.end + 1)
+            kept = QueueMessage(message.stream, token, items, headers, enqueued_s)
+            self.end = self._partition.append(Held(kept, len(items), size)) + 1
             tokens.append(token)
-            if token is not None:
-                events -= len(message.items)
-                size_bytes -= size
+            events -= len(items)
+            size_bytes -= size
         if events or size_bytes:  # repeated before, while it waited, or in this very list
             self._room.release(events, size_bytes)
-        self._arrivals.wake()
+        if self._arrivals.waits:
+            self._arrivals.wake()
         return tokens
 
-    def _refuse_too_large(self, events: int, size_bytes: int) -> None:
+    def _refuse(self, events: int, size_bytes: int) -> NoReturn:
         """Raise StreamError for messages that would never have room, and QueueFull for those that
         would stand too far behind the oldest event."""
         options = self._options
@@ -248,25 +265,11 @@ class QueueLog:
                 f"{self.key}: its oldest event is not done, and {SPAN_MAX:,} messages came since "
                 "(SPAN_MAX): see which subscription is paused or does not get on"
             )
-        if events > options.capacity_events or size_bytes > options.capacity_bytes:
-            raise StreamError(
-                f"{self.key}: one batch has {events} events of {size_bytes} bytes; "
-                f"capacity_events is {options.capacity_events}, capacity_bytes is "
-                f"{options.capacity_bytes}"
-            )
-
-    def _accept(self, message: OutMessage, enqueued_s: float, size_bytes: int) -> Token | None:
-        """Store a message and note its sequence, in one step; None for a repeated one."""
-        mark = message.mark
-        if mark is not None:
-            if self._is_known(message):
-                return None
-            self._note(mark.producer, mark.seq)
-        headers = dict(message.headers) if message.headers else NO_HEADERS
-        token = Token(self.eras.newest, self.end + 1)
-        kept = QueueMessage(message.stream, token, list(message.items), headers, enqueued_s)
-        self.end = self._partition.append(Held(kept, size_bytes)) + 1
-        return token
+        raise StreamError(
+            f"{self.key}: one batch has {events} events of {size_bytes} bytes; "
+            f"capacity_events is {options.capacity_events}, capacity_bytes is "
+            f"{options.capacity_bytes}"
+        )
 
     def append_stale(self, messages: Sequence[OutMessage]) -> list[Token | None]:
         """Messages that were mapped before the seal: those of known sequences are accepted.
@@ -333,22 +336,26 @@ class QueueLog:
         if epoch != self._epoch:
             self.check_epoch(epoch)
         start = max(after, self.done) if era == self.era else self.done
-        if start < self.end:
+        found, events = self._messages_at(start, max_events, max_bytes)
+        if found and found[0] is None:
             start = self._first_held(start)
-        if start >= self.end and wait_s > 0:
+            found, events = self._messages_at(start, max_events, max_bytes)
+        if not found and wait_s > 0:
             await self._arrivals.wait(wait_s)
             if epoch != self._epoch:
                 self.check_epoch(epoch)
-        found, events = self._messages_at(start, max_events, max_bytes)
-        self._count_read(start, found, events)
+            found, events = self._messages_at(start, max_events, max_bytes)
+        if start != self._read_end:
+            events = self._not_counted(start, found, events)
+        self._read_events += events
+        self._read_end = max(self._read_end, start + len(found))
         return start, found
 
     def _first_held(self, start: int) -> int:
         """Behind the messages at `start` that are done, as far as one look goes."""
-        for count in (1, LOOKED_AT_MAX):  # nearly always the first one is held
-            for at, held in enumerate(self._partition.read_at(start, count), start):
-                if held is not None:
-                    return at
+        for at, held in enumerate(self._partition.read_at(start, LOOKED_AT_MAX), start):
+            if held is not None:
+                return at
         return min(start + LOOKED_AT_MAX, self.end)
 
     def _messages_at(
@@ -368,19 +375,15 @@ class QueueLog:
             found.append(held.message)
         return found, events
 
-    def _count_read(self, start: int, messages: Sequence[QueueMessage | None], events: int) -> None:
-        """What the reader gets for the first time counts as read, and so does what it skips.
+    def _not_counted(self, start: int, messages: Sequence[QueueMessage | None], events: int) -> int:
+        """Events that the reader gets for the first time, and of what it skips.
 
         A reader that goes on behind its record's position skips what an earlier reader has had.
         """
         known = self._read_end - start
-        if known > 0:
-            fresh = messages[known:]
-            events = sum(len(message.items) for message in fresh if message is not None)
-        elif known < 0:
-            events += self._events_between(self._read_end, start)
-        self._read_events += events
-        self._read_end = max(self._read_end, start + len(messages))
+        if known < 0:
+            return events + self._events_between(self._read_end, start)
+        return sum(len(message.items) for message in messages[known:] if message is not None)
 
     def _events_between(self, start: int, end: int) -> int:
         """Events of the messages from one offset to another that are not acknowledged."""
@@ -419,13 +422,15 @@ class QueueLog:
 
     def _free(self, messages: Sequence[Held | None], start: int) -> None:
         """Give back the room of messages that stood at offset `start` and behind it."""
-        held = [one for one in messages if one is not None]
-        events = sum(one.events for one in held)
-        self._room.release(events, sum(one.size_bytes for one in held))
-        if start + len(messages) > self._read_end:  # of these, the reader had not come to all
-            had = messages[: max(0, self._read_end - start)]
-            events = sum(one.events for one in had if one is not None)
-        self._read_events -= events
+        events = size_bytes = read_events = 0
+        for at, held in enumerate(messages, start):
+            if held is not None:
+                events += held.events
+                size_bytes += held.size_bytes
+                if at < self._read_end:
+                    read_events += held.events
+        self._room.release(events, size_bytes)
+        self._read_events -= read_events
 
     def wake(self, epoch: int) -> None:
         """The reader of an epoch ends: if it waits, it waits no longer."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 __all__ = ["Chain", "Segment", "Slots"]
 
@@ -64,7 +64,8 @@ class Segment(Generic[T]):
     def copy(self, low: int, high: int) -> list[T]:
         """The items at offsets low..high-1, in a new list."""
         assert self.start <= low <= high <= self.end, f"{low}..{high} is not in this segment"
-        return cast("list[T]", self.slots[low - self.start : high - self.start])
+        items: list[Any] = self.slots[low - self.start : high - self.start]
+        return items
 
     def let_go(self, offset: int) -> T | None:
         """Take out one stored item, which is returned; None: it was taken out before."""

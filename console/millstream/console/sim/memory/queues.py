@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -224,15 +224,16 @@ def ledger() -> Ledger:
 class NotedLog(QueueLog):
     """A queue's content; what it accepts is noted."""
 
-    def _accept(self, message: OutMessage, enqueued_s: float, size_bytes: int) -> Token | None:
-        token = super()._accept(message, enqueued_s, size_bytes)
-        if token is None:
-            current_run().figures["repeats dropped"] += 1
-        else:
-            era = Era(self.key.rpartition("/")[2], token.era)
-            accepted = Accepted(message.stream, message.items, message.mark)
-            ledger().accepted(era, token.seq, accepted)
-        return token
+    def _accept_all(self, messages: Sequence[OutMessage], *room: Any) -> list[Token | None]:
+        tokens = super()._accept_all(messages, *room)
+        for message, token in zip(messages, tokens, strict=True):
+            if token is None:
+                current_run().figures["repeats dropped"] += 1
+            else:
+                era = Era(self.key.rpartition("/")[2], token.era)
+                accepted = Accepted(message.stream, message.items, message.mark)
+                ledger().accepted(era, token.seq, accepted)
+        return tokens
 
 
 @grain(name=QUEUE_TYPE, placement=PREFER_LOCAL)
