@@ -62,7 +62,9 @@ class Consumer:
 
     def left(self, subscription: str) -> None:
         """The grain has unsubscribed: nothing more of that is handled here."""
-        self._ended[subscription] = self._positions.pop(subscription, None)
+        position = self._ended[subscription] = self._positions.pop(subscription, None)
+        if position is not None:
+            position.is_over = True
         if len(self._ended) > ENDED_MAX:
             del self._ended[next(iter(self._ended))]
 
@@ -130,11 +132,8 @@ class Consumer:
             return await self.deliver(batch)
         if batch.rewinds:
             position.forget(batch.queue)
-        position.commit_by(batch, self._grain)
-
-        def is_over() -> bool:
-            return self._positions.get(batch.subscription) is not position
-
+        if batch.commit_with != position.committed:
+            position.commit_by(batch, self._grain)
         last = position.last_of(batch)
         fresh = fresh_of(batch.items, last) if batch.has_positions else range(len(batch.items))
         if not fresh:
@@ -144,7 +143,7 @@ class Consumer:
         if len(fresh) < len(items):
             items = [items[at] for at in fresh]
         gap = None if batch.gap is None else gap_of(batch, last)
-        run = self.runs(batch, items, position, self._grain, is_over, gap)
+        run = self.runs(batch, items, position, self._grain, gap)
         if batch.by_hand is not None:
             return await self._by_hand(run, position, fresh)
         done, error = await self._run(run, position)
@@ -196,7 +195,7 @@ class Consumer:
     async def redrive(self, batch: WireBatch) -> Delivered:
         """Run the handler over an event that was given up: no position knows of it."""
         position = Position(self._grain, batch)
-        run = self.runs(batch, batch.items, position, self._grain, lambda: False)
+        run = self.runs(batch, batch.items, position, self._grain)
         return Delivered(*await self._run(run, position))
 
     async def _run(self, run: HandlerRun, position: Position) -> tuple[int, bytes]:

@@ -9,7 +9,7 @@ cancelled from outside stays cancelled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -62,6 +62,7 @@ class Position:
         "give_up_on",
         "handler",
         "is_busy",
+        "is_over",
         "is_removed",
         "last",
         "mark",
@@ -73,7 +74,8 @@ class Position:
     def __init__(self, grain: ExtendedGrain, batch: WireBatch) -> None:
         self.runtime = grain.runtime
         self.last: dict[str, Token] = {}  # by queue
-        self.is_removed = False  # it was unsubscribed here, and is stored no more
+        self.is_over = False  # it was unsubscribed here,
+        self.is_removed = False  # and is stored no more
         self.is_busy = False  # a delivery runs
         self.waiting: Sequence[asyncio.Future[None]] = ()  # for its end: another owner has sent it
         self.by_hand: AcksByHand | None = None
@@ -90,7 +92,8 @@ class Position:
         if mark is None:
             self.codec = items_codec_of(self.handler)
             self.batch_max = BATCH_MAX if is_batch_handler(self.handler) else 0
-            self.commit_by(batch, grain)
+            if batch.commit_with:
+                self.commit_by(batch, grain)
             return
         self.codec = mark.namespace.codec
         self.batch_max = mark.max_events if mark.is_batch else 0
@@ -99,9 +102,9 @@ class Position:
             self.state = getattr(grain.grain, mark.commit_name)
 
     def commit_by(self, batch: WireBatch, grain: ExtendedGrain) -> None:
-        """Write the state that an explicit subscription says now. Raises LookupError."""
+        """Write another state, which an explicit subscription says now. Raises LookupError."""
         name = batch.commit_with
-        if self.mark is not None or name == self.committed:
+        if self.mark is not None:
             return
         state = states_of(grain.grain).get(name)
         if name and state is None:
@@ -181,39 +184,13 @@ def find_handler(grain: ExtendedGrain, batch: WireBatch) -> tuple[SubscribeMark 
     return None, handler
 
 
-class HandlerLimit:
-    """Cancels the running task after a time, as `asyncio.timeout` does, at a third of its cost."""
-
-    __slots__ = ("_cancelling", "_task", "_timer", "is_over")
-
-    def __init__(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        task = asyncio.current_task(loop)
-        assert task is not None
-        self._task = task
-        self._cancelling = task.cancelling()
-        self._timer = loop.call_later(seconds, self._expire)
-        self.is_over = False
-
-    def _expire(self) -> None:
-        self.is_over = True
-        self._task.cancel()
-
-    def end(self) -> bool:
-        """Watch no longer; has somebody else cancelled the task since it began?"""
-        self._timer.cancel()
-        if self.is_over:
-            self._task.uncancel()
-        return self._task.cancelling() > self._cancelling
-
-
 class HandlerRun:
     """One delivery's handler calls; `items` are those of the batch that are not known.
 
     `gap`: what is gone just before them.
     """
 
-    __slots__ = ("_at", "_gap", "_grain", "_is_over", "_position", "batch", "is_final", "items")
+    __slots__ = ("_at", "_gap", "_grain", "_is_late", "_position", "batch", "is_final", "items")
 
     def __init__(
         self,
@@ -221,7 +198,6 @@ class HandlerRun:
         items: Sequence[Item],
         position: Position,
         grain: ExtendedGrain,
-        is_over: Callable[[], bool],
         gap: Gap | None = None,
     ) -> None:
         self.batch = batch
@@ -229,8 +205,8 @@ class HandlerRun:
         self._gap = gap
         self._position = position
         self._grain = grain
-        self._is_over = is_over  # was the subscription ended since the run began?
         self._at = 0
+        self._is_late = False  # it was cancelled, since its time was over
         self.is_final = False  # what failed is not to be tried again
 
     async def upto(self, end: int, *, is_again: bool = False) -> tuple[int, bytes]:
@@ -238,22 +214,34 @@ class HandlerRun:
 
         The run stops when the subscription ends, but for items that are only run again.
         """
-        self._at = 0
-        limit = HandlerLimit(self.batch.timeout_s)
+        self._at, self._is_late = 0, False
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
+        assert task is not None
+        cancelling = task.cancelling()
+        timer = loop.call_later(self.batch.timeout_s, self._expire, task)  # as `asyncio.timeout`
         is_told = self._gap is None
         try:
-            if not is_told and end:
-                await self._tell(is_again)
-                is_told = True
-            await self._run(end, is_again)
+            try:
+                if not is_told and end:
+                    await self._tell(is_again)
+                    is_told = True
+                await self._run(end, is_again)
+            finally:
+                timer.cancel()
+                if self._is_late:
+                    task.uncancel()
         except BaseException as raised:
-            if limit.end() or isinstance(raised, KeyboardInterrupt):
+            if task.cancelling() > cancelling or isinstance(raised, KeyboardInterrupt):
                 raise  # not the handler's doing
-            is_alone = is_told and min(max(1, self._position.batch_max), end - self._at) == 1
+            is_alone = is_told and min(self._position.batch_max or 1, end - self._at) == 1
             self.is_final = is_alone and self._is_hopeless(raised)
-            return self._at, self._described(raised, limit.is_over)
-        limit.end()
+            return self._at, self._described(raised)
         return self._at, b""
+
+    def _expire(self, task: asyncio.Task[Any]) -> None:
+        self._is_late = True
+        task.cancel()
 
     def _is_hopeless(self, raised: BaseException) -> bool:
         """Is it not worth another try, by the mark or by the subscription?"""
@@ -265,13 +253,13 @@ class HandlerRun:
         """That something is gone, to the grain's method for that, if it has one."""
         assert self._gap is not None
         handler = gap_handler(self._grain.grain, self.batch.namespace)
-        if handler is not None and (is_again or not self._is_over()):
+        if handler is not None and (is_again or not self._position.is_over):
             await handler(self._gap)
 
-    def _described(self, raised: BaseException, is_late: bool) -> bytes:
+    def _described(self, raised: BaseException) -> bytes:
         """What the handler did, as the agent gets it."""
         where = f"{self._grain} handling {self.batch.namespace}/{self.batch.key}"
-        if is_late:
+        if self._is_late:
             return encode_error(
                 CallTimeout(f"{where}: not done after {self.batch.timeout_s:g} s"), where
             )
@@ -284,17 +272,13 @@ class HandlerRun:
 
     async def _run(self, end: int, is_again: bool) -> None:
         """Run items `_at`..end-1; `_at` counts along."""
-        handler, batch_max = self._position.handler, self._position.batch_max
-        while self._at < end and (is_again or not self._is_over()):
-            following = min(self._at + max(1, batch_max), end)
-            part = self.items[self._at : following]
-            if self.batch.by_hand is not None:
-                part = self._unacked(part)
-            events = self._events(part)
-            if self.batch.where:
-                events = self._fitting(events)
+        position = self._position
+        batch_max = position.batch_max
+        while self._at < end and (is_again or not position.is_over):
+            following = min(self._at + (batch_max or 1), end)
+            events = self._events(self.items[self._at : following])
             if events:
-                await handler(events if batch_max else events[0])
+                await position.handler(events if batch_max else events[0])
             self._at = following
 
     def _unacked(self, items: Sequence[Item]) -> Sequence[Item]:
@@ -312,7 +296,10 @@ class HandlerRun:
         return [event for event, is_for_it in zip(events, fits, strict=True) if is_for_it]
 
     def _events(self, items: Sequence[Item]) -> list[Event[Any]]:
+        """Those of items that the handler is for."""
         batch = self.batch
+        if batch.by_hand is not None:
+            items = self._unacked(items)
         key, attempt, redelivered = batch.key, batch.attempt, batch.redelivered
         # a loop, and no comprehension: nearly every delivery has one event, and pays for the frame
         bodies = list(map(BODY_OF, items))
@@ -331,4 +318,4 @@ class HandlerRun:
                 batch.redriven,
             )
             events.append(event)
-        return events
+        return self._fitting(events) if batch.where else events
