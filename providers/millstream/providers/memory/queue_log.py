@@ -345,10 +345,11 @@ class QueueLog:
             if epoch != self._epoch:
                 self.check_epoch(epoch)
             found, events = self._messages_at(start, max_events, max_bytes)
-        if start != self._read_end:
-            events = self._not_counted(start, found, events)
+        end = start + len(found)
+        if start != self._read_end:  # it had some before, or skips what an earlier reader has had
+            events = self._events_between(self._read_end, end)
         self._read_events += events
-        self._read_end = max(self._read_end, start + len(found))
+        self._read_end = max(self._read_end, end)
         return start, found
 
     def _first_held(self, start: int) -> int:
@@ -374,16 +375,6 @@ class QueueLog:
             events += held.events
             found.append(held.message)
         return found, events
-
-    def _not_counted(self, start: int, messages: Sequence[QueueMessage | None], events: int) -> int:
-        """Events that the reader gets for the first time, and of what it skips.
-
-        A reader that goes on behind its record's position skips what an earlier reader has had.
-        """
-        known = self._read_end - start
-        if known < 0:
-            return events + self._events_between(self._read_end, start)
-        return sum(len(message.items) for message in messages[known:] if message is not None)
 
     def _events_between(self, start: int, end: int) -> int:
         """Events of the messages from one offset to another that are not acknowledged."""
