@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from msgspec.structs import replace
+import msgspec
 
 from millstream.runtime import ConfigError, QueueFull, QueueUnavailable, StreamError
 from millstream.runtime.extending import shown
@@ -137,7 +137,9 @@ class PushReceiver:
                 f"{self.events_held} events and {self._bytes} bytes are held, {BEYOND_PAUSE} times "
                 "the limit: the source must not push while it is paused"
             )
-        self._ready.append(replace(message, attempt=0) if message.attempt else message)
+        self._ready.append(
+            msgspec.structs.replace(message, attempt=0) if message.attempt else message
+        )
         self._changed.set()
         self._held.add(message.token)
         self._count(message, 1)
