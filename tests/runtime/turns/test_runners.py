@@ -45,6 +45,19 @@ async def test_pieces_begin_in_order_and_in_a_task_that_was_used_before(runners:
     assert log.lines == ["a", "b", "c", "d"] and len(set(log.tasks)) == 1
 
 
+async def test_a_piece_that_begins_finds_the_task_that_runs_it(runners: Runners) -> None:
+    found: list[bool] = []
+
+    async def look() -> None:
+        found.append(runners.runner is asyncio.current_task())
+        await asyncio.sleep(0)
+
+    for _ in range(3):
+        runners.start(look())
+    await spin(6)
+    assert found == [True] * 3
+
+
 async def test_what_a_piece_gives_while_it_goes_on_begins_in_the_same_turn(
     runners: Runners,
 ) -> None:

@@ -78,14 +78,16 @@ class Runners(RunnerTasks[Coroutine[Any, Any, None]]):
         tasks: keeps the runners.
 
     `goes_on`: true while a piece gives others, and is going to end, or to `share`, before anything
-    that suspends.
+    that suspends. `runner`: the task of the piece that has begun last, so that of a piece that has
+    not suspended yet.
     """
 
-    __slots__ = ("goes_on",)
+    __slots__ = ("goes_on", "runner")
 
     def __init__(self, tasks: Tasks, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(tasks, loop)
         self.goes_on = False
+        self.runner: asyncio.Task[Any] | None = None
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a piece of work, which raises nothing but its cancellation."""
@@ -113,6 +115,7 @@ class Runners(RunnerTasks[Coroutine[Any, Any, None]]):
                 if self._ready and not self._is_waking:
                     self._is_waking = True
                     self._loop.call_soon(self._check)
+                self.runner = task
                 try:
                     await work
                 except GeneratorExit:

@@ -83,7 +83,7 @@ class Receiving:
         """Make the receiver and start it, in a runner; then it can be called."""
         if self._is_ended:
             return
-        self._reading = asyncio.current_task()
+        self._reading = self._runners.runner
         told: tuple[Any, ...] = (self._core.opened, self._serial)
         try:
             self.receiver = self._make()
@@ -102,7 +102,7 @@ class Receiving:
         if self._is_ended:
             return
         assert self.receiver is not None, "read before start"
-        self._reading = asyncio.current_task()
+        self._reading = self._runners.runner
         told: tuple[Any, ...]
         try:
             if self._has_found:
