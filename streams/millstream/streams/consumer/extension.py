@@ -144,9 +144,18 @@ class Consumer:
             items = [items[at] for at in fresh]
         gap = None if batch.gap is None else gap_of(batch, last)
         run = self.runs(batch, items, position, self._grain, gap)
-        if batch.by_hand is not None:
-            return await self._by_hand(run, position, fresh)
-        done, error = await self._run(run, position)
+        position.is_busy = True
+        try:
+            if batch.by_hand is not None:
+                return await self._by_hand(run, position, fresh)
+            if position.state is None:
+                done, error = await run.upto(len(items))
+            else:
+                done, error = await self._commit(run, position.state)
+        finally:
+            position.is_busy = False
+            if position.waiting:
+                position.ends()
         if position.is_removed:
             return Delivered(len(batch.items))  # unsubscribed meanwhile: nobody waits for the rest
         if done and batch.has_positions:
@@ -161,11 +170,9 @@ class Consumer:
         """Run the items; they are done when the handler's grain says so."""
         acks, batch = position.acks_by_hand(run.batch, self._grain), run.batch
         acks.begins(batch)
-        position.is_busy = True
         try:
             done, error = await run.upto(len(run.items))
         finally:
-            position.ends()
             acks.ends(batch.queue)
         if position.is_removed:
             return Delivered(len(batch.items), acked=batch.items[-1].token)
@@ -196,24 +203,9 @@ class Consumer:
         """Run the handler over an event that was given up: no position knows of it."""
         position = Position(self._grain, batch)
         run = self.runs(batch, batch.items, position, self._grain)
-        return Delivered(*await self._run(run, position))
-
-    async def _run(self, run: HandlerRun, position: Position) -> tuple[int, bytes]:
-        """Run the items; how many are done, and stored where there is a state."""
-        state = position.state
-        position.is_busy = True
-        try:
-            if state is None:
-                return await run.upto(len(run.items))
-            return await self._commit(run, state)
-        except BaseException:
-            if state is not None:
-                state.restore()
-            raise
-        finally:
-            position.is_busy = False
-            if position.waiting:
-                position.ends()
+        if position.state is None:
+            return Delivered(*await run.upto(len(run.items)))
+        return Delivered(*await self._commit(run, position.state))
 
     async def _commit(self, run: HandlerRun, state: State[Any]) -> tuple[int, bytes]:
         """Run the items, then store state and cursor in one write.
@@ -221,19 +213,23 @@ class Consumer:
         If an item fails, the state goes back to what is stored, the items before it run again and
         are committed; the failing one is left to be tried alone.
         """
-        done, error = await run.upto(len(run.items))
-        if error:
-            state.restore()
-            done_again, error_again = await run.upto(done, is_again=True)
-            if error_again:
+        try:
+            done, error = await run.upto(len(run.items))
+            if error:
                 state.restore()
-                return 0, error_again
-            assert done_again == done
-        if done:
-            batch = run.batch
-            last = None if batch.redriven else run.items[done - 1].token
-            await state.commit(batch.subscription, batch.queue, last)
-            await sent_with(state)
+                done_again, error_again = await run.upto(done, is_again=True)
+                if error_again:
+                    state.restore()
+                    return 0, error_again
+                assert done_again == done
+            if done:
+                batch = run.batch
+                last = None if batch.redriven else run.items[done - 1].token
+                await state.commit(batch.subscription, batch.queue, last)
+                await sent_with(state)
+        except BaseException:
+            state.restore()
+            raise
         return done, error
 
 
