@@ -182,6 +182,14 @@ def test_what_is_gone_is_told_with_the_place_where_it_is_missed() -> None:
     assert desk.cursor.lose(Token(1, 99)) is None
 
 
+def test_what_is_gone_behind_the_messages_at_hand_is_missed_there() -> None:
+    desk = Desk(Token(1, 2))
+    desk.takes(2, upto=3)
+    assert desk.cursor.lose(Token(1, 5)) == Token(1, 3)
+    assert desk.lacks() == (5, 5) and desk.has() == [(2, 0)]
+    desk.check()
+
+
 # --- where it begins ------------------------------------------------------------------------------
 
 
@@ -251,6 +259,14 @@ def test_what_is_done_leaves_the_chain_message_by_message() -> None:
     desk.check()
     assert desk.cache.chained_events == 0 and desk.cursor.lag() == (0, 0.0)
     assert desk.cursor.position == Token(1, 6) and desk.cursor.floor == Token(1, 5)
+
+
+def test_what_came_while_it_stood_at_a_message_is_not_lacking_once_all_of_it_is_done() -> None:
+    desk = Desk(Token(1, 2))
+    desk.takes(2, 3, upto=4)
+    desk.takes(4, upto=5)
+    desk.cursor.done(3)
+    assert desk.lacks() == (5, 5) and desk.has() == []
 
 
 def test_more_than_is_here_cannot_be_done() -> None:
@@ -331,6 +347,20 @@ def test_it_goes_on_in_the_cache_as_soon_as_nothing_is_lacking_and_nothing_is_at
     assert desk.cache.acked_upto() == Token(1, 7)
 
 
+def test_what_another_one_has_read_anew_is_not_read_again_before_it_goes_on_in_the_cache() -> None:
+    desk = Desk(Token(1, 4))
+    other = desk.laggards.begin((A, "y"), Token(1, 4))
+    other.is_new = False
+    desk.takes(4, upto=5)
+    for seq in (4, 5):
+        other.take([message(seq)], Token(1, seq + 1))
+    desk.cursor.keeps = True
+    desk.comes(message(6))
+    assert desk.has() == [(4, 0), (5, 0)] and desk.lacks() is None
+    desk.cursor.done(2)
+    assert not desk.cursor.is_lagging and desk.cursor.token == Token(1, 6)
+
+
 def test_it_goes_on_within_a_message_that_it_has_begun() -> None:
     desk = Desk(Token(1, 5))
     desk.cursor.close()
@@ -364,6 +394,20 @@ def test_a_cursor_that_has_caught_up_can_be_used_on_and_can_lag_again() -> None:
     assert desk.cursor.is_lagging and desk.lacks() == (6, 6)
     assert desk.cursor.entry() == ListedSubscription(*A, "x", Token(1, 6, 1))
     assert desk.cursor.floor == Token(1, 5) and desk.cache.acked_upto() == Token(1, 6)
+
+
+def test_a_cursor_that_lags_again_says_nothing_of_the_time_when_it_lagged_before() -> None:
+    desk = Desk(Token(1, 5))
+    desk.cursor.is_rewound = desk.cursor.is_full = True
+    desk.cursor.sent = Token(1, 8)
+    desk.cursor.skip_to(Token(1, 6))
+    assert desk.cursor.is_drained
+    slot = append(desk.cache, message(6))
+    desk.cursor.enter(slot)
+    desk.cache.release(slot)
+    desk.cursor.fall_behind(0, has_chain=False, may_repeat=False)
+    assert desk.cursor.is_lagging and not desk.cursor.is_full
+    assert desk.cursor.entry() == ListedSubscription(*A, "x", Token(1, 6))
 
 
 @pytest.mark.parametrize(
@@ -473,6 +517,35 @@ def test_where_it_sends_goes_on_in_the_cache_once_it_has_all() -> None:
     desk.comes(message(6, B), message(7))
     assert cursor.next_token == Token(1, 7) and cursor.next_index == 1
     assert cursor.is_lagging and cursor.token == Token(1, 4), "it stands where it did"
+
+
+def test_where_it_sends_ends_with_the_first_message_of_the_cache_if_nothing_comes_behind() -> None:
+    desk = Desk(Token(1, 5))
+    desk.cursor.unacked_max = 9
+    desk.cursor.keeps = True
+    desk.takes(5, upto=6)
+    desk.comes(message(6))
+    desk.cursor.give(1, 0.0)
+    assert desk.cursor.next_index == 0
+    desk.cursor.give(1, 0.0)
+    assert desk.cursor.next_token is None is desk.cursor.next_index
+
+
+def test_it_sends_once_what_another_one_has_read_anew_and_it_has_in_the_cache_too() -> None:
+    desk = Desk(Token(1, 5))
+    other = desk.laggards.begin((A, "y"), Token(1, 5))
+    other.is_new = False
+    desk.cursor.unacked_max = 9
+    desk.cursor.keeps = True
+    desk.takes(5, upto=6)
+    desk.comes(message(6), message(7))
+    other.take([message(5), message(6), message(7)], Token(1, 8))
+    desk.check()
+    assert desk.has() == [(5, 0), (6, 0), (7, 0)]
+    desk.cursor.give(3, 0.0)
+    assert desk.cursor.next_token is None
+    desk.comes(message(8))
+    assert desk.cursor.next_token == Token(1, 8)
 
 
 def test_what_is_read_anew_was_tried_as_often_as_its_queue_says() -> None:

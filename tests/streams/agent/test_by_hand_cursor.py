@@ -182,14 +182,13 @@ def test_what_is_given_up_does_not_come_again_after_a_rewind() -> None:
 
 
 def test_one_that_was_closed_sends_again_what_was_given_up() -> None:
-    desk = Desk(messages=1)
+    desk = given_up()
     slot = desk.cursor.slot
     assert slot is not None
     slot.holds += 1
-    desk.give_up()
     desk.cursor.close()
     desk.cursor.enter(slot)
-    assert desk.give(9) == [(1, 0), (1, 1)]
+    assert desk.give(3) == [(1, 0), (1, 1), (2, 0)]
 
 
 def test_what_was_sent_and_is_acknowledged_without_a_reply_is_passed_over() -> None:

@@ -137,6 +137,11 @@ def test_it_tells_what_it_holds_of_one_stream() -> None:
     assert (cache.first_of(A), cache.newest_of(A)) == (2, Token(1, 3))
 
 
+def test_of_nothing_that_it_holds_it_is_said_that_a_former_owner_may_have_delivered_it() -> None:
+    cache = QueueCache(CacheLimits())
+    assert append(cache, message_of(A, 1, b"x")).index > cache.repeats_upto
+
+
 # --- cursors --------------------------------------------------------------------------------------
 
 
@@ -408,6 +413,16 @@ def test_a_cursor_tells_how_often_its_message_was_tried_before(attempt: int, tri
     assert cursor.tried == tried
     cursor.close()
     assert cursor.tried == 0
+
+
+def test_a_cursor_tells_whether_its_queue_gives_out_its_message_no_more() -> None:
+    last = QueueMessage(A, Token(1, 1), [b"x"], is_last=True)
+    cursor = cursor_at(cache_with(CacheLimits(), last, message_of(A, 2, b"y")), 0)
+    assert cursor.is_last
+    cursor.done(1)
+    assert not cursor.is_last and not cursor.is_drained
+    cursor.done(1)
+    assert not cursor.is_last
 
 
 @pytest.mark.parametrize("kept", [None, 0, 1, 2])

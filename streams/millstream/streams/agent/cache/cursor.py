@@ -16,6 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
@@ -309,9 +310,7 @@ class Cursor:
 
     @property
     def can_send(self) -> bool:
-        """Is there an item to send, and may it be?"""
-        if not self.unacked_max:
-            return self.slot is not None
+        """By hand: is there an item to send, and may it be?"""
         return self.ahead < self.unacked_max and self._place() is not None
 
     @property
@@ -412,7 +411,7 @@ class Cursor:
         to be read anew are not read for this subscription.
         """
         is_any = False
-        while not self.ahead and (count := self._acked(upto, 1 << 62)):
+        while not self.ahead and (count := self._acked(upto, sys.maxsize)):
             self._sends, is_any = None, True
             self.done(count)
         if self.ahead or not self.is_lagging or self.slot is not None or upto < self.position:
@@ -487,12 +486,11 @@ class Cursor:
         """
         slot, item = self.slot, self._item
         assert slot is not None and not self.is_lagging, f"{self.key} lags, or is drained"
-        self.slot, self._item, self._sends = None, 0, None
+        self.slot = self._sends = None
         newest = self._cache.newest_of(self.key[0])
-        self.begin(slot.token_at(item), newest, slot.before, may_repeat=may_repeat, is_new=True)
+        self.begin(slot.token_at(item), newest, slot.before, may_repeat=may_repeat)
         if out or has_chain:
             self._keep(slot, out + item, has_chain=has_chain)
-        self.is_new = False
         self._meet()
         self._cache.moved += 1
         self._cache.release(slot)
