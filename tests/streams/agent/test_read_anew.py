@@ -79,6 +79,19 @@ def test_one_that_comes_to_messages_that_others_have_here_need_not_read_them() -
     desk.laggards.check()
 
 
+def test_one_for_which_others_have_read_the_last_message_has_nothing_to_read() -> None:
+    desk = Desk(CacheLimits(stream_events_max=6))
+    slow, quick = desk.lags("x", 15), desk.lags("y", 15)
+    desk.page([slow, quick], 15, 18)
+    quick.done(3)
+    desk.page([quick], 18, 21)
+    assert here(slow) == [15, 16, 17, 18, 19, 20] and here(quick) == [18, 19, 20]
+    slow.done(6)
+    slow.take((), slow.following)
+    assert slow.is_drained and desk.held() == 3
+    desk.laggards.check()
+
+
 def test_one_that_needs_messages_that_have_left_reads_them_again() -> None:
     desk = Desk()
     first = desk.lags("x", 1)

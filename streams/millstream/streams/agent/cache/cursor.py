@@ -655,6 +655,5 @@ class Cursor:
         if not self.is_lagging:
             assert self.tail is None and not self.keeps
             return
-        assert self.dropped is None or self.following <= self.dropped
         assert self.tail is None or self.keeps
         assert self.slot is not None or not self.has_all or self.is_new
