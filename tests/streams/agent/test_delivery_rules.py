@@ -106,6 +106,13 @@ def test_it_tells_where_it_is_and_whether_a_part_of_a_message_is_done() -> None:
     assert desk.delivery.cursor.next_token is None
 
 
+def test_the_check_sees_a_cursor_that_is_wrong() -> None:
+    delivery = Desk().delivery
+    delivery.cursor._item = 2
+    with pytest.raises(AssertionError):
+        delivery.check()
+
+
 def test_it_tells_what_is_out_and_since_when() -> None:
     desk = Desk()
     assert (desk.delivery.last_out, desk.delivery.out_s(9.0)) == (-1, 0.0)
@@ -392,6 +399,7 @@ def test_one_that_was_paused_while_it_waited_and_has_nothing_left_holds_nothing(
     assert cursor.is_drained
     assert desk.steps(events.fetched) == []
     assert state_of(desk.delivery) is DeliveryState.IDLE
+    assert desk.delivery.position == Token(1, 3, LAST)
     arrive(desk, 4, is_held=True)
     assert state_of(desk.delivery) is DeliveryState.FAULTED
     desk.fall_behind()
@@ -477,6 +485,21 @@ def test_who_ends_before_it_was_elsewhere_is_nowhere() -> None:
     other.steps(events.resume(None))
     other.delivery.close()
     assert other.steps(events.given_up("skip")) == [] and other.cache.acked_upto() == Token(1, 3)
+    third = Desk()
+    third.send()
+    third.steps(events.resume(Token(1, 2)))
+    third.delivery.close()
+    assert third.delivery.cursor.is_drained and third.cache.acked_upto() == Token(1, 3)
+
+
+def test_one_whose_queue_gives_all_again_is_idle_and_has_failed_never() -> None:
+    desk = Desk()
+    assert desk.fail() == [WaitUntil] and desk.delivery.attempts == 1
+    desk.delivery.let_go()
+    assert state_of(desk.delivery) is DeliveryState.IDLE and desk.delivery.cursor.is_drained
+    assert desk.cache.events == 0 and desk.delivery.attempts == 0
+    arrive(desk, 4)
+    assert desk.offered() == [Token(1, 4)]
 
 
 # --- what is given by hand ------------------------------------------------------------------------
@@ -549,6 +572,14 @@ def test_what_was_out_already_when_a_death_is_known_is_done_with_its_call() -> N
     desk.send()
     desk.steps(Died(1, 2), Progress(4, None, 0.0, 0.0))
     assert sizes(desk, 1) == [2]
+
+
+def test_a_death_that_is_known_before_a_call_is_made_is_not_that_of_its_second_event() -> None:
+    desk = Desk()
+    desk.offered()
+    desk.steps(Died(1, 2), events.sent(4, 0.0))
+    assert desk.steps(Progress(1, RAISED, 1.0, 0.0)) == [WaitUntil]
+    assert desk.delivery.cursor.token == Token(1, 1, 1) and desk.delivery.attempts == 1
 
 
 def test_an_event_with_two_deaths_is_feared_and_one_with_one_is_not() -> None:

@@ -423,7 +423,7 @@ class Delivery:
         cursor = self.cursor
         if cursor.slot is None and not cursor.is_lagging:
             self.state = DeliveryState.IDLE
-            if self.tries is not UNTRIED or self.careful or self.is_manual:
+            if self.careful or self.is_manual:
                 self._rest()
             return ()
         if self._is_overdue and not self.tries.failures:
@@ -646,6 +646,7 @@ class Delivery:
         cursor.check()
         if self.state in NO_WORK:
             assert cursor.is_drained and not self._out
+            assert tries is UNTRIED or self.state is DeliveryState.CLOSED
         elif not self._is_moving:
             assert not cursor.is_drained, f"{self.state.value} without anything to deliver"
         if self.is_out:
