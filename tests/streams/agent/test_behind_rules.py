@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.streams.agent.cursors import add, restored
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
-from millstream.streams.agent.audience.listing import Former
+from millstream.streams.agent.audience.listing import LISTED_MAX, Former
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lagging import BEHIND_MAX, Laggards
 from millstream.streams.agent.cache.positions import LAST_INDEX, before, following, past
@@ -22,9 +23,14 @@ def message(seq: int, stream: StreamId = A, items: int = 1) -> QueueMessage:
     return QueueMessage(stream, Token(1, seq), [b"x"] * items)
 
 
-class Nobody:
+class Everybody:
+    """So many subscriptions that have not done everything."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
     def listed(self) -> tuple[ListedSubscription, ...]:
-        return ()
+        return tuple(ListedSubscription(*A, str(n), Token(1, 1)) for n in range(self.count))
 
 
 class Desk:
@@ -39,10 +45,10 @@ class Desk:
     def comes(self, message: QueueMessage) -> None:
         add(self.cache, message)
 
-    def standing(self) -> Standing:
+    def standing(self, listed: int = 0) -> Standing:
         return Standing(
             self.laggards,
-            Nobody(),  # type: ignore[arg-type]
+            Everybody(listed),  # type: ignore[arg-type]
             Former(Progress(), is_used=False),
             Wary(Progress(), is_used=False),
             Losses(),
@@ -106,12 +112,13 @@ def test_nothing_is_acknowledged_that_the_stored_record_would_read_again() -> No
     assert desk.laggards.ackable() == Token(1, 4) and not desk.laggards.matters
 
 
-def test_a_hand_off_holds_nothing_back_for_the_page_of_one_that_is_behind() -> None:
+@pytest.mark.parametrize("listed", [0, LISTED_MAX + 1])
+def test_a_hand_off_holds_nothing_back_for_the_page_of_one_that_is_behind(listed: int) -> None:
     desk = Desk()
     desk.cursor.keeps = True
     desk.comes(message(5))
     desk.comes(message(6, B))
-    handed = desk.standing().handoff(is_known=True)
+    handed = desk.standing(listed).handoff(is_known=True)
     assert handed is not None and handed.upto == Token(1, 6)
 
 

@@ -89,6 +89,14 @@ def test_what_is_known_of_deaths_and_losses_is_said_and_waited_for() -> None:
     assert not owner.standing.is_awaited
 
 
+def test_one_that_lags_no_more_matters_until_the_record_names_nobody() -> None:
+    owner = Owner(Progress(Token(1, 9)), can_rewind=True)
+    restored(owner.laggards, SLOW, Token(1, 9)).close()
+    assert owner.laggards.matters
+    owner.standing.stored(Progress(Token(1, 9)))
+    assert not owner.laggards.matters
+
+
 @pytest.mark.parametrize("who", ["x", UNKNOWN])
 @pytest.mark.parametrize("sent", [None, Token(1, 6)])
 def test_what_was_sent_is_told_unless_it_is_not_known_to_whom(who: str, sent: Token | None) -> None:
