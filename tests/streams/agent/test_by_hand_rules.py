@@ -315,6 +315,18 @@ def test_one_that_goes_elsewhere_forgets_what_was_out_and_acknowledged() -> None
     assert desk.delivery.cursor.ahead == 2
 
 
+def test_one_that_goes_back_is_sent_again_what_it_has_acknowledged() -> None:
+    desk = out(4, 3)
+    desk.step(events.acked(token(3)))
+    behind = desk.laggards.begin((A, SUBSCRIPTION), token(1))
+    behind.is_new = False
+    desk.step(events.resume(before(token(1)), behind))
+    assert desk.step(events.wake) == [Fetch()]
+    behind.take([QueueMessage(A, token(seq), [b"x"]) for seq in (1, 2, 3, 4)], token(5))
+    desk.step(events.fetched)
+    assert desk.send() == [1, 2, 3]
+
+
 def test_one_that_falls_behind_keeps_what_is_out_at_hand() -> None:
     desk = out(4, 3)
     behind = desk.fall_behind()
