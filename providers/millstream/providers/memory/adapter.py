@@ -250,7 +250,8 @@ class MemoryReceiver:
             log.acknowledge(self._epoch, era, number, numbers)
 
     async def backlog(self) -> int:
-        return await self._queue.backlog()
+        log = self._logs.find(self._id)
+        return await self._queue.backlog() if log is None else log.backlog
 
     async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool, /) -> None:
         """A log: what is not acknowledged is read again by the next receiver."""

@@ -238,7 +238,9 @@ class PullingAgent:
     def _new_watch(self) -> Watch:
         extra = {"silo": self._parts.services.address, "queue": self.queue, "epoch": self.epoch}
         limit_s = self._options.standstill_s
-        return Watch(self.measure, self.work, limit_s, self._clock, where=self._where, extra=extra)
+        return Watch(
+            self.ask_backlog, self.work, limit_s, self._clock, where=self._where, extra=extra
+        )
 
     # -- life
 
@@ -591,3 +593,8 @@ class PullingAgent:
         """Ask the provider how much is not read yet, if it can tell."""
         if self._receiving is not None:
             await self._receiving.measure()
+
+    def ask_backlog(self) -> None:
+        """`measure`, without waiting for the answer."""
+        if self._receiving is not None:
+            self._receiving.ask_backlog()

@@ -56,7 +56,7 @@ class Standing:
         self._cache = laggards.cache
         self._subscribers = subscribers
         self._former = former
-        self._notes = (wary, losses)
+        self._wary, self._losses = wary, losses
         self._stored = stored
         self._asked_s: dict[Token, float] = {}  # since when is asked of it
         self._has_positions = has_positions
@@ -66,12 +66,12 @@ class Standing:
     @property
     def is_awaited(self) -> bool:
         """Does a caller wait until the record is stored?"""
-        return bool(self.waiters) or any(one.is_waiting for one in self._notes)
+        return bool(self.waiters) or self._wary.is_waiting or self._losses.is_waiting
 
     def progress(self) -> Progress | None:
         """The progress to store; None: nothing, as the provider keeps the position."""
-        has_notes = any(one.matters for one in self._notes)
-        if not (self._is_sole or self._laggards.matters or self._stored.listed or has_notes):
+        is_kept = self._is_sole or self._laggards.matters or self._stored.listed
+        if not (is_kept or self._wary.matters or self._losses.matters):
             return None
         progress, former = self._laggards.progress(), self._former
         if former.upto is not None and (progress.upto is None or progress.upto < former.upto):
@@ -80,16 +80,14 @@ class Standing:
         return self._noted(progress)
 
     def _noted(self, progress: Progress) -> Progress:
-        for one in self._notes:
-            progress = one.noted(progress)
-        return progress
+        return self._losses.noted(self._wary.noted(progress))
 
     def stored(self, progress: Progress) -> None:
         """The queue record says this now."""
         self._stored = progress
         self._laggards.stored(progress)
-        for one in self._notes:
-            one.stored(progress)
+        self._wary.stored(progress)
+        self._losses.stored(progress)
         self._answer({(one.stream, one.subscription) for one in progress.listed})
 
     def look(self) -> None:

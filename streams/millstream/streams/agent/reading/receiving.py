@@ -72,6 +72,7 @@ class Receiving:
         self._read_at = ""  # names adapter and method
         self._has_found = False  # the last read did
         self._settling: asyncio.Task[None] | None = None
+        self._measurable: Measurable | None = None
         self._measuring: asyncio.Task[None] | None = None
         self._is_ended = False
         self.backlog = 0  # events not read yet, when it was measured last
@@ -86,7 +87,8 @@ class Receiving:
         self._reading = self._runners.runner
         told: tuple[Any, ...] = (self._core.opened, self._serial)
         try:
-            self.receiver = self._make()
+            self.receiver = receiver = self._make()
+            self._measurable = receiver if isinstance(receiver, Measurable) else None
             self._read_at = self._at("read")
             await self.receiver.start(after)
         except CursorTooOld as error:
@@ -170,11 +172,14 @@ class Receiving:
 
         A call that is late goes on, and no other is made while it does.
         """
-        if not isinstance(self.receiver, Measurable):
-            return
-        if self._measuring is None or self._measuring.done():
-            self._measuring = self._tasks.start(self._measure(self.receiver))
-        await asyncio.wait([self._measuring], timeout=self._limit_s)
+        self.ask_backlog()
+        if self._measuring is not None:
+            await asyncio.wait([self._measuring], timeout=self._limit_s)
+
+    def ask_backlog(self) -> None:
+        """`measure`, without waiting for the answer."""
+        if self._measurable is not None and (self._measuring is None or self._measuring.done()):
+            self._measuring = self._tasks.start(self._measure(self._measurable))
 
     async def _measure(self, receiver: Measurable) -> None:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from millstream.runtime.extending import Clock, LineBudget, shown
 
@@ -28,7 +28,8 @@ class Watch:
     """Looks at the work of one agent.
 
     Args:
-        measure: asks the provider how much is not read yet, if it can tell.
+        ask_backlog: asks the provider how much is not read yet, if it can tell; the answer is
+            there when the watch looks next.
         work: gives all that there is; whatever changes meanwhile may be told in either form.
         limit_s: how long a piece of work may stay at one place (`StreamOptions.standstill_s`).
         where: names provider and queue.
@@ -37,7 +38,7 @@ class Watch:
 
     def __init__(
         self,
-        measure: Callable[[], Awaitable[None]],
+        ask_backlog: Callable[[], None],
         work: Callable[[], Iterable[PieceOfWork]],
         limit_s: float,
         clock: Clock,
@@ -45,7 +46,7 @@ class Watch:
         where: str,
         extra: Mapping[str, object],
     ) -> None:
-        self._measure, self._work = measure, work
+        self._ask_backlog, self._work = ask_backlog, work
         self._clock = clock
         self._where = where
         self._extra = dict(extra)
@@ -60,7 +61,7 @@ class Watch:
             log.exception("%s: what stands still is not known", self._where, extra=self._extra)
 
     async def _look(self) -> None:
-        await self._measure()
+        self._ask_backlog()
         seen: list[PieceOfWork] = []
         for number, one in enumerate(self._work(), 1):
             seen.append(one)
@@ -95,7 +96,10 @@ async def keep_watch(watches: Callable[[], Iterable[Watch]], limit_s: float) -> 
     """
     while True:
         await asyncio.sleep(limit_s / LOOKS_PER_LIMIT)
-        await asyncio.gather(*(watch.look() for watch in watches()))
+        for number, watch in enumerate(watches(), 1):
+            await watch.look()
+            if number % LOOKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
 
 def subject_of(told: Standstill) -> str:
