@@ -232,6 +232,16 @@ def test_an_event_that_is_given_up_is_done_when_those_before_it_are() -> None:
     assert desk.delivery.cursor.ahead == 0 and desk.delivery.cursor.index == 2
 
 
+def test_an_event_that_is_given_up_with_none_before_it_is_done_at_once() -> None:
+    desk = Desk()
+    for at_s in (1.0, 9.0):
+        desk.send(1)
+        desk.step(Progress(0, RAISED, at_s, 0.0), events.tick(99.0))
+    assert desk.state() is State.GIVING_UP
+    assert desk.step(events.given_up("skip")) == []
+    assert desk.delivery.cursor.ahead == 0 and desk.delivery.cursor.token == token(2)
+
+
 def test_what_is_acknowledged_while_it_is_out_counts_with_its_reply() -> None:
     desk = Desk()
     desk.send(3)

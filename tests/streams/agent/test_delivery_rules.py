@@ -218,6 +218,18 @@ def test_one_that_waits_for_its_turn_falls_behind_with_what_is_here() -> None:
     assert at_hand(behind) == [1, 2, 3] and behind.key == (A, "s")
 
 
+def test_one_that_has_nothing_or_is_about_to_lag_elsewhere_does_not_fall_behind() -> None:
+    desk = Desk()
+    desk.send()
+    behind, resume = elsewhere(desk, "s", Token(1, 2))
+    desk.steps(resume)
+    desk.delivery.fall_behind(may_repeat=False)
+    assert not desk.delivery.cursor.is_lagging and desk.laggards.get((A, "s")) is behind
+    desk.delivery.let_go()
+    desk.delivery.fall_behind(may_repeat=False)
+    assert desk.delivery.cursor.is_drained
+
+
 def test_one_that_is_faulted_falls_behind_with_nothing() -> None:
     desk = Desk(is_faulted=True)
     behind = desk.fall_behind()
