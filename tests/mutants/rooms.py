@@ -409,7 +409,11 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{STREAMS}/agent/delivery/delivery.py": (*DELIVERY, *BY_HAND),
         f"{STREAMS}/agent/progress/wary.py": DEATHS,
         f"{STREAMS}/agent/delivery/deaths.py": DEATHS,
-        f"{STREAMS}/agent/losses.py": (f"{AGENT}/test_gaps.py",),
+        f"{STREAMS}/agent/losses.py": (
+            f"{AGENT}/test_gaps.py",
+            f"{AGENT}/test_standing.py",
+            f"{AGENT}/test_losses_handed_over.py",
+        ),
         f"{STREAMS}/agent/watching/standstill.py": (f"{AGENT}/test_standstill.py",),
         f"{STREAMS}/agent/watching/waits.py": (
             f"{AGENT}/test_reasons.py",

@@ -143,6 +143,7 @@ def test_what_was_told_is_counted_and_how_much_went_at_most_as_far_as_it_is_know
     assert (one.gaps_told, one.gone_max) == (2, 3)
     for unknown in (Loss(None, token(8)), Loss(token(8), None), Loss(token(8), Token(2, 1))):
         assert unknown.messages_max is None
+    assert Loss(token(8), token(8)).messages_max == 0
     one.told((Loss(None, token(30)),))
     one.told((Loss(token(31), token(33)),))
     assert (one.gaps_told, one.gone_max) == (4, None)
@@ -192,6 +193,13 @@ def test_where_a_loss_ends_is_not_known_it_is_apart_from_what_begins_later() -> 
     assert known([open_ended, Loss(token(4), token(6))])[0] == open_ended
     assert known([open_ended, Loss(None, token(6))]) == (Loss(None, None),)
     assert known([Loss(None, None), Loss(token(4), token(6))]) == (Loss(None, None),)
+
+
+def test_losses_are_apart_if_the_first_event_behind_one_is_the_last_before_the_other() -> None:
+    losses = (Loss(token(1), token(5)), Loss(token(5), token(9)))
+    assert known(losses) == losses
+    oldest = (Loss(None, Token(0, 0)), Loss(Token(0, 0), Token(0, 2)))
+    assert known(oldest) == oldest
 
 
 @given(st.permutations(range(LOSSES_MAX + 5)))

@@ -58,8 +58,6 @@ class Loss(msgspec.Struct, frozen=True):
 
 def spanning(losses: Sequence[Loss]) -> Loss:
     """One that spans these; there is one at least. Pure."""
-    if len(losses) == 1:
-        return losses[0]
     afters, firsts = [one.after for one in losses], [one.first for one in losses]
     return Loss(
         None if None in afters else min(filter(None, afters)),
@@ -74,8 +72,8 @@ def with_loss(known: Sequence[Loss], new: Loss) -> tuple[Loss, ...]:
         while found and not found[-1].is_apart(loss):
             loss = spanning((found.pop(), loss))
         found.append(loss)
-    spare = len(found) - LOSSES_MAX
-    return tuple(found if spare <= 0 else [spanning(found[: spare + 1]), *found[spare + 1 :]])
+    spare = max(0, len(found) - LOSSES_MAX)
+    return (spanning(found[: spare + 1]), *found[spare + 1 :])
 
 
 class Losses:
