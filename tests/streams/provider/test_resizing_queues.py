@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from tests.conditions import until
+from tests.contract.reference import LEDGER, Broker, ReferenceQueues, Shelf
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.generator import GeneratorQueues
@@ -26,6 +28,8 @@ from millstream.streams import (
     HashRingMapper,
     OwnershipOptions,
     PersistentStreams,
+    QueueAdapterFactory,
+    QueueId,
     StreamId,
     StreamNamespace,
     StreamOptions,
@@ -55,14 +59,17 @@ class Reader(Grain):
 
 
 class Joining(Grain):
-    """Subscribes when it is told to; its first event fails until the gate of its stream opens."""
+    """Subscribes when it is told to; one event fails until the gate of its stream opens."""
 
-    async def join(self) -> None:
+    failing = 0
+
+    async def join(self, failing: int) -> None:
+        self.failing = failing
         stream, soon = self.stream(LETTERS, self.key), Backoff(0.01, 1.0, 0.01)
         await stream.subscribe(self._on_letter, start="earliest", retries=10_000, backoff=soon)
 
     async def _on_letter(self, event: Event[int]) -> None:
-        if event.item == 0 and not GATES[self.key].is_set():
+        if event.item == self.failing and not GATES[self.key].is_set():
             raise RuntimeError("not yet")
         SEEN[self.key].append(event.item)
 
@@ -70,14 +77,17 @@ class Joining(Grain):
 class Town:
     """Silos that share a store."""
 
-    def __init__(self, queues: int = 2) -> None:
+    def __init__(
+        self, queues: int = 2, adapter: Callable[[], QueueAdapterFactory] = MemoryQueues
+    ) -> None:
         self.store, self.table = MemoryStateStore(), MemoryMembershipTable()
+        self.adapter = adapter
         self.queues = queues
         self.streams: list[PersistentStreams] = []
 
     def silo(self, queues: int | None = None) -> Silo:
         streams = PersistentStreams(
-            MemoryQueues(),
+            self.adapter(),
             mapper=HashRingMapper(queues=queues or self.queues),
             balancer=DeploymentBalancer(rebalance_delay_s=0.0),
             options=StreamOptions(ownership=OwnershipOptions(poll_s=0.02)),
@@ -89,6 +99,15 @@ class Town:
             stores={"default": self.store},
             streams={"default": streams},
         )
+
+    async def resize_again(self, queues: int) -> None:
+        """Return once the former queues are done, and the number is changed again."""
+        async with asyncio.timeout(20):
+            while True:
+                with suppress(ConfigError):
+                    await self.streams[0].resize(queues=queues)
+                    return
+                await asyncio.sleep(0)
 
     async def until_early(self, stream: StreamId, queues: int) -> None:
         """Return once a subscription waits for the former queue of its stream."""
@@ -159,13 +178,40 @@ async def test_who_begins_at_the_earliest_event_gets_a_stream_that_has_moved_in_
         await letters.publish(0)
         await town.streams[0].resize(queues=5)
         await letters.publish(1)
-        await joining.join()
+        await joining.join(failing=0)
         await letters.publish(2)
         await town.until_early(StreamId("letters", key), queues=5)
         assert SEEN[key] == []
         GATES[key].set()
         await until(lambda: len(SEEN[key]) >= 3)
         assert SEEN[key] == [0, 1, 2]
+
+
+class Shelves(Broker):
+    """A broker whose queues keep what is done, and begin in the first era."""
+
+    def shelf(self, queue: QueueId) -> Shelf:
+        return self.shelves.setdefault(queue, Shelf(era=0))
+
+
+async def test_who_goes_back_behind_what_waits_gets_what_need_not_wait() -> None:
+    broker = Shelves()
+    town, key = Town(adapter=lambda: ReferenceQueues(broker, LEDGER)), moved(2, 5, "letters")[0]
+    GATES[key] = asyncio.Event()
+    async with town.silo() as silo:
+        letters, joining = silo.stream(LETTERS, key), silo.grain(Joining, key)
+        await joining.join(failing=1)
+        await letters.publish(0)
+        await town.streams[0].resize(queues=5)
+        await letters.publish(1)
+        await until(lambda: SEEN[key] == [0])
+        await town.resize_again(queues=2)
+        await letters.publish(2)
+        await town.until_early(StreamId("letters", key), queues=2)
+        await joining.join(failing=1)
+        await until(lambda: SEEN[key] == [0, 0])
+        GATES[key].set()
+        await until(lambda: SEEN[key] == [0, 0, 1, 2])
 
 
 async def test_publishes_that_wait_move_along_in_order() -> None:

@@ -226,6 +226,10 @@ class Dispatch:
 
     def _resume(self, subscriber: Subscriber, after: Token | None, cursor: Cursor | None) -> None:
         delivery = subscriber.delivery or self._new_delivery(subscriber)
+        early = self._early.get(subscriber.stream, [])
+        if subscriber in early:  # what it goes back to need not wait
+            early.remove(subscriber)
+            subscriber.is_queued = False
         self._apply(subscriber, delivery, delivery.resume(after, cursor))
         if subscriber.is_held:
             self.hold(subscriber)
