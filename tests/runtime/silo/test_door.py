@@ -183,7 +183,7 @@ RINGS: list[str] = []
 async def test_methods_are_open_by_role_wherever_the_grain_is() -> None:
     """A call is relayed by its gateway when another silo has the grain; it keeps its role."""
     async with LocalCluster(silos=3, grains=[Safe]) as cluster:
-        gateway, keys = cluster.silos[0], [f"{number}" for number in range(12)]
+        gateway, keys = cluster.silos[0], [f"{number}" for number in range(60)]
         async with connect(gateway.gateway) as client:
             found = {await client.grain(Safe, key).look() for key in keys}
             assert len(found) == 3  # here and elsewhere
