@@ -36,7 +36,7 @@ from millstream.streams import (
     subscribe,
 )
 from millstream.streams.agent.subscribers import Subscribers
-from millstream.streams.api.rendezvous import rendezvous_key
+from millstream.streams.api.rendezvous import rendezvous_key, rendezvous_of
 from millstream.streams.api.subscription_rows import SubscriptionRow, row_key, rows_under
 
 LINES = StreamNamespace("lines", str)
@@ -280,3 +280,38 @@ async def test_who_subscribes_again_and_again_is_written_once() -> None:
         for _ in range(5):
             await cluster.grain(Reader, "a").listen()
         assert store.written == before + 1
+
+
+class SilentStore(LateStore):
+    """Stores what it is given, and answers no write of a subscription while it is silent."""
+
+    is_silent = False
+    unanswered = 0
+
+    async def write(self, key: str, data: bytes, expect: Etag | None, fence: int, /) -> Etag:
+        etag = await super().write(key, data, expect, fence)
+        if self.is_silent and key.startswith("subscription/"):
+            self.unanswered += 1
+            await asyncio.Event().wait()
+        return etag
+
+
+async def test_a_write_whose_caller_was_cancelled_is_looked_up_before_the_next_one() -> None:
+    """Seed 800184 of suite memory: the row said faulted, and subscribing again changed nothing."""
+    store = SilentStore()
+    async with cluster_of(store, Reader) as cluster:
+        silo = cluster.silos[0]
+        await silo.grain(Reader, "r").listen()
+        (row,) = (await store.rows()).values()
+        key = rendezvous_key("default", STREAM)
+        rendezvous = silo.grain(rendezvous_of("default"), key)
+        store.is_silent = True
+        call = asyncio.ensure_future(rendezvous.change(row.id, "faulted", "why"))
+        await until(lambda: store.unanswered == 1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        store.is_silent = False
+        assert [one.state for one in await rendezvous.rows()] == ["faulted"]
+        await silo.grain(Reader, "r").listen()
+        assert [one.state for one in (await store.rows()).values()] == ["active"]

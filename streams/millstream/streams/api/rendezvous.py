@@ -24,7 +24,6 @@ from millstream.runtime import (
     Grain,
     NotAllowed,
     StateStore,
-    StorageError,
     StreamError,
     always_interleave,
     grain,
@@ -153,11 +152,16 @@ class Rendezvous(Grain):
         fence = services_of(self).fence
         try:
             etag = await self._store().write(key, row_data(key, row), expect, fence)
-        except StorageError:
-            self.context.deactivate_when_idle()
+        except BaseException:
+            self._doubt(row.id)
             raise
         self._rows[row.id] = (row, etag)
         self._written.add(row.id)
+
+    def _doubt(self, subscription: str) -> None:
+        """A row may have been written, or not: a caller that was cancelled does not know either."""
+        self._written.discard(subscription)
+        self.context.deactivate_when_idle()
 
     def _find(self, subscription: str) -> SubscriptionRow | None:
         """A subscription's row; of an implicit one, and of all, also where none is stored."""
@@ -324,8 +328,8 @@ class Rendezvous(Grain):
             await self._store().clear(
                 row_key(self.key, subscription), etag, services_of(self).fence
             )
-        except StorageError:
-            self.context.deactivate_when_idle()
+        except BaseException:
+            self._doubt(subscription)
             raise
         row, _ = self._rows.pop(subscription)
         self._written.discard(subscription)
