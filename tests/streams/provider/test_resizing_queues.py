@@ -115,7 +115,7 @@ class Town:
         async with asyncio.timeout(20):
             while True:
                 found = (await self.streams[0].reports.look(queue, stream)).subscriptions or ()
-                if any("its former queue is to be done" in one.reason for one in found):
+                if any("moved here from another queue" in one.reason for one in found):
                     return
 
 

@@ -218,7 +218,7 @@ class State(Generic[S]):
         cancelled: asyncio.CancelledError | None = None
         while not write.done():
             ended: asyncio.Future[None] = write.get_loop().create_future()
-            write.add_done_callback(partial(end, ended))  # `asyncio.wait` costs three times that
+            write.add_done_callback(partial(wake, ended))  # `asyncio.wait` costs three times that
             try:
                 await ended
             except asyncio.CancelledError as error:
@@ -320,8 +320,8 @@ class State(Generic[S]):
         self.parcels.wrote(parcels)
 
 
-def end(waiter: asyncio.Future[None], _: object) -> None:
-    """Wake who waits, unless that was cancelled."""
+def wake(waiter: asyncio.Future[None], _: object) -> None:
+    """End a wait, unless it was cancelled."""
     if not waiter.done():
         waiter.set_result(None)
 

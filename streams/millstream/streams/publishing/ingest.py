@@ -27,7 +27,7 @@ from millstream.streams.contracts.token import Token
 
 __all__ = ["IngestMessage", "IngestTarget"]
 
-new_stream: Callable[..., StreamId] = tuple.__new__  # `StreamId(...)`, at half of its cost
+new_stream: Callable[..., StreamId] = tuple.__new__  # `StreamId(...)`, at half the cost
 SESSIONS_MAX = 10_000
 """Runs of producers that a gateway knows; who is forgotten begins another."""
 

@@ -63,7 +63,7 @@ def _ready(delivery: Delivery, seat: Seat) -> str:
     if seat.is_out:
         return "a call that was out before it was moved, or made again, has not ended"
     if seat.is_early:
-        return "its events came with another number of queues: its former queue is to be done first"
+        return "its stream moved here from another queue, which has events that are not done"
     if seat.is_wary:
         return "owners of the queue have died: the queue record is to name its event first"
     if seat.is_alone and seat.calls_out:
