@@ -43,6 +43,7 @@ SHARED = STREAMS[:1]
 LIMITS = CacheLimits(events_max=12, stream_events_max=3)
 NOWHERE = Token(0, 0, 0)
 LAST = 2**32 - 1
+Bounds = tuple[Token | None, Token | None, Token | None]
 
 
 @dataclass(eq=False)
@@ -99,6 +100,7 @@ class BehindMachine(RuleBasedStateMachine):
         self.subs = [Sub(stream, "x") for stream in STREAMS]
         self.subs += [Sub(stream, "y") for stream in SHARED]
         self.page: tuple[Token, list[Sub]] | None = None
+        self.asked: tuple[Bounds, list[Cursor]] | None = None
         self.begin_reading(NOWHERE)
 
     def begin_reading(self, after: Token) -> None:
@@ -106,7 +108,7 @@ class BehindMachine(RuleBasedStateMachine):
         self.cache = QueueCache(LIMITS, start, notes="out_of_turn")
         self.laggards = Laggards(self.cache, is_used=True)
         self.next = sum(message.token <= after for message in self.log)
-        self.page = self.written = None
+        self.page = self.written = self.asked = None
         self.lacking: list[Cursor] = []
         for sub in self.subs:
             sub.cursor = Cursor(self.laggards, sub.key)
@@ -209,7 +211,9 @@ class BehindMachine(RuleBasedStateMachine):
         sub = data.draw(st.sampled_from(self.subs))
         self.acknowledge()  # what is done may be gone before it is read anew
         kept = [one for one in self.items(sub.stream) if self.is_kept(one)]
-        start = data.draw(st.sampled_from([BEGINNING, Token(9, 9), *kept]))
+        self.start_at(sub, data.draw(st.sampled_from([BEGINNING, Token(9, 9), *kept])))
+
+    def start_at(self, sub: Sub, start: Token) -> None:
         former, sub.cursor = sub.cursor, self.laggards.begin(sub.key, start)
         former.close()  # only now: what it holds would look done
         sub.is_faulted = False
@@ -223,14 +227,38 @@ class BehindMachine(RuleBasedStateMachine):
         sub.got |= {token for token in self.items(sub.stream) if token <= sub.after}
 
     def look(self, subs: list[Sub]) -> None:
-        """The bounds of what is kept."""
-        kept = [one.token for one in self.log if one.token not in self.gone]
-        first, last = (kept[0], kept[-1]) if kept else (None, None)
+        """Compare new cursors with the bounds of the queue, as far as nobody has asked for them."""
+        bounds = self.bounds()
         for sub in subs:
             if (behind := self.behind_of(sub)) is not None and behind.is_new:
-                behind.begin_within(first, last)
+                behind.begin_within(*bounds)
 
-    @precondition(lambda self: self.page is None)
+    def bounds(self) -> Bounds:
+        """The first message that is kept, the last, and how far the queue was read by then."""
+        kept = [one.token for one in self.log if one.token not in self.gone]
+        first, last = (kept[0], kept[-1]) if kept else (None, None)
+        return first, last, self.cache.newest
+
+    @precondition(lambda self: self.page is None and self.asked is None)
+    @rule()
+    def ask_for_bounds(self) -> None:
+        new = [behind for behind in self.laggards.cursors() if behind.is_new]
+        for behind in new:
+            behind.keeps = True
+        if new:
+            self.asked = self.bounds(), new
+
+    @precondition(lambda self: self.asked is not None)
+    @rule()
+    def bounds_come(self) -> None:
+        """More may be stored, and read, since they were asked for."""
+        assert self.asked is not None
+        (bounds, new), self.asked = self.asked, None
+        for behind in new:
+            if behind.is_new:
+                behind.begin_within(*bounds)
+
+    @precondition(lambda self: self.page is None and self.asked is None)
     @rule()
     def ask_for_a_page(self) -> None:
         wanted = [sub for sub in self.subs if sub.cursor.is_away and not sub.is_faulted]
@@ -266,7 +294,8 @@ class BehindMachine(RuleBasedStateMachine):
 
     def check_kept(self, sub: Sub, behind: Cursor) -> None:
         """What it needs is not gone, and it does not look for what the provider has dropped."""
-        assert behind.following > self.own, f"{sub.name} would find a gap behind {self.own}"
+        is_gap = behind.following <= self.own != NOWHERE
+        assert not is_gap, f"{sub.name} would find a gap behind {self.own}"
         lacking = {token._replace(index=0) for token in self.due(sub)}
         assert not lacking & self.gone, f"{sub.name}: {sorted(lacking & self.gone)} are gone"
 
@@ -361,6 +390,8 @@ class BehindMachine(RuleBasedStateMachine):
         """Left in peace, everybody gets everything, and nobody is behind."""
         for sub in self.subs:
             sub.is_faulted = False
+        if self.asked is not None:
+            self.bounds_come()
         for _ in range(400):
             self.read(5)
             for sub in self.subs:
@@ -396,3 +427,22 @@ def test_who_is_within_a_message_at_a_hand_over_gets_what_its_stream_has_behind_
     machine.read(3)
     machine.teardown()
     assert len(within.got) == 3
+
+
+def test_events_that_come_before_an_empty_queue_has_answered_are_delivered() -> None:
+    """The answer is older than these events, which looked as if they had been dropped since."""
+    for kept in (False, True):
+        machine = BehindMachine()
+        sub = machine.subs[0]
+        if kept:
+            machine.store(sub.stream, [1])
+            machine.read(1)
+            machine.deliver_to(sub, 1)
+            machine.acknowledge()
+        machine.start_at(sub, BEGINNING)
+        machine.ask_for_bounds()
+        machine.store(sub.stream, [1, 2])
+        machine.read(2)
+        machine.bounds_come()
+        machine.teardown()
+        assert len(sub.got) == 3 + kept

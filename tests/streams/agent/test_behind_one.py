@@ -89,10 +89,10 @@ def test_a_queue_that_kept_nothing_is_read_from_what_comes_first() -> None:
     cursor = Laggards(cache, is_used=True).begin((A, "x"), BEGINNING)
     add(cache, message(7))
     assert cursor.following == BEGINNING, "whether something is kept is not known"
-    assert not cursor.begin_within(Token(1, 7), Token(1, 7))
+    assert not cursor.begin_within(Token(1, 7), Token(1, 7), None)
     assert (cursor.position, cursor.dropped) == (Token(1, 7), Token(1, 7))
     cursor = begun(BEGINNING)
-    cursor.begin_within(None, None)
+    cursor.begin_within(None, None, None)
     assert cursor.is_drained, "nothing is kept: it goes on with what comes"
     slot = append(cache, message(8))
     cursor.enter(slot, cursor.after)
@@ -201,32 +201,57 @@ def begun(start: Token, read: int | None = None) -> Cursor:
 
 def test_the_oldest_that_is_kept_is_where_the_beginning_is() -> None:
     cursor = begun(BEGINNING)
-    assert not cursor.begin_within(Token(1, 3), Token(1, 8)) and not cursor.is_new
+    assert not cursor.begin_within(Token(1, 3), Token(1, 8), None) and not cursor.is_new
     assert (cursor.position, cursor.dropped) == (Token(1, 3), Token(1, 8))
     cursor = begun(BEGINNING, read=9)  # all that has come is gone
-    assert not cursor.begin_within(None, None)
+    assert not cursor.begin_within(None, None, Token(1, 9))
     assert cursor.has_all and cursor.position == Token(1, 10)
     cursor = begun(BEGINNING)  # and nothing has come
-    assert not cursor.begin_within(None, None)
+    assert not cursor.begin_within(None, None, None)
     assert cursor.has_all and cursor.position == BEGINNING
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("read", [9, None])
+def test_an_empty_queue_has_what_came_since_it_was_asked(read: int | None, keeps: bool) -> None:
+    cache = QueueCache(CacheLimits(), None if read is None else Token(1, read))
+    laggards = Laggards(cache, is_used=True)
+    cursor, newest = laggards.begin((A, "x"), BEGINNING), cache.newest
+    cursor.keeps = keeps
+    add(cache, message(10), message(11))
+    assert not cursor.begin_within(None, None, newest)
+    if keeps:  # it has them
+        assert not cursor.is_lagging and cursor.token == Token(1, 10)
+    else:  # they are read anew
+        begin = BEGINNING if read is None else Token(1, 10)
+        assert (cursor.following, cursor.dropped) == (begin, Token(1, 11))
+        cursor.lose(Token(1, 10))
+        assert cursor.following == Token(1, 10)
+
+
+def test_one_that_begins_with_the_oldest_misses_nothing_that_is_gone() -> None:
+    cursor = begun(BEGINNING)
+    cursor.begin_within(None, Token(1, 4), None)
+    assert cursor.lose(Token(1, 3)) is None and cursor.following == Token(1, 3)
+    assert cursor.lose(Token(1, 4)) == Token(1, 3)
 
 
 def test_who_begins_within_what_is_kept_lacks_all_from_there_on() -> None:
     cursor = begun(Token(1, 5, 1), read=7)
-    assert not cursor.begin_within(Token(1, 3), Token(1, 8))
+    assert not cursor.begin_within(Token(1, 3), Token(1, 8), None)
     assert (cursor.position, cursor.dropped) == (Token(1, 5, 1), Token(1, 8))
     cursor = begun(Token(1, 5), read=9)  # the reader of the queue is further than the bounds
-    assert not cursor.begin_within(Token(1, 3), Token(1, 8)) and cursor.dropped == Token(1, 9)
+    assert not cursor.begin_within(Token(1, 3), Token(1, 8), None) and cursor.dropped == Token(1, 9)
 
 
 def test_who_begins_behind_the_last_gets_what_comes_from_now_on() -> None:
     for known, read in ((Token(1, 8), 7), (Token(1, 7), 8), (Token(1, 8), None), (None, 8)):
         cursor = begun(Token(1, 9), read)
-        assert not cursor.begin_within(known, known), "that is what comes next"
+        assert not cursor.begin_within(known, known, None), "that is what comes next"
         assert cursor.has_all and cursor.position == Token(1, 9)
         for ahead in (Token(1, 9, 1), Token(1, 10), Token(2, 0)):
             cursor = begun(ahead, read)
-            assert cursor.begin_within(known, known)
+            assert cursor.begin_within(known, known, None)
             assert cursor.has_all and cursor.position == Token(1, 9)
 
 
@@ -368,7 +393,7 @@ def test_it_goes_on_within_a_message_that_it_has_begun() -> None:
     assert desk.lacks() is None
     desk.cursor.keeps = True
     desk.comes(message(6, items=3))
-    assert not desk.cursor.begin_within(Token(1, 1), Token(1, 5))
+    assert not desk.cursor.begin_within(Token(1, 1), Token(1, 5), None)
     assert not desk.cursor.is_lagging and desk.cursor.token == Token(1, 6, 1)
     desk.check()
 

@@ -167,7 +167,7 @@ class World:
         behind = self.laggards.get(KEY)
         if behind is not None:
             if behind.is_new:
-                behind.begin_within(self.log[0].token, self.log[-1].token)
+                behind.begin_within(self.log[0].token, self.log[-1].token, None)
             if behind.is_lagging and not behind.has_all:
                 self.read_anew(behind)
         self.follow(self.delivery.fetched())

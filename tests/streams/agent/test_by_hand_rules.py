@@ -422,7 +422,7 @@ def test_one_that_finds_nothing_where_it_begins_has_done_what_is_before() -> Non
     cursor = desk.laggards.begin((A, SUBSCRIPTION), token(9))
     delivery = Delivery(cursor, DeliveryOptions(), after=token(1), is_manual=True)
     assert delivery.wake() == (Fetch(),) and state_of(delivery) is State.LAGGING
-    cursor.begin_within(token(1), token(8))
+    cursor.begin_within(token(1), token(8), None)
     assert not cursor.is_lagging
     assert list(delivery.fetched()) == [] and state_of(delivery) is State.IDLE
     assert delivery.position == before(token(9)) and delivery.fetched() == ()

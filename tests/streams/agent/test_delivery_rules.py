@@ -347,7 +347,7 @@ def test_one_that_was_to_begin_ahead_of_the_queue_gets_what_comes_next() -> None
     cursor, resume = elsewhere(desk, "s", Token(7, 1))
     desk.steps(resume)
     assert desk.steps(events.wake) == [Fetch]
-    assert cursor.begin_within(Token(1, 1), Token(1, 3))
+    assert cursor.begin_within(Token(1, 1), Token(1, 3), None)
     desk.steps(events.fetched)
     assert state_of(desk.delivery) is DeliveryState.IDLE
     assert desk.delivery.position == Token(1, 3, LAST)
@@ -374,7 +374,7 @@ def test_what_comes_for_one_that_waits_ahead_of_the_queue_is_not_passed_over() -
     desk = Desk()
     cursor, resume = elsewhere(desk, "s", Token(7, 1))
     desk.steps(resume, events.wake)
-    assert cursor.begin_within(Token(1, 1), Token(1, 3))
+    assert cursor.begin_within(Token(1, 1), Token(1, 3), None)
     arrive(desk, 4)
     assert desk.steps(events.fetched) == []
     assert state_of(desk.delivery) is DeliveryState.READY and desk.offered() == [Token(1, 4)]

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.contract.reference import Broker, ReferenceQueues, ReferenceReader
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
@@ -19,6 +20,7 @@ from millstream.streams import (
     Start,
     StreamError,
     StreamNamespace,
+    Token,
 )
 
 LINES = StreamNamespace("lines", int)
@@ -75,6 +77,45 @@ async def until_the_last(events: AsyncIterator[Event[int]]) -> list[int]:
         if event.item == LAST:
             break
     return seen
+
+
+class SlowReader(ReferenceReader):
+    """Answers where a time is only when it is told to."""
+
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def seek(self, when: datetime, /) -> Token | None:
+        token = await super().seek(when)
+        self.asked.set()
+        await self.may_answer.wait()
+        return token
+
+
+class SlowQueues(ReferenceQueues):
+    reader_class = SlowReader
+
+
+@pytest.mark.parametrize("earlier", [0, 3])
+async def test_events_that_come_while_the_time_is_looked_up_are_delivered(earlier: int) -> None:
+    """The provider had no event of that time when it looked."""
+    SlowReader.asked, SlowReader.may_answer = asyncio.Event(), asyncio.Event()
+    streams = PersistentStreams(SlowQueues(Broker()), balancer=DeploymentBalancer())
+    async with LocalCluster(grains=[], streams={"default": lambda: streams}) as cluster:
+        stream = cluster.stream(LINES, "s")
+        async with stream.consume(start="earliest") as events:  # so that the queue is read
+            for number in range(earlier):
+                await stream.publish(number)
+                await anext(events)
+            late = stream.consume(start=datetime.now(UTC) + timedelta(milliseconds=1))
+            entering = asyncio.ensure_future(late.__aenter__())
+            await SlowReader.asked.wait()
+            await stream.publish(LAST - 1)
+            assert (await anext(events)).item == LAST - 1
+            SlowReader.may_answer.set()
+            await entering
+            await stream.publish(LAST)
+            assert await until_the_last(late) == [LAST - 1, LAST]
+            await late.__aexit__(None, None, None)
 
 
 async def test_a_time_without_a_zone_is_refused() -> None:

@@ -15,6 +15,7 @@ import math
 from asyncio import TimerHandle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
+from datetime import datetime
 from typing import Any, TypeVarTuple
 
 import msgspec
@@ -31,6 +32,7 @@ from .audience.listing import Former
 from .audience.newcomers import Newcomers
 from .cache.lagging import Laggards
 from .cache.lane import Slot
+from .cache.positions import following
 from .delivery.dispatch import Dispatch
 from .findings import QueueFindings
 from .losses import Loss, Losses
@@ -273,10 +275,7 @@ class PullingAgent:
         """
         when = time_of(row.start)
         if when is not None:
-            async with aclosing(self._new_reader()) as reader:
-                token = await reader.seek(when)
-            start = "next" if token is None else str(token)
-            row = msgspec.structs.replace(row, start=start)
+            row = msgspec.structs.replace(row, start=await self._start_at(when))
         self.subscribers.attach(stream, row)
         key = (stream, row.id)
         if row.start in (HERE, "next") or self.behind.get(key) is None:
@@ -286,6 +285,15 @@ class PullingAgent:
         stored = self._standing.until_stored(key)
         self._changed(self.queue)
         return await stored
+
+    async def _start_at(self, when: datetime) -> str:
+        """Where messages of that time begin, or those that came since the provider was asked."""
+        async with aclosing(self._new_reader()) as reader:
+            _, last = await reader.bounds()
+            token = await reader.seek(when)
+        if token is None:
+            token = None if last is None else following(last)
+        return "earliest" if token is None else str(token)
 
     def acked(self, stream: StreamId, subscription: str, upto: Token) -> bool:
         """A subscription has acknowledged by hand, up to a token; False: tell it again."""

@@ -592,7 +592,10 @@ class Cursor:
             self.let_go()
 
     def lose(self, first: Token) -> Token | None:
-        """All before `first` is gone; returns where it was if it would have needed that."""
+        """All before `first` is gone; returns where it was if it would have needed that.
+
+        At the beginning it needs none of that: it gets the oldest messages that are kept.
+        """
         if self.dropped is None or first <= self.following:
             return None
         wanted, end = max(self.start, self.following), min(first, following(self.dropped))
@@ -601,10 +604,15 @@ class Cursor:
         elif self.slot.lane is not None:
             self.slot.lane.end = end
         self._meet()
-        return wanted
+        return None if wanted == BEGINNING else wanted
 
-    def begin_within(self, first: Token | None, last: Token | None) -> bool:
-        """The provider keeps these: the first message and the last; None: none.
+    def begin_within(self, first: Token | None, last: Token | None, newest: Token | None) -> bool:
+        """Compare where it begins with what the provider keeps.
+
+        Args:
+            first: the first message that was kept when the provider was asked; None: none was.
+            last: the last one; None: none was.
+            newest: the last message that had come by then; None: none had.
 
         Returns True if it was to begin behind the last; then it gets what comes from now on.
         """
@@ -614,8 +622,10 @@ class Cursor:
         is_ahead = self.start > end
         if is_ahead:
             self.start = self._following = end
-        elif self.start == BEGINNING:
-            self._following = end if first is None else first
+        elif self.start == BEGINNING and first is not None:
+            self._following = first
+        elif self.start == BEGINNING and newest is not None:
+            self._following = following(newest)  # not of what came since
         if last is not None:
             self.dropped = last if self.dropped is None else max(self.dropped, last)
         self._meet()

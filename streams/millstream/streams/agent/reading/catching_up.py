@@ -4,7 +4,8 @@ Owns: `ContainedReader`, a reader whose calls are contained and whose answers ar
 `CatchUp`, one scan for all subscriptions that are behind, and the gaps that it finds. Not: what
 each still needs (`behind`), which of them wait (`dispatch`). Invariants: a wrong answer is logged,
 and the page is read again; what the provider has dropped is a gap, and never waited for; messages
-that come while a page is read stay in the cache for those for whom it is read, and no longer.
+that come before an answer stay in the cache for those for whom the reader is asked, and no longer;
+an answer says nothing of messages that came after its question.
 """
 
 from __future__ import annotations
@@ -201,10 +202,13 @@ class CatchUp:
     async def _begin(self, new: Sequence[Cursor]) -> None:
         """Compare where they begin with what the provider keeps. Raises AdapterFault."""
         self._do(f"{self._reader.at('bounds')} is to answer")
+        newest = self._cache.newest
+        for behind in new:
+            behind.keeps = True
         first, last = await self._reader.bounds()
         for behind in new:
             start = behind.start
-            if behind.begin_within(first, last):
+            if behind.begin_within(first, last, newest):
                 self._findings.begins_ahead(behind, start, last)
 
     async def _read_anew(self, wanted: Sequence[Cursor]) -> None:
