@@ -465,12 +465,18 @@ def test_acknowledged_messages_are_kept_for_a_time() -> None:
     in_a_world(main)
 
 
-def test_a_crash_between_list_and_deletion_leaves_an_orphan_that_is_found() -> None:
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_crash_between_list_and_deletion_leaves_an_orphan_that_is_found(has_begun: bool) -> None:
+    """`has_begun`: the witness of the ledger's row says that the row is going."""
+
     async def main(world: World) -> None:
         topic = await filled(world)
         for span in topic.record.spans[:2]:
-            key = witness_key("ledger/c/", f"ledger/c/ledgers/{span.ledger:019d}")
-            world.store.fail("write", key, times=ROW_TRIES_MAX)
+            row = f"ledger/c/ledgers/{span.ledger:019d}"
+            if has_begun:
+                world.store.fail("clear", row, times=ROW_TRIES_MAX)
+            else:
+                world.store.fail("write", witness_key("ledger/c/", row), times=ROW_TRIES_MAX)
         (await topic.cursor("c")).acknowledge(12)
         await asyncio.sleep(100)
         assert topic.first == 11

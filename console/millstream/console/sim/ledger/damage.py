@@ -21,6 +21,7 @@ from millstream.providers.ledger import LedgerOptions, ScrubOptions
 from millstream.providers.ledger.bookie.form.segment import offset_of, segment_name, segment_of
 from millstream.providers.ledger.bookie.offline.viewing import viewed
 from millstream.providers.ledger.metadata.bookies import BookieRecord
+from millstream.providers.ledger.metadata.witness import Witness, witness_key
 from millstream.providers.ledger.protocol.entry import HEAD_BYTES
 from millstream.providers.ledger.protocol.errors import DirectoryRefused
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
@@ -41,6 +42,7 @@ REPAIRED_S = 120.0
 NEWEST_BYTES = 16_384
 """Of a journal: bytes that are not damaged."""
 RANGE_MAX = 100_000
+SCOPE = "ledger/sim/"
 
 
 def copies_at(disk: SimDisk, path: str) -> Iterator[tuple[int, int, str, int]]:
@@ -140,7 +142,16 @@ class Damage:
             if one.owner in cluster.names and one.silo
         }
         ledgers = self._rows("ledgers/", LedgerRecord)
-        return bad_copies(disks, [one for one in ledgers if one.state is LedgerState.CLOSED])
+        closed = [one for one in ledgers if one.state is LedgerState.CLOSED]
+        return bad_copies(disks, [one for one in closed if not self._is_deleted(one.ledger)])
+
+    def _is_deleted(self, ledger: int) -> bool:
+        """Has the deletion of a ledger begun? Then no reader gets its row any more."""
+        key = witness_key(SCOPE, f"{SCOPE}ledgers/{ledger:019d}")
+        row = MemoryStateStore.get(self._store, key)
+        if row is None:
+            return False
+        return msgspec.msgpack.decode(unseal(key, row.data).content, type=Witness).is_going
 
     def _directories(self, owner: str) -> list[tuple[SimDisk, str]]:
         """The disk and the path of the directory of a silo, by its name."""
@@ -155,6 +166,6 @@ class Damage:
 
     def _rows(self, folder: str, kind: type[T]) -> list[T]:
         """The stored content, also while the store fails."""
-        rows = MemoryStateStore.range(self._store, f"ledger/sim/{folder}", "", RANGE_MAX)
+        rows = MemoryStateStore.range(self._store, f"{SCOPE}{folder}", "", RANGE_MAX)
         datas = [unseal(key, row.data).content for key, row in rows]
         return [msgspec.msgpack.decode(data, type=kind) for data in datas]

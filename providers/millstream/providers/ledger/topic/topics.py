@@ -197,10 +197,11 @@ class Topics:
         return record.first < topic.trimmed or record.owner < topic.owner
 
     async def _fence(self, ledger: int) -> bool:
+        """Nobody can append to the ledger any more; False: that is not certain yet."""
         try:
             await self._home.ledgers.recover(ledger)
-        except LedgerGone:
-            return False
+        except LedgerGone:  # it was deleted, or its deletion stopped halfway
+            return True
         except (LedgerError, StorageError) as error:
             log.info("ledger %d is left for later: %s", ledger, error)
             return False
