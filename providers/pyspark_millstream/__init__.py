@@ -70,13 +70,13 @@ class DefaultSource(DataSource):
     def reader(self, schema: StructType) -> BatchReader:
         """For `spark.read`. Raises ValueError for an option that cannot work."""
         from .read_options import parse_read
-        from .reader import BatchReader, Source
+        from .reader import BatchReader, NamespaceSource
 
-        return BatchReader(Source(parse_read(self.options, is_stream=False), schema))
+        return BatchReader(NamespaceSource(parse_read(self.options, is_stream=False), schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """For `spark.readStream`. Raises ValueError for an option that cannot work."""
         from .read_options import parse_read
-        from .reader import Source, StreamReader
+        from .reader import NamespaceSource, StreamReader
 
-        return StreamReader(Source(parse_read(self.options, is_stream=True), schema))
+        return StreamReader(NamespaceSource(parse_read(self.options, is_stream=True), schema))

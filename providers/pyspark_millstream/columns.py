@@ -60,7 +60,7 @@ OF_MESSAGE: Mapping[str, OfMessage] = {
 }
 
 
-class Place(NamedTuple):
+class ItemPlace(NamedTuple):
     """An item of a message, by its number."""
 
     message: ReadMessage
@@ -104,7 +104,7 @@ class Columns:
         """A row for each item. Raises ValueError: an item that does not fit, with `failfast`."""
         from pyarrow import RecordBatch, array
 
-        places = [Place(one, index) for one in messages for index in range(len(one.items))]
+        places = [ItemPlace(one, index) for one in messages for index in range(len(one.items))]
         malformed: dict[int, str] = {}
         arrays = self._of_items(places, malformed)
         for name, value in self._of_message.items():
@@ -120,7 +120,7 @@ class Columns:
         self.dropped += len(malformed)
         return made.filter(array([row not in malformed for row in range(len(places))]))
 
-    def _of_items(self, places: Sequence[Place], malformed: dict[int, str]) -> dict[str, Array]:
+    def _of_items(self, places: Sequence[ItemPlace], malformed: dict[int, str]) -> dict[str, Array]:
         """The columns of items; notes which rows are malformed, and why."""
         if not self._of_item:
             return {}
@@ -137,7 +137,7 @@ class Columns:
             for name in self._of_item
         }
 
-    def _told(self, places: Sequence[Place], malformed: Mapping[int, str]) -> Array:
+    def _told(self, places: Sequence[ItemPlace], malformed: Mapping[int, str]) -> Array:
         """The column that tells what was malformed."""
         from pyarrow import array
         from pyarrow.types import is_binary
@@ -150,7 +150,7 @@ class Columns:
         return array(told, kind)
 
 
-def _item_of(place: Place, row: int, malformed: dict[int, str] | None) -> Mapping[str, Any]:
+def _item_of(place: ItemPlace, row: int, malformed: dict[int, str] | None) -> Mapping[str, Any]:
     """The fields of an item; none if it is malformed. Raises ValueError if nobody notes that."""
     try:
         item = _decode(place.message.items[place.item])
@@ -173,7 +173,7 @@ def _array(
     values: list[Any],
     name: str,
     kind: DataType,
-    places: Sequence[Place],
+    places: Sequence[ItemPlace],
     malformed: dict[int, str] | None,
 ) -> Array:
     """A column; values that do not fit are noted, and null.

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchReader", "Source", "StreamReader", "told_schema", "told_source"]
+__all__ = ["BatchReader", "NamespaceSource", "StreamReader", "told_schema", "told_source"]
 
 log = logging.getLogger("millstream.spark")
 
@@ -104,7 +104,7 @@ def told_source(given: Mapping[str, str]) -> str:
     """
     from pyspark.sql.types import StructType
 
-    own, _ = Source(parse_read(given, is_stream=True), StructType()).look()
+    own, _ = NamespaceSource(parse_read(given, is_stream=True), StructType()).look()
     return str(own)
 
 
@@ -120,7 +120,7 @@ def check_corrupt(name: str, schema: StructType) -> None:
             )
 
 
-class Source:
+class NamespaceSource:
     """A namespace in a cluster, as driver and tasks ask of it."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -307,7 +307,7 @@ def planned(source: ReadSource, start: Offset, end: Offset, split: int) -> list[
 class BatchReader(DataSourceReader):
     """The reader of `spark.read`: everything from the start to what was accepted last."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: NamespaceSource) -> None:
         self._source = source
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -329,7 +329,7 @@ class BatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of `spark.readStream`; Spark keeps one, in a process of its own, for planning."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: NamespaceSource) -> None:
         self._source = source
         self._claim: ConsumerClaim | None = None
         self._retained: set[QueueId] = set()  # queues of which something is kept for this query

@@ -28,8 +28,8 @@ __all__ = [
     "CallCutter",
     "Chunk",
     "Chunker",
+    "KeyedRows",
     "MessageSize",
-    "Rows",
     "encode_message",
 ]
 
@@ -44,14 +44,14 @@ DECODED_BYTES = 8 << 20
 """Of the rows of an Arrow batch that are Python objects at a time."""
 
 
-class Rows(NamedTuple):
+class KeyedRows(NamedTuple):
     """Rows of one key that become a message; `items`: each encoded."""
 
     key: str
     items: list[bytes]
 
 
-Chunk = list[Rows]
+Chunk = list[KeyedRows]
 """Messages, in the order of their first rows."""
 
 
@@ -71,13 +71,13 @@ class MessageSize(NamedTuple):
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Group:
+class MessageGroup:
     """A message that is being filled."""
 
     __slots__ = ("rows", "size")
 
     def __init__(self, key: str, size: int) -> None:
-        self.rows = Rows(key, [])
+        self.rows = KeyedRows(key, [])
         self.size = size
 
 
@@ -101,7 +101,7 @@ class Chunker:
         self._chunk_rows = chunk_rows
         self._message = size or MessageSize()
         self._chunk: Chunk = []
-        self._groups: dict[str, Group] = {}  # of each key the last message
+        self._groups: dict[str, MessageGroup] = {}  # of each key the last message
         self._chunk_count = 0
         self._chunk_bytes = 0
         self._rows = 0
@@ -156,7 +156,7 @@ class Chunker:
             or group.size + size > most.full_bytes
             or len(group.rows.items) >= most.items_max
         ):
-            group = self._groups[key] = Group(key, text_bytes((key,)))
+            group = self._groups[key] = MessageGroup(key, text_bytes((key,)))
             self._chunk.append(group.rows)
             if group.size + size > most.bytes_max:
                 self._refuse(key, group.size + size)
@@ -202,7 +202,7 @@ def _values_of(column: Array, name: str) -> list[Any]:
         raise ValueError(f"column {name!r}: {error}") from None
 
 
-def encode_message(rows: Rows, seq: int = 0) -> bytes:
+def encode_message(rows: KeyedRows, seq: int = 0) -> bytes:
     """A message, encoded: [key, seq, [item, ...]]; `seq`: 0 of one without a sequence."""
     head = _encode(rows.key) + _encode(seq) + _list_head(len(rows.items))
     return b"\x93" + head + b"".join(rows.items)

@@ -1,6 +1,6 @@
 """From a task, which blocks, to the publisher on the background loop.
 
-Owns: `Sending`: opening, handing calls over, giving up. Not: retries and order
+Owns: `TaskSender`: opening, handing calls over, giving up. Not: retries and order
 (`NumberedPublisher`), the clients (`background`). Invariants: a task that is interrupted has
 nothing of its own out; a chunk is handed over as bytes, once.
 """
@@ -18,10 +18,10 @@ from .background import Background, background
 from .options import WriteOptions
 from .tokens import Origin
 
-__all__ = ["Sending", "sending"]
+__all__ = ["TaskSender", "sending"]
 
 
-class Sending:
+class TaskSender:
     """What one attempt of a task sends; its methods block. The client is there with the first
     call, so that an empty partition connects to nobody."""
 
@@ -87,9 +87,9 @@ class Sending:
 
 
 @contextmanager
-def sending(options: WriteOptions, origin: Origin) -> Iterator[Sending]:
-    """A `Sending`; whatever happens, nothing of it is out afterwards."""
-    link = Sending(background(), options, origin)
+def sending(options: WriteOptions, origin: Origin) -> Iterator[TaskSender]:
+    """A `TaskSender`; whatever happens, nothing of it is out afterwards."""
+    link = TaskSender(background(), options, origin)
     try:
         yield link
     finally:

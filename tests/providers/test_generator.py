@@ -26,7 +26,7 @@ from millstream.providers.generator import (
     GeneratorOptions,
     GeneratorQueues,
 )
-from millstream.providers.generator.pace import BURST_S, TICK_S, Pace
+from millstream.providers.generator.pace import BURST_S, TICK_S, EventRate
 from millstream.providers.generator.sequence import QueueSequence
 from millstream.runtime import (
     ConfigError,
@@ -390,7 +390,7 @@ def test_a_paced_read_waits_for_the_first_event_and_no_longer() -> None:
 def test_a_pace_gives_something_at_the_time_that_it_named(
     rate: float, pauses: list[float], now_s: float
 ) -> None:
-    pace = Pace(rate, now_s)
+    pace = EventRate(rate, now_s)
     given = 0
     for pause in pauses:
         now_s = max(pace.next_s, now_s + pause)
@@ -402,7 +402,7 @@ def test_a_pace_gives_something_at_the_time_that_it_named(
 
 
 def test_events_go_in_ticks_unless_a_whole_batch_is_due() -> None:
-    pace = Pace(100_000, 0.0)
+    pace = EventRate(100_000, 0.0)
     assert pace.due(0.5, 1000) == 1000
     pace.gave(50_000, 0.5)
     early_s = 0.5 + TICK_S / 2

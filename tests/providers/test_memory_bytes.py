@@ -14,7 +14,7 @@ from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryOptions, MemoryQueues
 from millstream.providers.memory.partition import Partition
 from millstream.providers.memory.queue_grain import MemoryQueue
-from millstream.providers.memory.room import Room
+from millstream.providers.memory.room import QueueRoom
 from millstream.runtime import ConfigError, Grain, LocalCluster, QueueFull, QueueUnavailable
 from millstream.streams import (
     Event,
@@ -92,7 +92,7 @@ def test_a_limit_of_no_bytes_is_refused() -> None:
 
 
 async def test_who_waits_for_bytes_and_gives_up_has_taken_nothing() -> None:
-    room = Room(events_max=10, bytes_max=10)
+    room = QueueRoom(events_max=10, bytes_max=10)
     await room.acquire(1, 8)
     waiting = asyncio.ensure_future(room.acquire(5, 5))
     await asyncio.sleep(0)

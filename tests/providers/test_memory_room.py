@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from millstream.providers.memory.room import Room
+from millstream.providers.memory.room import QueueRoom
 from millstream.runtime import QueueUnavailable
 
 
@@ -16,12 +16,12 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def taken(room: Room) -> tuple[int, int]:
+def taken(room: QueueRoom) -> tuple[int, int]:
     return room.events_taken, room.bytes_taken
 
 
 def test_room_is_taken_of_both_or_of_none() -> None:
-    room = Room(2, 10)
+    room = QueueRoom(2, 10)
     assert room.try_acquire(1, 10) is True
     assert taken(room) == (1, 10)
     assert room.try_acquire(1, 1) is False  # no byte is left
@@ -33,7 +33,7 @@ def test_room_is_taken_of_both_or_of_none() -> None:
 
 
 async def test_who_waits_for_either_has_both_in_the_end() -> None:
-    room = Room(2, 10)
+    room = QueueRoom(2, 10)
     await room.acquire(1, 10)
     for_bytes = asyncio.create_task(room.acquire(1, 4))
     for_events = asyncio.create_task(room.acquire(1, 1))
@@ -48,7 +48,7 @@ async def test_who_waits_for_either_has_both_in_the_end() -> None:
 async def test_a_room_that_is_closed_fails_those_who_wait_and_those_who_come(
     events: int, size_bytes: int
 ) -> None:
-    room = Room(2, 10)
+    room = QueueRoom(2, 10)
     await room.acquire(events, size_bytes)
     waits = asyncio.create_task(room.acquire(1, 1))
     await settle()

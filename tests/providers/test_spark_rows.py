@@ -21,8 +21,8 @@ from pyspark_millstream import rows as rows_module  # noqa: E402
 from pyspark_millstream.rows import (  # noqa: E402
     Chunk,
     Chunker,
+    KeyedRows,
     MessageSize,
-    Rows,
     encode_message,
 )
 from pyspark_millstream.values import values_of  # noqa: E402
@@ -60,7 +60,7 @@ ROWS = st.lists(st.sampled_from("abc"), max_size=60).map(
 )
 
 
-def numbers_of(message: Rows) -> list[int]:
+def numbers_of(message: KeyedRows) -> list[int]:
     return [msgspec.msgpack.decode(item)["n"] for item in message.items]
 
 
@@ -110,7 +110,7 @@ def test_a_row_counts_as_much_as_queues_count() -> None:
     assert rows_module.ROW_HEAD_BYTES == VALUE_HEAD_BYTES
 
 
-def bytes_of(message: Rows) -> int:
+def bytes_of(message: KeyedRows) -> int:
     return len(message.key) + sum(len(item) + 5 for item in message.items)
 
 
@@ -187,11 +187,11 @@ def test_a_timestamp_crosses_the_wire_as_the_same_instant() -> None:
 
 def test_a_message_has_embedded_items() -> None:
     items = [msgspec.msgpack.encode({"n": n}) for n in (1, None)]
-    body = encode_message(Rows("BÖS", items), 2 << 31)
+    body = encode_message(KeyedRows("BÖS", items), 2 << 31)
     assert msgspec.msgpack.decode(body) == ["BÖS", 2 << 31, [{"n": 1}, {"n": None}]]
     sent = msgspec.msgpack.decode(body, type=IngestMessage)
     assert (sent.key, sent.seq, len(sent.items)) == ("BÖS", 2 << 31, 2)
-    many = encode_message(Rows("k", [b"\x07"] * 70_000))
+    many = encode_message(KeyedRows("k", [b"\x07"] * 70_000))
     assert msgspec.msgpack.decode(many) == ["k", 0, [7] * 70_000]
 
 

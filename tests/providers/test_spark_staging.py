@@ -43,7 +43,7 @@ from pyspark_millstream.options import WriteOptions  # noqa: E402
 from pyspark_millstream.rows import (  # noqa: E402
     CALL_BYTES,
     CallCutter,
-    Rows,
+    KeyedRows,
     encode_message,
 )
 from pyspark_millstream.staging import (  # noqa: E402
@@ -282,7 +282,7 @@ def test_calls_are_cut_by_bytes_and_keep_the_order() -> None:
     calls, found = CallCutter(), []
     items = [msgspec.msgpack.encode({"n": "x" * (n * 40_000)}) for n in range(20)]
     for n, item in enumerate(items):
-        found += [call for call in [calls.add(encode_message(Rows(f"k{n}", [item])))] if call]
+        found += [call for call in [calls.add(encode_message(KeyedRows(f"k{n}", [item])))] if call]
     found += [call for call in [calls.rest()] if call]
     assert calls.rest() is None and (calls.calls, calls.messages) == (len(found), 20)
     decoded = [msgspec.msgpack.decode(call.body) for call in found]

@@ -16,12 +16,12 @@ from millstream.console.sim.runner import run_seed
 from millstream.providers.ledger.bookie.journal import Journal
 from millstream.providers.ledger.bookie.store import Store
 from millstream.providers.ledger.metadata import rows
-from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.metadata.rows import RecordRows
 from millstream.providers.ledger.metadata.witness import Witness
 from millstream.providers.ledger.recovery.copying import Copier
 from millstream.providers.ledger.topic import topic
 from millstream.providers.ledger.topic.cursors.retention import ledgers_to_trim
-from millstream.providers.ledger.topic.record import Span
+from millstream.providers.ledger.topic.record import LedgerSpan
 from millstream.runtime import Corrupt
 from millstream.runtime.extending import DiskFile, DiskThread, Sealed
 from millstream.runtime.testing import Delivered, Simulation, run
@@ -86,7 +86,7 @@ def test_a_bookie_that_takes_what_is_fenced_is_noticed(monkeypatch: pytest.Monke
 def test_ledgers_that_are_deleted_before_they_are_done_are_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def greedy(spans: Sequence[Span], floor: int, *others: Any) -> int:
+    def greedy(spans: Sequence[LedgerSpan], floor: int, *others: Any) -> int:
         return ledgers_to_trim(spans, floor + 20, *others)
 
     monkeypatch.setattr(topic, "ledgers_to_trim", greedy)
@@ -120,9 +120,9 @@ def test_old_rows_that_nobody_notices_or_names_are_noticed(
 def test_an_old_row_that_stops_the_queues_of_other_rows_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    look, found = Rows._look, list[Corrupt]()
+    look, found = RecordRows._look, list[Corrupt]()
 
-    async def look_once(self: Rows[Any, Any], name: str) -> Any:
+    async def look_once(self: RecordRows[Any, Any], name: str) -> Any:
         if found and "/topics/" in name:
             raise found[0]
         try:
@@ -131,7 +131,7 @@ def test_an_old_row_that_stops_the_queues_of_other_rows_is_noticed(
             found.append(error)
             raise
 
-    monkeypatch.setattr(Rows, "_look", look_once)
+    monkeypatch.setattr(RecordRows, "_look", look_once)
     assert is_noticed("has no row in the old file", OLD_FILES)
 
 

@@ -31,7 +31,7 @@ from .api.implicit import implicit_in
 from .api.stream import parse_subscription_id
 from .api.subscription_rows import SubscriptionRow
 from .consumer.batch import WireBatch
-from .consumer.extension import Consumer
+from .consumer.extension import ConsumerExtension
 from .consumer.run import HandlerRun
 from .contracts.host import AdapterHost
 from .contracts.identity import QueueId, StreamId
@@ -187,7 +187,7 @@ class RecordedRun(HandlerRun):
         return done, error
 
 
-class RecordedConsumer(Consumer):
+class RecordedConsumer(ConsumerExtension):
     """The consumer's end, which notes who begins and ends to listen."""
 
     recording: ClassVar[Recording]

@@ -15,7 +15,7 @@ from random import Random
 
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
-from millstream.providers.ledger.protocol.entry import NOTHING, Entry, Head
+from millstream.providers.ledger.protocol.entry import NOTHING, Entry, EntryHeader
 from millstream.providers.ledger.protocol.errors import (
     LedgerClosed,
     LedgerError,
@@ -223,7 +223,7 @@ class MemoryReader:
             if found and bytes_max < len(payload):
                 break
             bytes_max -= len(payload)
-            head = Head(self._ledger, entry, NOTHING, NOTHING, 0, len(payload))
+            head = EntryHeader(self._ledger, entry, NOTHING, NOTHING, 0, len(payload))
             found.append(Entry(head, payload))
         return found
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from millstream.providers.ledger.protocol.appending import (
     Action,
-    Appending,
+    AppendCore,
     Change,
     Confirm,
-    Fail,
+    FailAppends,
     PlaceState,
     Send,
 )
@@ -40,7 +40,7 @@ from millstream.providers.ledger.protocol.recovering import (
     Fence,
     Keep,
     Read,
-    Recovering,
+    RecoveryCore,
     Step,
 )
 
@@ -162,9 +162,11 @@ def quietly(act: Callable[[], Any]) -> Any:
 
 
 class ModelWriter:
-    """The driver of an `Appending`: a writer, or the writing back of a recovery."""
+    """The driver of an `AppendCore`: a writer, or the writing back of a recovery."""
 
-    def __init__(self, world: World, core: Appending, term: int, is_recovery: bool = False) -> None:
+    def __init__(
+        self, world: World, core: AppendCore, term: int, is_recovery: bool = False
+    ) -> None:
         self.world, self.core, self.term = world, core, term
         self.is_recovery = is_recovery
         self.fragments = list(world.record.fragments)
@@ -184,7 +186,7 @@ class ModelWriter:
                         self.world.confirmed = max(self.world.confirmed, upto)
                 case Change():
                     self._change(action)
-                case Fail(error):
+                case FailAppends(error):
                     self.failed = error
 
     def _send(self, send: Send) -> None:
@@ -261,7 +263,7 @@ class ModelWriter:
 
 
 class ModelRecovery:
-    """The driver of a `Recovering`: one attempt after the other."""
+    """The driver of a `RecoveryCore`: one attempt after the other."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -270,13 +272,13 @@ class ModelRecovery:
 
     def begin(self) -> None:
         self.attempt += 1
-        self.core: Recovering | None = None
+        self.core: RecoveryCore | None = None
         self.writer: ModelWriter | None = None
         self.end: int | None = None
         if self.world.record.state is LedgerState.CLOSED:
             return
         self.record = self.world.store(recovering)
-        self.core = Recovering(self.record)
+        self.core = RecoveryCore(self.record)
         self.do(self.core.begin())
 
     @property
@@ -308,12 +310,12 @@ class ModelRecovery:
             assert self.core is not None
             start = self.core.start
             length = sum(len(payload_of(entry)) for entry in range(start + 1))
-            core = Appending(self.record, OWED_BYTES_MAX, start, length)
+            core = AppendCore(self.record, OWED_BYTES_MAX, start, length)
             self.writer = ModelWriter(self.world, core, self.record.term, is_recovery=True)
         return self.writer
 
     def _ask(
-        self, place: int, act: Callable[[], Any], take: Callable[[Recovering, Any], list[Step]]
+        self, place: int, act: Callable[[], Any], take: Callable[[RecoveryCore, Any], list[Step]]
     ) -> None:
         """A question to a bookie; its answer is taken unless another attempt has begun."""
         attempt = self.attempt
@@ -374,7 +376,7 @@ def play(seed: int, quorum: Quorum, bookies: int, losses: float = 0.15) -> World
     """A writer, up to two who recover its ledger while it lives, and then quiet until it ends."""
     world = World(seed, quorum, bookies, losses)
     rng = world.rng
-    writer = ModelWriter(world, Appending(world.record, OWED_BYTES_MAX), 1)
+    writer = ModelWriter(world, AppendCore(world.record, OWED_BYTES_MAX), 1)
     recoveries: list[ModelRecovery] = []
     for _ in range(rng.randint(5, 120)):
         dice = rng.random()

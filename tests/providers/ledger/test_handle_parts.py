@@ -19,7 +19,7 @@ from millstream.providers.ledger.handle.context import (
     existing,
 )
 from millstream.providers.ledger.handle.hedging import HEDGE_S, first_answer
-from millstream.providers.ledger.handle.lane import Lane, Outcome, Trouble
+from millstream.providers.ledger.handle.lane import BookieSender, Outcome, Trouble
 from millstream.providers.ledger.handle.options import HandleOptions
 from millstream.providers.ledger.protocol.appending import PlaceState
 from millstream.providers.ledger.protocol.errors import (
@@ -155,7 +155,7 @@ class Way:
         options = HandleOptions(add_bytes_max=add_bytes_max)
         self.tasks = Counted(loop, Context)
         context = HandleContext(bookies, NOTHING, clock, self.tasks, options)
-        self.lane = Lane(context, "b", 3, self.packed, self.told.append)
+        self.lane = BookieSender(context, "b", 3, self.packed, self.told.append)
 
     def packed(self, entry: int) -> bytes | None:
         size = self.sizes[entry]

@@ -38,16 +38,16 @@ from millstream.providers.ledger.handle import recovery
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.handle.reader import LedgerReader
 from millstream.providers.ledger.handle.recovery import Attempt
-from millstream.providers.ledger.handle.sending import Sending
+from millstream.providers.ledger.handle.sending import LedgerSender
 from millstream.providers.ledger.handle.writer import LedgerWriter
-from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.metadata.rows import RecordRows
 from millstream.providers.ledger.protocol import record
-from millstream.providers.ledger.protocol.appending import Action, Appending, Change
+from millstream.providers.ledger.protocol.appending import Action, AppendCore, Change
 from millstream.providers.ledger.protocol.entry import NOTHING
 from millstream.providers.ledger.protocol.errors import NotRecoverable
 from millstream.providers.ledger.protocol.found import Found, Missing
 from millstream.providers.ledger.protocol.record import with_ensemble
-from millstream.providers.ledger.protocol.recovering import Recovering, Step
+from millstream.providers.ledger.protocol.recovering import RecoveryCore, Step
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[2] / "docs" / "internals" / "ledger_mutations.md"
@@ -77,9 +77,9 @@ def explored(name: str) -> Callable[[], None]:
 def confirmed_between_unsets(patch: pytest.MonkeyPatch) -> None:
     """#3005: an entry whose write set has not the replaced place confirms those behind it, whose
     acknowledgements of the replaced one are still there."""
-    unset_all = Appending.changed
+    unset_all = AppendCore.changed
 
-    def changed(self: Appending, instead: Mapping[int, str]) -> list[Action]:
+    def changed(self: AppendCore, instead: Mapping[int, str]) -> list[Action]:
         for entry, pending in self._pending.items():
             if not set(instead) & set(pending.places) and entry > self.confirmed:
                 self._is_changing = False
@@ -90,34 +90,34 @@ def confirmed_between_unsets(patch: pytest.MonkeyPatch) -> None:
                 pending.acks &= ~(1 << place)
         return unset_all(self, instead)
 
-    patch.setattr(Appending, "changed", changed)
+    patch.setattr(AppendCore, "changed", changed)
 
 
 def confirmed_before_unset(patch: pytest.MonkeyPatch) -> None:
     """#4097: confirming goes on before the acknowledgements of the replaced are dropped."""
-    unset_all = Appending.changed
+    unset_all = AppendCore.changed
 
-    def changed(self: Appending, instead: Mapping[int, str]) -> list[Action]:
+    def changed(self: AppendCore, instead: Mapping[int, str]) -> list[Action]:
         self._is_changing = False
         confirmed = self._confirm()
         self._is_changing = True
         return [*confirmed, *unset_all(self, instead)]
 
-    patch.setattr(Appending, "changed", changed)
+    patch.setattr(AppendCore, "changed", changed)
 
 
 def confirmed_during_change(patch: pytest.MonkeyPatch) -> None:
     """#4651: where the fragment begins is computed, and then entries are confirmed before it."""
 
-    confirm = Appending._confirm
+    confirm = AppendCore._confirm
 
-    def confirmed(self: Appending) -> list[Action]:
+    def confirmed(self: AppendCore) -> list[Action]:
         was, self._is_changing = self._is_changing, False
         actions = confirm(self)
         self._is_changing = was
         return actions
 
-    patch.setattr(Appending, "_confirm", confirmed)
+    patch.setattr(AppendCore, "_confirm", confirmed)
 
 
 def counted_before_stored(patch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def changed_before_stored(patch: pytest.MonkeyPatch) -> None:
     """#1591, in the model's driver."""
     post = Draft._change
 
-    def change(self: Draft, who: int, core: Appending, term: int, wanted: Change) -> None:
+    def change(self: Draft, who: int, core: AppendCore, term: int, wanted: Change) -> None:
         spare = [name for name in self.model.names if name not in core.bookies()]
         instead = frozen(dict(zip(wanted.places, spare, strict=False)))
         post(self, who, core, term, wanted)
@@ -162,7 +162,7 @@ def counted_for_the_next_bookie(patch: pytest.MonkeyPatch) -> None:
     """2.3.2: an acknowledgement counts for whoever has the place by now."""
 
     def acknowledged(
-        self: Appending, place: int, change: int, entries: tuple[int, ...]
+        self: AppendCore, place: int, change: int, entries: tuple[int, ...]
     ) -> list[Action]:
         if self.failed is not None:
             return []
@@ -170,7 +170,7 @@ def counted_for_the_next_bookie(patch: pytest.MonkeyPatch) -> None:
             self._settle(entry, place, has_it=True)
         return self._confirm()
 
-    patch.setattr(Appending, "acknowledged", acknowledged)
+    patch.setattr(AppendCore, "acknowledged", acknowledged)
 
 
 # --- fences and ends ---
@@ -209,25 +209,25 @@ def reads_without_a_term(patch: pytest.MonkeyPatch) -> None:
 
 def no_floor(patch: pytest.MonkeyPatch) -> None:
     """#2615: the last bookies know of nothing confirmed, so it begins at entry 0."""
-    begin = Recovering.__init__
+    begin = RecoveryCore.__init__
 
-    def begun(self: Recovering, found: record.LedgerRecord) -> None:
+    def begun(self: RecoveryCore, found: record.LedgerRecord) -> None:
         begin(self, found)
         self._confirmed = NOTHING
 
-    patch.setattr(Recovering, "__init__", begun)
+    patch.setattr(RecoveryCore, "__init__", begun)
 
 
 def doubt_is_absence(patch: pytest.MonkeyPatch) -> None:
     """#2908, in the core."""
-    find = Recovering.found
+    find = RecoveryCore.found
 
-    def found(self: Recovering, place: int, first: int, what: Found) -> list[Step]:
+    def found(self: RecoveryCore, place: int, first: int, what: Found) -> list[Step]:
         if what.missing is Missing.UNKNOWN:
             what = what._replace(missing=Missing.ABSENT)
         return find(self, place, first, what)
 
-    patch.setattr(Recovering, "found", found)
+    patch.setattr(RecoveryCore, "found", found)
 
 
 def damage_is_absence(patch: pytest.MonkeyPatch) -> None:
@@ -244,34 +244,34 @@ def damage_is_absence(patch: pytest.MonkeyPatch) -> None:
 
 def damaged_copies_deny(patch: pytest.MonkeyPatch) -> None:
     """4.18 (i): an answer is counted before its check is looked at."""
-    copy = Recovering._copy
+    copy = RecoveryCore._copy
 
-    def copied(self: Recovering) -> Any:
+    def copied(self: RecoveryCore) -> Any:
         kept = copy(self)
         self._absent |= {(place, at) for place, at in self._unsure if place in self._known}
         return kept
 
-    patch.setattr(Recovering, "_copy", copied)
+    patch.setattr(RecoveryCore, "_copy", copied)
 
 
 def waits_for_all(patch: pytest.MonkeyPatch) -> None:
     """#1067: it concludes only when every bookie has answered."""
-    go_on = Recovering._go_on
+    go_on = RecoveryCore._go_on
 
-    def waited(self: Recovering) -> list[Step]:
+    def waited(self: RecoveryCore) -> list[Step]:
         places = range(len(self._fragment.bookies))
         if any(place not in self._fenced | self._silent for place in places):
             return []
         return go_on(self)
 
-    patch.setattr(Recovering, "_go_on", waited)
+    patch.setattr(RecoveryCore, "_go_on", waited)
 
 
 def written_back_as_the_writer(patch: pytest.MonkeyPatch) -> None:
     """#4163: what is written back does not say that it is of a recovery."""
 
-    def sending(context: Any, core: Appending, term: int, store: Any) -> Sending:
-        return Sending(context, core, term - 1, store)
+    def sending(context: Any, core: AppendCore, term: int, store: Any) -> LedgerSender:
+        return LedgerSender(context, core, term - 1, store)
 
     patch.setattr(recovery, "Sending", sending)
 
@@ -365,7 +365,7 @@ def tokens_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
             await self._pin(name, found.seal, witness)
         return found.value
 
-    patch.setattr(Rows, "_try", tried)
+    patch.setattr(RecordRows, "_try", tried)
 
 
 def records_are_read_once(patch: pytest.MonkeyPatch) -> None:

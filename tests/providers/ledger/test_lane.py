@@ -12,7 +12,7 @@ from tests.conditions import spin
 
 from millstream.providers.ledger.handle.bookies import Bookies
 from millstream.providers.ledger.handle.context import HandleContext
-from millstream.providers.ledger.handle.lane import Lane, Outcome, Trouble
+from millstream.providers.ledger.handle.lane import BookieSender, Outcome, Trouble
 from millstream.providers.ledger.handle.options import HandleOptions
 from millstream.providers.ledger.protocol.appending import PlaceState
 from millstream.providers.ledger.protocol.errors import BookieAway
@@ -31,7 +31,7 @@ class SlowBookie:
         await answer
 
 
-def opened() -> tuple[Lane, SlowBookie, Tasks, list[Outcome]]:
+def opened() -> tuple[BookieSender, SlowBookie, Tasks, list[Outcome]]:
     bookie, told = SlowBookie(), list[Outcome]()
     tasks = Tasks(asyncio.get_running_loop(), Context)
     nothing = cast("object", None)
@@ -42,7 +42,12 @@ def opened() -> tuple[Lane, SlowBookie, Tasks, list[Outcome]]:
         tasks,
         HandleOptions(),
     )
-    return Lane(context, "b", 1, lambda entry: b"%d" % entry, told.append), bookie, tasks, told
+    return (
+        BookieSender(context, "b", 1, lambda entry: b"%d" % entry, told.append),
+        bookie,
+        tasks,
+        told,
+    )
 
 
 async def test_what_comes_while_two_requests_are_out_goes_in_the_next_one() -> None:

@@ -16,7 +16,7 @@ from millstream.providers.ledger import LedgerTopic, Position
 from millstream.providers.ledger.alone.own import OwnLedgers
 from millstream.providers.ledger.handle.loss import give_up, what_is_left
 from millstream.providers.ledger.metadata.metadata import Metadata
-from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.metadata.rows import RecordRows
 from millstream.providers.ledger.protocol.errors import (
     EntriesGivenUp,
     LedgerFenced,
@@ -200,7 +200,7 @@ async def striped(machine: Machine) -> int:
     return 40
 
 
-def topics_in(machine: Machine) -> Rows[str, TopicRecord]:
+def topics_in(machine: Machine) -> RecordRows[str, TopicRecord]:
     return topic_rows(Metadata(machine.store, "topics", LoopClock()))
 
 

@@ -16,7 +16,7 @@ from millstream.providers.ledger import (
 )
 from millstream.providers.ledger.protocol.record import ENDLESS
 from millstream.providers.ledger.queues.adapter import LedgerAdapter
-from millstream.providers.ledger.serving.mending import LossAnswer, MendingTarget
+from millstream.providers.ledger.serving.mending import LossAnswer, RepairTarget
 from millstream.providers.ledger.topic.appending.takeover import LEFT_OUT
 from millstream.runtime import Grain, MillstreamError
 from millstream.runtime.testing import FailingStore, SimCluster, Simulation, run
@@ -35,7 +35,7 @@ WORDS = StreamNamespace("words", str)
 HEARD: list[str] = []
 GAPS: list[Gap] = []
 LOST_AFTER_S = 20.0
-TARGETS: dict[str, MendingTarget] = {}
+TARGETS: dict[str, RepairTarget] = {}
 
 
 class Hears(Grain):
@@ -57,8 +57,8 @@ class Queues(LedgerQueues):
 
     async def open(self, provider: str, host: AdapterHost, /) -> LedgerAdapter:
         adapter = await super().open(provider, host)
-        target = host.targets.find(f"{MendingTarget.target_name}/{provider}")
-        assert isinstance(target, MendingTarget)
+        target = host.targets.find(f"{RepairTarget.target_name}/{provider}")
+        assert isinstance(target, RepairTarget)
         TARGETS[host.silo_name] = target
         return adapter
 

@@ -15,7 +15,7 @@ from tests.providers.ledger.clocks import LoopClock
 from millstream.providers.ledger.metadata.bookies import BookieRecord, bookie_rows
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata, key_part
-from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX, ROWS_PER_SCAN, Rows
+from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX, ROWS_PER_SCAN, RecordRows
 from millstream.providers.ledger.protocol.errors import LedgerClosed
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.protocol.record import (
@@ -59,8 +59,8 @@ class Sum(msgspec.Struct, frozen=True, array_like=True):
     operation: str = ""
 
 
-def sums(store: SlowStore, seed: int = 0) -> Rows[str, Sum]:
-    return Rows(Metadata(store, "c", LoopClock(seed), "a:1@1"), "sums/", Sum, key_part)
+def sums(store: SlowStore, seed: int = 0) -> RecordRows[str, Sum]:
+    return RecordRows(Metadata(store, "c", LoopClock(seed), "a:1@1"), "sums/", Sum, key_part)
 
 
 def adding(number: int) -> Callable[[Sum | None], Sum]:

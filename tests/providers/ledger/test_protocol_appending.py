@@ -6,10 +6,10 @@ import pytest
 
 from millstream.providers.ledger.protocol.appending import (
     Action,
-    Appending,
+    AppendCore,
     Change,
     Confirm,
-    Fail,
+    FailAppends,
     PlaceState,
     Send,
 )
@@ -25,12 +25,12 @@ AWAY, FULL = PlaceState.AWAY, PlaceState.FULL
 USUAL = Quorum(3, 3, 2)
 
 
-def writer(quorum: Quorum = USUAL, owed_bytes_max: int = 10_000) -> Appending:
+def writer(quorum: Quorum = USUAL, owed_bytes_max: int = 10_000) -> AppendCore:
     fragments = (Fragment(0, NAMES[: quorum.ensemble]),)
-    return Appending(LedgerRecord(7, LedgerState.OPEN, quorum, 1, fragments), owed_bytes_max)
+    return AppendCore(LedgerRecord(7, LedgerState.OPEN, quorum, 1, fragments), owed_bytes_max)
 
 
-def acked(core: Appending, place: int, *entries: int, change: int = 0) -> list[Action]:
+def acked(core: AppendCore, place: int, *entries: int, change: int = 0) -> list[Action]:
     return core.acknowledged(place, change, entries)
 
 
@@ -115,7 +115,7 @@ def test_an_end_does_not_make_complete_what_was_not(complete: int) -> None:
         acked(core, place, 0, 1)
     acked(core, 2, *range(complete + 1))
     (fail,) = core.close()
-    assert isinstance(fail, Fail) and isinstance(fail.error, LedgerClosed)
+    assert isinstance(fail, FailAppends) and isinstance(fail.error, LedgerClosed)
     assert "ledger 7 was closed behind entry 1" in str(fail.error)
     assert (core.confirmed, core.complete) == (1, complete)
 
@@ -157,7 +157,7 @@ def test_a_full_one_is_replaced_though_the_rest_would_do() -> None:  # W15
     assert core.unanswered(1, 0, FULL) == [Change(0, {1: "b"})]
 
 
-def changed(core: Appending, instead: dict[int, str]) -> list[Action]:
+def changed(core: AppendCore, instead: dict[int, str]) -> list[Action]:
     return core.changed(instead)
 
 
@@ -311,7 +311,7 @@ def test_a_writer_that_stopped_does_nothing_more() -> None:
     core.unanswered(0, 0, AWAY)
     core.unanswered(1, 0, AWAY)
     fenced = LedgerFenced("a higher term", 2)
-    assert core.stop(fenced) == [Fail(fenced)] and core.failed is fenced
+    assert core.stop(fenced) == [FailAppends(fenced)] and core.failed is fenced
     assert core.stop(LedgerClosed("again")) == [] and core.failed is fenced
     assert changed(core, {0: "d"}) == [] and core.bookies() == NAMES
     assert acked(core, 2, 0) == [] and core.unanswered(2, 0, FULL) == []
@@ -329,7 +329,7 @@ def test_a_recovery_goes_on_behind_what_needs_no_deciding() -> None:
         2,
         (Fragment(0, NAMES), Fragment(4, ("d", *NAMES[1:]))),
     )
-    core = Appending(record, 10_000, confirmed=8, length=100)
+    core = AppendCore(record, 10_000, confirmed=8, length=100)
     assert core.bookies() == ("d", "b", "c") and core.next_entry == 9
     assert [one[1] for one in sends(core.append_packed(bytes(HEAD_BYTES + 5), 105))] == [
         "d",

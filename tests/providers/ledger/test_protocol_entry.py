@@ -11,7 +11,7 @@ from xxhash import xxh3_64
 
 from millstream.providers.ledger.protocol.entry import (
     HEAD_BYTES,
-    Head,
+    EntryHeader,
     head_of,
     is_whole,
     pack,
@@ -20,7 +20,7 @@ from millstream.providers.ledger.protocol.entry import (
 from millstream.providers.ledger.protocol.errors import EntryDamaged
 
 HEADS = st.builds(
-    Head,
+    EntryHeader,
     st.integers(0, 2**64 - 1),
     st.integers(0, 2**63 - 1),
     st.integers(-1, 2**63 - 1),
@@ -31,7 +31,7 @@ HEADS = st.builds(
 
 
 @given(HEADS, st.binary(max_size=200))
-def test_an_entry_comes_back_as_it_was_packed(head: Head, payload: bytes) -> None:
+def test_an_entry_comes_back_as_it_was_packed(head: EntryHeader, payload: bytes) -> None:
     head = head._replace(size_bytes=len(payload))
     packed = pack(head, payload)
     assert head_of(packed) == head and is_whole(memoryview(packed))
@@ -40,7 +40,7 @@ def test_an_entry_comes_back_as_it_was_packed(head: Head, payload: bytes) -> Non
 
 @given(st.binary(max_size=40), st.data())
 def test_a_changed_byte_is_found_wherever_it_is(payload: bytes, data: st.DataObject) -> None:
-    packed = bytearray(pack(Head(7, 3, 2, 1, 99, len(payload)), payload))
+    packed = bytearray(pack(EntryHeader(7, 3, 2, 1, 99, len(payload)), payload))
     at = data.draw(st.integers(0, len(packed) - 1))
     packed[at] ^= data.draw(st.integers(1, 255))
     with pytest.raises(EntryDamaged):
@@ -49,19 +49,19 @@ def test_a_changed_byte_is_found_wherever_it_is(payload: bytes, data: st.DataObj
 
 @pytest.mark.parametrize("cut", [0, 1, HEAD_BYTES - 1, HEAD_BYTES, HEAD_BYTES + 2])
 def test_an_entry_that_was_cut_is_none(cut: int) -> None:
-    packed = pack(Head(1, 2, 1, 0, 3, 3), b"abc")
+    packed = pack(EntryHeader(1, 2, 1, 0, 3, 3), b"abc")
     with pytest.raises(EntryDamaged):
         unpack(packed[:cut], 1, 2)
 
 
 @pytest.mark.parametrize(("ledger", "entry"), [(1, 3), (2, 2)])
 def test_another_entry_than_was_asked_for_is_refused(ledger: int, entry: int) -> None:
-    packed = pack(Head(1, 2, 1, 0, 3, 3), b"abc")
+    packed = pack(EntryHeader(1, 2, 1, 0, 3, 3), b"abc")
     with pytest.raises(EntryDamaged, match="was asked for"):
         unpack(packed, ledger, entry)
 
 
 def test_an_entry_has_the_form_that_is_written_down() -> None:
-    packed = pack(Head(7, 3, 2, 1, 40, 5), b"hello")
+    packed = pack(EntryHeader(7, 3, 2, 1, 40, 5), b"hello")
     front = Struct("<QqqqQII").pack(7, 3, 2, 1, 40, 5, 0)
     assert packed == front + xxh3_64(front + b"hello").digest()[::-1] + b"hello"

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from millstream.providers.ledger.protocol.entry import Head, pack
+from millstream.providers.ledger.protocol.entry import EntryHeader, pack
 from millstream.providers.ledger.protocol.errors import NoCopyLeft
 from millstream.providers.ledger.protocol.found import Found, Missing
 from millstream.providers.ledger.protocol.quorum import Quorum
@@ -17,7 +17,7 @@ from millstream.providers.ledger.protocol.recovering import (
     Fence,
     Keep,
     Read,
-    Recovering,
+    RecoveryCore,
 )
 
 QUORUM = Quorum(3, 3, 2)
@@ -32,12 +32,12 @@ def record(quorum: Quorum = QUORUM, first: int = 0) -> LedgerRecord:
 
 def entries(first: int, count: int) -> tuple[bytes, ...]:
     return tuple(
-        pack(Head(7, number, number - 1, -1, 8 * (number + 1), 8), b"payload%d" % number)
+        pack(EntryHeader(7, number, number - 1, -1, 8 * (number + 1), 8), b"payload%d" % number)
         for number in range(first, first + count)
     )
 
 
-def reading(core: Recovering) -> Recovering:
+def reading(core: RecoveryCore) -> RecoveryCore:
     """Fenced everywhere, with nothing known to be confirmed."""
     core.begin()
     for place in range(3):
@@ -46,7 +46,7 @@ def reading(core: Recovering) -> Recovering:
 
 
 def test_it_fences_all_and_reads_as_soon_as_the_rest_is_no_ack_quorum() -> None:
-    core = Recovering(record())
+    core = RecoveryCore(record())
     assert core.at == -1
     assert core.begin() == [Fence(0, "a"), Fence(1, "b"), Fence(2, "c")]
     assert core.fenced(1, 4) == []
@@ -56,7 +56,7 @@ def test_it_fences_all_and_reads_as_soon_as_the_rest_is_no_ack_quorum() -> None:
 
 
 def test_an_answer_that_comes_late_holds_no_bytes_of_what_was_kept() -> None:
-    core = reading(Recovering(record()))
+    core = reading(RecoveryCore(record()))
     steps = core.found(0, 0, Found(entries(0, 5), Missing.ABSENT))
     assert [type(step) for step in steps] == [Keep] * 5
     core.found(1, 0, Found(entries(0, 5), Missing.ABSENT))
@@ -64,7 +64,7 @@ def test_an_answer_that_comes_late_holds_no_bytes_of_what_was_kept() -> None:
 
 
 def test_what_a_bookie_has_of_later_entries_is_used_when_they_are_due() -> None:
-    core = reading(Recovering(record()))
+    core = reading(RecoveryCore(record()))
     assert core.found(0, 0, Found((), Missing.ABSENT)) == []
     steps = core.found(1, 0, Found(entries(0, 2), Missing.ABSENT))
     assert [step.entry for step in steps if isinstance(step, Keep)] == [0, 1]
@@ -74,13 +74,13 @@ def test_what_a_bookie_has_of_later_entries_is_used_when_they_are_due() -> None:
 
 
 def test_enough_who_deny_are_the_end_without_waiting_for_the_rest() -> None:  # 4.12, #1067
-    core = reading(Recovering(record()))
+    core = reading(RecoveryCore(record()))
     assert core.found(2, 0, Found((), Missing.ABSENT)) == []
     assert core.found(0, 0, Found((), Missing.ABSENT)) == [End(-1)]
 
 
 def test_a_page_without_entries_that_says_nothing_proves_nothing() -> None:
-    core = reading(Recovering(record(Quorum(3, 3, 3))))
+    core = reading(RecoveryCore(record(Quorum(3, 3, 3))))
     assert core.found(0, 0, Found((), Missing.LIMIT)) == []
     assert core.found(1, 0, Found((), Missing.UNKNOWN)) == []
     (abort,) = core.unanswered(2)
@@ -90,7 +90,7 @@ def test_a_page_without_entries_that_says_nothing_proves_nothing() -> None:
 
 
 def test_an_entry_that_nobody_can_read_ends_the_attempt_and_each_fault_is_told() -> None:
-    core = reading(Recovering(record(Quorum(3, 3, 3))))
+    core = reading(RecoveryCore(record(Quorum(3, 3, 3))))
     fault = "bookie a: entry 0 is damaged, entry.log at offset 9"
     assert core.found(0, 0, Found((), Missing.UNKNOWN, -1, fault)) == []
     assert core.found(2, 0, Found((), Missing.UNKNOWN)) == []
@@ -103,7 +103,7 @@ def test_an_entry_that_nobody_can_read_ends_the_attempt_and_each_fault_is_told()
 
 
 def test_too_few_that_can_be_fenced_end_the_attempt_and_are_named() -> None:
-    core = Recovering(record())
+    core = RecoveryCore(record())
     core.begin()
     assert core.unanswered(0) == [] and core.fenced(2, -1) == []
     (abort,) = core.unanswered(1)
@@ -114,7 +114,7 @@ def test_too_few_that_can_be_fenced_end_the_attempt_and_are_named() -> None:
 
 
 def test_one_that_answers_late_is_asked_on_and_what_it_says_counts() -> None:
-    core = Recovering(record())
+    core = RecoveryCore(record())
     core.begin()
     core.fenced(0, -1)
     core.fenced(1, -1)
@@ -130,7 +130,7 @@ def test_one_that_answers_late_is_asked_on_and_what_it_says_counts() -> None:
 
 
 def test_it_never_looks_before_the_last_fragment() -> None:  # 4.10, #2615
-    core = Recovering(record(first=6))
+    core = RecoveryCore(record(first=6))
     core.begin()
     core.fenced(0, -1)
     assert core.fenced(1, 2) == [Read(place, name, 6) for place, name in enumerate(NAMES)]
@@ -138,7 +138,7 @@ def test_it_never_looks_before_the_last_fragment() -> None:  # 4.10, #2615
 
 
 def test_a_damaged_copy_is_neither_the_entry_nor_a_denial() -> None:  # 4.18 (i)
-    core = reading(Recovering(record()))
+    core = reading(RecoveryCore(record()))
     (good,) = entries(0, 1)
     bad = good[:-1] + b"?"
     assert core.found(0, 0, Found((bad,), Missing.LIMIT)) == []
@@ -148,7 +148,7 @@ def test_a_damaged_copy_is_neither_the_entry_nor_a_denial() -> None:  # 4.18 (i)
 
 
 def test_with_striping_only_the_write_set_of_an_entry_is_asked() -> None:
-    core = Recovering(record(Quorum(3, 2, 2)))
+    core = RecoveryCore(record(Quorum(3, 2, 2)))
     core.begin()
     core.fenced(0, -1)
     assert core.fenced(2, 0) == [Read(1, "b", 1), Read(2, "c", 1)]
@@ -156,7 +156,7 @@ def test_with_striping_only_the_write_set_of_an_entry_is_asked() -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_who_did_not_answer_is_not_asked_again(place: int) -> None:
-    core = Recovering(record())
+    core = RecoveryCore(record())
     core.begin()
     core.unanswered(place)
     others = [at for at in range(3) if at != place]

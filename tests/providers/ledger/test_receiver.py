@@ -9,7 +9,7 @@ from tests.providers.ledger.worlds import Process, World, in_a_world
 
 from millstream.providers.ledger.queues.desk import Desk
 from millstream.providers.ledger.queues.form import in_topic
-from millstream.providers.ledger.queues.receiver import LedgerReader, LedgerReceiver
+from millstream.providers.ledger.queues.receiver import LedgerQueueReader, LedgerReceiver
 from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.runtime import CursorTooOld, QueueUnavailable
@@ -125,7 +125,7 @@ def test_a_queue_whose_rows_are_damaged_is_unavailable_and_says_which_row() -> N
         await fill(desk, 6)
         topic = desk.topic("q")
         assert topic is not None
-        beside = LedgerReader(desk, "q", process.topics.reader("t"), ERA)
+        beside = LedgerQueueReader(desk, "q", process.topics.reader("t"), ERA)
         first, _ = await beside.bounds()
         assert first is not None
         await desk.aclose()

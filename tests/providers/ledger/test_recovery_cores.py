@@ -20,8 +20,8 @@ from millstream.providers.ledger.recovery.changes import (
 )
 from millstream.providers.ledger.recovery.copying import add_to
 from millstream.providers.ledger.recovery.needs import (
+    FragmentSpan,
     Needs,
-    Span,
     Vacancy,
     bookies_of,
     needs_of,
@@ -29,9 +29,9 @@ from millstream.providers.ledger.recovery.needs import (
     stripe,
 )
 from millstream.providers.ledger.recovery.options import RecoveryOptions
-from millstream.providers.ledger.recovery.pace import Pace
+from millstream.providers.ledger.recovery.pace import CopyRate
 from millstream.providers.ledger.recovery.report import BookieReport
-from millstream.providers.ledger.recovery.standing import Standing, Standings
+from millstream.providers.ledger.recovery.standing import BookieStanding, BookieStandings
 
 THREE = Quorum(3, 3, 2)
 ABC, ABD = ("a", "b", "c"), ("a", "b", "d")
@@ -55,36 +55,36 @@ def record(
     )
 
 
-def standing(**others: Standing) -> Callable[[str], Standing]:
-    return lambda name: others.get(name, Standing.HERE)
+def standing(**others: BookieStanding) -> Callable[[str], BookieStanding]:
+    return lambda name: others.get(name, BookieStanding.HERE)
 
 
 # --- who is there
 
 
 def test_a_bookie_is_lost_after_its_time_and_here_at_once() -> None:
-    standings = Standings(60.0)
+    standings = BookieStandings(60.0)
     assert standings.see(0.0, {"a"}, {"a", "b"}, ())
-    assert (standings.of("a"), standings.of("b")) == (Standing.HERE, Standing.AWAY)
+    assert (standings.of("a"), standings.of("b")) == (BookieStanding.HERE, BookieStanding.AWAY)
     assert not standings.see(59.9, {"a"}, {"a", "b"}, ())
     assert standings.see(60.0, {"a"}, {"a", "b"}, ())
-    assert standings.of("b") is Standing.LOST
+    assert standings.of("b") is BookieStanding.LOST
     assert standings.see(61.0, {"a", "b"}, {"a", "b"}, {"b"})
-    assert standings.of("b") is Standing.LEAVING
+    assert standings.of("b") is BookieStanding.LEAVING
     assert standings.see(62.0, {"a"}, {"a", "b"}, {"b"})
     assert not standings.see(121.9, {"a"}, {"a", "b"}, {"b"}), "it is counted anew"
     assert standings.see(122.0, {"a"}, {"a", "b"}, {"b"})
-    assert standings.of("b") is Standing.LOST
+    assert standings.of("b") is BookieStanding.LOST
 
 
 def test_a_bookie_without_a_row_has_its_time_too() -> None:
-    standings = Standings(60.0)
+    standings = BookieStandings(60.0)
     standings.see(100.0, {"a"}, {"a"}, ())
-    assert standings.of("x") is Standing.AWAY
+    assert standings.of("x") is BookieStanding.AWAY
     standings.see(159.0, {"a"}, {"a"}, ())
-    assert standings.of("x") is Standing.AWAY
+    assert standings.of("x") is BookieStanding.AWAY
     standings.see(160.0, {"a"}, {"a"}, ())
-    assert standings.of("x") is Standing.LOST
+    assert standings.of("x") is BookieStanding.LOST
 
 
 # --- what a ledger lacks
@@ -92,42 +92,44 @@ def test_a_bookie_without_a_row_has_its_time_too() -> None:
 
 def test_only_what_has_an_end_and_entries_can_be_copied() -> None:
     two = ((0, ABC), (5, ABD))
-    assert spans_of(record(*two, last=8)) == [Span(0, 4, ABC), Span(5, 8, ABD)]
-    assert spans_of(record(*two, last=4)) == [Span(0, 4, ABC)]
-    assert spans_of(record(*two, last=-1, is_closed=False)) == [Span(0, 4, ABC)]
+    assert spans_of(record(*two, last=8)) == [FragmentSpan(0, 4, ABC), FragmentSpan(5, 8, ABD)]
+    assert spans_of(record(*two, last=4)) == [FragmentSpan(0, 4, ABC)]
+    assert spans_of(record(*two, last=-1, is_closed=False)) == [FragmentSpan(0, 4, ABC)]
     assert spans_of(record((0, ABC), is_closed=False)) == []
     assert spans_of(record((0, ABC))) == []
-    assert spans_of(record((0, ABC), last=0)) == [Span(0, 0, ABC)]
+    assert spans_of(record((0, ABC), last=0)) == [FragmentSpan(0, 0, ABC)]
 
 
 def test_a_place_is_vacant_whose_bookie_is_lost_or_leaving_and_not_one_that_is_away() -> None:
     one = record((0, ABC), (5, ABD), last=8)
-    needs = needs_of(one, standing(c=Standing.LOST, b=Standing.LEAVING, a=Standing.AWAY), 9)
+    needs = needs_of(
+        one, standing(c=BookieStanding.LOST, b=BookieStanding.LEAVING, a=BookieStanding.AWAY), 9
+    )
     assert [(v.span.first, v.place, v.bookie) for v in needs.vacancies] == [
         (0, 1, "b"),
         (0, 2, "c"),
         (5, 1, "b"),
     ]
     assert needs.copies == 1 and not needs.is_to_end and needs.unsure is None
-    assert not needs_of(one, standing(a=Standing.AWAY), 9)
+    assert not needs_of(one, standing(a=BookieStanding.AWAY), 9)
 
 
-@pytest.mark.parametrize("lost", [Standing.LOST, Standing.LEAVING])
-def test_an_open_ledger_is_to_end_only_if_its_last_fragment_is_hurt(lost: Standing) -> None:
+@pytest.mark.parametrize("lost", [BookieStanding.LOST, BookieStanding.LEAVING])
+def test_an_open_ledger_is_to_end_only_if_its_last_fragment_is_hurt(lost: BookieStanding) -> None:
     one = record((0, ABC), (5, ABD), is_closed=False)
     assert needs_of(one, standing(d=lost), 9).is_to_end
     assert not needs_of(one, standing(d=lost), 9).vacancies
     former = needs_of(one, standing(c=lost), 9)
     assert not former.is_to_end and len(former.vacancies) == 1
-    assert not needs_of(one, standing(d=Standing.AWAY), 9)
+    assert not needs_of(one, standing(d=BookieStanding.AWAY), 9)
 
 
 def test_what_a_writer_did_not_see_arrive_is_unsure_once_all_can_be_asked() -> None:
     one = record((0, ABC), (5, ABD), last=8, complete=5)
     assert needs_of(one, standing(), 9).unsure == 6
-    assert needs_of(one, standing(c=Standing.AWAY), 9).unsure == 6, "it has none of these"
-    assert needs_of(one, standing(d=Standing.AWAY), 9).unsure is None
-    assert needs_of(one, standing(d=Standing.LEAVING), 9).unsure == 6
+    assert needs_of(one, standing(c=BookieStanding.AWAY), 9).unsure == 6, "it has none of these"
+    assert needs_of(one, standing(d=BookieStanding.AWAY), 9).unsure is None
+    assert needs_of(one, standing(d=BookieStanding.LEAVING), 9).unsure == 6
     assert needs_of(msgspec.structs.replace(one, state=LedgerState.OPEN), standing(), 9) == Needs(
         7, copies=3
     )
@@ -165,7 +167,7 @@ def looked(agenda: Agenda, now_s: float, *needs: Needs) -> Sequence[tuple[int, b
 
 
 OPEN = record((0, ABC), is_closed=False)
-VACANT = (Vacancy(Span(0, 3, ABC), 1),)
+VACANT = (Vacancy(FragmentSpan(0, 3, ABC), 1),)
 
 
 def test_fewest_copies_come_first() -> None:
@@ -208,7 +210,7 @@ def test_what_failed_waits_longer_each_time_unless_bookies_come_or_go() -> None:
 # --- what copying changes
 
 CLOSED = record((0, ABC), (5, ABD), last=8)
-FIRST = Vacancy(Span(0, 4, ABC), 1)
+FIRST = Vacancy(FragmentSpan(0, 4, ABC), 1)
 
 
 def test_a_place_gets_its_bookie_under_the_claim_that_stands_alone() -> None:
@@ -253,18 +255,18 @@ def test_what_is_complete_only_grows() -> None:
 
 
 def test_pages_keep_to_the_pace_together() -> None:
-    pace = Pace(100.0)
+    pace = CopyRate(100.0)
     assert [pace.wait_s(0.0, 50), pace.wait_s(0.0, 50), pace.wait_s(0.25, 10)] == [0.0, 0.5, 0.75]
     assert pace.wait_s(5.0, 10) == 0.0, "what was not used is not owed"
 
 
 def test_a_bookie_that_is_asked_for_before_the_first_look_has_its_time_from_the_start() -> None:
-    standings = Standings(60.0)
-    assert standings.of("x") is Standing.AWAY
+    standings = BookieStandings(60.0)
+    assert standings.of("x") is BookieStanding.AWAY
     standings.see(59.9, (), (), ())
-    assert standings.of("x") is Standing.AWAY
+    assert standings.of("x") is BookieStanding.AWAY
     standings.see(60.0, (), (), ())
-    assert standings.of("x") is Standing.LOST
+    assert standings.of("x") is BookieStanding.LOST
 
 
 def test_a_bookie_has_nothing_of_an_empty_fragment_once_the_ledger_has_its_end() -> None:
@@ -281,8 +283,8 @@ def test_a_bookie_is_drained_that_shall_go_and_has_nothing() -> None:
 
 def test_only_bookies_that_should_have_what_is_unsure_are_waited_for() -> None:
     one = record((0, ABC), (5, ABD), last=8, complete=7)
-    assert needs_of(one, standing(d=Standing.AWAY), 9).unsure is None
-    assert needs_of(one, standing(c=Standing.AWAY), 9).unsure == 8
+    assert needs_of(one, standing(d=BookieStanding.AWAY), 9).unsure is None
+    assert needs_of(one, standing(c=BookieStanding.AWAY), 9).unsure == 8
 
 
 def test_a_ledger_with_more_copies_than_wanted_lacks_none() -> None:

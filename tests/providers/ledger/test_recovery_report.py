@@ -26,7 +26,7 @@ from millstream.providers.ledger.recovery.copying import (
 )
 from millstream.providers.ledger.recovery.options import RecoveryOptions
 from millstream.providers.ledger.recovery.report import BookieReport
-from millstream.providers.ledger.recovery.standing import Standing
+from millstream.providers.ledger.recovery.standing import BookieStanding
 from millstream.runtime import Etag
 
 
@@ -230,8 +230,10 @@ def test_all_that_is_lost_is_looked_for_before_it_is_said() -> None:
             for entry in (1, 3, 4):
                 del world.bookies.all[name].entries[ledger, entry]
         clock = world.process().clock
-        of = {lost: Standing.LOST}
-        copier = Copier(world.bookies, clock, SOON, lambda n: of.get(n, Standing.HERE), Copied())
+        of = {lost: BookieStanding.LOST}
+        copier = Copier(
+            world.bookies, clock, SOON, lambda n: of.get(n, BookieStanding.HERE), Copied()
+        )
         with pytest.raises(EntriesLost, match=r"has entry 1, 3 to 4; bring back") as caught:
             await copier.fill(record, [range(6)], spare)
         assert (caught.value.ledger, caught.value.first) == (ledger, 1)
@@ -256,7 +258,9 @@ def test_a_bookie_with_much_to_do_is_asked_again_with_pauses_so_many_times(refus
         world.bookies.add = busy  # type: ignore[method-assign]
         process = world.process()
         copied = Copied()
-        copier = Copier(world.bookies, process.clock, SOON, lambda name: Standing.HERE, copied)
+        copier = Copier(
+            world.bookies, process.clock, SOON, lambda name: BookieStanding.HERE, copied
+        )
         filling = copier.fill(record, [range(3)], spare)
         if refusals < OVERLOADED_MAX:
             await filling

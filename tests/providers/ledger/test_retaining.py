@@ -11,8 +11,8 @@ from tests.providers.ledger.worlds import Process, World, in_a_world, plain
 from millstream.providers.ledger.queues.desk import Desk
 from millstream.providers.ledger.queues.target import (
     READER,
-    Answer,
-    Reason,
+    WriterAnswer,
+    WriterReason,
     let_go_here,
     retain_here,
 )
@@ -161,7 +161,7 @@ def test_rows_that_cannot_be_written_are_tried_again_by_who_asked(
         with monkeypatch.context() as broken:
             broken.setattr(type(topic), "cursor", fails)
             answer = await retain_here(owner.desk, "q", "r", 1)
-            assert answer == Answer(reason=Reason.UNAVAILABLE, text="no disk")
+            assert answer == WriterAnswer(reason=WriterReason.UNAVAILABLE, text="no disk")
         await owner.retain("r", 1)
 
     in_a_world(main)

@@ -14,7 +14,7 @@ from tests.providers.ledger.test_witnessed_rows import KEY, WITNESS
 from xxhash import xxh3_64_intdigest
 
 from millstream.providers.ledger.metadata.metadata import Metadata, key_part
-from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.metadata.rows import RecordRows
 from millstream.providers.ledger.metadata.witness import witness_key
 from millstream.runtime import Corrupt, Etag, MemoryStateStore, Row
 
@@ -67,9 +67,9 @@ class Crash(BaseException):
     """The process ends."""
 
 
-def sums(store: Traced, *, is_witnessed: bool = True, seed: int = 0) -> Rows[str, Sum]:
+def sums(store: Traced, *, is_witnessed: bool = True, seed: int = 0) -> RecordRows[str, Sum]:
     metadata = Metadata(store, "c", LoopClock(seed), f"process{seed}")
-    return Rows(metadata, "sums/", Sum, key_part, is_witnessed=is_witnessed)
+    return RecordRows(metadata, "sums/", Sum, key_part, is_witnessed=is_witnessed)
 
 
 def forget(store: Traced, key: str) -> None:
@@ -300,7 +300,7 @@ def creation(store: Traced, number: int) -> tuple[Stepping, asyncio.Task[Sum]]:
     """A process that makes the row, step by step."""
     steps = Stepping(store)
     metadata = Metadata(steps, "c", LoopClock(number), f"stepping{number}")
-    rows = Rows(metadata, "sums/", Sum, key_part, is_witnessed=True)
+    rows = RecordRows(metadata, "sums/", Sum, key_part, is_witnessed=True)
     return steps, asyncio.ensure_future(rows.create("s", Sum((number,))))
 
 

@@ -22,7 +22,7 @@ from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.draining import mark_draining
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.errors import NotEnoughBookies
-from millstream.providers.ledger.recovery.standing import Standing, Standings
+from millstream.providers.ledger.recovery.standing import BookieStanding, BookieStandings
 from millstream.providers.ledger.serving.cluster_bookies import LOOK_S
 from millstream.providers.ledger.topic.options import LedgerTopicSettings
 from millstream.providers.ledger.topic.record import TopicRecord, topic_rows
@@ -180,15 +180,15 @@ async def test_bookies_are_followed_beside_a_damaged_row_and_keep_what_was_known
 
 
 def test_a_bookie_whose_row_is_damaged_is_never_lost() -> None:
-    standings = Standings(lost_after_s=10.0)
+    standings = BookieStandings(lost_after_s=10.0)
     standings.see(0.0, {"a"}, {"a", "b"}, ())
     standings.see(5.0, {"a"}, {"a"}, (), {"b"})
     standings.see(100.0, {"a"}, {"a"}, (), {"b"})
-    assert standings.of("b") is Standing.AWAY
+    assert standings.of("b") is BookieStanding.AWAY
     standings.see(101.0, {"a"}, {"a", "b"}, ())
-    assert standings.of("b") is Standing.AWAY
+    assert standings.of("b") is BookieStanding.AWAY
     standings.see(111.0, {"a"}, {"a", "b"}, ())
-    assert standings.of("b") is Standing.LOST
+    assert standings.of("b") is BookieStanding.LOST
 
 
 def test_copies_are_made_beside_a_damaged_row_and_no_bookie_is_called_drained(

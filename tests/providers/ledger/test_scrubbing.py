@@ -37,7 +37,7 @@ from millstream.providers.ledger.protocol.found import Missing
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
 from millstream.providers.ledger.recovery.copying import EntriesLost
 from millstream.providers.ledger.recovery.options import RecoveryOptions
-from millstream.providers.ledger.recovery.standing import Standing
+from millstream.providers.ledger.recovery.standing import BookieStanding
 from millstream.providers.ledger.scrubbing.docket import Failure
 from millstream.providers.ledger.scrubbing.repairing import Repairer, why_lost
 from millstream.providers.ledger.scrubbing.report import ScrubReport, scrub_rows
@@ -284,7 +284,7 @@ class Copies:
         made = Scrubber(
             *(self.context, self.metadata, self.rows),
             lambda: bookie,
-            lambda _: Standing.HERE,
+            lambda _: BookieStanding.HERE,
             options,
             RecoveryOptions(),
         )
@@ -292,7 +292,7 @@ class Copies:
         return made
 
     def repairer(self) -> Repairer:
-        return Repairer(self.context, RecoveryOptions(), lambda _: Standing.HERE)
+        return Repairer(self.context, RecoveryOptions(), lambda _: BookieStanding.HERE)
 
     async def record(self, ledger: int) -> LedgerRecord:
         found = await self.rows.read(ledger)
@@ -565,7 +565,7 @@ def test_what_a_scrubber_knows_is_of_the_bookie_that_runs_here_now() -> None:
         scrubber = Scrubber(
             *(world.context, world.metadata, world.rows),
             lambda: here[0],
-            lambda _: Standing.HERE,
+            lambda _: BookieStanding.HERE,
             ScrubOptions(scrub_bytes_per_s=100),
             RecoveryOptions(),
         )

@@ -15,10 +15,10 @@ from millstream.providers.ledger.protocol.errors import EntryDamaged
 from millstream.providers.ledger.topic.appending import waiting as appends_waiting
 from millstream.providers.ledger.topic.appending.outbox import Append, Batch
 from millstream.providers.ledger.topic.appending.producers import Producers
-from millstream.providers.ledger.topic.appending.waiting import Waiting
+from millstream.providers.ledger.topic.appending.waiting import AppendQueue
 from millstream.providers.ledger.topic.form import (
     EntryHead,
-    Kind,
+    EntryKind,
     KnownProducer,
     TopicMessage,
     head_of,
@@ -29,8 +29,8 @@ from millstream.providers.ledger.topic.form import (
 )
 from millstream.providers.ledger.topic.options import LedgerTopicOptions
 from millstream.providers.ledger.topic.reading import index
-from millstream.providers.ledger.topic.reading.tail import Tail
-from millstream.providers.ledger.topic.record import Span, TopicRecord
+from millstream.providers.ledger.topic.reading.tail import TopicTail
+from millstream.providers.ledger.topic.record import LedgerSpan, TopicRecord
 from millstream.runtime import QueueFull, QueueUnavailable
 
 NAMES = st.sampled_from(["a", "b", "cc", "dddd", "ü", "ffffffff"])
@@ -71,7 +71,7 @@ def test_what_is_no_entry_of_a_topic_is_damaged() -> None:
         messages_of(pack(head._replace(messages=2), [TopicMessage(b"x")]))
     with pytest.raises(EntryDamaged, match="no messages of a topic"):
         messages_of(whole[:-1])
-    snapshot = pack(head._replace(kind=Kind.SNAPSHOT), [KnownProducer("p", 1, 2)])
+    snapshot = pack(head._replace(kind=EntryKind.SNAPSHOT), [KnownProducer("p", 1, 2)])
     assert messages_of(snapshot) == [] and producers_of(snapshot) == [KnownProducer("p", 1, 2)]
 
 
@@ -90,7 +90,7 @@ def append(size: int, deadline_s: float, *producers: str) -> Append:
 
 
 async def test_room_for_who_waits_comes_back_when_it_is_taken() -> None:
-    waiting = Waiting("t", LedgerTopicOptions(waiting_bytes_max=100))
+    waiting = AppendQueue("t", LedgerTopicOptions(waiting_bytes_max=100))
     for _ in range(3):
         waiting.add(append(90, 1.0))
         with pytest.raises(QueueFull):
@@ -101,7 +101,7 @@ async def test_room_for_who_waits_comes_back_when_it_is_taken() -> None:
 
 
 async def test_who_is_given_up_takes_along_what_its_producers_gave_and_theirs() -> None:
-    waiting = Waiting("t", LedgerTopicOptions(waiting_bytes_max=100))
+    waiting = AppendQueue("t", LedgerTopicOptions(waiting_bytes_max=100))
     appends = [
         append(40, 1.0, "p"),
         append(10, 9.0, "p", "q"),
@@ -133,7 +133,7 @@ async def test_of_callers_that_leave_together_nobody_behind_is_looked_at_for_eac
         return of_all(appends)
 
     monkeypatch.setattr(appends_waiting, "producers_of", counted)
-    waiting = Waiting("t", LedgerTopicOptions())
+    waiting = AppendQueue("t", LedgerTopicOptions())
     appends = [append(1, 9.0, f"p{number}") for number in range(1_000)]
     behind = append(1, 9.0, "p7")
     for one in (*appends, behind):
@@ -170,7 +170,7 @@ def batch(first: int, size: int) -> Batch:
 
 
 def test_the_tail_lets_go_of_what_has_no_room() -> None:
-    tail, oldest = Tail(100), batch(1, 60)
+    tail, oldest = TopicTail(100), batch(1, 60)
     before = sys.getrefcount(oldest)
     tail.add(oldest)
     tail.add(batch(2, 60))
@@ -178,7 +178,7 @@ def test_the_tail_lets_go_of_what_has_no_room() -> None:
 
 
 def test_a_page_is_filled_to_its_last_byte() -> None:
-    tail = Tail(100)
+    tail = TopicTail(100)
     for number in range(1, 6):
         tail.add(batch(number, 1))
     assert [len(tail.read(1, 9, size) or ()) for size in range(5)] == [1, 1, 2, 3, 4]
@@ -204,5 +204,9 @@ def test_snapshots_come_every_so_many_entries() -> None:
     [(0, 13), (3, 10), (5, 8), (9, 8), (104, 8), (105, 8), (106, 7), (112, 1), (113, 0), (120, 0)],
 )
 def test_a_backlog_counts_no_numbers_that_were_left_out(mark: int, backlog: int) -> None:
-    spans = (Span(1, 1, True, 105, left_out=100), Span(2, 106, True, 5), Span(3, 111))
+    spans = (
+        LedgerSpan(1, 1, True, 105, left_out=100),
+        LedgerSpan(2, 106, True, 5),
+        LedgerSpan(3, 111),
+    )
     assert TopicRecord("t", spans=spans).backlog(mark, 114) == backlog

@@ -23,7 +23,7 @@ from millstream.providers.ledger.topic.cursors.retention import (
 )
 from millstream.providers.ledger.topic.form import TopicMessage
 from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
-from millstream.providers.ledger.topic.record import Span, topic_rows
+from millstream.providers.ledger.topic.record import LedgerSpan, topic_rows
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.runtime import (
     ConfigError,
@@ -586,11 +586,13 @@ def test_acknowledged_is_a_set_of_numbers(
         assert done.next_after(number) == wanted
 
 
-def spans_of(sizes: list[int], is_open: bool) -> list[Span]:
+def spans_of(sizes: list[int], is_open: bool) -> list[LedgerSpan]:
     made, first = [], 1
     for at, size in enumerate(sizes):
         is_sealed = at < len(sizes) - 1 or not is_open
-        made.append(Span(at, first, is_sealed, size, size - 1, size * 100, at * 1000, at * 1000))
+        made.append(
+            LedgerSpan(at, first, is_sealed, size, size - 1, size * 100, at * 1000, at * 1000)
+        )
         first += size
     return made
 

@@ -15,7 +15,7 @@ from millstream.providers.ledger.topic.form import TopicMessage
 from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.reading.index import EntryIndex
 from millstream.providers.ledger.topic.reading.pages import READERS_MAX
-from millstream.providers.ledger.topic.reading.tail import Tail
+from millstream.providers.ledger.topic.reading.tail import TopicTail
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.runtime import Corrupt, CursorTooOld, QueueUnavailable
 
@@ -217,7 +217,7 @@ def batch(first: int, sizes: list[int]) -> Batch:
 
 @given(st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=4), max_size=700))
 def test_the_tail_has_the_newest_without_a_gap(entries: list[list[int]]) -> None:
-    tail, number, sizes = Tail(200), 1, []
+    tail, number, sizes = TopicTail(200), 1, []
     for entry in entries:
         tail.add(batch(number, entry))
         number += len(entry)

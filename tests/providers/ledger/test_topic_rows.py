@@ -13,7 +13,7 @@ from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, LedgerState
 from millstream.providers.ledger.topic.record import (
-    Span,
+    LedgerSpan,
     TopicRecord,
     listed_and_gone,
     refuse_other,
@@ -21,7 +21,7 @@ from millstream.providers.ledger.topic.record import (
 )
 from millstream.runtime import Corrupt, MemoryStateStore
 
-SPAN = Span(7, 40, is_sealed=True, count=10, last=5, size_bytes=900)
+SPAN = LedgerSpan(7, 40, is_sealed=True, count=10, last=5, size_bytes=900)
 RECORD = LedgerRecord(
     ledger=7,
     state=LedgerState.CLOSED,
@@ -38,7 +38,7 @@ RECORD = LedgerRecord(
 def test_a_ledger_that_says_what_its_topic_says_is_accepted() -> None:
     refuse_other("t", SPAN, RECORD)
     open_ = msgspec.structs.replace(RECORD, state=LedgerState.OPEN, last=-1, length=0)
-    refuse_other("t", Span(7, 40), open_)
+    refuse_other("t", LedgerSpan(7, 40), open_)
 
 
 @pytest.mark.parametrize(

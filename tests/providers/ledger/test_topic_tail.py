@@ -7,7 +7,7 @@ import pytest
 from millstream.providers.ledger.topic.appending.outbox import Batch
 from millstream.providers.ledger.topic.form import TopicMessage
 from millstream.providers.ledger.topic.reading import index, tail
-from millstream.providers.ledger.topic.reading.tail import PageLimit, Tail
+from millstream.providers.ledger.topic.reading.tail import PageLimit, TopicTail
 from millstream.providers.ledger.topic.record import opened
 
 
@@ -16,14 +16,14 @@ def batch(first: int, size: int = 1, count: int = 1) -> Batch:
 
 
 def test_nothing_is_there_before_the_first_message() -> None:
-    made = Tail(10)
+    made = TopicTail(10)
     assert made.first is None and made.read(1, 9, 9) is None
     made.add(batch(1, count=0))
     assert made.first is None
 
 
 def test_what_has_room_to_the_last_byte_is_kept_and_no_more() -> None:
-    made = Tail(100)
+    made = TopicTail(100)
     firsts = []
     for number in range(1, 6):
         made.add(batch(number, 50))
@@ -32,7 +32,7 @@ def test_what_has_room_to_the_last_byte_is_kept_and_no_more() -> None:
 
 
 def test_the_last_one_is_kept_however_large_it_is() -> None:
-    made = Tail(10)
+    made = TopicTail(10)
     for number in (1, 2, 3):
         made.add(batch(number, 50))
         assert made.first == number and len(made.read(number, 9, 9) or ()) == 1
@@ -51,7 +51,7 @@ def test_what_was_let_go_of_leaves_the_list_in_time(
 ) -> None:
     """When it is half of the list, and four batches at least."""
     monkeypatch.setattr(tail, "COMPACT_AT", 4)
-    made = Tail(kept)
+    made = TopicTail(kept)
     for number, length in enumerate(lengths, 1):
         made.add(batch(number))
         assert len(made._batches) == len(made._firsts) == length

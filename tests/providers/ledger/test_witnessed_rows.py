@@ -12,7 +12,7 @@ from tests.providers.ledger.clocks import LoopClock
 from tests.providers.ledger.test_metadata_rows import SlowStore, Sum, adding
 
 from millstream.providers.ledger.metadata.metadata import Metadata, key_part
-from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX, Rows
+from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX, RecordRows
 from millstream.providers.ledger.metadata.witness import witness_key
 from millstream.runtime import Corrupt, Row, StorageUnavailable
 
@@ -20,9 +20,9 @@ KEY = "ledger/c/sums/s"
 WITNESS = witness_key("ledger/c/", KEY)
 
 
-def sums(store: SlowStore, seed: int = 0) -> Rows[str, Sum]:
+def sums(store: SlowStore, seed: int = 0) -> RecordRows[str, Sum]:
     metadata = Metadata(store, "c", LoopClock(seed), f"process{seed}")
-    return Rows(metadata, "sums/", Sum, key_part, is_witnessed=True)
+    return RecordRows(metadata, "sums/", Sum, key_part, is_witnessed=True)
 
 
 def data_of(store: SlowStore, key: str = KEY) -> bytes:

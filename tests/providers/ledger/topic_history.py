@@ -12,7 +12,7 @@ import msgspec
 from tests.providers.ledger.worlds import World
 
 from millstream.providers.ledger.topic.form import StoredMessage, TopicMessage, head_of, messages_of
-from millstream.providers.ledger.topic.record import FIRST_NUMBER, Span, TopicRecord
+from millstream.providers.ledger.topic.record import FIRST_NUMBER, LedgerSpan, TopicRecord
 from millstream.runtime import Etag
 from millstream.runtime.extending import unseal
 
@@ -42,7 +42,7 @@ class History:
     seen: dict[int, TopicMessage] = field(default_factory=dict)
     opened: list[tuple[int, int]] = field(default_factory=list)  # epoch, end
     acknowledged: set[int] = field(default_factory=set)
-    spans: dict[int, Span] = field(default_factory=dict)
+    spans: dict[int, LedgerSpan] = field(default_factory=dict)
     step: int = 0
 
     def watch(self) -> None:

@@ -12,14 +12,14 @@ from typing import Any
 
 from millstream.runtime.cluster.directory.events import (
     Ask,
-    Asked,
     EndDuplicate,
     Failed,
     NotReached,
+    QuestionReceived,
     Refresh,
     Register,
-    Reply,
     Rows,
+    SendAnswer,
     SurvivorsAsked,
     Sweep,
     Swept,
@@ -65,7 +65,7 @@ class SiloModel:
     def do(self, action: Any) -> None:
         world = self.world
         match action:
-            case Reply():
+            case SendAnswer():
                 asker, key, number = self.waiting.pop(action.ticket)
                 world.check_reply(self, key, action.entry)
                 if asker:
@@ -179,7 +179,7 @@ class World:
             return
         self.tickets += 1
         silo.waiting[self.tickets] = (asker, question.key, question.activation_id)
-        silo.step(Asked(self.tickets, question, version))
+        silo.step(QuestionReceived(self.tickets, question, version))
 
     def again(self, asker: str, key: str, number: int) -> None:
         if asker in self.silos:

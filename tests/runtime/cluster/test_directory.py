@@ -25,7 +25,7 @@ from millstream.runtime import (
     grain,
     state,
 )
-from millstream.runtime.cluster.directory.directory import Directory, DirectoryTarget
+from millstream.runtime.cluster.directory.directory import DirectoryTarget, GrainDirectory
 from millstream.runtime.cluster.directory.events import Rows, SurvivorsAsked
 from millstream.runtime.cluster.directory.partition import Entry
 from millstream.runtime.cluster.directory.range import point_of
@@ -82,7 +82,7 @@ async def silos(count: int, **options: Any) -> AsyncIterator[list[Silo]]:
             await silo.kill()
 
 
-def key_owned_by(directory: Directory, silo: Silo, kind: str) -> str:
+def key_owned_by(directory: GrainDirectory, silo: Silo, kind: str) -> str:
     """A key whose directory entry is at that silo."""
     keys = map(str, range(10_000))
     return next(k for k in keys if directory._range.owner_of(kind, k) == silo.address)

@@ -13,16 +13,16 @@ from tests.runtime.cluster.directory_world import World
 
 from millstream.runtime.cluster.directory.events import (
     Ask,
-    Asked,
     EndDuplicate,
     Failed,
     GiveUp,
     Lookup,
     NotReached,
+    QuestionReceived,
     Refresh,
     Register,
-    Reply,
     Rows,
+    SendAnswer,
     SurvivorsAsked,
     Sweep,
     Swept,
@@ -74,14 +74,14 @@ def key_of(core: DirectoryRange, silo: str, start: int = 0) -> str:
 
 
 def register(core: DirectoryRange, key: str, silo: str, number: int, version: int = 0) -> Any:
-    [action] = core.step(Asked(1, Register("K", key, silo, number), version))
-    assert isinstance(action, Reply)
+    [action] = core.step(QuestionReceived(1, Register("K", key, silo, number), version))
+    assert isinstance(action, SendAnswer)
     return action.entry
 
 
 def lookup(core: DirectoryRange, key: str) -> Entry | None:
-    [action] = core.step(Asked(1, Lookup("K", key), 0))
-    assert isinstance(action, Reply)
+    [action] = core.step(QuestionReceived(1, Lookup("K", key), 0))
+    assert isinstance(action, SendAnswer)
     return action.entry
 
 
@@ -122,12 +122,12 @@ def test_a_gained_range_is_locked_until_every_member_has_told_what_it_has() -> N
     wanted = core.step(ViewApplied(view(5, me=ACTIVE, other=ACTIVE, third=STOPPING)))
     assert [ask.silo for ask in asks(wanted)] == [ME, OTHER, THIRD]
     key = key_of(core, ME)
-    assert core.step(Asked(7, Lookup("K", key), 5)) == []
+    assert core.step(QuestionReceived(7, Lookup("K", key), 5)) == []
     assert core.step(Told(ME, 5)) == []
     assert core.step(Rows(THIRD, 5, [("K", key, 3, 4)])) == []
     assert core.step(Told(THIRD, 5)) == []
     assert core.is_locked
-    assert core.step(Told(OTHER, 5)) == [Reply(7, Entry(THIRD, 3, 4))]
+    assert core.step(Told(OTHER, 5)) == [SendAnswer(7, Entry(THIRD, 3, 4))]
     assert not core.is_locked
 
 
@@ -136,7 +136,7 @@ def test_a_member_that_leaves_the_view_is_waited_for_no_more() -> None:
     wanted = core.step(ViewApplied(view(5, me=ACTIVE, other=ACTIVE)))
     key = key_of(core, ME)
     core.step(Told(ME, 5))
-    assert core.step(Asked(7, Lookup("K", key), 5)) == []
+    assert core.step(QuestionReceived(7, Lookup("K", key), 5)) == []
     after = core.step(ViewApplied(view(6, me=ACTIVE, other=DEAD)))
     hear_all(core, after)
     assert not core.is_locked
@@ -148,8 +148,10 @@ def test_a_range_that_is_lost_while_it_is_gained_is_answered_at_once() -> None:
     core = DirectoryRange(ME)
     core.step(ViewApplied(view(5, me=ACTIVE, other=ACTIVE)))
     key = key_of(core, ME)
-    core.step(Asked(7, Lookup("K", key), 5))
-    assert core.step(ViewApplied(view(6, me=STOPPING, other=ACTIVE))) == [Reply(7, Entry("", 0, 6))]
+    core.step(QuestionReceived(7, Lookup("K", key), 5))
+    assert core.step(ViewApplied(view(6, me=STOPPING, other=ACTIVE))) == [
+        SendAnswer(7, Entry("", 0, 6))
+    ]
     assert not core.is_locked
 
 
@@ -178,9 +180,9 @@ def test_before_its_first_view_a_range_owns_nothing_and_waits_for_one() -> None:
     assert core.owner_of("K", "k") is None
     assert core.is_current(0)
     assert lookup(core, "k") == Entry("", 0, 0)
-    assert core.step(Asked(7, Lookup("K", "k"), 1)) == [Refresh(1)]
+    assert core.step(QuestionReceived(7, Lookup("K", "k"), 1)) == [Refresh(1)]
     assert [ask.after_s for ask in asks(core.step(ViewApplied(view(1, me=ACTIVE))))] == [0.0]
-    assert core.step(Told(ME, 1)) == [Reply(7, None)]
+    assert core.step(Told(ME, 1)) == [SendAnswer(7, None)]
 
 
 def test_an_older_or_equal_view_changes_nothing() -> None:
@@ -195,7 +197,7 @@ def test_only_what_was_gained_is_locked() -> None:
     mine, others = key_of(core, ME), key_of(core, OTHER)
     core.step(ViewApplied(view(6, me=ACTIVE, other=DEAD)))
     assert lookup(core, mine) is None
-    assert core.step(Asked(7, Lookup("K", others), 6)) == []
+    assert core.step(QuestionReceived(7, Lookup("K", others), 6)) == []
 
 
 def test_two_ranges_gained_one_after_the_other_are_recovered_each_for_itself() -> None:
@@ -212,8 +214,8 @@ def test_two_ranges_gained_one_after_the_other_are_recovered_each_for_itself() -
     second = core.step(ViewApplied(view(7, me=ACTIVE, other=DEAD, third=DEAD)))
     assert [ask.round for ask in asks(second)] == [7]
     assert lookup(core, of_other) is None  # its last survivor died: nothing more to hear
-    assert core.step(Asked(9, Lookup("K", of_third), 7)) == []
-    assert hear_all(core, second) == [Reply(9, None)]
+    assert core.step(QuestionReceived(9, Lookup("K", of_third), 7)) == []
+    assert hear_all(core, second) == [SendAnswer(9, None)]
 
 
 def test_after_a_skipped_view_older_recoveries_are_waited_for_no_more() -> None:
@@ -244,11 +246,11 @@ def test_a_member_that_only_answers_with_errors_does_not_lock_the_range_for_ever
     core.step(ViewApplied(view(5, me=ACTIVE, other=ACTIVE)))
     core.step(Told(ME, 5))
     key = key_of(core, ME)
-    core.step(Asked(7, Lookup("K", key), 5))
+    core.step(QuestionReceived(7, Lookup("K", key), 5))
     for _ in range(WRONG_ANSWERS_MAX - 1):
         [ask] = core.step(Failed(OTHER, 5, is_wrong=True))
         assert isinstance(ask, Ask)
-    assert core.step(Failed(OTHER, 5, is_wrong=True)) == [GiveUp(OTHER, 5), Reply(7, None)]
+    assert core.step(Failed(OTHER, 5, is_wrong=True)) == [GiveUp(OTHER, 5), SendAnswer(7, None)]
     assert core.step(Failed(OTHER, 5, is_wrong=True)) == []
 
 
@@ -306,8 +308,8 @@ def test_rows_outside_of_the_gained_range_are_not_taken() -> None:
 
 def test_a_question_from_a_newer_view_waits_for_that_view() -> None:
     core = owning(version=5)
-    assert core.step(Asked(7, Lookup("K", "k"), 6)) == [Refresh(6)]
-    assert core.step(Asked(8, Lookup("K", "k"), 9)) == [Refresh(9)]
+    assert core.step(QuestionReceived(7, Lookup("K", "k"), 6)) == [Refresh(6)]
+    assert core.step(QuestionReceived(8, Lookup("K", "k"), 9)) == [Refresh(9)]
     answers = hear_all(core, core.step(ViewApplied(view(6, me=ACTIVE)))) or []
     assert answers == []
     assert not core.is_locked
@@ -316,24 +318,24 @@ def test_a_question_from_a_newer_view_waits_for_that_view() -> None:
 
 def test_a_view_that_was_waited_for_answers_what_it_can() -> None:
     core = owning(version=5)
-    core.step(Asked(7, Lookup("K", "k"), 6))
-    core.step(Asked(8, Lookup("K", "k"), 9))
-    assert core.step(ViewApplied(view(6, me=ACTIVE))) == [Reply(7, None)]
+    core.step(QuestionReceived(7, Lookup("K", "k"), 6))
+    core.step(QuestionReceived(8, Lookup("K", "k"), 9))
+    assert core.step(ViewApplied(view(6, me=ACTIVE))) == [SendAnswer(7, None)]
 
 
 def test_a_view_that_cannot_be_reached_is_no_reason_to_wait_for_ever() -> None:
     core = owning(version=5)
-    core.step(Asked(7, Lookup("K", "k"), 6))
-    core.step(Asked(8, Lookup("K", "k"), 9))
-    assert core.step(NotReached(6)) == [Reply(7, Entry("", 0, 5))]
-    assert core.step(NotReached(9)) == [Reply(8, Entry("", 0, 5))]
+    core.step(QuestionReceived(7, Lookup("K", "k"), 6))
+    core.step(QuestionReceived(8, Lookup("K", "k"), 9))
+    assert core.step(NotReached(6)) == [SendAnswer(7, Entry("", 0, 5))]
+    assert core.step(NotReached(9)) == [SendAnswer(8, Entry("", 0, 5))]
 
 
 def test_a_question_that_was_withdrawn_is_not_answered_and_registers_nobody() -> None:
     core = DirectoryRange(ME)
     wanted = core.step(ViewApplied(view(5, me=ACTIVE, other=ACTIVE)))
     key = key_of(core, ME)
-    core.step(Asked(7, Register("K", key, OTHER, 1), 5))
+    core.step(QuestionReceived(7, Register("K", key, OTHER, 1), 5))
     core.step(Withdrawn(7))
     assert hear_all(core, wanted) == []
     assert lookup(core, key) is None
@@ -343,10 +345,10 @@ def test_questions_about_one_grain_are_answered_in_their_order() -> None:
     core = DirectoryRange(ME)
     wanted = core.step(ViewApplied(view(5, me=ACTIVE, other=ACTIVE, third=ACTIVE)))
     key = key_of(core, ME)
-    core.step(Asked(7, Register("K", key, OTHER, 1), 5))
-    core.step(Asked(8, Register("K", key, THIRD, 1), 5))
+    core.step(QuestionReceived(7, Register("K", key, OTHER, 1), 5))
+    core.step(QuestionReceived(8, Register("K", key, THIRD, 1), 5))
     first = Entry(OTHER, 1, 5)
-    assert hear_all(core, wanted) == [Reply(7, first), Reply(8, first)]
+    assert hear_all(core, wanted) == [SendAnswer(7, first), SendAnswer(8, first)]
 
 
 def test_who_is_not_in_the_view_is_not_registered_and_not_named() -> None:
@@ -364,7 +366,7 @@ def test_who_is_not_in_the_view_is_not_registered_and_not_named() -> None:
 def test_the_check_of_the_invariants_sees_a_question_that_could_be_answered() -> None:
     core = owning(version=5)
     core.check()
-    core._waiting[7] = Asked(7, Lookup("K", "k"), 5)
+    core._waiting[7] = QuestionReceived(7, Lookup("K", "k"), 5)
     with pytest.raises(AssertionError, match="could be answered"):
         core.check()
 
@@ -446,7 +448,7 @@ def test_a_sweep_goes_through_every_grain_type() -> None:
     core = owning(OTHER, version=5)
     for kind in ("A", "B", "C"):
         foreign = next(k for k in map(str, range(10_000)) if core.owner_of(kind, k) == ME)
-        core.step(Asked(1, Register(kind, foreign, OTHER, 1), 0))
+        core.step(QuestionReceived(1, Register(kind, foreign, OTHER, 1), 0))
     key = key_of(core, ME)
     register(core, key, ME, 1)
     core.step(ViewApplied(view(6, me=ACTIVE, other=DEAD)))

@@ -12,7 +12,7 @@ from millstream.runtime import Env, RuntimeOptions
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.wire.connection import LocalEnd, Peer
 from millstream.runtime.wire.framing import FrameReader, frame
-from millstream.runtime.wire.greeting import Greeting, Identity, hello_of
+from millstream.runtime.wire.greeting import Handshake, Identity, hello_of
 from millstream.runtime.wire.message import (
     Call,
     Failure,
@@ -157,7 +157,7 @@ def outgoing(office: Office, **options: Any) -> tuple[Peer, FakeLink]:
     link, peer = FakeLink(), Peer(end_of(office, **options), "there:1@1", lambda peer: None)
     peer.attach(link)
     own = hello_of(Identity("dev", "there:1@1", True), RuntimeOptions(), Env())
-    other = Greeting(own, SECRET, is_opener=False)
+    other = Handshake(own, SECRET, is_opener=False)
     other.take(link.messages[:1])
     peer.received(raw(own))
     peer.received(raw(*other.take(link.messages[1:2])))

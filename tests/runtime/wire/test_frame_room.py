@@ -16,7 +16,7 @@ from millstream.runtime import Env, RuntimeOptions
 from millstream.runtime.testing import Simulation, run
 from millstream.runtime.wire.connection import LocalEnd, Peer
 from millstream.runtime.wire.framing import FrameReader, FrameRoom
-from millstream.runtime.wire.greeting import Greeting, Identity, hello_of
+from millstream.runtime.wire.greeting import Handshake, Identity, hello_of
 from millstream.runtime.wire.message import Ping
 
 MB = 1_000_000
@@ -32,7 +32,7 @@ class Visitor:
         self.peer = Peer(end, "", lambda peer: None)
         self.peer.attach(self.link)
         own = hello_of(Identity("dev", name, is_silo), RuntimeOptions(), Env())
-        greeting = Greeting(own, SECRET, is_opener=True)
+        greeting = Handshake(own, SECRET, is_opener=True)
         proofs = greeting.take(self.link.messages[:1])
         self.peer.received(raw(own))
         for proof in proofs:

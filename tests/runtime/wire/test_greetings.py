@@ -20,8 +20,8 @@ from millstream.runtime.wire.framing import FrameError, frame
 from millstream.runtime.wire.greeting import (
     GREETING_BYTES_MAX,
     NONCE_BYTES,
-    Greeting,
-    GreetingError,
+    Handshake,
+    HandshakeError,
     Identity,
     OtherTable,
     SiloReplaced,
@@ -40,12 +40,12 @@ def hello(
     return hello_of(Identity(cluster, name, is_silo, table_id), OPTIONS, Env())
 
 
-def both(first: Secrets = SECRET, second: Secrets = SECRET) -> tuple[Greeting, Greeting]:
-    opener = Greeting(hello("a:1@1"), first, is_opener=True, expected="b:2@2")
-    return opener, Greeting(hello("b:2@2"), second, is_opener=False)
+def both(first: Secrets = SECRET, second: Secrets = SECRET) -> tuple[Handshake, Handshake]:
+    opener = Handshake(hello("a:1@1"), first, is_opener=True, expected="b:2@2")
+    return opener, Handshake(hello("b:2@2"), second, is_opener=False)
 
 
-def greet(opener: Greeting, accepter: Greeting) -> None:
+def greet(opener: Handshake, accepter: Handshake) -> None:
     proof = opener.take([accepter.own])
     assert accepter.take([opener.own]) == []
     opener.take(accepter.take(proof))
@@ -59,7 +59,7 @@ def test_two_silos_that_know_the_secret_greet() -> None:
 
 def test_the_one_that_was_called_shows_nothing_to_one_that_does_not_know_the_secret() -> None:
     opener, accepter = both(first=Secrets(b"guess", SECRET.operator))
-    with pytest.raises(GreetingError, match=r"a:1@1 does not know the secret of cluster 'dev'"):
+    with pytest.raises(HandshakeError, match=r"a:1@1 does not know the secret of cluster 'dev'"):
         greet(opener, accepter)
     assert not accepter.is_done and not opener.is_done
 
@@ -67,7 +67,7 @@ def test_the_one_that_was_called_shows_nothing_to_one_that_does_not_know_the_sec
 def test_the_one_that_called_does_not_believe_a_stranger() -> None:
     opener, accepter = both()
     opener.take([accepter.own])
-    with pytest.raises(GreetingError, match="does not know the secret"):
+    with pytest.raises(HandshakeError, match="does not know the secret"):
         opener.take([Proof(bytes(32))])
     assert not opener.is_done
 
@@ -79,18 +79,18 @@ def test_a_proof_is_good_for_one_connection_and_one_side() -> None:
     (answer,) = accepter.take([proof])
     _, again = both()
     again.take([opener.own])  # the same greeting, sent to it once more
-    with pytest.raises(GreetingError):
+    with pytest.raises(HandshakeError):
         again.take([proof])
-    mirrored = Greeting(hello("b:2@2"), SECRET, is_opener=False)
+    mirrored = Handshake(hello("b:2@2"), SECRET, is_opener=False)
     mirrored.take([opener.own])
-    with pytest.raises(GreetingError):
+    with pytest.raises(HandshakeError):
         mirrored.take([answer])  # what the other side said is no proof of this side
 
 
 def test_a_proof_that_is_sent_back_proves_nothing() -> None:
     opener, accepter = both()
     (proof,) = opener.take([accepter.own])
-    with pytest.raises(GreetingError, match="does not know the secret"):
+    with pytest.raises(HandshakeError, match="does not know the secret"):
         opener.take([proof])
 
 
@@ -102,23 +102,23 @@ def test_a_later_silo_at_the_same_address_is_no_fault() -> None:
 
 def test_another_silo_than_the_one_that_is_looked_for_is_refused() -> None:
     opener, _ = both()
-    with pytest.raises(GreetingError, match="expected b:2@2, found c:3@3"):
+    with pytest.raises(HandshakeError, match="expected b:2@2, found c:3@3"):
         opener.take([hello("c:3@3")])
     opener, _ = both()
-    with pytest.raises(GreetingError, match="expected b:2@2, found b:2@1"):  # an earlier one
+    with pytest.raises(HandshakeError, match="expected b:2@2, found b:2@1"):  # an earlier one
         opener.take([hello("b:2@1")])
-    anyone = Greeting(hello("client-1", is_silo=False), NO_SECRETS, is_opener=True, expected="b:2")
+    anyone = Handshake(hello("client-1", is_silo=False), NO_SECRETS, is_opener=True, expected="b:2")
     anyone.take([hello("c:3@3")])
     assert anyone.is_done
 
 
-def operator(secrets: Secrets = SECRET) -> Greeting:
+def operator(secrets: Secrets = SECRET) -> Handshake:
     own = hello_of(Identity("dev", "client-1", False, is_operator=True), OPTIONS, Env())
-    return Greeting(own, Secrets(operator=secrets.operator), is_opener=True)
+    return Handshake(own, Secrets(operator=secrets.operator), is_opener=True)
 
 
-def accepting(secrets: Secrets = SECRET) -> Greeting:
-    return Greeting(hello("b:2@2"), secrets, is_opener=False)
+def accepting(secrets: Secrets = SECRET) -> Handshake:
+    return Handshake(hello("b:2@2"), secrets, is_opener=False)
 
 
 def test_an_operator_and_a_silo_prove_the_operators_secret_to_each_other() -> None:
@@ -134,7 +134,7 @@ def test_a_client_that_guesses_the_operators_secret_is_shown_nothing() -> None:
     client, accepter = operator(Secrets(operator=b"guess")), accepting()
     (proof,) = client.take([accepter.own])
     accepter.take([client.own])
-    with pytest.raises(GreetingError, match="client-1 does not know the operator's secret"):
+    with pytest.raises(HandshakeError, match="client-1 does not know the operator's secret"):
         accepter.take([proof])
     assert not accepter.is_done
 
@@ -143,17 +143,17 @@ def test_the_secret_of_the_silos_is_no_operators_secret_and_an_operators_none_of
     client, accepter = operator(Secrets(operator=SECRET.cluster)), accepting()
     proofs = client.take([accepter.own])
     accepter.take([client.own])
-    with pytest.raises(GreetingError, match="does not know the operator's secret"):
+    with pytest.raises(HandshakeError, match="does not know the operator's secret"):
         accepter.take(proofs)
     opener, other = both(first=Secrets(SECRET.operator, SECRET.operator))
-    with pytest.raises(GreetingError, match="does not know the secret of cluster"):
+    with pytest.raises(HandshakeError, match="does not know the secret of cluster"):
         greet(opener, other)
 
 
 def test_an_operator_does_not_believe_a_silo_that_does_not_know_its_secret() -> None:
     client, accepter = operator(), accepting()
     client.take([accepter.own])
-    with pytest.raises(GreetingError, match="b:2@2 does not know the operator's secret"):
+    with pytest.raises(HandshakeError, match="b:2@2 does not know the operator's secret"):
         client.take([Proof(bytes(32))])
     assert not client.is_done
 
@@ -162,13 +162,13 @@ def test_nobody_is_an_operator_where_no_secret_is_known() -> None:
     client, accepter = operator(Secrets(operator=b"\0")), accepting(Secrets(SECRET.cluster))
     client.take([accepter.own])
     accepter.take([client.own])
-    with pytest.raises(GreetingError, match="knows no secret"):
+    with pytest.raises(HandshakeError, match="knows no secret"):
         accepter.take([Proof(hmac.digest(b"", b"opener", "sha256"))])
 
 
 def test_an_operator_that_says_no_nonce_is_refused() -> None:
     own = msgspec.structs.replace(operator().own, nonce=b"")
-    with pytest.raises(GreetingError, match="says 32 random bytes, not 0"):
+    with pytest.raises(HandshakeError, match="says 32 random bytes, not 0"):
         accepting().take([own])
 
 
@@ -177,15 +177,15 @@ def test_an_operator_that_says_no_nonce_is_refused() -> None:
 def test_a_later_silo_of_any_cluster_and_table_says_nothing_about_the_former_one(
     cluster: str, table_id: str
 ) -> None:
-    opener = Greeting(hello(table_id="one"), SECRET, is_opener=True, expected="b:2@2")
+    opener = Handshake(hello(table_id="one"), SECRET, is_opener=True, expected="b:2@2")
     with pytest.raises(SiloReplaced):
         opener.take([hello("b:2@3", cluster=cluster, table_id=table_id)])
     assert opener.refusal is None
 
 
 def test_silos_of_two_membership_tables_refuse_each_other_by_name() -> None:
-    opener = Greeting(hello(table_id="one"), SECRET, is_opener=True, expected="b:2@2")
-    accepter = Greeting(hello("b:2@2", table_id="two"), SECRET, is_opener=False)
+    opener = Handshake(hello(table_id="one"), SECRET, is_opener=True, expected="b:2@2")
+    accepter = Handshake(hello("b:2@2", table_id="two"), SECRET, is_opener=False)
     with pytest.raises(OtherTable, match="b:2@2 follows membership table two, not one"):
         opener.take([accepter.own])
     with pytest.raises(OtherTable, match="a:1@1 follows membership table one, not two"):
@@ -196,8 +196,8 @@ def test_silos_of_two_membership_tables_refuse_each_other_by_name() -> None:
 @pytest.mark.parametrize("theirs", ["two", ""])
 def test_a_client_that_has_a_membership_table_talks_to_silos_of_no_other_one(theirs: str) -> None:
     own = hello("client-1", is_silo=False, table_id="one")
-    client = Greeting(own, NO_SECRETS, is_opener=True, expected="b:2")
-    silo = Greeting(hello("b:2@2", table_id=theirs), SECRET, is_opener=False)
+    client = Handshake(own, NO_SECRETS, is_opener=True, expected="b:2")
+    silo = Handshake(hello("b:2@2", table_id=theirs), SECRET, is_opener=False)
     if not theirs:  # a silo that does not tell
         assert client.take([silo.own]) == [] and silo.take([own]) == []
         return
@@ -210,8 +210,8 @@ def test_a_client_that_has_a_membership_table_talks_to_silos_of_no_other_one(the
 
 
 def test_a_client_may_talk_to_silos_of_any_membership_table() -> None:
-    client = Greeting(hello("client-1", is_silo=False), NO_SECRETS, is_opener=True)
-    silo = Greeting(hello("b:2@2", table_id="two"), SECRET, is_opener=False)
+    client = Handshake(hello("client-1", is_silo=False), NO_SECRETS, is_opener=True)
+    silo = Handshake(hello("b:2@2", table_id="two"), SECRET, is_opener=False)
     assert client.take([silo.own]) == [] and silo.take([client.own]) == []
 
 
@@ -220,20 +220,20 @@ def test_a_greeting_that_was_changed_on_its_way_is_refused(changed: str) -> None
     opener, accepter = both()
     (proof,) = opener.take([accepter.own])
     accepter.take([msgspec.structs.replace(opener.own, **{changed: 5})])
-    with pytest.raises(GreetingError, match="does not know"):
+    with pytest.raises(HandshakeError, match="does not know"):
         accepter.take([proof])
 
 
 def test_a_client_proves_nothing_and_is_shown_nothing() -> None:
-    client = Greeting(hello("client-1", is_silo=False), NO_SECRETS, is_opener=True)
-    silo = Greeting(hello("b:2@2"), SECRET, is_opener=False)
+    client = Handshake(hello("client-1", is_silo=False), NO_SECRETS, is_opener=True)
+    silo = Handshake(hello("b:2@2"), SECRET, is_opener=False)
     assert client.take([silo.own]) == [] and silo.take([client.own]) == []
     assert client.is_done and silo.is_done
 
 
 def test_a_connection_that_we_opened_leads_to_a_silo() -> None:
     opener, _ = both()
-    with pytest.raises(GreetingError, match="expected a silo, found the client x"):
+    with pytest.raises(HandshakeError, match="expected a silo, found the client x"):
         opener.take([hello("x", is_silo=False)])
 
 
@@ -255,14 +255,14 @@ WRONG: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_greeting_is_refused_with_a_reason_in_one_line(what: str) -> None:
     message, reason = WRONG[what]
-    accepter = Greeting(hello("b:2@2"), SECRET, is_opener=False)
-    with pytest.raises(GreetingError, match=reason) as caught:
+    accepter = Handshake(hello("b:2@2"), SECRET, is_opener=False)
+    with pytest.raises(HandshakeError, match=reason) as caught:
         accepter.take([message])
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
 def test_a_name_of_the_largest_length_is_taken() -> None:
-    accepter = Greeting(hello("b:2@2"), SECRET, is_opener=False)
+    accepter = Handshake(hello("b:2@2"), SECRET, is_opener=False)
     accepter.take([hello("x" * 200, is_silo=False)])
     assert accepter.is_done
 
@@ -287,7 +287,7 @@ def test_whatever_order_comes_only_the_right_one_greets(steps: list[str]) -> Non
     for step in steps:
         try:
             accepter.take([sends[step]])
-        except GreetingError:
+        except HandshakeError:
             break
         taken.append(step)
         if accepter.is_done:

@@ -24,7 +24,7 @@ from millstream.runtime import (
 )
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.framing import FrameReader, frame
-from millstream.runtime.wire.greeting import NONCE_BYTES, Greeting
+from millstream.runtime.wire.greeting import NONCE_BYTES, Handshake
 from millstream.runtime.wire.message import (
     WIRE_VERSION,
     Call,
@@ -145,7 +145,7 @@ def connected(silo: Silo, *, is_silo: bool = True) -> tuple[Peer, FakeLink]:
     )
     peer.received(frame(encode_messages([hello])))
     if is_silo:  # as one that knows the secret
-        stranger = Greeting(hello, silo.assembly.engine.end.secrets, is_opener=True)
+        stranger = Handshake(hello, silo.assembly.engine.end.secrets, is_opener=True)
         peer.received(frame(encode_messages(stranger.take(link.messages[:1]))))
     return peer, link
 

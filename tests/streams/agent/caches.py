@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import Notes, QueueCache
@@ -40,6 +40,6 @@ def release_all(cache: QueueCache) -> None:
 def cursor_at(cache: QueueCache, index: int, after: Token | None = None) -> Cursor:
     """A cursor that entered at the message with this index, in a cache that nobody follows."""
     slot = slot_at(cache, index)
-    cursor = Cursor(Laggards(cache, is_used=False), (slot.message.stream, "sub"))
+    cursor = Cursor(LaggingCursors(cache, is_used=False), (slot.message.stream, "sub"))
     cursor.enter(slot, after)
     return cursor

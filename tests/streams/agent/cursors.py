@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot, items_from
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.delivery import Delivery
@@ -13,7 +13,7 @@ from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
-from millstream.streams.ownership.record import ListedSubscription, Progress
+from millstream.streams.ownership.record import ListedSubscription, QueueProgress
 
 SUBSCRIPTION = "s"
 
@@ -37,17 +37,21 @@ def add(cache: QueueCache, *messages: QueueMessage) -> None:
 
 
 def restored(
-    laggards: Laggards, one: ListedSubscription, upto: Token | None, *, may_repeat: bool = False
+    laggards: LaggingCursors,
+    one: ListedSubscription,
+    upto: Token | None,
+    *,
+    may_repeat: bool = False,
 ) -> Cursor:
     """The cursor of a subscription that the former owner has listed."""
-    laggards.take_over(Progress(upto, (one,)), may_repeat=may_repeat)
+    laggards.take_over(QueueProgress(upto, (one,)), may_repeat=may_repeat)
     cursor = laggards.get((one.stream, one.subscription))
     assert cursor is not None
     return cursor
 
 
 def cursor_at(
-    laggards: Laggards,
+    laggards: LaggingCursors,
     slot: Slot,
     after: Token | None = None,
     *,
@@ -61,7 +65,7 @@ def cursor_at(
 
 
 def delivery_at(
-    laggards: Laggards,
+    laggards: LaggingCursors,
     slot: Slot,
     options: DeliveryOptions,
     after: Token | None = None,

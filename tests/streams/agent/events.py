@@ -10,15 +10,15 @@ from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.delivery.delivery import Delivery
 from millstream.streams.agent.delivery.steps import (
     Action,
+    CallReply,
     Died,
     GiveUpOutcome,
-    Progress,
     Unreachable,
 )
 from millstream.streams.contracts.token import Token
 
 Call = Callable[[Delivery], Sequence[Action] | None]
-Event = Call | Progress | Unreachable | Died
+Event = Call | CallReply | Unreachable | Died
 
 wake, retry, pause, fetched = Delivery.wake, Delivery.retry, Delivery.pause, Delivery.fetched
 
@@ -54,7 +54,7 @@ def ack_due(now_s: float) -> Call:
 def call_of(event: Event) -> Call:
     """The call of the core in which it comes."""
     match event:
-        case Progress():
+        case CallReply():
             return partial(Delivery.replied, event=event)
         case Unreachable():
             return partial(Delivery.unreachable, event=event)

@@ -9,10 +9,10 @@ from tests.streams.agent.cursors import append, at_hand, cursor_at, restored
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import UNKNOWN, Laggards
+from millstream.streams.agent.cache.lagging import UNKNOWN, LaggingCursors
 from millstream.streams.agent.cache.positions import BEGINNING
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.ownership.record import ListedSubscription, Progress
+from millstream.streams.ownership.record import ListedSubscription, QueueProgress
 
 A, B = StreamId("n", "a"), StreamId("n", "b")
 X, Y = (A, "x"), (A, "y")
@@ -27,7 +27,7 @@ class Desk:
 
     def __init__(self, limits: CacheLimits | None = None, *, is_used: bool = True) -> None:
         self.cache = QueueCache(limits or CacheLimits(), Token(1, 0), notes="out_of_turn")
-        self.laggards = Laggards(self.cache, is_used=is_used)
+        self.laggards = LaggingCursors(self.cache, is_used=is_used)
 
     def fill(self) -> None:
         messages = (message(1, items=3), message(2, B), message(3, items=2), message(4))
@@ -100,7 +100,7 @@ def test_the_frontier_passes_an_entry_in_the_record_that_names_it() -> None:
     desk = filled()
     desk.park(out=1)
     desk.route()
-    assert desk.laggards.progress() == Progress(
+    assert desk.laggards.progress() == QueueProgress(
         Token(1, 4), (ListedSubscription(*A, "x", Token(1, 1, 1)),), floor=Token(1, 0)
     )
     assert desk.cache.events == 0, "it holds nothing of the cache"
@@ -247,7 +247,7 @@ def test_a_queue_of_which_nobody_is_behind_acknowledges_what_is_done() -> None:
     assert not desk.laggards.matters and desk.laggards.ackable() == Token(1, 0)
     desk.route()
     assert desk.laggards.ackable() == Token(1, 4)
-    assert desk.laggards.progress() == Progress(Token(1, 4), (), floor=Token(1, 4))
+    assert desk.laggards.progress() == QueueProgress(Token(1, 4), (), floor=Token(1, 4))
 
 
 def test_a_message_is_done_when_all_of_its_stream_that_are_behind_have_done_it() -> None:
@@ -282,7 +282,7 @@ def test_how_far_all_are_is_the_least_of_them_and_not_known_if_one_is_not() -> N
 def test_where_nothing_was_done_yet_nothing_is_acknowledged_while_somebody_is_behind() -> None:
     desk = Desk()
     desk.cache = QueueCache(CacheLimits())
-    desk.laggards = Laggards(desk.cache, is_used=True)
+    desk.laggards = LaggingCursors(desk.cache, is_used=True)
     desk.fill()
     desk.park()
     assert desk.laggards.progress().floor is None and desk.laggards.ackable() is None
@@ -305,6 +305,6 @@ def test_what_the_record_says_bounds_what_is_acknowledged_until_it_names_nobody(
 def test_a_record_whose_floor_is_not_known_bounds_all() -> None:
     desk = filled()
     behind = desk.park(out=99)
-    desk.laggards.stored(Progress(Token(1, 4), (behind.entry(),), floor=None))
+    desk.laggards.stored(QueueProgress(Token(1, 4), (behind.entry(),), floor=None))
     behind.done(5)
     assert desk.laggards.ackable() is None

@@ -21,17 +21,17 @@ from tests.examples import examples
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
 from millstream.streams.agent.audience.listing import Former, listed
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.positions import BEGINNING, before
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.losses import Losses
-from millstream.streams.agent.progress.standing import Standing
+from millstream.streams.agent.progress.standing import ProgressTracker
 from millstream.streams.agent.progress.wary import Wary
 from millstream.streams.ownership.record import (
     Handoff,
     ListedSubscription,
-    Progress,
+    QueueProgress,
     QueueRecord,
     QueueState,
     handed_over,
@@ -85,7 +85,7 @@ class Everyone:
             entries[stream] = SimpleNamespace(
                 first_waiting=None, cold=None, subscribers=subscribers
             )
-        former = Former(Progress(), is_used=False)
+        former = Former(QueueProgress(), is_used=False)
         return listed(entries, self.machine.laggards, former)
 
 
@@ -96,7 +96,7 @@ class BehindMachine(RuleBasedStateMachine):
         self.gone: set[Token] = set()  # the provider was told that they are done
         self.own = NOWHERE  # its own position
         self.record = QueueRecord("me", 1, QueueState.OWNED)
-        self.written: Progress | None = None  # and not confirmed
+        self.written: QueueProgress | None = None  # and not confirmed
         self.subs = [Sub(stream, "x") for stream in STREAMS]
         self.subs += [Sub(stream, "y") for stream in SHARED]
         self.page: tuple[Token, list[Sub]] | None = None
@@ -106,7 +106,7 @@ class BehindMachine(RuleBasedStateMachine):
     def begin_reading(self, after: Token) -> None:
         start = None if after == NOWHERE else after
         self.cache = QueueCache(LIMITS, start, notes="out_of_turn")
-        self.laggards = Laggards(self.cache, is_used=True)
+        self.laggards = LaggingCursors(self.cache, is_used=True)
         self.next = sum(message.token <= after for message in self.log)
         self.page = self.written = self.asked = None
         self.lacking: list[Cursor] = []
@@ -333,13 +333,13 @@ class BehindMachine(RuleBasedStateMachine):
 
     @rule()
     def hand_over(self) -> None:
-        standing = Standing(
+        standing = ProgressTracker(
             self.laggards,
             Everyone(self),  # type: ignore[arg-type]
-            Former(Progress(), is_used=False),
-            Wary(Progress(), is_used=False),
+            Former(QueueProgress(), is_used=False),
+            Wary(QueueProgress(), is_used=False),
             Losses(),
-            stored=Progress(),
+            stored=QueueProgress(),
             has_positions=True,
             is_sole=False,
         )
@@ -349,7 +349,7 @@ class BehindMachine(RuleBasedStateMachine):
         self.record = handed_over(freed, progress, is_acked=True)
         self.take_over(self.record.progress, True)
 
-    def take_over(self, progress: Progress, is_clean: bool) -> None:
+    def take_over(self, progress: QueueProgress, is_clean: bool) -> None:
         start = max(self.own, progress.upto or NOWHERE)
         entries = {(one.stream, one.subscription): one for one in progress.listed}
         self.begin_reading(start)

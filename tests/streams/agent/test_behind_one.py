@@ -7,7 +7,7 @@ from tests.streams.agent.cursors import add, append, restored
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.positions import BEGINNING, before, following
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.ownership.record import ListedSubscription
@@ -25,7 +25,7 @@ class Desk:
 
     def __init__(self, start: Token, *, limits: CacheLimits | None = None, read: int = 5) -> None:
         self.cache = QueueCache(limits or CacheLimits(), Token(1, read), notes="out_of_turn")
-        self.laggards = Laggards(self.cache, is_used=True)
+        self.laggards = LaggingCursors(self.cache, is_used=True)
         entry = ListedSubscription(*A, "x", start)
         self.cursor = restored(self.laggards, entry, Token(1, read))
         self.cursor.is_new = False
@@ -86,7 +86,7 @@ def test_what_comes_again_while_more_is_lacking_changes_nothing() -> None:
 
 def test_a_queue_that_kept_nothing_is_read_from_what_comes_first() -> None:
     cache = QueueCache(CacheLimits())
-    cursor = Laggards(cache, is_used=True).begin((A, "x"), BEGINNING)
+    cursor = LaggingCursors(cache, is_used=True).begin((A, "x"), BEGINNING)
     add(cache, message(7))
     assert cursor.following == BEGINNING, "whether something is kept is not known"
     assert not cursor.begin_within(Token(1, 7), Token(1, 7), None)
@@ -196,7 +196,7 @@ def test_what_is_gone_behind_the_messages_at_hand_is_missed_there() -> None:
 def begun(start: Token, read: int | None = None) -> Cursor:
     """One that begins, on a queue of which messages up to `read` have come."""
     cache = QueueCache(CacheLimits(), None if read is None else Token(1, read))
-    return Laggards(cache, is_used=True).begin((A, "x"), start)
+    return LaggingCursors(cache, is_used=True).begin((A, "x"), start)
 
 
 def test_the_oldest_that_is_kept_is_where_the_beginning_is() -> None:
@@ -215,7 +215,7 @@ def test_the_oldest_that_is_kept_is_where_the_beginning_is() -> None:
 @pytest.mark.parametrize("read", [9, None])
 def test_an_empty_queue_has_what_came_since_it_was_asked(read: int | None, keeps: bool) -> None:
     cache = QueueCache(CacheLimits(), None if read is None else Token(1, read))
-    laggards = Laggards(cache, is_used=True)
+    laggards = LaggingCursors(cache, is_used=True)
     cursor, newest = laggards.begin((A, "x"), BEGINNING), cache.newest
     cursor.keeps = keeps
     add(cache, message(10), message(11))

@@ -8,13 +8,13 @@ from tests.streams.agent.cursors import add, restored
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
 from millstream.streams.agent.audience.listing import LISTED_MAX, Former
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import BEHIND_MAX, Laggards
+from millstream.streams.agent.cache.lagging import BEHIND_MAX, LaggingCursors
 from millstream.streams.agent.cache.positions import LAST_INDEX, before, following, past
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.losses import Losses
-from millstream.streams.agent.progress.standing import Standing
+from millstream.streams.agent.progress.standing import ProgressTracker
 from millstream.streams.agent.progress.wary import Wary
-from millstream.streams.ownership.record import ListedSubscription, Progress
+from millstream.streams.ownership.record import ListedSubscription, QueueProgress
 
 A, B = StreamId("n", "a"), StreamId("n", "b")
 
@@ -38,21 +38,21 @@ class Desk:
 
     def __init__(self) -> None:
         self.cache = QueueCache(CacheLimits(), Token(1, 4), notes="out_of_turn")
-        self.laggards = Laggards(self.cache, is_used=True)
+        self.laggards = LaggingCursors(self.cache, is_used=True)
         entry = ListedSubscription(*A, "sub", Token(1, 1))
         self.cursor = restored(self.laggards, entry, Token(1, 4))
 
     def comes(self, message: QueueMessage) -> None:
         add(self.cache, message)
 
-    def standing(self, listed: int = 0) -> Standing:
-        return Standing(
+    def standing(self, listed: int = 0) -> ProgressTracker:
+        return ProgressTracker(
             self.laggards,
             Everybody(listed),  # type: ignore[arg-type]
-            Former(Progress(), is_used=False),
-            Wary(Progress(), is_used=False),
+            Former(QueueProgress(), is_used=False),
+            Wary(QueueProgress(), is_used=False),
             Losses(),
-            stored=Progress(),
+            stored=QueueProgress(),
             has_positions=True,
             is_sole=False,
         )
@@ -108,7 +108,7 @@ def test_nothing_is_acknowledged_that_the_stored_record_would_read_again() -> No
     desk.cursor.done(1)
     assert desk.cursor.is_drained
     assert desk.laggards.ackable() == Token(1, 2) and desk.laggards.matters
-    desk.laggards.stored(Progress(Token(1, 4)))
+    desk.laggards.stored(QueueProgress(Token(1, 4)))
     assert desk.laggards.ackable() == Token(1, 4) and not desk.laggards.matters
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.streams.agent.cursors import SUBSCRIPTION, add, append, cursor_at
 
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.contracts.identity import StreamId
@@ -37,7 +37,7 @@ class Desk:
 
     def __init__(self, messages: int = 3, unacked_max: int = 100) -> None:
         self.cache = QueueCache(CacheLimits(events_max=40, stream_events_max=6))
-        self.laggards = Laggards(self.cache, is_used=True)
+        self.laggards = LaggingCursors(self.cache, is_used=True)
         slot = append(self.cache, message(1))
         self.cursor = cursor_at(self.laggards, slot, unacked_max=unacked_max)
         self.cache.release(slot)

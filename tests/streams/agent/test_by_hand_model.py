@@ -13,7 +13,7 @@ from tests.streams.agent.stepping import RAISED, A
 
 from millstream.runtime.extending import Backoff
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.positions import before
@@ -23,11 +23,11 @@ from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
     AckBy,
     Action,
+    CallReply,
     Deliver,
     DeliveryState,
     Fetch,
     GiveUp,
-    Progress,
     Unreachable,
     WaitUntil,
 )
@@ -88,7 +88,7 @@ class World:
     def begin(self, hold: Token | None) -> None:
         """An agent begins, where the record says that the former one held."""
         self.cache = QueueCache(LIMITS)
-        self.laggards = Laggards(self.cache, is_used=True)
+        self.laggards = LaggingCursors(self.cache, is_used=True)
         self.due, self.out, self.asked, self.is_fetching = [], (), None, False
         self.is_stale = False
         self.on_its_way.clear()
@@ -196,16 +196,16 @@ class World:
         consumer = self.consumer
         if self.is_stale:  # its reply is ignored
             self.is_stale = False
-            self.follow(self.delivery.replied(Progress(len(items), None, self.now_s, 0.5)))
+            self.follow(self.delivery.replied(CallReply(len(items), None, self.now_s, 0.5)))
             return
         if outcome == "fails":  # it cannot be activated
-            self.follow(self.delivery.replied(Progress(0, RAISED, self.now_s, 0.5)))
+            self.follow(self.delivery.replied(CallReply(0, RAISED, self.now_s, 0.5)))
             return
         if outcome == "lost":
             self.follow(self.delivery.unreachable(Unreachable("lost", self.now_s, 0.5)))
             return
         if consumer.is_fresh and self.asked is not None and items[0].token > self.asked:
-            self.follow(self.delivery.replied(Progress(0, None, self.now_s, 0.5, is_anew=True)))
+            self.follow(self.delivery.replied(CallReply(0, None, self.now_s, 0.5, is_anew=True)))
             return
         if self.is_rewound:
             consumer.acked = None
@@ -224,7 +224,7 @@ class World:
             self.follow(self.delivery.unreachable(Unreachable("reply lost", self.now_s, 0.5)))
         else:
             self.is_rewound = self.is_rewound and not done
-            reply = Progress(done, failure, self.now_s, 0.5, acked=consumer.acked)
+            reply = CallReply(done, failure, self.now_s, 0.5, acked=consumer.acked)
             self.follow(self.delivery.replied(reply))
 
     def handle(self, token: Token) -> None:

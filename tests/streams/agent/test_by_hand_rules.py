@@ -10,7 +10,7 @@ from tests.streams.agent.stepping import RAISED, A, offer, send, state_of, steps
 
 from millstream.runtime.extending import Backoff
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.positions import before
 from millstream.streams.agent.cache.queue_cache import QueueCache
@@ -19,10 +19,10 @@ from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
     AckBy,
     Action,
+    CallReply,
     DeliveryState,
     Fetch,
     GiveUp,
-    Progress,
     Unreachable,
     WaitUntil,
 )
@@ -41,7 +41,7 @@ class Desk:
 
     def __init__(self, count: int = 4, unacked_max: int = 3) -> None:
         self.cache = QueueCache(CacheLimits())
-        self.laggards = Laggards(self.cache, is_used=True)
+        self.laggards = LaggingCursors(self.cache, is_used=True)
         options = DeliveryOptions(
             retries=1,
             backoff=Backoff(first_s=1, factor=2, ceiling_s=8),
@@ -85,7 +85,7 @@ class Desk:
 
     def done(self, count: int, at_s: float = 0.0, acked: int | None = None) -> list[Action]:
         upto = None if acked is None else token(acked)
-        return self.step(Progress(count, None, at_s, 0.0, acked=upto))
+        return self.step(CallReply(count, None, at_s, 0.0, acked=upto))
 
     def state(self) -> DeliveryState:
         return self.delivery.state
@@ -199,12 +199,12 @@ def test_nothing_comes_again_while_a_call_is_out() -> None:
 def test_nothing_comes_again_while_an_event_fails() -> None:
     desk = out(4, 2)
     desk.send(1)
-    (wait,) = desk.step(Progress(0, RAISED, 20.0, 0.0))
+    (wait,) = desk.step(CallReply(0, RAISED, 20.0, 0.0))
     assert isinstance(wait, WaitUntil)
     assert desk.step(events.ack_due(70.0)) == [] and desk.state() is State.BACKOFF
     desk.step(events.tick(wait.when_s))
     assert desk.send() == [3]
-    (give_up,) = desk.step(Progress(0, RAISED, 75.0, 0.0))
+    (give_up,) = desk.step(CallReply(0, RAISED, 75.0, 0.0))
     assert isinstance(give_up, GiveUp) and give_up.item.token == token(3)
     assert desk.step(events.given_up("skip")) == [] and desk.send() == [1, 2]
 
@@ -222,11 +222,11 @@ def test_nothing_comes_again_while_calls_are_lost() -> None:
 def test_an_event_that_is_given_up_is_done_when_those_before_it_are() -> None:
     desk = out(4, 1)
     desk.send(1)
-    (wait,) = desk.step(Progress(0, RAISED, 11.0, 0.0))
+    (wait,) = desk.step(CallReply(0, RAISED, 11.0, 0.0))
     assert isinstance(wait, WaitUntil)
     desk.step(events.tick(wait.when_s))
     desk.send()
-    desk.step(Progress(0, RAISED, 14.0, 0.0), events.given_up("dead_letter"))
+    desk.step(CallReply(0, RAISED, 14.0, 0.0), events.given_up("dead_letter"))
     assert desk.delivery.cursor.ahead == 2 and desk.delivery.cursor.next_token == token(3)
     desk.step(events.acked(token(1)))
     assert desk.delivery.cursor.ahead == 0 and desk.delivery.cursor.index == 2
@@ -236,7 +236,7 @@ def test_an_event_that_is_given_up_with_none_before_it_is_done_at_once() -> None
     desk = Desk()
     for at_s in (1.0, 9.0):
         desk.send(1)
-        desk.step(Progress(0, RAISED, at_s, 0.0), events.tick(99.0))
+        desk.step(CallReply(0, RAISED, at_s, 0.0), events.tick(99.0))
     assert desk.state() is State.GIVING_UP
     assert desk.step(events.given_up("skip")) == []
     assert desk.delivery.cursor.ahead == 0 and desk.delivery.cursor.token == token(2)
@@ -276,7 +276,7 @@ def test_what_was_not_sent_is_not_acknowledged() -> None:
 def test_an_acknowledgement_ends_the_attempts_at_its_event() -> None:
     desk = Desk()
     desk.send(1)
-    desk.step(Progress(0, RAISED, 1.0, 0.0))
+    desk.step(CallReply(0, RAISED, 1.0, 0.0))
     assert desk.delivery.attempts == 1
     assert desk.step(events.acked(token(1))) == [] and desk.state() is State.READY
     assert desk.delivery.attempts == 0 and desk.delivery.cursor.next_token == token(2)
@@ -285,7 +285,7 @@ def test_an_acknowledgement_ends_the_attempts_at_its_event() -> None:
 def test_another_activation_is_given_first_what_is_not_acknowledged() -> None:
     desk = out(4, 2)
     assert desk.send() == [3]
-    assert desk.step(Progress(0, None, 12.0, 0.0, is_anew=True)) == []
+    assert desk.step(CallReply(0, None, 12.0, 0.0, is_anew=True)) == []
     assert desk.state() is State.READY and desk.send() == [1, 2, 3]
     desk.done(3, 13.0)
     assert desk.delivery.cursor.ahead == 3
@@ -294,7 +294,7 @@ def test_another_activation_is_given_first_what_is_not_acknowledged() -> None:
 def test_an_activation_that_takes_nothing_though_nothing_was_before_is_tried_again() -> None:
     desk = Desk()
     desk.send()
-    (wait,) = desk.step(Progress(0, None, 12.0, 0.0, is_anew=True))
+    (wait,) = desk.step(CallReply(0, None, 12.0, 0.0, is_anew=True))
     assert isinstance(wait, WaitUntil)
 
 
@@ -372,20 +372,20 @@ def test_all_that_was_sent_may_be_acknowledged_before_a_reply() -> None:
 def test_an_answer_of_another_activation_to_one_that_goes_elsewhere_is_left_aside() -> None:
     desk = out(4, 2)
     desk.send()
-    desk.step(events.resume(token(3)), Progress(0, None, 12.0, 0.0, is_anew=True))
+    desk.step(events.resume(token(3)), CallReply(0, None, 12.0, 0.0, is_anew=True))
     assert desk.send() == [4]
 
 
 def test_what_another_activation_gets_is_tried_as_if_it_were_new() -> None:
     desk = out(4, 2)
-    for outcome in (Progress(0, RAISED, 20.0, 0.0), Unreachable("gone", 30.0, 0.0)):
+    for outcome in (CallReply(0, RAISED, 20.0, 0.0), Unreachable("gone", 30.0, 0.0)):
         desk.send(1)
         (wait,) = desk.step(outcome)
         assert isinstance(wait, WaitUntil)
         desk.step(events.tick(wait.when_s))
     assert desk.delivery.trouble
     desk.send(1)
-    desk.step(Progress(0, None, 40.0, 0.0, is_anew=True))
+    desk.step(CallReply(0, None, 40.0, 0.0, is_anew=True))
     assert desk.delivery.trouble == "" and desk.delivery.attempts == 0
     action = offer(desk.delivery)
     assert action.attempt == 1 and len(action.items) == 3
@@ -409,11 +409,11 @@ def test_an_old_acknowledgement_ends_no_back_off() -> None:
 def test_one_that_was_given_up_with_a_pause_stays_paused_though_it_is_acknowledged() -> None:
     desk = Desk()
     desk.send(1)
-    (wait,) = desk.step(Progress(0, RAISED, 1.0, 0.0))
+    (wait,) = desk.step(CallReply(0, RAISED, 1.0, 0.0))
     assert isinstance(wait, WaitUntil)
     desk.step(events.tick(wait.when_s))
     desk.send(1)
-    desk.step(Progress(0, RAISED, 4.0, 0.0), events.given_up("pause"), events.acked(token(1)))
+    desk.step(CallReply(0, RAISED, 4.0, 0.0), events.given_up("pause"), events.acked(token(1)))
     assert desk.state() is State.FAULTED and desk.delivery.cursor.next_token == token(2)
 
 

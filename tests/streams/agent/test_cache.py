@@ -15,7 +15,7 @@ from tests.streams.agent.cursors import append, fits
 
 from millstream.runtime.errors import ConfigError
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import Notes, QueueCache
@@ -304,7 +304,7 @@ class CacheMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.cache = QueueCache(LIMITS, notes=self.notes)
-        self.laggards = Laggards(self.cache, is_used=False)
+        self.laggards = LaggingCursors(self.cache, is_used=False)
         self.stored: list[Stored] = []
         self.newest: Token | None = None
         self.left_events = 0

@@ -20,7 +20,7 @@ from millstream.runtime.repeated import LINES_MAX
 from millstream.streams import DeliveryOptions, QueueMessage, StreamId, Token
 from millstream.streams.agent import subscribers
 from millstream.streams.agent.audience.newcomers import Newcomers
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
@@ -60,7 +60,7 @@ class Desk:
         clock: Any = SimpleNamespace(now=asyncio.get_running_loop().time, wall_s=lambda: 0.0)
         cache: Any = SimpleNamespace(release=self.release, unheard={}, unheard_count=0)
         deliveries: Any = self
-        self.laggards = Laggards(QueueCache(CacheLimits()), is_used=True)
+        self.laggards = LaggingCursors(QueueCache(CacheLimits()), is_used=True)
         self.subscribers = Subscribers(
             cache,
             self.laggards,

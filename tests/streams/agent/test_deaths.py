@@ -10,17 +10,17 @@ from tests.streams.agent.cursors import append, delivery_at
 from tests.streams.agent.stepping import RAISED, A
 
 from millstream.streams import Backoff, CacheLimits, DeliveryOptions, QueueMessage, Token
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.deaths import Deaths, Fate
 from millstream.streams.agent.delivery.delivery import FATE_WAIT_S, Delivery, Tries
 from millstream.streams.agent.delivery.steps import (
+    CallReply,
     DeliveryState,
     Died,
     Failure,
     FailureKind,
     GiveUp,
-    Progress,
     Unreachable,
     WaitUntil,
 )
@@ -56,7 +56,7 @@ def delivery_of(messages: int = 4, retries: int = 3) -> Delivery:
         append(cache, QueueMessage(A, Token(1, seq), [b"x"])) for seq in range(1, messages + 1)
     ]
     options = DeliveryOptions(retries=retries, backoff=Backoff(1.0, 2, 8.0))
-    delivery = delivery_at(Laggards(cache, is_used=True), slots[0], options)
+    delivery = delivery_at(LaggingCursors(cache, is_used=True), slots[0], options)
     for slot in slots:
         cache.release(slot)
     return delivery
@@ -83,7 +83,7 @@ def test_what_was_in_one_call_when_its_silo_was_lost_is_tried_one_by_one() -> No
     again(delivery)
     for _ in range(4):
         send(delivery, 1)
-        delivery.replied(Progress(1, None, 0.0, 0.0))
+        delivery.replied(CallReply(1, None, 0.0, 0.0))
     assert delivery.state is DeliveryState.IDLE
 
 
@@ -99,7 +99,7 @@ def test_an_event_with_two_deaths_runs_alone_and_without_any_does_not() -> None:
     assert delivery.is_feared, "this may be the second"
     again(delivery)
     send(delivery, 1)
-    delivery.replied(Progress(1, None, 0.0, 0.0))
+    delivery.replied(CallReply(1, None, 0.0, 0.0))
     assert (delivery.tries.deaths, delivery.attempts, delivery.is_feared) == (0, 0, False)
 
 
@@ -140,7 +140,7 @@ def test_deaths_and_failures_are_attempts_together() -> None:
     delivery = delivery_of(retries=1)
     delivery.died(Died())
     send(delivery, 1)
-    (action,) = delivery.replied(Progress(0, RAISED, 0.0, 0.0))
+    (action,) = delivery.replied(CallReply(0, RAISED, 0.0, 0.0))
     assert isinstance(action, GiveUp) and (action.attempts, action.error) == (2, RAISED)
 
 
@@ -151,11 +151,11 @@ def test_a_death_that_is_known_while_a_try_is_out_does_not_make_that_try_the_las
     again(delivery)
     send(delivery, 1)  # as the first attempt
     delivery.died(Died(sent=4))
-    (wait,) = delivery.replied(Progress(0, RAISED, 0.0, 0.0))
+    (wait,) = delivery.replied(CallReply(0, RAISED, 0.0, 0.0))
     assert isinstance(wait, WaitUntil) and (delivery.tries.deaths, delivery.attempts) == (0, 1)
     again(delivery)
     assert stepping.send(delivery).attempt == 2
-    (action,) = delivery.replied(Progress(0, RAISED, 0.0, 0.0))
+    (action,) = delivery.replied(CallReply(0, RAISED, 0.0, 0.0))
     assert isinstance(action, GiveUp) and (action.attempts, action.error) == (2, RAISED)
 
 
@@ -175,10 +175,10 @@ def test_what_is_done_in_the_call_in_which_another_fails_leaves_that_no_deaths()
     delivery = delivery_of(retries=1)
     delivery.died(Died())
     send(delivery, 1)
-    delivery.replied(Progress(1, None, 0.0, 0.0))
+    delivery.replied(CallReply(1, None, 0.0, 0.0))
     send(delivery, 3)
     delivery.died(Died(sent=3))
-    (wait,) = delivery.replied(Progress(1, RAISED, 0.0, 0.0))
+    (wait,) = delivery.replied(CallReply(1, RAISED, 0.0, 0.0))
     assert isinstance(wait, WaitUntil) and (delivery.tries.deaths, delivery.attempts) == (0, 1)
 
 
@@ -247,7 +247,7 @@ def test_what_has_been_heard_of_since_is_not_blamed() -> None:
     lost(deaths, delivery)
     again(delivery)
     send(delivery, 1)
-    delivery.replied(Progress(0, RAISED, 0.0, 0.0))  # the same event, and its silo lives
+    delivery.replied(CallReply(0, RAISED, 0.0, 0.0))  # the same event, and its silo lives
     silos.fates["silo-1"] = Fate.DIED
     assert list(deaths.judged()) == []
 
@@ -259,7 +259,7 @@ def test_a_delivery_that_is_idle_by_now_is_not_blamed() -> None:
     again(delivery)
     for _ in range(4):
         send(delivery, 1)
-        delivery.replied(Progress(1, None, 0.0, 0.0))
+        delivery.replied(CallReply(1, None, 0.0, 0.0))
     assert delivery.state is DeliveryState.IDLE
     silos.fates["silo-1"] = Fate.DIED
     assert list(deaths.judged()) == []
@@ -306,28 +306,28 @@ def test_no_other_hand_over_counts(record: QueueRecord) -> None:
 
 
 def test_deaths_go_with_the_progress() -> None:
-    at = records.Progress(Token(1, 9), deaths=2)
+    at = records.QueueProgress(Token(1, 9), deaths=2)
     record = owned(upto=Token(1, 9), deaths=2)
     assert with_progress(record, at) is record
-    assert with_progress(record, records.Progress(Token(1, 9))).deaths == 0
-    older = records.Progress(Token(1, 8))
+    assert with_progress(record, records.QueueProgress(Token(1, 9))).deaths == 0
+    older = records.QueueProgress(Token(1, 8))
     assert with_progress(record, older) is record, "the frontier never goes back"
 
 
 def test_what_is_lowest_counts_those_behind() -> None:
     behind = (ListedSubscription(*A, "s", Token(1, 3)), ListedSubscription(*A, "t", Token(1, 5)))
-    assert lowest_of(records.Progress(Token(1, 9), behind)) == Token(1, 3)
-    assert lowest_of(records.Progress(Token(1, 9))) == Token(1, 9)
-    assert lowest_of(records.Progress(None, behind)) is None
-    assert lowest_of(records.Progress(Token(1, 9), behind, Token(1, 2))) == Token(1, 3)
-    assert lowest_of(records.Progress(Token(1, 9), behind, Token(1, 4))) == Token(1, 4)
+    assert lowest_of(records.QueueProgress(Token(1, 9), behind)) == Token(1, 3)
+    assert lowest_of(records.QueueProgress(Token(1, 9))) == Token(1, 9)
+    assert lowest_of(records.QueueProgress(None, behind)) is None
+    assert lowest_of(records.QueueProgress(Token(1, 9), behind, Token(1, 2))) == Token(1, 3)
+    assert lowest_of(records.QueueProgress(Token(1, 9), behind, Token(1, 4))) == Token(1, 4)
 
 
 # -- caution
 
 
-def progress(deaths: int = 0, *suspects: Suspect, at: int = 9) -> records.Progress:
-    return records.Progress(Token(1, at), deaths=deaths, suspects=suspects)
+def progress(deaths: int = 0, *suspects: Suspect, at: int = 9) -> records.QueueProgress:
+    return records.QueueProgress(Token(1, at), deaths=deaths, suspects=suspects)
 
 
 def test_an_agent_is_wary_after_two_deaths_or_with_a_suspect() -> None:

@@ -15,7 +15,7 @@ from tests.streams.agent.stepping import RAISED, A, offer, send, state_of, steps
 
 from millstream.runtime.errors import ConfigError
 from millstream.runtime.extending import Backoff
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
@@ -24,6 +24,7 @@ from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
     AckBy,
     Action,
+    CallReply,
     DeliveryState,
     Died,
     Failure,
@@ -31,7 +32,6 @@ from millstream.streams.agent.delivery.steps import (
     Fetch,
     GiveUp,
     GiveUpOutcome,
-    Progress,
     Unreachable,
     WaitUntil,
 )
@@ -65,7 +65,7 @@ def delivery_in(
     """A cache with one message of `count` items of stream A, and a delivery at it."""
     cache = QueueCache(CacheLimits())
     slot = append(cache, message(1, count))
-    delivery = delivery_at(Laggards(cache, is_used=True), slot, options, after, **how)
+    delivery = delivery_at(LaggingCursors(cache, is_used=True), slot, options, after, **how)
     cache.release(slot)
     return cache, delivery
 
@@ -82,7 +82,7 @@ def offered(delivery: Delivery) -> list[int]:
 def fail(delivery: Delivery, done: int = 0, error: Failure = RAISED) -> Sequence[Action]:
     """Send, and let the item behind `done` fail at time 0."""
     send(delivery)
-    return steps(delivery, Progress(done, error, 0.0, 0.0))
+    return steps(delivery, CallReply(done, error, 0.0, 0.0))
 
 
 def test_delivery_offers_the_window_and_moves_only_after_the_reply() -> None:
@@ -91,7 +91,7 @@ def test_delivery_offers_the_window_and_moves_only_after_the_reply() -> None:
     assert offered(delivery) == list(range(16))
     steps(delivery, events.sent(16, 0.0))
     assert steps(delivery, events.wake) == ()
-    assert steps(delivery, Progress(16, None, 0.2, 0.0)) == ()
+    assert steps(delivery, CallReply(16, None, 0.2, 0.0)) == ()
     assert state_of(delivery) is State.READY
     assert delivery.position == Token(0, 1, 15)
     assert offered(delivery) == list(range(16, 32))
@@ -100,7 +100,7 @@ def test_delivery_offers_the_window_and_moves_only_after_the_reply() -> None:
 def test_delivery_may_send_less_than_offered() -> None:
     delivery = delivery_of(5)
     offered(delivery)
-    steps(delivery, events.sent(2, 0.0), Progress(2, None, 0.0, 0.0))
+    steps(delivery, events.sent(2, 0.0), CallReply(2, None, 0.0, 0.0))
     assert offered(delivery) == [2, 3, 4]
 
 
@@ -108,7 +108,7 @@ def test_delivery_is_idle_after_the_last_item_and_lets_the_message_go() -> None:
     cache, delivery = delivery_in(3)
     send(delivery)
     assert cache.acked_upto() is None
-    assert steps(delivery, Progress(3, None, 0.0, 0.0)) == ()
+    assert steps(delivery, CallReply(3, None, 0.0, 0.0)) == ()
     assert state_of(delivery) is State.IDLE and delivery.cursor.next_token is None
     assert cache.acked_upto() == Token(0, 1)
 
@@ -117,7 +117,7 @@ def test_delivery_goes_on_with_what_arrived_during_the_last_call() -> None:
     cache, delivery = delivery_in(1)
     send(delivery)
     add(cache, 2, 2)
-    assert steps(delivery, Progress(1, None, 0.0, 0.0)) == ()
+    assert steps(delivery, CallReply(1, None, 0.0, 0.0)) == ()
     assert offered(delivery) == [0, 1]
 
 
@@ -136,14 +136,14 @@ def test_delivery_is_idle_at_once_when_everything_was_seen() -> None:
 def test_a_failure_behind_the_last_item_is_none() -> None:
     delivery = delivery_of(20)
     send(delivery)
-    assert steps(delivery, Progress(16, RAISED, 0.2, 0.0)) == ()
+    assert steps(delivery, CallReply(16, RAISED, 0.2, 0.0)) == ()
     assert (delivery.state, delivery.attempts) == (State.READY, 0)
 
 
 def test_nothing_is_sent_that_was_not_offered_since_the_last_reply() -> None:
     delivery = delivery_of(20)
     send(delivery)
-    steps(delivery, Progress(16, None, 0.2, 0.0))
+    steps(delivery, CallReply(16, None, 0.2, 0.0))
     with pytest.raises(AssertionError, match="sent 1 of 0"):
         delivery.sent(1, 1.0)
 
@@ -156,7 +156,7 @@ def test_calls_grow_below_half_of_the_target_and_shrink_above_it(
 ) -> None:
     delivery = delivery_of(99)
     send(delivery)
-    steps(delivery, Progress(16, None, took_s, 0.0))
+    steps(delivery, CallReply(16, None, took_s, 0.0))
     assert delivery.window == window
 
 
@@ -168,7 +168,7 @@ def test_failed_item_is_tried_alone_until_it_succeeds() -> None:
     assert steps(delivery, events.tick(0.5)) == ()
     action = offer(delivery)
     assert (action.attempt, [item.token.index for item in action.items]) == (2, [3])
-    steps(delivery, events.sent(1, 1.0), Progress(1, None, 1.0, 0.0))
+    steps(delivery, events.sent(1, 1.0), CallReply(1, None, 1.0, 0.0))
     assert offered(delivery) == list(range(4, 20))
 
 
@@ -177,7 +177,7 @@ def test_items_done_before_the_failure_begin_a_new_count() -> None:
     fail(delivery)
     steps(delivery, events.tick(9.0))
     send(delivery)
-    steps(delivery, Progress(1, None, 9.0, 0.0))
+    steps(delivery, CallReply(1, None, 9.0, 0.0))
     assert fail(delivery, done=2) == (WaitUntil(0.5),)
 
 
@@ -275,7 +275,7 @@ def test_back_off_for_lost_calls_begins_anew_after_a_reply() -> None:
         send(delivery)
         steps(delivery, Unreachable("gone", 0.0, 0.0), events.tick(100.0))
     send(delivery)
-    steps(delivery, Progress(2, None, 100.0, 0.0))
+    steps(delivery, CallReply(2, None, 100.0, 0.0))
     send(delivery)
     assert steps(delivery, Unreachable("gone", 100.0, 0.0)) == (WaitUntil(100.5),)
 
@@ -283,21 +283,21 @@ def test_back_off_for_lost_calls_begins_anew_after_a_reply() -> None:
 def test_reply_without_progress_or_error_backs_off() -> None:
     delivery = delivery_of(5)
     send(delivery)
-    assert steps(delivery, Progress(0, None, 0.0, 0.0)) == (WaitUntil(0.5),)
+    assert steps(delivery, CallReply(0, None, 0.0, 0.0)) == (WaitUntil(0.5),)
 
 
 @pytest.mark.parametrize("done", [-3, 6, 99])
 def test_reply_outside_of_what_was_sent_is_bounded(done: int) -> None:
     delivery = delivery_of(8)
     offered(delivery)
-    steps(delivery, events.sent(5, 0.0), Progress(done, RAISED, 0.0, 0.0), events.tick(9.0))
+    steps(delivery, events.sent(5, 0.0), CallReply(done, RAISED, 0.0, 0.0), events.tick(9.0))
     assert offered(delivery)[0] == (0 if done < 0 else 5)
 
 
 def call(delivery: Delivery, took_s: float) -> int:
     """One whole call of this duration; the number of items it had."""
     count = len(send(delivery, at_s=100.0).items)
-    steps(delivery, Progress(count, None, 100.0 + took_s, 0.0))
+    steps(delivery, CallReply(count, None, 100.0 + took_s, 0.0))
     return count
 
 
@@ -315,7 +315,7 @@ def test_window_stays_when_a_call_was_shorter_than_the_window() -> None:
     cache, delivery = delivery_in(1)
     add(cache, 2, 1)
     offered(delivery)
-    steps(delivery, events.sent(1, 0.0), Progress(1, None, 0.0, 0.0))
+    steps(delivery, events.sent(1, 0.0), CallReply(1, None, 0.0, 0.0))
     assert delivery.window == 16
 
 
@@ -353,7 +353,7 @@ def test_new_limits_bound_what_is_out_by_hand() -> None:
 def test_batch_is_bounded_in_bytes() -> None:
     cache = QueueCache(CacheLimits())
     slot = append(cache, QueueMessage(A, Token(0, 1), [b"x" * 40] * 9))
-    laggards = Laggards(cache, is_used=True)
+    laggards = LaggingCursors(cache, is_used=True)
     delivery = delivery_at(laggards, slot, DeliveryOptions(max_batch_bytes=100))
     assert offered(delivery) == [0, 1]
 
@@ -364,7 +364,7 @@ def test_resume_waits_for_the_call_that_is_out() -> None:
     steps(delivery, events.sent(2, 0.0))
     assert steps(delivery, events.resume(Token(0, 1, 5))) == ()
     assert state_of(delivery) is State.IN_FLIGHT
-    steps(delivery, Progress(2, None, 0.0, 0.0))
+    steps(delivery, CallReply(2, None, 0.0, 0.0))
     assert delivery.position == Token(0, 1, 5)
     assert offered(delivery) == [6, 7, 8]
 
@@ -404,7 +404,7 @@ def test_closed_delivery_ignores_the_reply_that_was_out() -> None:
     send(delivery)
     delivery.close()
     assert cache.acked_upto() == Token(0, 1)
-    assert steps(delivery, Progress(4, None, 0.0, 0.0), events.tick(1.0)) == ()
+    assert steps(delivery, CallReply(4, None, 0.0, 0.0), events.tick(1.0)) == ()
 
 
 def test_what_failed_is_tried_as_if_it_were_new_after_a_retry() -> None:
@@ -429,8 +429,8 @@ def test_what_is_out_when_a_pause_comes_counts_and_nothing_follows(outcome: str)
     steps(delivery, events.pause)
     failure = Failure(FailureKind.HANDLER, "boom")
     ends: dict[str, Event] = {
-        "done": Progress(1, None, 0.0, 0.0),
-        "raised": Progress(0, failure, 0.0, 0.0),
+        "done": CallReply(1, None, 0.0, 0.0),
+        "raised": CallReply(0, failure, 0.0, 0.0),
         "lost": Unreachable("gone", 0.0, 0.0),
     }
     assert steps(delivery, ends[outcome], events.wake, events.tick(1e6)) == ()
@@ -442,7 +442,7 @@ def test_what_is_out_when_a_pause_comes_counts_and_nothing_follows(outcome: str)
 def test_a_pause_that_was_taken_back_while_a_call_was_out_means_nothing() -> None:
     delivery = delivery_of(4)
     send(delivery, 1)
-    steps(delivery, events.pause, events.retry, Progress(1, None, 0.0, 0.0))
+    steps(delivery, events.pause, events.retry, CallReply(1, None, 0.0, 0.0))
     assert state_of(delivery) is State.READY
 
 
@@ -517,7 +517,7 @@ def test_an_idle_delivery_has_forgotten_what_was_tried() -> None:
     fail(delivery)
     steps(delivery, events.tick(9.0), Died(2, sent=3))
     send(delivery)
-    steps(delivery, Progress(1, None, 9.0, 0.0))
+    steps(delivery, CallReply(1, None, 9.0, 0.0))
     assert state_of(delivery) is State.IDLE
     assert (delivery.attempts, delivery.tries.deaths, delivery.careful) == (0, 0, 0)
     assert delivery.trouble == "" and not delivery.is_feared
@@ -567,7 +567,7 @@ def test_what_wakes_an_idle_delivery_says_whether_it_is_held() -> None:
     steps(delivery, events.pause)
     arrive(cache, delivery, 2, 2)
     send(delivery, 1)
-    steps(delivery, Progress(1, None, 1.0, 0.0))
+    steps(delivery, CallReply(1, None, 1.0, 0.0))
     assert delivery.state is State.READY
 
 
@@ -591,7 +591,7 @@ def test_an_idle_delivery_that_is_resumed_goes_on_behind_that_token() -> None:
 
 def test_an_idle_delivery_that_is_resumed_goes_back_to_what_another_still_holds() -> None:
     cache = QueueCache(CacheLimits())
-    laggards, slot = Laggards(cache, is_used=True), append(cache, message(1, 2))
+    laggards, slot = LaggingCursors(cache, is_used=True), append(cache, message(1, 2))
     other, delivery = (delivery_at(laggards, slot, OPTIONS) for _ in range(2))
     cache.release(slot)
     call(delivery, 0.1)
@@ -602,7 +602,7 @@ def test_an_idle_delivery_that_is_resumed_goes_back_to_what_another_still_holds(
 
 def test_an_idle_delivery_that_is_resumed_where_it_lags_reads_anew() -> None:
     cache, delivery = idle()
-    laggards = Laggards(cache, is_used=True)
+    laggards = LaggingCursors(cache, is_used=True)
     steps(delivery, events.resume(None, laggards.begin((A, SUBSCRIPTION), Token(0, 1))))
     assert state_of(delivery) is State.READY and steps(delivery, events.wake) == (Fetch(),)
 
@@ -630,8 +630,8 @@ IN_STATE: dict[State, Callable[[], Delivery]] = {
 EVENTS: dict[str, Event] = {
     "wake": events.wake,
     "sent": events.sent(1, 0.0),
-    "done": Progress(1, None, 0.0, 0.0),
-    "error": Progress(0, RAISED, 0.0, 0.0),
+    "done": CallReply(1, None, 0.0, 0.0),
+    "error": CallReply(0, RAISED, 0.0, 0.0),
     "lost": Unreachable("gone", 0.0, 0.0),
     "early": events.tick(0.01),
     "late": events.tick(99.0),
@@ -703,7 +703,7 @@ def unacked() -> Delivery:
     options = replace(OPTIONS, max_unacked=2)
     _, delivery = delivery_in(4, options, is_manual=True)
     send(delivery)
-    (action,) = steps(delivery, Progress(2, None, 0.0, 0.0))
+    (action,) = steps(delivery, CallReply(2, None, 0.0, 0.0))
     assert isinstance(action, AckBy)
     return delivery
 
@@ -713,7 +713,7 @@ def lagging() -> Delivery:
     cache = QueueCache(CacheLimits())
     add_to(cache, message(1, 2))
     append(cache, message(2, 2))
-    cursor = Laggards(cache, is_used=True).begin((A, SUBSCRIPTION), Token(0, 2))
+    cursor = LaggingCursors(cache, is_used=True).begin((A, SUBSCRIPTION), Token(0, 2))
     delivery = Delivery(cursor, OPTIONS)
     assert steps(delivery, events.wake) == (Fetch(),)
     return delivery

@@ -10,7 +10,7 @@ from tests.streams.agent.cursors import append, delivery_at
 from tests.streams.agent.stepping import RAISED, A
 
 from millstream.runtime.extending import Backoff
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.delivery import Delivery
@@ -18,12 +18,12 @@ from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
     AckBy,
     Action,
+    CallReply,
     Deliver,
     DeliveryState,
     Fetch,
     GiveUp,
     HandBack,
-    Progress,
     Unreachable,
     WaitUntil,
 )
@@ -89,13 +89,13 @@ class Driver:
             if item.token in self.broken or (fault == "raise" and done == len(action.items) // 2):
                 self.tries[item.token] = self.tries.get(item.token, 0) + 1
                 assert action.attempt <= 3
-                return self.after(self.delivery.replied(Progress(done, RAISED, self.now_s, 0.5)))
+                return self.after(self.delivery.replied(CallReply(done, RAISED, self.now_s, 0.5)))
             if not self.done or item.token > self.done[-1]:  # as the consumer side drops repeats
                 self.done.append(item.token)
         if fault == "reply lost":
             return self.after(self.delivery.unreachable(Unreachable("reply lost", self.now_s, 0.5)))
         return self.after(
-            self.delivery.replied(Progress(len(action.items), None, self.now_s + 0.1, 0.5))
+            self.delivery.replied(CallReply(len(action.items), None, self.now_s + 0.1, 0.5))
         )
 
 
@@ -112,7 +112,7 @@ def test_every_item_is_done_or_given_up_once_and_in_order(
         append(cache, QueueMessage(A, Token(0, seq), [b"%d" % index for index in range(size)]))
         for seq, size in enumerate(sizes)
     ]
-    delivery = delivery_at(Laggards(cache, is_used=True), slots[0], OPTIONS)
+    delivery = delivery_at(LaggingCursors(cache, is_used=True), slots[0], OPTIONS)
     for slot in slots:
         cache.release(slot)
     every = [Token(0, seq, index) for seq, size in enumerate(sizes) for index in range(size)]

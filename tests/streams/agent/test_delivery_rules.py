@@ -10,20 +10,20 @@ from tests.streams.agent.stepping import RAISED, A, offer, state_of, tokens
 
 from millstream.runtime.extending import Backoff
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.positions import before
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.delivery import FATE_WAIT_S, Delivery
 from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
+    CallReply,
     DeliveryState,
     Died,
     Failure,
     FailureKind,
     Fetch,
     GiveUp,
-    Progress,
     Unreachable,
     WaitUntil,
 )
@@ -45,7 +45,7 @@ class Desk:
         is_manual: bool = False,
     ) -> None:
         self.cache = QueueCache(CacheLimits(), Token(1, 0))
-        self.laggards = Laggards(self.cache, is_used=True)
+        self.laggards = LaggingCursors(self.cache, is_used=True)
         slots = [
             append(self.cache, QueueMessage(A, Token(1, seq), [b"x", b"y"], {}, float(seq)))
             for seq in (1, 2, 3)
@@ -76,7 +76,7 @@ class Desk:
 
     def fail(self, at_s: float = 0.0) -> list[type]:
         self.send()
-        return self.steps(Progress(0, RAISED, at_s, 0.0))
+        return self.steps(CallReply(0, RAISED, at_s, 0.0))
 
     def fall_behind(self, *, may_repeat: bool = False) -> Cursor:
         self.delivery.fall_behind(may_repeat=may_repeat)
@@ -95,10 +95,10 @@ def test_it_tells_where_it_is_and_whether_a_part_of_a_message_is_done() -> None:
     assert desk.delivery.position is None
     assert desk.delivery.cursor.lag() == (6, 1.0)
     desk.send()
-    desk.steps(Progress(1, None, 0.0, 0.0))
+    desk.steps(CallReply(1, None, 0.0, 0.0))
     assert desk.delivery.position == Token(1, 1)
     desk.send()
-    desk.steps(Progress(1, None, 0.0, 0.0))
+    desk.steps(CallReply(1, None, 0.0, 0.0))
     assert desk.delivery.cursor.index == 1
     assert desk.delivery.cursor.lag() == (4, 2.0)
     desk.delivery.close()
@@ -120,11 +120,11 @@ def test_it_tells_what_is_out_and_since_when() -> None:
     assert desk.delivery.last_out == -1, "offered is not out"
     assert desk.send(at_s=5.0) == 4
     assert (desk.delivery.last_out, desk.delivery.out_s(9.0)) == (1, 4.0)
-    desk.steps(Progress(1, None, 9.0, 0.0))
+    desk.steps(CallReply(1, None, 9.0, 0.0))
     desk.offered()
     desk.steps(events.sent(2, 10.0))  # the end of message 1, the beginning of message 2
     assert (desk.delivery.last_out, desk.delivery.out_s(11.0)) == (1, 1.0)
-    desk.steps(Progress(2, None, 12.0, 0.0))
+    desk.steps(CallReply(2, None, 12.0, 0.0))
     desk.offered()
     desk.steps(events.sent(1, 13.0))
     assert desk.delivery.last_out == 1
@@ -143,7 +143,7 @@ def test_it_tells_what_went_wrong_last_while_something_is() -> None:
     desk = Desk()
     assert desk.delivery.trouble == "" and desk.delivery.tries.error is None
     desk.send()
-    desk.steps(Progress(0, None, 0.0, 0.0))
+    desk.steps(CallReply(0, None, 0.0, 0.0))
     assert desk.delivery.trouble == "", "a reply that told nothing has no reason"
     desk.steps(events.tick(99.0))
     desk.send()
@@ -157,17 +157,17 @@ def test_it_tells_what_went_wrong_last_while_something_is() -> None:
     desk.send()
     desk.steps(Unreachable("again", 0.0, 0.0), events.tick(99.0))
     desk.send()
-    desk.steps(Progress(4, None, 0.0, 0.0))
+    desk.steps(CallReply(4, None, 0.0, 0.0))
     assert desk.delivery.trouble == ""
 
 
 def test_the_time_of_an_event_is_smoothed_over_calls() -> None:
     desk = Desk()
     desk.send(at_s=10.0)
-    desk.steps(Progress(4, None, 12.0, 0.0))
+    desk.steps(CallReply(4, None, 12.0, 0.0))
     assert desk.delivery.event_s == 0.5
     desk.send(at_s=20.0)
-    desk.steps(Progress(1, None, 21.0, 0.0))
+    desk.steps(CallReply(1, None, 21.0, 0.0))
     assert desk.delivery.event_s == pytest.approx(0.5 + 0.2 * (1.0 - 0.5))
 
 
@@ -181,7 +181,7 @@ def test_after_a_call_that_timed_out_one_item_is_sent_at_a_time() -> None:
     desk = Desk()
     desk.send()
     slow = Failure(FailureKind.TIMEOUT, "CallTimeout: 30 s")
-    assert desk.steps(Progress(0, slow, 30.0, 0.0)) == [WaitUntil]
+    assert desk.steps(CallReply(0, slow, 30.0, 0.0)) == [WaitUntil]
     assert desk.delivery.window == 1
 
 
@@ -190,7 +190,7 @@ def test_a_subscription_that_is_faulted_gives_back_what_others_may_take_and_no_o
     slots = [append(cache, QueueMessage(A, Token(1, seq), [b"x"])) for seq in (1, 2)]
     for slot in slots:
         slot.goes_back = True
-    delivery = delivery_at(Laggards(cache, is_used=False), slots[0], OPTIONS)
+    delivery = delivery_at(LaggingCursors(cache, is_used=False), slots[0], OPTIONS)
     assert delivery.going_back() == ()
     offer(delivery)
     delivery.pause()
@@ -260,7 +260,7 @@ def test_what_is_out_stays_at_hand_and_is_done_when_its_reply_comes(
     behind = desk.fall_behind(may_repeat=True)
     assert at_hand(behind) == ([1, 2] if stream_events_max == 1 else [1, 2, 3])
     assert desk.delivery.cursor.may_repeat
-    desk.steps(Progress(3, None, 0.0, 0.0))
+    desk.steps(CallReply(3, None, 0.0, 0.0))
     assert desk.delivery.position == Token(1, 2) and behind.position == Token(1, 2, 1)
 
 
@@ -280,7 +280,7 @@ def test_one_that_has_nothing_out_and_no_room_holds_nothing_and_fetches() -> Non
     behind = desk.fall_behind()
     assert at_hand(behind) == [1], "a chain of one message always may be"
     desk.send()
-    assert desk.steps(Progress(2, None, 0.0, 0.0)) == []
+    assert desk.steps(CallReply(2, None, 0.0, 0.0)) == []
     assert desk.steps(events.wake) == [Fetch]
     assert state_of(desk.delivery) is DeliveryState.LAGGING
 
@@ -290,7 +290,7 @@ def test_what_was_fetched_is_delivered_behind_what_was_skipped() -> None:
     desk.cache.limits = CacheLimits(stream_events_max=1)
     behind = desk.fall_behind()
     desk.send()
-    desk.steps(Progress(2, None, 0.0, 0.0), events.wake)
+    desk.steps(CallReply(2, None, 0.0, 0.0), events.wake)
     behind.lose(Token(1, 3))
     behind.take([QueueMessage(A, Token(1, 3), [b"x", b"y"])], Token(1, 4))
     assert desk.steps(events.fetched) == [] and state_of(desk.delivery) is DeliveryState.READY
@@ -305,7 +305,7 @@ def lagging(options: DeliveryOptions = OPTIONS, *, is_manual: bool = False) -> t
     desk.cache.limits = CacheLimits(stream_events_max=1)
     cursor = desk.fall_behind()
     desk.send()
-    desk.steps(Progress(2, None, 0.0, 0.0))
+    desk.steps(CallReply(2, None, 0.0, 0.0))
     if is_manual:
         desk.steps(events.acked(Token(1, 1, 1)))
     assert desk.steps(events.wake) == [Fetch]
@@ -328,7 +328,7 @@ def test_one_that_has_all_goes_on_in_the_cache_or_is_idle() -> None:
     assert desk.steps(events.fetched) == [] and desk.delivery.position == Token(1, 3, LAST)
     assert desk.delivery.cursor.index == 3 and desk.offered() == [Token(1, 4)]
     desk.steps(events.sent(1, 0.0))
-    assert desk.steps(Progress(1, None, 0.0, 0.0)) == []
+    assert desk.steps(CallReply(1, None, 0.0, 0.0)) == []
     assert state_of(desk.delivery) is DeliveryState.IDLE
 
 
@@ -399,7 +399,7 @@ def test_what_comes_for_one_that_waits_and_lags_still_is_read_anew_or_kept_for_i
     assert cursor.is_lagging and state_of(desk.delivery) is DeliveryState.LAGGING
     desk.steps(events.fetched)
     assert desk.offered() == [Token(1, 2)]
-    desk.steps(events.sent(1, 0.0), Progress(1, None, 0.0, 0.0))
+    desk.steps(events.sent(1, 0.0), CallReply(1, None, 0.0, 0.0))
     assert not cursor.is_lagging and desk.offered() == [Token(1, 4), Token(1, 5)]
 
 
@@ -425,7 +425,7 @@ def test_one_that_was_paused_while_it_fetched_delivers_nothing() -> None:
     desk.cache.limits = CacheLimits(stream_events_max=1)
     desk.fall_behind()
     desk.send()
-    desk.steps(Progress(2, None, 0.0, 0.0), events.wake, events.pause)
+    desk.steps(CallReply(2, None, 0.0, 0.0), events.wake, events.pause)
     assert desk.steps(events.fetched) == [] and desk.steps(events.wake) == []
     assert state_of(desk.delivery) is DeliveryState.FAULTED
 
@@ -442,7 +442,7 @@ def test_a_pause_that_a_resume_has_ended_is_over_whatever_was_out() -> None:
     desk = Desk()
     desk.steps(events.pause, events.resume(None))
     assert desk.send() == 4
-    desk.steps(events.pause, events.resume(None), Progress(1, None, 0.0, 0.0))
+    desk.steps(events.pause, events.resume(None), CallReply(1, None, 0.0, 0.0))
     assert state_of(desk.delivery) is DeliveryState.READY and desk.offered()[0] == Token(1, 1)
 
 
@@ -455,7 +455,7 @@ def test_who_resumes_where_it_is_behind_is_there_once_what_is_out_has_ended() ->
         desk.steps(resume)
         assert (desk.delivery.position is None) is is_out
         if is_out:
-            desk.steps(Progress(4, None, 0.0, 0.0))
+            desk.steps(CallReply(4, None, 0.0, 0.0))
         assert desk.delivery.position == Token(1, 1, LAST)
         assert desk.delivery.cursor.next_token == behind.position == Token(1, 2)
         assert desk.cache.acked_upto() == Token(1, 3), "its former place holds nothing"
@@ -469,7 +469,7 @@ def test_who_resumes_twice_while_something_is_out_goes_where_it_was_told_last() 
     second, to_second = elsewhere(desk, "second", Token(1, 3))
     desk.steps(to_first, to_second)
     assert not first.is_lagging and second.is_lagging
-    desk.steps(Progress(4, None, 0.0, 0.0))
+    desk.steps(CallReply(4, None, 0.0, 0.0))
     assert desk.delivery.cursor.next_token == Token(1, 3) and len(desk.laggards) == 1
 
 
@@ -479,7 +479,7 @@ def test_who_resumes_in_the_cache_after_it_was_told_to_go_elsewhere_is_not_behin
     behind, resume = elsewhere(desk, "s", Token(1, 2))
     desk.steps(resume, events.resume(None), events.resume(Token(1, 2, 1)))
     assert not behind.is_lagging and len(desk.laggards) == 0
-    desk.steps(Progress(4, None, 0.0, 0.0))
+    desk.steps(CallReply(4, None, 0.0, 0.0))
     assert desk.delivery.cursor.next_token == Token(1, 3)
 
 
@@ -529,10 +529,10 @@ def test_what_is_not_acknowledged_stays_at_hand_with_what_failed_behind_it() -> 
     for failures in (1, 2):
         desk, delivery = by_hand()
         desk.send()
-        desk.steps(Progress(4, None, 0.0, 0.0))
+        desk.steps(CallReply(4, None, 0.0, 0.0))
         for done in (2, 0)[:failures]:
             desk.send()
-            desk.steps(Progress(done, RAISED, 0.0, 0.0), events.tick(99.0))
+            desk.steps(CallReply(done, RAISED, 0.0, 0.0), events.tick(99.0))
         assert (delivery.cursor.ahead, delivery.attempts) == (6, failures)
         behind = desk.fall_behind()
         assert at_hand(behind) == [1, 2, 3, 4] and behind.position == Token(1, 1)
@@ -562,7 +562,7 @@ def sizes(desk: Desk, calls: int) -> list[int]:
     found = []
     for _ in range(calls):
         found.append(desk.send())
-        desk.steps(Progress(found[-1], None, 0.0, 0.0))
+        desk.steps(CallReply(found[-1], None, 0.0, 0.0))
     return found
 
 
@@ -582,7 +582,7 @@ def test_as_many_as_were_out_when_a_silo_died_go_one_by_one_and_no_more() -> Non
 def test_what_was_out_already_when_a_death_is_known_is_done_with_its_call() -> None:
     desk = Desk()
     desk.send()
-    desk.steps(Died(1, 2), Progress(4, None, 0.0, 0.0))
+    desk.steps(Died(1, 2), CallReply(4, None, 0.0, 0.0))
     assert sizes(desk, 1) == [2]
 
 
@@ -590,7 +590,7 @@ def test_a_death_that_is_known_before_a_call_is_made_is_not_that_of_its_second_e
     desk = Desk()
     desk.offered()
     desk.steps(Died(1, 2), events.sent(4, 0.0))
-    assert desk.steps(Progress(1, RAISED, 1.0, 0.0)) == [WaitUntil]
+    assert desk.steps(CallReply(1, RAISED, 1.0, 0.0)) == [WaitUntil]
     assert desk.delivery.cursor.token == Token(1, 1, 1) and desk.delivery.attempts == 1
 
 
@@ -642,7 +642,7 @@ def test_one_that_leaves_gives_its_place_and_hears_nothing_more() -> None:
     place = desk.delivery.leave()
     assert state_of(desk.delivery) is DeliveryState.CLOSED
     assert (
-        desk.delivery.replied(Progress(4, None, 1.0, 0.0)) == () and desk.delivery.position is None
+        desk.delivery.replied(CallReply(4, None, 1.0, 0.0)) == () and desk.delivery.position is None
     )
     desk.delivery = Delivery(place, OPTIONS)
     assert desk.offered() == [Token(1, seq, at) for seq in (1, 2) for at in (0, 1)]

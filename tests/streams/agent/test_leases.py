@@ -10,7 +10,7 @@ import pytest
 from tests.streams.agent.caches import release
 
 from millstream.streams import CacheLimits, Capability, QueueMessage, StreamId, StreamOptions, Token
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.reading.leases import Leases
 from millstream.streams.agent.reading.reader import ReaderCore
@@ -37,7 +37,7 @@ def message(seq: int, lease_s: float = 10.0) -> QueueMessage:
 class Desk:
     def __init__(self) -> None:
         self.cache = QueueCache(OPTIONS.cache, notes="all")
-        book = Laggards(self.cache, is_used=False)
+        book = LaggingCursors(self.cache, is_used=False)
         self.core = ReaderCore(self.cache, book, OPTIONS, LEASED, where="p: q", after=None)
         self.now_s = 0.0
         self.step(self.core.tick)

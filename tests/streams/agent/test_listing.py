@@ -17,19 +17,19 @@ from millstream.streams.agent.audience.listing import LISTED_MAX, Former, listed
 from millstream.streams.agent.audience.newcomers import Newcomers
 from millstream.streams.agent.audience.stream_entry import StreamEntry
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import UNKNOWN, Laggards
+from millstream.streams.agent.cache.lagging import UNKNOWN, LaggingCursors
 from millstream.streams.agent.cache.positions import LAST_INDEX
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.subscriber import Subscriber, upto
 from millstream.streams.agent.losses import Losses
-from millstream.streams.agent.progress.standing import Standing
+from millstream.streams.agent.progress.standing import ProgressTracker
 from millstream.streams.agent.progress.wary import Wary
 from millstream.streams.api.subscription_rows import SubscriptionRow
 from millstream.streams.contracts.item import Item
-from millstream.streams.ownership.record import ListedSubscription, Progress
+from millstream.streams.ownership.record import ListedSubscription, QueueProgress
 
 STREAM, OTHER = StreamId("notes", "a"), StreamId("notes", "b")
-NOBODY = Former(Progress(), is_used=False)
+NOBODY = Former(QueueProgress(), is_used=False)
 
 
 def message(seq: int, stream: StreamId = STREAM, items: int = 1) -> QueueMessage:
@@ -41,7 +41,7 @@ class Place:
 
     def __init__(self) -> None:
         self.cache = QueueCache(CacheLimits(), None)
-        self.laggards = Laggards(self.cache, is_used=True)
+        self.laggards = LaggingCursors(self.cache, is_used=True)
         self.entry = StreamEntry()
 
     def has(self, name: str, undone: Token | None = None, sent: Token | None = None) -> Subscriber:
@@ -115,7 +115,7 @@ def test_what_a_former_owner_has_listed_stays_listed_until_it_is_read() -> None:
         ListedSubscription(*STREAM, "early", Token(1, 5), Token(1, 5, 2)),
         ListedSubscription(*OTHER, UNKNOWN, Token(1, 2)),
     )
-    former = Former(Progress(Token(1, 9), ones), is_used=True)
+    former = Former(QueueProgress(Token(1, 9), ones), is_used=True)
     place = Place()
     place.has("early", sent=Token(1, 5, 2))
     expected = [("early", Token(1, 5), Token(1, 5, 2)), (UNKNOWN, Token(1, 2), None)]
@@ -131,7 +131,7 @@ def test_a_subscription_begins_where_the_former_owner_has_left_it() -> None:
         ListedSubscription(*STREAM, "slow", Token(1, 5, 1), Token(1, 6)),
         ListedSubscription(*OTHER, UNKNOWN, Token(1, 2)),
     )
-    former = Former(Progress(Token(1, 9), ones, Token(1, 1)), is_used=True)
+    former = Former(QueueProgress(Token(1, 9), ones, Token(1, 1)), is_used=True)
     place = Place()
     slow, fast = place.has("slow"), place.has("fast")
     one_of_other = place.has("any")
@@ -151,22 +151,22 @@ def test_with_too_many_to_list_the_next_owner_begins_where_everything_is_done(co
     place = Place()
     append(place.cache, message(1))
     everyone = tuple(ListedSubscription(*STREAM, str(n), Token(1, 1)) for n in range(count))
-    standing = Standing(
+    standing = ProgressTracker(
         place.laggards,
         SimpleNamespace(listed=lambda: everyone),  # type: ignore[arg-type]
         NOBODY,
-        Wary(Progress(), is_used=False),
+        Wary(QueueProgress(), is_used=False),
         Losses(),
-        stored=Progress(),
+        stored=QueueProgress(),
         has_positions=True,
         is_sole=True,
     )
     handed = standing.handoff(is_known=True)
     if count > LISTED_MAX:
-        assert handed == Progress(None)
+        assert handed == QueueProgress(None)
     else:
-        assert handed == Progress(Token(1, 1), everyone, is_told=True)
-        assert standing.handoff(is_known=False) == Progress(Token(1, 1), everyone)
+        assert handed == QueueProgress(Token(1, 1), everyone, is_told=True)
+        assert standing.handoff(is_known=False) == QueueProgress(Token(1, 1), everyone)
 
 
 OWNERS = st.lists(
@@ -183,10 +183,10 @@ def test_each_event_is_handled_once_by_each_subscription_over_any_number_of_owne
     some of them; then the owner hands over, or crashes right after the record was written."""
     log = [message(seq, key, 2) for seq, key in enumerate(keys, 1)]
     handled: dict[str, list[Token]] = defaultdict(list)
-    progress = Progress()
+    progress = QueueProgress()
     for reads, does, is_crash in [*owners, LEFT]:
         cache = QueueCache(CacheLimits(), progress.floor)
-        laggards, former = Laggards(cache, is_used=False), Former(progress, is_used=True)
+        laggards, former = LaggingCursors(cache, is_used=False), Former(progress, is_used=True)
         entries: dict[StreamId, Any] = {}
         turns = iter(does)
         for one in [m for m in log if not progress.floor or m.token > progress.floor][:reads]:
@@ -201,11 +201,11 @@ def test_each_event_is_handled_once_by_each_subscription_over_any_number_of_owne
                     sub.position = cursor.token
                     cursor.done(1)
             release(cache, slot.index)
-        standing = Standing(
+        standing = ProgressTracker(
             laggards,
             SimpleNamespace(listed=lambda a=entries, b=laggards, c=former: listed(a, b, c)),  # type: ignore[arg-type]
             former,
-            Wary(Progress(), is_used=False),
+            Wary(QueueProgress(), is_used=False),
             Losses(),
             stored=progress,
             has_positions=True,
@@ -223,7 +223,7 @@ def test_each_event_is_handled_once_by_each_subscription_over_any_number_of_owne
                 assert got == items
 
 
-def _entry(stream: StreamId, laggards: Laggards, former: Former) -> Any:
+def _entry(stream: StreamId, laggards: LaggingCursors, former: Former) -> Any:
     subscribers: dict[str, Any] = {}
     for name in ("x", "y"):
         sub: Any = SimpleNamespace(key=(stream, name), sent_upto=None, position=None)

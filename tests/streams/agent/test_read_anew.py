@@ -11,7 +11,7 @@ from tests.streams.agent.cursors import append, cursor_at, restored
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.ownership.record import ListedSubscription
 
@@ -27,7 +27,7 @@ class Desk:
 
     def __init__(self, limits: CacheLimits | None = None) -> None:
         self.cache = QueueCache(limits or CacheLimits(), Token(1, 20), notes="out_of_turn")
-        self.laggards = Laggards(self.cache, is_used=True)
+        self.laggards = LaggingCursors(self.cache, is_used=True)
 
     def lags(self, name: str, start: int, stream: StreamId = A) -> Cursor:
         one = ListedSubscription(*stream, name, Token(1, start))

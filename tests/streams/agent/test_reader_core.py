@@ -9,7 +9,7 @@ import pytest
 from tests.streams.agent.caches import release
 
 from millstream.streams import Capability, FlowOptions, QueueMessage, StreamId, StreamOptions, Token
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.reading.reader import ReaderCore
@@ -18,9 +18,9 @@ from millstream.streams.agent.reading.steps import (
     Action,
     Discard,
     Fence,
-    Gap,
+    GapFound,
     Offer,
-    Open,
+    OpenReceiver,
     Read,
     Say,
 )
@@ -49,7 +49,7 @@ class Desk:
         self.cache = QueueCache(OPTIONS.cache, after)
         self.core = ReaderCore(
             self.cache,
-            Laggards(self.cache, is_used=False),
+            LaggingCursors(self.cache, is_used=False),
             OPTIONS,
             capabilities,
             where="p: queue-0",
@@ -76,7 +76,7 @@ class Desk:
 
     def opened(self) -> list[Action]:
         (start,) = self.step(self.core.tick)
-        assert isinstance(start, Open)
+        assert isinstance(start, OpenReceiver)
         return self.step(self.core.opened, start.serial)
 
     def got(self, *messages: QueueMessage, serial: int = 1) -> list[Action]:
@@ -94,7 +94,7 @@ def kinds(actions: Sequence[Action]) -> list[type[Action]]:
 def test_it_opens_then_reads_then_offers_and_reads_on() -> None:
     desk = Desk(after=Token(1, 7))
     (start,) = desk.step(desk.core.tick)
-    assert start == Open(1, Token(1, 7)) and desk.state() == "starting"
+    assert start == OpenReceiver(1, Token(1, 7)) and desk.state() == "starting"
     (read,) = desk.step(desk.core.opened, 1)
     assert read == Read(4, OPTIONS.flow.read_bytes_max, OPTIONS.read_wait_s)
     assert desk.state() == "reading"
@@ -165,7 +165,7 @@ def test_a_read_that_failed_is_repeated_by_another_receiver_behind_what_was_read
     assert kinds(actions) == [Say, Discard]
     assert desk.state() == "starting"
     assert desk.wait(1.0) == []  # it waits until the first one is closed
-    assert desk.step(desk.core.closed, 1) == [Open(2, Token(1, 2))]
+    assert desk.step(desk.core.closed, 1) == [OpenReceiver(2, Token(1, 2))]
     desk.step(desk.core.opened, 2)
     desk.got(message(3), serial=1)  # the first one's answer after all
     desk.got(message(2), message(3), serial=2)
@@ -180,7 +180,7 @@ def test_failures_in_a_row_are_retried_less_and_less() -> None:
         desk.step(desk.core.failed, serial, "start", "down")
         desk.step(desk.core.closed, serial)
         waits.append(desk.core.wake_s() - desk.now_s)
-        assert kinds(desk.wait(waits[-1])) == [Open]
+        assert kinds(desk.wait(waits[-1])) == [OpenReceiver]
     assert waits == [1.0, 2.0, 4.0, 4.0, 4.0]
 
 
@@ -263,12 +263,12 @@ def test_what_is_gone_is_a_gap_that_is_told_once() -> None:
     desk = Desk(after=Token(1, 7))
     desk.step(desk.core.tick)
     gap, _ = desk.step(desk.core.gone, 1, Token(1, 40))
-    assert gap == Gap(Token(1, 7), Token(1, 40))
+    assert gap == GapFound(Token(1, 7), Token(1, 40))
     desk.step(desk.core.failed, 1, "read", "down")
     desk.step(desk.core.closed, 1)
     desk.wait(1.0)
     told = kinds(desk.step(desk.core.gone, 2, Token(1, 40)))
-    assert Read in told and Gap not in told
+    assert Read in told and GapFound not in told
 
 
 def test_nothing_is_acknowledged_while_the_record_does_not_say_what_is_gone() -> None:

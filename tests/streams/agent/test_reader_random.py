@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.examples import examples
 
 from millstream.streams import Capability, FlowOptions, QueueMessage, StreamId, StreamOptions, Token
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
@@ -25,7 +25,7 @@ from millstream.streams.agent.reading.steps import (
     Action,
     Discard,
     Offer,
-    Open,
+    OpenReceiver,
     Read,
     Say,
 )
@@ -64,7 +64,7 @@ class Machine(RuleBasedStateMachine):
         self.cache = QueueCache(OPTIONS.cache)
         self.core = ReaderCore(
             self.cache,
-            Laggards(self.cache, is_used=False),
+            LaggingCursors(self.cache, is_used=False),
             OPTIONS,
             self.capabilities,
             where="p: q",
@@ -85,7 +85,7 @@ class Machine(RuleBasedStateMachine):
     def act(self, action: Action) -> None:
         provider = self.provider
         match action:
-            case Open():
+            case OpenReceiver():
                 assert provider.starting is None and provider.closing is None
                 assert provider.reading is None
                 provider.serial = provider.starting = action.serial

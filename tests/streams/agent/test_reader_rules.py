@@ -9,7 +9,7 @@ import pytest
 from tests.streams.agent.caches import release
 
 from millstream.streams import Capability, FlowOptions, QueueMessage, StreamId, StreamOptions, Token
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.reading import relief
@@ -20,9 +20,9 @@ from millstream.streams.agent.reading.steps import (
     Bound,
     Discard,
     Forget,
-    Gap,
+    GapFound,
     Offer,
-    Open,
+    OpenReceiver,
     Read,
     ReaderState,
     Release,
@@ -67,7 +67,7 @@ class Desk:
         limits = CacheLimits(events_max=events_max, stream_events_max=2)
         is_single = Capability.ITEM_ACK in capabilities
         self.cache = QueueCache(limits, after, notes="all" if is_single else "none")
-        self.book = Laggards(self.cache, is_used=is_used)
+        self.book = LaggingCursors(self.cache, is_used=is_used)
         self.now_s = 100.0
         self.core = ReaderCore(
             self.cache,
@@ -132,7 +132,7 @@ def test_a_reader_that_is_paused_from_the_beginning_makes_no_receiver() -> None:
     desk = Desk()
     assert desk.step(desk.core.hold, True) == [] and desk.wait(999.0) == []
     assert desk.core.wake_s() == math.inf and desk.core.state is ReaderState.PAUSED
-    assert desk.step(desk.core.hold, False) == [Open(1, None)]
+    assert desk.step(desk.core.hold, False) == [OpenReceiver(1, None)]
 
 
 def test_a_receiver_that_does_not_start_in_time_is_replaced() -> None:
@@ -143,7 +143,7 @@ def test_a_receiver_that_does_not_start_in_time_is_replaced() -> None:
     assert desk.core.wake_s() == math.inf, "nothing is to be done until it is closed"
     desk.step(desk.core.closed, 1)
     assert desk.core.wake_s() == desk.now_s + 1.0 and desk.wait(0.999) == []
-    assert desk.wait(0.001) == [Open(2, None)]
+    assert desk.wait(0.001) == [OpenReceiver(2, None)]
 
 
 def test_it_says_in_words_what_reading_waits_for() -> None:
@@ -217,7 +217,7 @@ def test_a_receiver_that_was_let_go_of_is_not_heard_while_it_is_closed_or_after(
     assert desk.got(message(2)) == [] and desk.core.position == Token(1, 1)
     desk.step(desk.core.closed, 1)
     assert desk.step(desk.core.closed, 1) == [] and desk.got(message(2)) == []
-    assert desk.wait(1.0) == [Open(2, Token(1, 1))]
+    assert desk.wait(1.0) == [OpenReceiver(2, Token(1, 1))]
     assert desk.step(desk.core.closed, 2) == [] and not desk.core.is_open
     assert desk.got(message(2), serial=2) == [] and desk.seqs() == [1]
 
@@ -271,7 +271,7 @@ def test_where_tokens_do_not_tell_all_is_forgotten_and_given_again() -> None:
     for index in range(4):
         release(desk.cache, index)
     desk.step(desk.core.closed, 1)
-    assert desk.wait(1.0) == [Open(2, None)], "its own position is the provider's"
+    assert desk.wait(1.0) == [OpenReceiver(2, None)], "its own position is the provider's"
     assert kinds(desk.step(desk.core.opened, 2)) == [Read] and desk.seqs() == [1, 2, 3, 4]
 
 
@@ -292,7 +292,9 @@ def test_each_gap_is_told_once_and_one_without_an_end_each_time() -> None:
     found = []
     for serial, first in enumerate(firsts, 1):
         desk.wait(9.0)
-        found += [one for one in desk.step(desk.core.gone, serial, first) if isinstance(one, Gap)]
+        found += [
+            one for one in desk.step(desk.core.gone, serial, first) if isinstance(one, GapFound)
+        ]
         desk.step(desk.core.failed, serial, "read", "down")
         desk.step(desk.core.closed, serial)
     assert [one.first for one in found] == [Token(1, 9), Token(1, 20), None, None]

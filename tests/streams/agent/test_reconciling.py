@@ -45,7 +45,7 @@ from millstream.streams.api.subscription_rows import (
     rows_under,
 )
 from millstream.streams.provider.agents import AgentCalls
-from millstream.streams.provider.following import Following
+from millstream.streams.provider.following import KnownSubscriptions
 
 NOTES = StreamNamespace("notes", int)
 STREAM = StreamId("notes", "s")
@@ -209,14 +209,14 @@ async def test_a_store_that_is_away_ends_nothing() -> None:
 async def test_a_store_that_raises_anything_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def odd(self: Following, stream: StreamId) -> Sequence[SubscriptionRow]:
+    async def odd(self: KnownSubscriptions, stream: StreamId) -> Sequence[SubscriptionRow]:
         raise KeyError("odd")
 
     async with cluster_of() as cluster:
         (silo,) = cluster.silos
         await publish(silo, 1)
         patched = pytest.MonkeyPatch()
-        patched.setattr(Following, "stored", odd)
+        patched.setattr(KnownSubscriptions, "stored", odd)
         await until(lambda: "were not compared: KeyError" in caplog.text)
         patched.undo()
         Lost(monkeypatch, "attach")
@@ -230,18 +230,18 @@ async def test_what_is_made_while_the_rows_are_read_stays(
     answer = asyncio.Event()
     reading = asyncio.Event()
 
-    async def late(self: Following, stream: StreamId) -> Sequence[SubscriptionRow]:
+    async def late(self: KnownSubscriptions, stream: StreamId) -> Sequence[SubscriptionRow]:
         rows = await stored(self, stream)
         reading.set()
         await answer.wait()
         return rows
 
-    stored = Following.stored
+    stored = KnownSubscriptions.stored
     async with cluster_of() as cluster:
         (silo,) = cluster.silos
         await cluster.grain(Reader, "a").listen()
         await publish(silo, 1)
-        monkeypatch.setattr(Following, "stored", late)
+        monkeypatch.setattr(KnownSubscriptions, "stored", late)
         await until(reading.is_set)
         await cluster.grain(Reader, "b").listen()
         await cluster.grain(Reader, "a").leave()
@@ -351,7 +351,7 @@ async def test_the_rendezvous_forgets_none_that_is_hosted_as_it_sees_it() -> Non
         (silo,) = cluster.silos
         await cluster.grain(Reader, "a").listen()
         await publish(silo, 1)
-        following: Following = silo.services.part("default")._reading.following
+        following: KnownSubscriptions = silo.services.part("default")._reading.following
         for row in await following.stored(STREAM):
             await following.forget(STREAM, row.id)
         assert len(await following.stored(STREAM)) == 1

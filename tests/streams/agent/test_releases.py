@@ -36,14 +36,14 @@ from millstream.streams import (
     subscribe,
 )
 from millstream.streams.agent.agent import PullingAgent
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.delivery import Delivery
 from millstream.streams.agent.delivery.steps import (
+    CallReply,
     DeliveryState,
     GiveUp,
     HandBack,
-    Progress,
     WaitUntil,
 )
 from millstream.streams.agent.reading.reader import ReaderCore
@@ -78,7 +78,7 @@ class Desk:
     def __init__(self, capabilities: frozenset[Capability] = SINGLE) -> None:
         options = StreamOptions(cache=CacheLimits(events_max=2), read_retry_s=1.0)
         self.cache = QueueCache(options.cache, notes="all", gives_back=True)
-        book = Laggards(self.cache, is_used=False)
+        book = LaggingCursors(self.cache, is_used=False)
         self.core = ReaderCore(self.cache, book, options, capabilities, where="p: q", after=None)
         self.now_s = 0.0
         self.step(self.core.tick)
@@ -201,49 +201,49 @@ def send(delivery: Delivery, attempt: int, count: int = 1) -> None:
 def test_an_event_that_was_tried_elsewhere_has_the_attempts_that_are_left() -> None:
     _, delivery = delivery_of(message(1, attempt=2), message(2))
     send(delivery, 2)  # alone
-    (wait,) = delivery.replied(Progress(0, RAISED, 0.0, 0.0))
+    (wait,) = delivery.replied(CallReply(0, RAISED, 0.0, 0.0))
     assert isinstance(wait, WaitUntil) and delivery.attempts == 2
     delivery.state = DeliveryState.READY  # the wait is over
     send(delivery, 3)
-    (action,) = delivery.replied(Progress(0, RAISED, 0.0, 0.0))
+    (action,) = delivery.replied(CallReply(0, RAISED, 0.0, 0.0))
     assert isinstance(action, GiveUp) and action.attempts == 3
 
 
 def test_giving_up_follows_only_a_failure_that_was_seen() -> None:
     _, delivery = delivery_of(message(1, attempt=9), message(2))
     send(delivery, 9)
-    assert delivery.replied(Progress(1, None, 0.0, 0.0)) == ()
+    assert delivery.replied(CallReply(1, None, 0.0, 0.0)) == ()
     _, other = delivery_of(message(1, attempt=9))
     send(other, 9)
-    (action,) = other.replied(Progress(0, RAISED, 0.0, 0.0))
+    (action,) = other.replied(CallReply(0, RAISED, 0.0, 0.0))
     assert isinstance(action, GiveUp) and action.attempts == 9
 
 
 def test_a_batch_ends_before_an_event_that_was_tried() -> None:
     _, delivery = delivery_of(message(1), message(2), message(3, attempt=2), message(4))
     send(delivery, 1, count=2)
-    delivery.replied(Progress(2, None, 0.0, 0.0))
+    delivery.replied(CallReply(2, None, 0.0, 0.0))
     send(delivery, 2, count=1)
 
 
 def test_what_failed_goes_back_with_its_wait_and_what_is_behind_it_goes_on() -> None:
     cache, delivery = delivery_of(message(1), message(2), goes_back=True)
     send(delivery, 1, count=2)
-    (back,) = delivery.replied(Progress(0, RAISED, 0.0, 0.5))
+    (back,) = delivery.replied(CallReply(0, RAISED, 0.0, 0.5))
     assert isinstance(back, HandBack)
     assert (back.token, back.attempts) == (Token(1, 1), 1) and 2.0 <= back.delay_s <= 4.0
     delivery.check()
     assert delivery.state is DeliveryState.READY and delivery.attempts == 0
     cache.disown([back.token])
     send(delivery, 1)
-    delivery.replied(Progress(1, None, 0.0, 0.0))
+    delivery.replied(CallReply(1, None, 0.0, 0.0))
     assert cache.take_done() == [Token(1, 2)]
 
 
 def test_the_last_attempt_does_not_go_back() -> None:
     _, delivery = delivery_of(message(1, attempt=3), goes_back=True)
     send(delivery, 3)
-    (action,) = delivery.replied(Progress(0, RAISED, 0.0, 0.5))
+    (action,) = delivery.replied(CallReply(0, RAISED, 0.0, 0.5))
     assert isinstance(action, GiveUp) and action.attempts == 3
 
 

@@ -18,9 +18,9 @@ from millstream.streams import (
     StreamOptions,
     Token,
 )
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.queue_cache import Notes, QueueCache
-from millstream.streams.agent.reading.settling import RELEASES_MAX, Settling
+from millstream.streams.agent.reading.settling import RELEASES_MAX, Settlement
 from millstream.streams.agent.reading.steps import Ack, Extend, Release
 
 A, B = StreamId("n", "a"), StreamId("n", "b")
@@ -44,8 +44,8 @@ class Desk:
 
     def __init__(self, capabilities: frozenset[Capability] = LOG, *, notes: Notes = "none") -> None:
         self.cache = QueueCache(CacheLimits(), notes=notes)
-        self.book = Laggards(self.cache, is_used=True)
-        self.settling = Settling(
+        self.book = LaggingCursors(self.cache, is_used=True)
+        self.settling = Settlement(
             self.cache, self.book, OPTIONS, capabilities, Backoff(2.0, 2, 8.0), 0.0
         )
 

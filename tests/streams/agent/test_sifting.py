@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from millstream.runtime.extending import Budget
 from millstream.runtime.repeated import LINES_MAX
 from millstream.streams import StreamId, Token
-from millstream.streams.agent.delivery.sifting import FILTER_SLOW_S, Sifted, Sifter
+from millstream.streams.agent.delivery.sifting import FILTER_SLOW_S, FilteredItems, ItemFilter
 from millstream.streams.agent.delivery.steps import (
+    CallReply,
     Failure,
     FailureKind,
-    Progress,
     Unreachable,
 )
 from millstream.streams.api.filtering.event_filter import EventFilter
@@ -56,8 +56,8 @@ class Fits(EventFilter):
         return isinstance(error, ValueError)
 
 
-def sifter(clock: Any, slice_s: float = 0.001) -> Sifter:
-    return Sifter(clock, Budget(clock, slice_s))
+def sifter(clock: Any, slice_s: float = 0.001) -> ItemFilter:
+    return ItemFilter(clock, Budget(clock, slice_s))
 
 
 SUBSCRIBER: Any = SimpleNamespace(stream=STREAM, id="s")
@@ -113,11 +113,11 @@ def test_what_is_told_of_those_that_fit_is_told_of_all(
 ) -> None:
     fitting = [at for at, fits in enumerate(pattern) if fits]
     assume(fitting)  # else nothing is sent, and nothing told
-    sifted = Sifted(fitting, len(pattern), FAILED if fails else None)
+    sifted = FilteredItems(fitting, len(pattern), FAILED if fails else None)
     done = min(done, len(fitting))
     error = WRONG if raised and done < len(fitting) else None
-    told = sifted.told(Progress(done, error, 1.0, 0.5))
-    assert isinstance(told, Progress) and (told.at_s, told.roll) == (1.0, 0.5)
+    told = sifted.told(CallReply(done, error, 1.0, 0.5))
+    assert isinstance(told, CallReply) and (told.at_s, told.roll) == (1.0, 0.5)
     undone = fitting[done:]
     if done == 0 and error is None and undone:
         assert told.done == 0 and told.error is None, "an answer that tells nothing"
@@ -130,4 +130,4 @@ def test_what_is_told_of_those_that_fit_is_told_of_all(
 
 def test_a_call_without_an_answer_moves_nothing() -> None:
     lost = Unreachable("away", 1.0, 0.5)
-    assert Sifted([2], 4, FAILED).told(lost) is lost
+    assert FilteredItems([2], 4, FAILED).told(lost) is lost

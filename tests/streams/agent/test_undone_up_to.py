@@ -10,13 +10,13 @@ import pytest
 
 from millstream.streams import StreamId, Token
 from millstream.streams.agent.audience.listing import Former
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.losses import Losses
-from millstream.streams.agent.progress.standing import Standing
+from millstream.streams.agent.progress.standing import ProgressTracker
 from millstream.streams.agent.progress.wary import Wary
-from millstream.streams.ownership.record import ListedSubscription, Progress
+from millstream.streams.ownership.record import ListedSubscription, QueueProgress
 
 BARRIER = Token(1, 10)
 A = ListedSubscription("n", "a", "sub", Token(1, 7))
@@ -35,16 +35,16 @@ class Read:
 NOTHING: Any = Read()
 
 
-def standing(progress: Progress | None = None) -> Standing:
+def standing(progress: QueueProgress | None = None) -> ProgressTracker:
     cache = QueueCache(CacheLimits(), None, notes="none")
-    behind = Laggards(cache, is_used=True)
-    return Standing(
+    behind = LaggingCursors(cache, is_used=True)
+    return ProgressTracker(
         behind,
         None,  # type: ignore[arg-type]
-        Former(Progress(), is_used=False),
-        Wary(Progress(), is_used=False),
+        Former(QueueProgress(), is_used=False),
+        Wary(QueueProgress(), is_used=False),
         Losses(),
-        stored=progress or Progress(),
+        stored=progress or QueueProgress(),
         has_positions=True,
         is_sole=True,
     )
@@ -73,12 +73,12 @@ def test_what_the_provider_was_told_or_gives_no_more_is_done(reading: Any, is_do
 
 
 def test_what_the_record_says_is_done_but_for_streams_that_are_behind() -> None:
-    owner = standing(Progress(Token(1, 9), (A, LATER)))
+    owner = standing(QueueProgress(Token(1, 9), (A, LATER)))
     assert owner.undone_up_to(BARRIER, NOTHING, 0.0) is None
-    owner.stored(Progress(BARRIER, (A, LATER)))
+    owner.stored(QueueProgress(BARRIER, (A, LATER)))
     assert owner.undone_up_to(BARRIER, NOTHING, 0.0) == frozenset({StreamId("n", "a")})
     at_barrier = ListedSubscription("n", "b", "sub", BARRIER)
-    owner.stored(Progress(BARRIER, (at_barrier,)))
+    owner.stored(QueueProgress(BARRIER, (at_barrier,)))
     assert owner.undone_up_to(BARRIER, NOTHING, 0.0) == frozenset({StreamId("n", "b")})
-    owner.stored(Progress(BARRIER, (LATER,)))
+    owner.stored(QueueProgress(BARRIER, (LATER,)))
     assert owner.undone_up_to(BARRIER, NOTHING, 0.0) == NOBODY

@@ -30,7 +30,7 @@ from millstream.streams import (
     subscribe,
 )
 from millstream.streams.consumer.batch import ByHand, Delivered, WireBatch
-from millstream.streams.consumer.extension import Consumer
+from millstream.streams.consumer.extension import ConsumerExtension
 from millstream.streams.contracts.item import Item
 
 KEPT = StreamNamespace("kept", int)
@@ -123,7 +123,7 @@ class Desk:
             by_hand=None if namespace == "plain" else by_hand,
             **more,
         )
-        deliver = self.silo.services.extensions.method("Keeper", Consumer.deliver, 5.0)
+        deliver = self.silo.services.extensions.method("Keeper", ConsumerExtension.deliver, 5.0)
         found: Delivered = await deliver(KEY, batch)
         return found
 

@@ -23,7 +23,7 @@ from millstream.streams import (
     subscribe,
 )
 from millstream.streams.consumer.batch import Delivered, WireBatch
-from millstream.streams.consumer.extension import Consumer
+from millstream.streams.consumer.extension import ConsumerExtension
 from millstream.streams.consumer.news import methods_of
 from millstream.streams.consumer.on_gap import GapMark
 from millstream.streams.contracts.item import Item
@@ -120,7 +120,7 @@ class Desk:
             gap=(None if after is None else token(after), token(first)),
             **more,
         )
-        deliver = self.silo.services.extensions.method("Reader", Consumer.deliver, 5.0)
+        deliver = self.silo.services.extensions.method("Reader", ConsumerExtension.deliver, 5.0)
         return await deliver(KEY, batch)
 
 

@@ -22,7 +22,7 @@ from millstream.streams import (
     subscribe,
 )
 from millstream.streams.consumer.batch import Delivered, WireBatch
-from millstream.streams.consumer.extension import Consumer
+from millstream.streams.consumer.extension import ConsumerExtension
 from millstream.streams.contracts.item import Item
 
 SEEN: dict[str, list[Any]] = defaultdict(list)
@@ -119,7 +119,7 @@ class Desk:
             [Item(Token(1, seq), msgspec.msgpack.encode(value)) for seq, value in items],
             **more,
         )
-        deliver = self.silo.services.extensions.method("Reader", Consumer.deliver, 5.0)
+        deliver = self.silo.services.extensions.method("Reader", ConsumerExtension.deliver, 5.0)
         return await deliver(KEY, batch)
 
     async def tallied(self) -> list[int]:

@@ -27,7 +27,7 @@ from millstream.streams import (
     subscribe,
 )
 from millstream.streams.agent.agent import PullingAgent
-from millstream.streams.consumer.extension import Consumer
+from millstream.streams.consumer.extension import ConsumerExtension
 from millstream.streams.ownership.record import OwnershipStore, QueueRecord
 
 __all__ = ["KEPT", "NOTES", "OPEN", "QUEUE", "Desk", "Keeper", "Seen", "play"]
@@ -75,7 +75,7 @@ class Reader(Grain):
     @subscribe(NOTES)
     async def on_note(self, event: Event[str]) -> None:
         notes, consumer = NOW[-1], extension_of(self, "streams")
-        assert isinstance(consumer, Consumer)
+        assert isinstance(consumer, ConsumerExtension)
         epoch = max(e for epochs in consumer.epochs().values() for e in epochs.values())
         now_s = asyncio.get_running_loop().time()
         notes.begun.append(Seen(event.item, now_s, epoch, event.redelivered))

@@ -17,7 +17,7 @@ from millstream.runtime.extending import Tasks
 from millstream.runtime.testing import Simulation, run
 from millstream.streams import OwnershipOptions, Token
 from millstream.streams.ownership.manager import QueueManager
-from millstream.streams.ownership.record import OwnershipStore, Progress
+from millstream.streams.ownership.record import OwnershipStore, QueueProgress
 
 A, B = "a:1@1", "b:1@1"
 QUEUE = "queue-0"
@@ -98,7 +98,7 @@ class LogReader:
     is_urgent = False
     unacked = 0
 
-    def __init__(self, world: World, progress: Progress, may_repeat: bool) -> None:
+    def __init__(self, world: World, progress: QueueProgress, may_repeat: bool) -> None:
         self.world = world
         self.is_fenced = False
         self.is_active = False
@@ -111,13 +111,13 @@ class LogReader:
         self.changed: Callable[[], None] = lambda: None
 
     @property
-    def progress(self) -> Progress:
-        return Progress(Token(1, self._next - 1)) if self._next > 1 else Progress()
+    def progress(self) -> QueueProgress:
+        return QueueProgress(Token(1, self._next - 1)) if self._next > 1 else QueueProgress()
 
-    def handoff(self) -> Progress:
+    def handoff(self) -> QueueProgress:
         return self.progress
 
-    def stored(self, progress: Progress) -> None: ...
+    def stored(self, progress: QueueProgress) -> None: ...
 
     def start(self) -> None:
         self.is_active = True
@@ -181,7 +181,7 @@ class SiloDesk:
                 other.manager.wake(queue)
 
     def _begin(
-        self, queue: str, epoch: int, progress: Progress, *, may_repeat: bool, has_rival: bool
+        self, queue: str, epoch: int, progress: QueueProgress, *, may_repeat: bool, has_rival: bool
     ) -> LogReader:
         reader = LogReader(self.world, progress, may_repeat)
         self.world.unclean += may_repeat

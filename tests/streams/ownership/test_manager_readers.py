@@ -15,7 +15,12 @@ from millstream.runtime import Etag, MemoryStateStore, Row, StorageUnavailable
 from millstream.runtime.extending import Tasks
 from millstream.streams import OwnershipOptions, Token
 from millstream.streams.ownership.manager import QueueManager
-from millstream.streams.ownership.record import OwnershipStore, Progress, QueueRecord, QueueState
+from millstream.streams.ownership.record import (
+    OwnershipStore,
+    QueueProgress,
+    QueueRecord,
+    QueueState,
+)
 
 ME, OTHER = "127.0.0.1:1@1", "127.0.0.1:2@1"
 QUEUE = "queue-0"
@@ -25,8 +30,8 @@ class FakeReader:
     def __init__(self) -> None:
         self.is_fenced = False
         self.is_acked = True
-        self.progress: Progress | None = None
-        self.kept: list[Progress] = []
+        self.progress: QueueProgress | None = None
+        self.kept: list[QueueProgress] = []
         self.is_urgent = False
         self.in_flight = 0
         self.unacked = 0
@@ -42,10 +47,10 @@ class FakeReader:
     def resume(self) -> None:
         self.said.append("resume")
 
-    def stored(self, progress: Progress) -> None:
+    def stored(self, progress: QueueProgress) -> None:
         self.kept.append(progress)
 
-    def handoff(self) -> Progress | None:
+    def handoff(self) -> QueueProgress | None:
         return self.progress
 
     async def stop(self) -> None:
@@ -119,7 +124,7 @@ class Desk:
         self,
         queue: str,
         epoch: int,
-        progress: Progress,
+        progress: QueueProgress,
         *,
         may_repeat: bool,
         has_rival: bool,
@@ -178,7 +183,7 @@ async def test_an_owner_that_is_fenced_by_the_provider_stops_reading() -> None:
 async def test_the_position_is_stored_while_reading_and_never_goes_back() -> None:
     async with owning(FAST) as desk:
         for seq, wanted in ((4, 4), (9, 9), (7, 9)):
-            desk.readers[0].progress = Progress(Token(1, seq))
+            desk.readers[0].progress = QueueProgress(Token(1, seq))
             async with asyncio.timeout(20):
                 while (await desk.record()).upto != Token(1, wanted):
                     await asyncio.sleep(0)
@@ -239,7 +244,7 @@ async def test_a_reader_is_not_resumed_by_a_write_that_ends_when_its_queue_is_no
     async with owning(FAST) as desk:
         reader = desk.readers[0]
         reader.in_flight = 1
-        reader.progress = Progress(Token(1, 7))
+        reader.progress = QueueProgress(Token(1, 7))
         desk.store.is_silent = True
         await spin(200)  # the write of the progress is under way
         desk.manager.want([])

@@ -34,7 +34,7 @@ from millstream.streams.ownership.record import (
     Handoff,
     ListedSubscription,
     OwnershipStore,
-    Progress,
+    QueueProgress,
     QueueRecord,
     QueueState,
     StoredRecord,
@@ -56,7 +56,7 @@ def situation(
     *,
     is_wanted: bool = True,
     seen_s: float = NOW_S,
-    progress: Progress | None = None,
+    progress: QueueProgress | None = None,
     in_flight: int = 0,
 ) -> Situation:
     live = frozenset({ME, OTHER})
@@ -102,7 +102,7 @@ LOCALS: dict[str, tuple[Local, bool, int]] = {
     "left_wanted": (Left(4, LET_GO), True, 0),
     "left": (Left(4, LET_GO), False, 0),
 }
-ALL_LOST = "Lost Lost Lost Lost Lost Lost Lost Lost"
+ALL_LOST = " ".join(["OwnershipLost"] * 8)
 # columns: the local states above; "Force" is an Acquire without consent
 MATRIX = {
     "none": f"Acquire Keep {ALL_LOST}",
@@ -187,20 +187,22 @@ def test_every_write_keeps_or_raises_the_epoch_and_names_its_owner(
         case Free(new):
             assert (new.owner, new.epoch, new.state) == ("", epoch, FREE)
         case _:
-            assert cell in ("Keep", "Wait", "Lost")
+            assert cell in ("Keep", "Wait", "OwnershipLost")
 
 
 def test_acquiring_keeps_the_progress_and_clears_the_hand_off() -> None:
     free = record("", state=FREE, upto=TEN, listed=(LATE,), handoff=Handoff(True, 0))
     decision = decide(situation(free, Unowned()), OwnershipOptions(lease_s=30.0))
     new = record(ME, 5, upto=TEN, listed=(LATE,), lease_s=30.0)
-    assert decision == Acquire(new, is_forced=False, progress=Progress(TEN, (LATE,)))
+    assert decision == Acquire(new, is_forced=False, progress=QueueProgress(TEN, (LATE,)))
 
 
 def test_who_takes_a_queue_without_consent_knows_who_is_behind() -> None:
     dead = record(GONE, upto=TEN, listed=(LATE,))
     decision = decide(situation(dead, Unowned()), OPTIONS)
-    assert isinstance(decision, Acquire) and decision.progress == Progress(TEN, (LATE,), deaths=1)
+    assert isinstance(decision, Acquire) and decision.progress == QueueProgress(
+        TEN, (LATE,), deaths=1
+    )
     assert (decision.record.upto, decision.record.listed) == (TEN, (LATE,))
 
 
@@ -249,7 +251,7 @@ def test_what_an_owner_left_is_said_until_the_record_has_it() -> None:
     left = situation(record(ME, lease_s=9.0), Left(4, LET_GO), is_wanted=False, seen_s=NOW_S)
     assert decide(left, OPTIONS) == Free(LET_GO)
     back = decide(msgspec.structs.replace(left, is_wanted=True), OPTIONS)
-    assert back == Acquire(record(ME, 5, upto=TEN), False, False, Progress(TEN))
+    assert back == Acquire(record(ME, 5, upto=TEN), False, False, QueueProgress(TEN))
 
 
 def test_a_record_without_an_agent_is_freed_as_not_clean() -> None:
@@ -261,14 +263,14 @@ def test_a_record_without_an_agent_is_freed_as_not_clean() -> None:
 @pytest.mark.parametrize(("seen_s", "is_written"), [(95.0, True), (95.5, False)])
 def test_progress_is_written_when_its_time_has_come(seen_s: float, is_written: bool) -> None:
     options = OwnershipOptions(checkpoint_every_s=5.0)
-    moved = situation(record(ME), Owned(4), seen_s=seen_s, progress=Progress(TEN))
+    moved = situation(record(ME), Owned(4), seen_s=seen_s, progress=QueueProgress(TEN))
     written = Renew(record(ME, upto=TEN))
     assert decide(moved, options) == (written if is_written else Keep())
 
 
 def test_pausing_says_how_long_the_owner_drains() -> None:
     paused = decide(
-        situation(record(ME), Owned(4), is_wanted=False, progress=Progress(TEN)), OPTIONS
+        situation(record(ME), Owned(4), is_wanted=False, progress=QueueProgress(TEN)), OPTIONS
     )
     assert paused == Pause(record(ME, state=PAUSING, drain_by_s=3.0, upto=TEN))
 
@@ -288,7 +290,7 @@ def test_freeing_leaves_progress_and_hand_off(in_flight: int, deadline_s: float)
             stored,
             Pausing(4, deadline_s),
             is_wanted=False,
-            progress=Progress(TEN),
+            progress=QueueProgress(TEN),
             in_flight=in_flight,
         ),
         OPTIONS,
@@ -317,17 +319,17 @@ def test_draining_owner_waits_no_longer_than_its_deadline() -> None:
 def test_the_frontier_never_goes_back_and_takes_who_is_behind_along() -> None:
     stored = record(ME, upto=TEN, listed=(LATE,))
     assert with_progress(stored, None) is stored
-    assert with_progress(stored, Progress(Token(0, 9))) is stored
-    assert with_progress(stored, Progress(None)) is stored
-    assert with_progress(stored, Progress(TEN, (LATE,))) is stored
-    assert with_progress(stored, Progress(TEN)) == record(ME, upto=TEN)
+    assert with_progress(stored, QueueProgress(Token(0, 9))) is stored
+    assert with_progress(stored, QueueProgress(None)) is stored
+    assert with_progress(stored, QueueProgress(TEN, (LATE,))) is stored
+    assert with_progress(stored, QueueProgress(TEN)) == record(ME, upto=TEN)
     later = ListedSubscription("notes", "a", "sub", Token(0, 7))
-    moved = with_progress(stored, Progress(Token(1, 0), (later,)))
+    moved = with_progress(stored, QueueProgress(Token(1, 0), (later,)))
     assert moved == record(ME, upto=Token(1, 0), listed=(later,))
 
 
 def test_somebody_who_waits_for_the_record_does_not_wait_for_the_next_write() -> None:
-    moved = situation(record(ME), Owned(4), seen_s=NOW_S, progress=Progress(TEN))
+    moved = situation(record(ME), Owned(4), seen_s=NOW_S, progress=QueueProgress(TEN))
     urgent = msgspec.structs.replace(moved, is_urgent=True)
     assert decide(moved, OPTIONS) == Keep()
     assert decide(urgent, OPTIONS) == Renew(record(ME, upto=TEN))
@@ -335,7 +337,7 @@ def test_somebody_who_waits_for_the_record_does_not_wait_for_the_next_write() ->
 
 
 def test_progress_is_stored_where_it_was_read_or_written() -> None:
-    progress, old = Progress(TEN, (LATE,)), StoredRecord(record(ME), "1")
+    progress, old = QueueProgress(TEN, (LATE,)), StoredRecord(record(ME), "1")
     same = StoredRecord(record(ME, upto=TEN, listed=(LATE,)), "1")
     assert is_stored(progress, same, Keep()) and not is_stored(progress, old, Keep())
     assert is_stored(progress, old, Renew(same.record))
@@ -346,15 +348,15 @@ def test_progress_is_stored_where_it_was_read_or_written() -> None:
 @pytest.mark.parametrize(
     ("progress", "is_acked", "is_clean"),
     [
-        (Progress(TEN), True, True),
-        (Progress(TEN), False, True),  # the record tells what the provider was not told
-        (Progress(None), False, False),
+        (QueueProgress(TEN), True, True),
+        (QueueProgress(TEN), False, True),  # the record tells what the provider was not told
+        (QueueProgress(None), False, False),
         (None, True, True),
         (None, False, False),
     ],
 )
 def test_a_queue_that_is_let_go_says_all_that_its_owner_knows(
-    progress: Progress | None, is_acked: bool, is_clean: bool
+    progress: QueueProgress | None, is_acked: bool, is_clean: bool
 ) -> None:
     if progress is not None:
         progress = msgspec.structs.replace(progress, is_told=True)

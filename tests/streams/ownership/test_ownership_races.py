@@ -27,8 +27,8 @@ from millstream.streams.ownership.decision import (
     Free,
     Left,
     Local,
-    Lost,
     Owned,
+    OwnershipLost,
     Pause,
     Pausing,
     Renew,
@@ -39,7 +39,7 @@ from millstream.streams.ownership.decision import (
 from millstream.streams.ownership.options import OwnershipOptions
 from millstream.streams.ownership.record import (
     OwnershipStore,
-    Progress,
+    QueueProgress,
     QueueRecord,
     StoredRecord,
     with_progress,
@@ -81,7 +81,7 @@ class Silo:
         self.seen = FirstSeen()
         self.read: tuple[StoredRecord | None, float] | None = None
         self.write: Write | None = None
-        self.progress: Progress | None = None
+        self.progress: QueueProgress | None = None
         self.in_flight = 0
 
     @property
@@ -167,11 +167,11 @@ class OwnershipMachine(RuleBasedStateMachine):
         stored, now_s = silo.read[0], self.clock_s(silo)
         decision = decide(silo.situation(now_s), self.options)
         if silo.epoch is not None and stored is not None and stored.record.epoch > silo.epoch:
-            assert decision == Lost(), "an overtaken owner stops"
+            assert decision == OwnershipLost(), "an overtaken owner stops"
         match decision:
             case Acquire() | Renew() | Pause() | Free():
                 self.start_write(silo, decision.record, decision)
-            case Lost():
+            case OwnershipLost():
                 silo.local = Unowned()
         if isinstance(decision, Pause) and isinstance(silo.local, Owned):
             silo.local = Pausing(silo.local.epoch, now_s + self.options.max_handoff_s)
@@ -202,7 +202,7 @@ class OwnershipMachine(RuleBasedStateMachine):
             return
         if isinstance(silo.local, Left):
             return
-        silo.progress = Progress(Token(0, seq))
+        silo.progress = QueueProgress(Token(0, seq))
         self.start_write(silo, with_progress(stored.record, silo.progress), None)
 
     @precondition(lambda self: self.writers())
@@ -231,7 +231,7 @@ class OwnershipMachine(RuleBasedStateMachine):
         assert stored is not None
         silo.read = stored, silo.seen.saw(QUEUE, stored.etag, self.clock_s(silo))
         if silo.epoch is not None and stored.record.epoch > silo.epoch:
-            assert decide(silo.situation(self.clock_s(silo)), self.options) == Lost()
+            assert decide(silo.situation(self.clock_s(silo)), self.options) == OwnershipLost()
             silo.local = Unowned()
 
     @precondition(lambda self: self.writers())

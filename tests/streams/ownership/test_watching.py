@@ -17,7 +17,7 @@ from millstream.runtime.testing import Simulation, run
 from millstream.streams import OwnershipOptions, Token
 from millstream.streams.ownership import record
 from millstream.streams.ownership.manager import QueueManager
-from millstream.streams.ownership.record import OwnershipStore, Progress
+from millstream.streams.ownership.record import OwnershipStore, QueueProgress
 
 QUEUES = [f"queue-{number}" for number in range(20)]
 OPTIONS = OwnershipOptions(poll_s=1.0, checkpoint_every_s=1.0)
@@ -61,10 +61,10 @@ class StillReader:
     def __init__(self) -> None:
         self.is_fenced = False
         self.is_stopped = False
-        self.progress = Progress()
+        self.progress = QueueProgress()
 
-    def stored(self, progress: Progress) -> None: ...
-    def handoff(self) -> Progress:
+    def stored(self, progress: QueueProgress) -> None: ...
+    def handoff(self) -> QueueProgress:
         return self.progress
 
     def start(self) -> None: ...
@@ -96,7 +96,7 @@ class Desk:
     def freed(self, queue: str, /) -> None: ...
 
     def _begin(
-        self, queue: str, epoch: int, progress: Progress, *, may_repeat: bool, has_rival: bool
+        self, queue: str, epoch: int, progress: QueueProgress, *, may_repeat: bool, has_rival: bool
     ) -> StillReader:
         return self.readers.setdefault(queue, StillReader())
 
@@ -135,7 +135,7 @@ def test_while_nothing_happens_nobody_reads_the_record_of_a_queue(
 
 def test_progress_is_stored_within_a_poll_and_only_where_there_is_some() -> None:
     async def act(desk: Desk) -> None:
-        desk.readers["queue-7"].progress = Progress(Token(1, 5))
+        desk.readers["queue-7"].progress = QueueProgress(Token(1, 5))
         await asyncio.sleep(2.5)
         stored = await desk.records.read("queue-7")
         assert stored is not None and stored.record.upto == Token(1, 5)
@@ -167,7 +167,7 @@ def test_while_the_store_is_away_queues_are_kept_and_it_is_said_once_a_poll(
         said = [line for line in caplog.messages if line == "the queue records: away"]
         assert 3 <= len(said) <= 4
         assert not any(reader.is_stopped for reader in desk.readers.values())
-        desk.readers["queue-3"].progress = Progress(Token(1, 9))
+        desk.readers["queue-3"].progress = QueueProgress(Token(1, 9))
         desk.rows.is_away = False
         await asyncio.sleep(2.5)
         stored = await desk.records.read("queue-3")

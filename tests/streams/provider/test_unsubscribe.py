@@ -28,7 +28,7 @@ from millstream.streams import (
     StreamOptions,
     subscribe,
 )
-from millstream.streams.consumer.extension import ENDED_MAX, Consumer
+from millstream.streams.consumer.extension import ENDED_MAX, ConsumerExtension
 
 LINES = StreamNamespace("lines", str, subscriptions="explicit")
 NOTES = StreamNamespace("notes", str, subscriptions="explicit")  # the mark is for its state
@@ -247,7 +247,7 @@ async def test_an_activation_remembers_a_limited_number_of_ended_subscriptions()
     async with cluster_of(1) as cluster:
         await cluster.grain(Hearer, "h").listen()
         activation = cluster.silos[0].assembly.catalog.of("Hearer")["h"]
-        consumer: Consumer = extension_of(activation.grain, "streams")
+        consumer: ConsumerExtension = extension_of(activation.grain, "streams")
         for number in range(ENDED_MAX + 2):
             consumer.left(str(number))
         assert list(consumer._ended) == [str(number) for number in range(2, ENDED_MAX + 2)]

@@ -24,8 +24,8 @@ from millstream.streams.staging.coordinator import (
     SWEEP_AFTER_S,
     Begun,
     Coordinator,
-    Deliver,
     Done,
+    EnqueueBatch,
     Full,
     Gone,
     Leased,
@@ -331,7 +331,7 @@ def test_sequences_go_on_over_chunks_parts_and_batches() -> None:
         coordinator.begin(two, batch, 1, 0.0)
         given = [manifest(two, 1, [0, 4]), manifest(one, 0, [2, 1], [3, 0])]
         answer = coordinator.commit(batch, given, 0.0)
-        assert isinstance(answer, Deliver)
+        assert isinstance(answer, EnqueueBatch)
         base = {"q0": 5 * batch, "q1": 5 * batch}
         assert [(place.attempt, place.first) for place in placed(answer.batch)] == [
             (one, {"q0": base["q0"], "q1": base["q1"]}),
@@ -345,7 +345,7 @@ def test_sequences_go_on_over_chunks_parts_and_batches() -> None:
 
 def test_a_batch_that_is_decided_is_not_staged_again() -> None:
     coordinator = Coordinator(WriterState(), 0.0)
-    assert coordinator.commit(3, [], 0.0) == Deliver(Batch(3, [], {}))
+    assert coordinator.commit(3, [], 0.0) == EnqueueBatch(Batch(3, [], {}))
     coordinator.delivered(3, 0.0)
     assert coordinator.begin("late", 3, 0, 0.0) == Done(0)
     assert coordinator.lease("late", 1, 0.0) == Gone(["late"])
@@ -460,7 +460,7 @@ def test_odd_manifests_decide_nothing_and_as_many_chunks_as_the_limit_are_taken(
         coordinator.commit(0, [Manifest("a", 0, ["q"], [[1, 2]])], 0.0)
     assert not coordinator.is_changed and coordinator.state.last == -1
     full = Manifest("a", 0, [], [[]] * CHUNKS_MAX)
-    assert isinstance(coordinator.commit(0, [full], 0.0), Deliver)
+    assert isinstance(coordinator.commit(0, [full], 0.0), EnqueueBatch)
 
 
 def test_a_writer_has_so_many_attempts_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from millstream.streams.staging.coordinator import (
     SWEEP_AFTER_S,
     Abandoned,
     Coordinator,
-    Deliver,
+    EnqueueBatch,
     Gone,
     WriterState,
 )
@@ -37,7 +37,7 @@ def test_a_decision_drops_what_was_staged_for_it_or_before_it_and_was_not_chosen
     coordinator = opened(("early", 1), ("chosen", 3), ("other", 3), ("next", 4))
     for attempt, size in (("early", 5), ("other", 6)):
         coordinator.lease(attempt, size, 0.0)
-    assert isinstance(coordinator.commit(3, [manifest("chosen")], 7.0), Deliver)
+    assert isinstance(coordinator.commit(3, [manifest("chosen")], 7.0), EnqueueBatch)
     assert coordinator.state.dropped == {"early": 5, "other": 6}
     assert set(coordinator.state.open) == {"chosen", "next"}
     assert coordinator.to_sweep(7.0 + SWEEP_AFTER_S) == ["early", "other"]
@@ -137,8 +137,8 @@ def test_giving_a_batch_up_is_stored_once_and_counts_what_was_refused() -> None:
     coordinator.commit(0, [manifest("a")], 0.0)
     assert changed(coordinator)
     assert coordinator.abandon(1) is None and not changed(coordinator)
-    assert isinstance(coordinator.abandon(0), Deliver) and changed(coordinator)
-    assert isinstance(coordinator.abandon(0), Deliver) and not changed(coordinator)
+    assert isinstance(coordinator.abandon(0), EnqueueBatch) and changed(coordinator)
+    assert isinstance(coordinator.abandon(0), EnqueueBatch) and not changed(coordinator)
     coordinator.delivered(0, 0.0, refused=1)
     assert coordinator.abandon(0) == Abandoned(0, 1, 1)
     assert coordinator.abandon(1) is None

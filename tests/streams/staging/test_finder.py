@@ -11,7 +11,7 @@ from typing import Any
 from millstream.runtime import CallTimeout, MemoryStateStore
 from millstream.runtime.extending import Tasks
 from millstream.runtime.testing import Simulation, run
-from millstream.streams.staging.coordinator import Open, WriterState
+from millstream.streams.staging.coordinator import OpenAttempt, WriterState
 from millstream.streams.staging.finder import FIND_EVERY_S, ROWS_AT_ONCE, WAKES_MAX, Finder
 from millstream.streams.staging.rows import StagedRows
 
@@ -52,7 +52,7 @@ class Rig:
     async def fill(self) -> None:
         """Every third writer has nothing staged."""
         for number in range(WRITERS):
-            state = WriterState(open={} if number % 3 == 0 else {"u": Open(0, 0)})
+            state = WriterState(open={} if number % 3 == 0 else {"u": OpenAttempt(0, 0)})
             await self.rows.write(f"w{number:03}", state, None)
 
     async def look(self, rounds: int) -> None:

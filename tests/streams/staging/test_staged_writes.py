@@ -24,7 +24,7 @@ from millstream.streams import StreamOptions
 from millstream.streams.publishing.split import PublishLimits
 from millstream.streams.staging import coordinator
 from millstream.streams.staging.batch import Batch, Manifest
-from millstream.streams.staging.coordinator import SWEEP_AFTER_S, Gone, Open, WriterState
+from millstream.streams.staging.coordinator import SWEEP_AFTER_S, Gone, OpenAttempt, WriterState
 from millstream.streams.staging.finder import FIND_EVERY_S
 from millstream.streams.staging.rows import StagedRows
 from millstream.streams.staging.stager import StagedWriterName
@@ -334,7 +334,7 @@ def test_a_writer_that_does_not_answer_is_listed_as_its_row_says() -> None:
         rows = StagedRows(world.store, "default")
         batch = Batch(3, [Manifest("u", 0, ["q0"], [[2]])], {"q0": 0})
         waits = WriterState(last=3, messages=2, next={"q0": 2}, delivering=batch)
-        waits.open["u"] = Open(3, 0, 10)
+        waits.open["u"] = OpenAttempt(3, 0, 10)
         await rows.write("4:rows/w", waits, None)
         await rows.write("4:rows/x", WriterState(last=1), None)
         writer: Any = Silent()

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from millstream.providers.ledger.alone.own import OwnLedgers
 from millstream.providers.ledger.bookie.options import BookieOptions
 from millstream.providers.ledger.serving.home import Home
-from millstream.providers.ledger.serving.mending import MendingTarget
+from millstream.providers.ledger.serving.mending import RepairTarget
 from millstream.providers.ledger.topic.numbers import LostNumbers
 from millstream.providers.ledger.topic.record import topic_rows
 from millstream.runtime import ConfigError, Env, QueueUnavailable
@@ -25,7 +25,7 @@ __all__ = ["stopped_cluster"]
 
 
 @asynccontextmanager
-async def stopped_cluster(arguments: argparse.Namespace) -> AsyncIterator[MendingTarget]:
+async def stopped_cluster(arguments: argparse.Namespace) -> AsyncIterator[RepairTarget]:
     """The bookies of this machine, run here. Raises LookupError (no such ledger), ConfigError (a
     silo runs one of them)."""
     async with source_of(arguments) as source:
@@ -42,7 +42,7 @@ async def stopped_cluster(arguments: argparse.Namespace) -> AsyncIterator[Mendin
             await own.start(0.0)
             lost = content.lost_bookies()
             numbers = LostNumbers(topic_rows(source.metadata))
-            yield MendingTarget(own.context, numbers, lost.__contains__)
+            yield RepairTarget(own.context, numbers, lost.__contains__)
         except QueueUnavailable as error:
             text = "say --gateway instead of --store, or stop the silos that run its bookies"
             raise ConfigError(f"{error}. What can be done: {text}") from error

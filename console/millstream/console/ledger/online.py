@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from millstream.console.gateway import connected
-from millstream.providers.ledger.serving.mending import EndAnswer, LossAnswer, MendingTarget
+from millstream.providers.ledger.serving.mending import EndAnswer, LossAnswer, RepairTarget
 from millstream.runtime import Client, RuntimeOptions
 from millstream.runtime.extending import ask_gateway
 
@@ -25,18 +25,18 @@ class Asked:
 
     def __init__(self, client: Client, provider: str) -> None:
         self._client = client
-        self._target = f"{MendingTarget.target_name}/{provider}"
+        self._target = f"{RepairTarget.target_name}/{provider}"
 
     async def recover(self, ledger: int, wait_s: float, /) -> EndAnswer:
         return await ask_gateway(
-            self._client, "", self._target, MendingTarget.recover, ledger, wait_s
+            self._client, "", self._target, RepairTarget.recover, ledger, wait_s
         )
 
     async def left(self, ledger: int, gone: list[str], /) -> LossAnswer:
-        return await ask_gateway(self._client, "", self._target, MendingTarget.left, ledger, gone)
+        return await ask_gateway(self._client, "", self._target, RepairTarget.left, ledger, gone)
 
     async def give_up(self, ledger: int, gone: list[str], /) -> LossAnswer:
-        method = MendingTarget.give_up
+        method = RepairTarget.give_up
         return await ask_gateway(self._client, "", self._target, method, ledger, gone)
 
 

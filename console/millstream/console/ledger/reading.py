@@ -18,7 +18,7 @@ from millstream.providers.ledger.handle.ledgers import BookieLedgers
 from millstream.providers.ledger.protocol.entry import Entry
 from millstream.providers.ledger.protocol.errors import EntriesGivenUp, EntryDamaged
 from millstream.providers.ledger.queues.form import CONTENT as OF_STREAMS
-from millstream.providers.ledger.topic.form import Kind, StoredMessage, head_of
+from millstream.providers.ledger.topic.form import EntryKind, StoredMessage, head_of
 from millstream.providers.ledger.topic.reading.reader import TopicReader
 from millstream.providers.ledger.topic.record import topic_rows
 from millstream.runtime import CursorTooOld
@@ -136,7 +136,7 @@ def entry_facts(entry: Entry) -> Facts:
         head = head_of(entry.payload)
     except EntryDamaged:
         return facts | {"what": "no entry of a topic"}
-    if head.kind == Kind.SNAPSHOT:
+    if head.kind == EntryKind.SNAPSHOT:
         what = "producers"
     else:
         what = f"messages {head.first} to {head.end - 1}"

@@ -20,7 +20,7 @@ from millstream.providers.ledger.alone.process import OneProcess
 from millstream.providers.ledger.metadata.bookies import BookieRecord, bookie_rows
 from millstream.providers.ledger.metadata.ledgers import ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata, key_part
-from millstream.providers.ledger.metadata.rows import Record, Rows
+from millstream.providers.ledger.metadata.rows import RecordRows, RowRecord
 from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.providers.ledger.recovery.report import RecoveryReport, report_rows
 from millstream.providers.ledger.scrubbing.report import ScrubReport, scrub_rows
@@ -31,7 +31,7 @@ from millstream.runtime.extending import load_plugin
 
 __all__ = ["Content", "Source", "near", "source_of"]
 
-T = TypeVar("T", bound=Record)
+T = TypeVar("T", bound=RowRecord)
 
 DAMAGED_SHOWN_MAX = 20
 """Damaged rows whose names are printed."""
@@ -130,7 +130,7 @@ class Source:
             damaged,
         )
 
-    async def _all(self, rows: Rows[Any, T], damaged: dict[str, Corrupt]) -> list[T]:
+    async def _all(self, rows: RecordRows[Any, T], damaged: dict[str, Corrupt]) -> list[T]:
         scan = rows.scan()
         found = [one async for one in scan]
         damaged |= {f"{rows.folder}{name}": error for name, error in scan.damaged.items()}

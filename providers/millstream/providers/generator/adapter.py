@@ -25,7 +25,7 @@ from millstream.streams.contracts.token import Token
 
 from .events import Generated, GeneratedEvent, ItemMaker
 from .options import GeneratorOptions
-from .pace import Pace
+from .pace import EventRate
 from .sequence import QueueSequence
 
 __all__ = ["GeneratorAdapter", "GeneratorQueues", "GeneratorReader", "GeneratorReceiver"]
@@ -139,12 +139,12 @@ class GeneratorAdapter:
             )
         return self._sequences[queue]
 
-    def pace_of(self, sequence: QueueSequence, now_s: float) -> Pace:
+    def pace_of(self, sequence: QueueSequence, now_s: float) -> EventRate:
         """The queue's part of the rate: as many as it has of all streams."""
         rate = self.options.events_per_s
         if rate is None or not sequence.streams:
-            return Pace(None, now_s)
-        return Pace(rate * len(sequence.streams) / self._stream_count, now_s)
+            return EventRate(None, now_s)
+        return EventRate(rate * len(sequence.streams) / self._stream_count, now_s)
 
     def message(self, sequence: QueueSequence, seq: int, wall_s: float) -> QueueMessage:
         """The event of a number. Raises StreamError if it cannot be made."""
@@ -188,7 +188,7 @@ class GeneratorReceiver:
         self._queue = queue
         self._sequence = sequence
         self._given = 0  # the number of the last event that was read
-        self._pace = Pace(None, 0.0)
+        self._pace = EventRate(None, 0.0)
 
     async def start(self, after: Token | None, /) -> None:
         """Begin after a position; None or a position of an older era: at the first event."""

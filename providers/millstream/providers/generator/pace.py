@@ -1,21 +1,21 @@
 """How many events may go now, so that a rate is kept. Pure.
 
-Owns: `Pace`. Not: waiting (`adapter`). Invariants: event i, from 0, is due at start + (i + 1) /
-rate, never earlier; events go in ticks of `TICK_S`, not one by one; a reader that was away makes up
-for `BURST_S` at most. All times are the loop's clock.
+Owns: `EventRate`. Not: waiting (`adapter`). Invariants: event i, from 0, is due at start + (i + 1)
+/ rate, never earlier; events go in ticks of `TICK_S`, not one by one; a reader that was away makes
+up for `BURST_S` at most. All times are the loop's clock.
 """
 
 from __future__ import annotations
 
 import math
 
-__all__ = ["BURST_S", "TICK_S", "Pace"]
+__all__ = ["BURST_S", "TICK_S", "EventRate"]
 
 TICK_S = 0.01
 BURST_S = 1.0
 
 
-class Pace:
+class EventRate:
     """The rate of one receiver; `events_per_s` of None is no limit."""
 
     __slots__ = ("_given", "_last_s", "_rate", "_start_s")

@@ -1,7 +1,7 @@
 """A partition: an append-only sequence of items that groups read at their own pace, in memory.
 
-Owns: `Partition`, `PartitionOptions`, `Reader`, `NothingToCommit`. Not: waiting, capacity (`gate`),
-or which partition an item goes to. No I/O and no asyncio: one owner uses it on one loop.
+Owns: `Partition`, `PartitionOptions`, `GroupProgress`, `NothingToCommit`. Not: waiting, capacity
+(`gate`), or which partition an item goes to. No I/O and no asyncio: one owner uses it on one loop.
 Invariants: first <= committed <= end for each group; `released` only grows; what a group commits
 is, in order, what was appended, except where `reset` or `drop_oldest` say otherwise; a returned
 batch never changes; a segment is recycled, and an item let go of, only when every group has
@@ -18,7 +18,7 @@ from millstream.runtime import ConfigError, CursorTooOld, StreamError
 
 from .segments import Chain, Segment
 
-__all__ = ["NothingToCommit", "Partition", "PartitionOptions", "Reader"]
+__all__ = ["GroupProgress", "NothingToCommit", "Partition", "PartitionOptions"]
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class PartitionOptions:
             raise ConfigError(f"spare_max is {self.spare_max}, it must be at least 0")
 
 
-class Reader(Generic[T]):
+class GroupProgress(Generic[T]):
     """The progress of one group."""
 
     __slots__ = ("committed", "pending", "segment")
@@ -82,7 +82,7 @@ class Partition(Generic[T]):
         self._options = options or PartitionOptions()
         self._freed = freed
         self._chain = Chain[T](self._options.segment_size, self._options.spare_max, start)
-        self._readers: dict[str, Reader[T]] = {}
+        self._readers: dict[str, GroupProgress[T]] = {}
         self._released = start
         self._cleared = start  # items of the first segment below this offset are gone
 
@@ -156,7 +156,7 @@ class Partition(Generic[T]):
         if group in self._readers:
             raise StreamError(f"group {group!r} is already registered")
         offset = self.end if start == "latest" else max(self.first, self._released)
-        self._readers[group] = Reader(self._chain.find(offset), offset)
+        self._readers[group] = GroupProgress(self._chain.find(offset), offset)
         self._release()
 
     def unregister(self, group: str) -> None:
@@ -180,7 +180,7 @@ class Partition(Generic[T]):
         reader.pending = (low, high)
         return self._copy(reader, low, high)
 
-    def _copy(self, reader: Reader[T], low: int, high: int) -> list[T]:
+    def _copy(self, reader: GroupProgress[T], low: int, high: int) -> list[T]:
         segment = reader.segment
         if high <= segment.start + segment.count:  # all in one array: no step but the copy
             items: list[Any] = segment.slots[low - segment.start : high - segment.start]
@@ -274,7 +274,7 @@ class Partition(Generic[T]):
             self._cleared = needed
         self._release_to(self.first)
 
-    def _reader(self, group: str) -> Reader[T]:
+    def _reader(self, group: str) -> GroupProgress[T]:
         reader = self._readers.get(group)
         if reader is None:
             raise StreamError(f"group {group!r} is not registered, groups are {self.groups}")
@@ -286,7 +286,7 @@ class Partition(Generic[T]):
         if offset > self.end:
             raise ValueError(f"offset is {offset}, the end is {self.end}")
 
-    def _move(self, reader: Reader[T], offset: int) -> None:
+    def _move(self, reader: GroupProgress[T], offset: int) -> None:
         was_last = (
             reader.committed <= self._released
         )  # else another one holds back what is released

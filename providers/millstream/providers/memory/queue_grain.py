@@ -65,7 +65,7 @@ KEEP_TRIES_MAX = 6
 KEEP_RETRY_S = 0.1
 
 
-class Opened(Protocol):
+class OpenedAdapter(Protocol):
     """The provider's adapter in this silo."""
 
     @property
@@ -91,8 +91,8 @@ class MemoryQueue(Grain):
     # -- life
 
     @property
-    def _adapter(self) -> Opened:
-        adapter: Opened = services_of(self).part(self.key.partition("/")[0]).adapter
+    def _adapter(self) -> OpenedAdapter:
+        adapter: OpenedAdapter = services_of(self).part(self.key.partition("/")[0]).adapter
         return adapter
 
     @property

@@ -27,7 +27,7 @@ from millstream.streams.contracts.message import content_bytes
 from .arrivals import Arrivals
 from .eras import Eras
 from .partition import Partition, PartitionOptions
-from .room import Room
+from .room import QueueRoom
 
 __all__ = ["Held", "MemoryOptions", "QueueLog", "size_of"]
 
@@ -103,7 +103,7 @@ class QueueLog:
         self._epoch = epoch
         self._partition: Partition[Held | None] = Partition(SEGMENTS, start)
         self._partition.register(READER, "earliest")
-        self._room = Room(options.capacity_events, options.capacity_bytes)
+        self._room = QueueRoom(options.capacity_events, options.capacity_bytes)
         self._arrivals = Arrivals()
         self._read_end = start  # the reader stands behind the messages below this offset,
         self._read_events = 0  # which are so many events that are not acknowledged
@@ -127,7 +127,7 @@ class QueueLog:
             self.end = self._partition.append(held) + 1
         # the capacity may have been lowered: what is here has room until the queue moves again
         options = self._options
-        self._room = Room(
+        self._room = QueueRoom(
             max(events, options.capacity_events), max(size_bytes, options.capacity_bytes)
         )
         self._room.try_acquire(events, size_bytes)
@@ -157,7 +157,7 @@ class QueueLog:
         return self._room.events_taken - self._read_events
 
     @property
-    def room(self) -> Room:
+    def room(self) -> QueueRoom:
         """What is taken of the capacity."""
         return self._room
 

@@ -1,17 +1,17 @@
 """The room of one in-memory queue: for events and for bytes, first come first served.
 
-Owns: `Room`, two gates that are passed one after the other. Invariants: what is taken of one is
-taken of the other, or given back; who waits for bytes keeps its place before all who come later.
+Owns: `QueueRoom`, two gates that are passed one after the other. Invariants: what is taken of one
+is taken of the other, or given back; who waits for bytes keeps its place before all who come later.
 """
 
 from __future__ import annotations
 
 from .gate import CapacityGate
 
-__all__ = ["Room"]
+__all__ = ["QueueRoom"]
 
 
-class Room:
+class QueueRoom:
     """Room for `events_max` events of `bytes_max` bytes together."""
 
     def __init__(self, events_max: int, bytes_max: int) -> None:

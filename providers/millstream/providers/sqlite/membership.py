@@ -16,7 +16,7 @@ import msgspec
 from millstream.runtime import Env, MemberRow, StorageUnavailable, TableView
 from millstream.runtime.database import (
     Connect,
-    Directory,
+    DatabaseDirectory,
     Reader,
     Writer,
     WriterOptions,
@@ -86,7 +86,7 @@ class SqliteMembershipTable:
         options: WriterOptions | None = None,
     ) -> None:
         self._env = env or Env()
-        self._folder = folder = Directory(directory, self._env, OURS)
+        self._folder = folder = DatabaseDirectory(directory, self._env, OURS)
         self._path = folder.path / "membership.db"
         self.place = str(folder.path)
         folder.check([self._path.name])

@@ -20,7 +20,7 @@ import xxhash
 from millstream.runtime import Env, Etag, Row, StorageUnavailable
 from millstream.runtime.database import (
     Connect,
-    Directory,
+    DatabaseDirectory,
     Reader,
     Writer,
     WriterOptions,
@@ -66,7 +66,7 @@ class SqliteStateStore:
         options: WriterOptions | None = None,
     ) -> None:
         self._env = env or Env()
-        folder = Directory(directory, self._env, OURS)
+        folder = DatabaseDirectory(directory, self._env, OURS)
         self._paths = [folder.path / f"state-{index}.db" for index in range(FILES)]
         folder.check(path.name for path in self._paths)
         self.place = str(folder.path)

@@ -41,7 +41,7 @@ class SlowCalls:
         return slow
 
 
-class Gateways(Protocol):
+class WatchedGateways(Protocol):
     """What the watch needs of its client."""
 
     def oldest_calls(self) -> Mapping[str, int]:
@@ -66,7 +66,7 @@ class EvictionWatch:
 
     __slots__ = ("_gateways", "_slow", "_turn")
 
-    def __init__(self, gateways: Gateways) -> None:
+    def __init__(self, gateways: WatchedGateways) -> None:
         self._gateways = gateways
         self._slow = SlowCalls()
         self._turn = 0

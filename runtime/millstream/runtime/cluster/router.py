@@ -21,7 +21,7 @@ from millstream.runtime.turns.run import Turns
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.peers import Peers
 
-from .directory.directory import Directory
+from .directory.directory import GrainDirectory
 from .gateways import Loads
 from .member import Member
 from .placement import choose_silo, placement_in
@@ -43,7 +43,7 @@ class SiloRouter:
         turns: Turns,
         tasks: Tasks,
         member: Member,
-        directory: Directory,
+        directory: GrainDirectory,
         catalog: Catalog,
         peers: Peers,
         loads: Loads,

@@ -6,7 +6,7 @@ processes. Not: any table (`providers`). A seam of its own, since it loads SQLit
 """
 
 from .database import Database, open_database
-from .directory import Directory, device_and_inode
+from .directory import DatabaseDirectory, device_and_inode
 from .reader import Connect, Reader
 from .schema import Schema
 from .writer import Writer, WriterOptions, open_writer
@@ -14,7 +14,7 @@ from .writer import Writer, WriterOptions, open_writer
 __all__ = [
     "Connect",
     "Database",
-    "Directory",
+    "DatabaseDirectory",
     "Reader",
     "Schema",
     "Writer",

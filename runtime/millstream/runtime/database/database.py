@@ -17,7 +17,7 @@ from pathlib import Path
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, StorageUnavailable
 
-from .directory import REMEDY, Directory, keep_private, sync_directory, why_unusable
+from .directory import REMEDY, DatabaseDirectory, keep_private, sync_directory, why_unusable
 from .lock_wait import LockWait
 from .schema import Schema
 
@@ -84,7 +84,7 @@ def open_database(path: Path, schema: Schema, env: Env, lock_wait: LockWait) -> 
     Raises ConfigError (another schema, no WAL here), StorageUnavailable (locked; gone, emptied or
     replaced since it was made), sqlite3.Error, OSError.
     """
-    directory = Directory(path.parent, env, schema.ours)
+    directory = DatabaseDirectory(path.parent, env, schema.ours)
     is_listed = directory.lists(path.name)
     if is_listed:
         directory.require(path.name)
@@ -118,7 +118,7 @@ def _prepare(
     path: Path,
     schema: Schema,
     env: Env,
-    directory: Directory,
+    directory: DatabaseDirectory,
     is_listed: bool,
 ) -> None:
     mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]

@@ -1,9 +1,9 @@
 """A directory of SQLite files: its identity, what it should hold, and who may read it.
 
-Owns: `Directory`, the manifest. Not: what is in the files (`schema`), whether an open one is still
-there (`database`). Invariants: a manifest is made before the first file and lists a file once its
-tables are on disk; so a file that is listed and not there, or there without a manifest, was taken
-away by somebody. Lines are only ever added, each by one write, so processes need no lock.
+Owns: `DatabaseDirectory`, the manifest. Not: what is in the files (`schema`), whether an open one
+is still there (`database`). Invariants: a manifest is made before the first file and lists a file
+once its tables are on disk; so a file that is listed and not there, or there without a manifest,
+was taken away by somebody. Lines are only ever added, each by one write, so processes need no lock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .mounts import refuse_network_mount
 __all__ = [
     "MANIFEST",
     "REMEDY",
-    "Directory",
+    "DatabaseDirectory",
     "device_and_inode",
     "keep_private",
     "sync_directory",
@@ -39,7 +39,7 @@ _NO_PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-class Directory:
+class DatabaseDirectory:
     """A directory on a local disk, made when missing.
 
     Args:

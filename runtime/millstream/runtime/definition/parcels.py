@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-__all__ = ["Asked", "ParcelRow", "ParcelSender", "Parcels"]
+__all__ = ["ParcelRow", "ParcelSender", "Parcels", "WriteRequest"]
 
 
 class ParcelRow(NamedTuple):
@@ -22,7 +22,7 @@ class ParcelRow(NamedTuple):
     parcels: Sequence[bytes] = ()
 
 
-class Asked:
+class WriteRequest:
     """A write that was asked for; `upto`: the last parcel that goes with it."""
 
     __slots__ = ("upto",)
@@ -64,7 +64,7 @@ class Parcels:
 
     def __init__(self) -> None:
         self.sender: ParcelSender | None = None
-        self._asked: list[Asked] = []  # the writes that are under way
+        self._asked: list[WriteRequest] = []  # the writes that are under way
         self.load(ParcelRow())
 
     def load(self, row: ParcelRow) -> None:
@@ -121,17 +121,17 @@ class Parcels:
 
     # -- asked by the state
 
-    def ask(self) -> Asked:
+    def ask(self) -> WriteRequest:
         """A write is asked for: every parcel goes with it."""
-        asked = Asked(self.last)
+        asked = WriteRequest(self.last)
         self._asked.append(asked)
         return asked
 
-    def join(self, asked: Asked) -> None:
+    def join(self, asked: WriteRequest) -> None:
         """A write that was asked for has not begun: every parcel goes with it."""
         asked.upto = self.last
 
-    def ended(self, asked: Asked) -> None:
+    def ended(self, asked: WriteRequest) -> None:
         """A write has ended, well or not."""
         self._asked.remove(asked)
 

@@ -35,7 +35,7 @@ from millstream.runtime.errors import Conflict, DefinitionError, StorageError
 from millstream.runtime.text import shown
 
 from .names import check_name
-from .parcels import Asked, ParcelRow, Parcels
+from .parcels import ParcelRow, Parcels, WriteRequest
 from .storage import Etag, StateStore
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class WaitingWrite:
 
     __slots__ = ("asked", "data", "task")
 
-    asked: Asked
+    asked: WriteRequest
     data: bytes
     task: asyncio.Task[None]
 
@@ -275,7 +275,7 @@ class State(Generic[S]):
         await self._store_row(waiting.data, waiting.data, {}, waiting.asked.upto)
 
     def _begin(
-        self, write: Callable[[], Coroutine[Any, Any, None]], asked: Asked | None = None
+        self, write: Callable[[], Coroutine[Any, Any, None]], asked: WriteRequest | None = None
     ) -> asyncio.Task[None]:
         """Run one write to its end after those before it, even if its caller is cancelled."""
         self._joinable = None  # a value that is encoded later must not be stored earlier
@@ -291,7 +291,7 @@ class State(Generic[S]):
             log.info("%s was not written: %s: %s", shown(self._key), type(error).__name__, text)
 
     async def _run(
-        self, write: Callable[[], Coroutine[Any, Any, None]], asked: Asked | None
+        self, write: Callable[[], Coroutine[Any, Any, None]], asked: WriteRequest | None
     ) -> None:
         async with self._lock:
             try:

@@ -15,7 +15,7 @@ from typing import Any
 from millstream.runtime.calls.arrivals import Arrivals
 from millstream.runtime.calls.engine import CallEngine
 from millstream.runtime.calls.system_target import Targets, specs_of
-from millstream.runtime.cluster.directory.directory import Directory
+from millstream.runtime.cluster.directory.directory import GrainDirectory
 from millstream.runtime.cluster.gateways import GatewayTarget, Loads
 from millstream.runtime.cluster.heart import LoopHeart
 from millstream.runtime.cluster.member import Member
@@ -108,7 +108,7 @@ class SiloAssembly:
             lambda: self.catalog.count,
         )
         self.targets.add(GatewayTarget(self.address, self.membership, self.loads))
-        self.directory = self.catalog.registrar = Directory(
+        self.directory = self.catalog.registrar = GrainDirectory(
             self.address,
             members=self.membership,
             holder=self.catalog,

@@ -29,8 +29,8 @@ from .framing import HEADER_BYTES, FrameError, FrameReader, FrameRoom
 from .greeting import (
     GREETING_BYTES_MAX,
     REASON_CHARS_MAX,
-    Greeting,
-    GreetingError,
+    Handshake,
+    HandshakeError,
     Identity,
     SiloReplaced,
     hello_of,
@@ -54,7 +54,7 @@ from .message import (
 from .outbox import Outbox
 from .pulse import Pulse, Silence
 from .secret import NO_SECRETS, Secrets
-from .serving import Serving
+from .serving import ServedCalls
 from .transport import Link
 
 __all__ = ["Inbox", "LocalEnd", "Peer", "Welcome"]
@@ -161,10 +161,10 @@ class LocalEnd:
         """This end goes by another membership table from its next greeting on."""
         self.identity = self.identity._replace(table_id=table_id)
 
-    def greeting(self, is_opener: bool, expected: str) -> Greeting:
+    def greeting(self, is_opener: bool, expected: str) -> Handshake:
         """This end's part of the greeting on a new connection."""
         own = hello_of(self.identity, self.options, self.env)
-        return Greeting(own, self.secrets, is_opener=is_opener, expected=expected)
+        return Handshake(own, self.secrets, is_opener=is_opener, expected=expected)
 
 
 class Intake:
@@ -212,7 +212,7 @@ class Intake:
         self._arm()
 
 
-class Peer(Serving):
+class Peer(ServedCalls):
     """The connection to one other process; also a `LinkReceiver`.
 
     Args:
@@ -269,7 +269,7 @@ class Peer(Serving):
             log.info("%s", error)
             self.close(str(error))
             return
-        except GreetingError as error:
+        except HandshakeError as error:
             if self._is_opener:
                 raise
             self._write([Goodbye(str(error))])
@@ -293,7 +293,7 @@ class Peer(Serving):
         self._become_ready()
 
     @property
-    def refusal(self) -> GreetingError | None:
+    def refusal(self) -> HandshakeError | None:
         """Why this end and the other will never talk, if the greeting has shown that."""
         return self._greeting.refusal
 

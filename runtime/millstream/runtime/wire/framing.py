@@ -87,7 +87,7 @@ class FrameReader:
         return payloads
 
 
-class Holder(NamedTuple):
+class RoomReservation(NamedTuple):
     """Who has room: of how many bytes, and since when."""
 
     size: int
@@ -115,7 +115,7 @@ class FrameRoom:
     def __init__(self, limit_bytes: int, waiting_bytes_max: int) -> None:
         self._limit_bytes = limit_bytes
         self._waiting_bytes_max = waiting_bytes_max
-        self._holders: dict[Hashable, Holder] = {}
+        self._holders: dict[Hashable, RoomReservation] = {}
         self._waiters: dict[Hashable, Waiter] = {}
 
     def ask(
@@ -149,7 +149,7 @@ class FrameRoom:
         return not self._holders or size <= free_bytes
 
     def _give(self, who: Hashable, size: int, now_s: float) -> None:
-        self._holders[who] = Holder(size, now_s)
+        self._holders[who] = RoomReservation(size, now_s)
 
     def late(self, now_s: float, within_s: float) -> list[Hashable]:
         """Those that others wait for, and that have had room for so long."""

@@ -34,8 +34,8 @@ __all__ = [
     "GREETING_BYTES_MAX",
     "NONCE_BYTES",
     "REASON_CHARS_MAX",
-    "Greeting",
-    "GreetingError",
+    "Handshake",
+    "HandshakeError",
     "Identity",
     "OtherTable",
     "SiloReplaced",
@@ -89,19 +89,19 @@ def role_in(hello: Hello) -> Role:
     return Role.OPERATOR if hello.is_operator else Role.CLIENT
 
 
-class GreetingError(FrameError):
+class HandshakeError(FrameError):
     """The other end is not one that we talk to."""
 
 
-class OtherTable(GreetingError):
+class OtherTable(HandshakeError):
     """The other end follows another membership table."""
 
 
-class SiloReplaced(GreetingError):
+class SiloReplaced(HandshakeError):
     """A later silo has the address of the one that was looked for: nobody has to do anything."""
 
 
-class Greeting:
+class Handshake:
     """One end's part of a greeting.
 
     Args:
@@ -134,7 +134,7 @@ class Greeting:
         self._expected = expected
         self.other: Hello | None = None
         self.is_done = False
-        self.refusal: GreetingError | None = None
+        self.refusal: HandshakeError | None = None
 
     def take(self, messages: list[Message]) -> list[Message]:
         """A frame of the other end; returns what to answer.
@@ -143,7 +143,7 @@ class Greeting:
         """
         assert not self.is_done, "a greeting is over once"
         if len(messages) != 1:
-            raise GreetingError("a frame of the greeting holds one message, first a Hello")
+            raise HandshakeError("a frame of the greeting holds one message, first a Hello")
         message = messages[0]
         if isinstance(message, Goodbye):
             raise self._refused(message.reason)
@@ -151,9 +151,9 @@ class Greeting:
             return self._take_hello(message)
         return self._take_proof(message)
 
-    def _refused(self, reason: str) -> GreetingError:
+    def _refused(self, reason: str) -> HandshakeError:
         """It says why; from the one that we looked for that is its last word."""
-        error = GreetingError(f"it refused: {shown(reason, REASON_CHARS_MAX)}")
+        error = HandshakeError(f"it refused: {shown(reason, REASON_CHARS_MAX)}")
         if self.other is not None:
             self.refusal = error
         return error
@@ -168,9 +168,9 @@ class Greeting:
     def _take_proof(self, message: Message) -> list[Message]:
         theirs, ours = (ACCEPTER, OPENER) if self._is_opener else (OPENER, ACCEPTER)
         if not isinstance(message, Proof):
-            raise GreetingError(f"{type(message).__name__} came where a Proof was due")
+            raise HandshakeError(f"{type(message).__name__} came where a Proof was due")
         if not hmac.compare_digest(self._proof(theirs).digest, message.digest):
-            raise GreetingError(self._unknown_secret())
+            raise HandshakeError(self._unknown_secret())
         self.is_done = True
         return [] if self._is_opener else [self._proof(ours)]
 
@@ -194,7 +194,7 @@ class Greeting:
         secrets = self._secrets
         secret = secrets.cluster if self._least_role() is Role.SILO else secrets.operator
         if not secret:
-            raise GreetingError("this process knows no secret that it could prove")
+            raise HandshakeError("this process knows no secret that it could prove")
         said = [self.own, self.other] if self._is_opener else [self.other, self.own]
         return Proof(hmac.digest(secret, side + encode_messages(said), hashlib.sha256))
 
@@ -210,11 +210,13 @@ class Greeting:
     def _checked(self, hello: Message) -> Hello:
         own = self.own
         if not isinstance(hello, Hello):
-            raise GreetingError(f"first message is {type(hello).__name__}, not Hello")
+            raise HandshakeError(f"first message is {type(hello).__name__}, not Hello")
         if hello.version != own.version:
-            raise GreetingError(f"peer speaks wire version {hello.version}, this is {WIRE_VERSION}")
+            raise HandshakeError(
+                f"peer speaks wire version {hello.version}, this is {WIRE_VERSION}"
+            )
         if self._is_opener and not hello.is_silo:
-            raise GreetingError(f"expected a silo, found the client {shown(hello.sender)}")
+            raise HandshakeError(f"expected a silo, found the client {shown(hello.sender)}")
         check_form(hello)
         if "@" in self._expected and self._expected != hello.sender:
             raise another(self._expected, hello.sender)
@@ -223,18 +225,18 @@ class Greeting:
             raise self.refusal
         proves = min(role_in(hello), role_in(own)) > Role.CLIENT
         if proves and len(hello.nonce) != NONCE_BYTES:
-            raise GreetingError(
+            raise HandshakeError(
                 f"whoever proves a secret says {NONCE_BYTES} random bytes, not {len(hello.nonce)}"
             )
         return hello
 
 
-def why_apart(own: Hello, other: Hello) -> GreetingError | None:
+def why_apart(own: Hello, other: Hello) -> HandshakeError | None:
     """Why two processes will never talk: another cluster, or another membership table."""
     if other.cluster != own.cluster:
         advice = "" if own.is_silo else ": name that cluster, or another gateway"
         text = f"it is in cluster {shown(other.cluster)!r}, not {own.cluster!r}{advice}"
-        return GreetingError(text)
+        return HandshakeError(text)
     has_table = own.table_id and other.table_id
     if ((own.is_silo and other.is_silo) or has_table) and other.table_id != own.table_id:
         advice = "" if own.is_silo else ": give connect(membership=...) the table of that silo"
@@ -243,20 +245,20 @@ def why_apart(own: Hello, other: Hello) -> GreetingError | None:
     return None
 
 
-def another(expected: str, found: str) -> GreetingError:
+def another(expected: str, found: str) -> HandshakeError:
     """Somebody else is there than the silo that was looked for."""
     is_same_place = endpoint_of(found) == endpoint_of(expected)
     if is_same_place and generation_of(found) > generation_of(expected):
         return SiloReplaced(f"{expected} is gone: {found} was started in its place")
-    return GreetingError(f"expected {expected}, found {shown(found)}")
+    return HandshakeError(f"expected {expected}, found {shown(found)}")
 
 
 def check_form(hello: Hello) -> None:
     """Raise GreetingError for names and numbers that no process of ours says."""
     name = hello.sender
     if not name or len(name) > NAME_LETTERS_MAX or not name.isprintable():
-        raise GreetingError(f"{shown(name)!r} is not a name of 1 to {NAME_LETTERS_MAX} letters")
+        raise HandshakeError(f"{shown(name)!r} is not a name of 1 to {NAME_LETTERS_MAX} letters")
     if hello.is_silo and not SILO_NAME.fullmatch(name):
-        raise GreetingError(f"{shown(name)!r} is not a silo's name: host:port@generation")
+        raise HandshakeError(f"{shown(name)!r} is not a silo's name: host:port@generation")
     if hello.frame_bytes_max < 1 or hello.batch_messages_max < 1:
-        raise GreetingError("it says that it takes no frames")
+        raise HandshakeError("it says that it takes no frames")

@@ -15,7 +15,7 @@ from millstream.runtime.tasks import Tasks
 
 from .address import Address, endpoint_of
 from .connection import LocalEnd, Peer
-from .greeting import GreetingError
+from .greeting import HandshakeError
 from .transport import Transport
 
 __all__ = ["Peers", "SiloLeaving"]
@@ -53,7 +53,7 @@ class Peers:
         self._lost = lost
         self._peers: dict[str, Peer] = {}
         self._refused_at: dict[str, float] = {}
-        self.refusals: dict[str, GreetingError] = {}
+        self.refusals: dict[str, HandshakeError] = {}
         self._is_closed = False
 
     def get(self, silo: str, *, is_system: bool = False) -> Peer:

@@ -28,7 +28,7 @@ from .message import Call, Cancel, Message, encode_messages
 from .outbox import Outbox
 from .transport import Link
 
-__all__ = ["AnswerReceiver", "Sending"]
+__all__ = ["AnswerReceiver", "ConnectionWriter"]
 
 log = logging.getLogger("millstream.connection")
 
@@ -44,7 +44,7 @@ class AnswerReceiver(Protocol):
     def broken(self, error: Exception, /) -> None: ...
 
 
-class Sending:
+class ConnectionWriter:
     """What a connection has to write; base of `Peer`.
 
     Attributes: `name`, whom it leads to; `is_ready`, calls may be sent at once; `is_closed`.

@@ -20,9 +20,9 @@ from millstream.runtime.options import RuntimeOptions
 from .batch import SPARE_BYTES
 from .message import Failure, Redirect, Reply
 from .outbox import Outbox
-from .sending import Sending
+from .sending import ConnectionWriter
 
-__all__ = ["Serving"]
+__all__ = ["ServedCalls"]
 
 
 class Cancellable(Protocol):
@@ -31,7 +31,7 @@ class Cancellable(Protocol):
     def cancel(self) -> None: ...
 
 
-class Serving(Sending):
+class ServedCalls(ConnectionWriter):
     """A connection's calls of the other end; base of `Peer`."""
 
     def __init__(

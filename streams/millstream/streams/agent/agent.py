@@ -26,11 +26,11 @@ from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.queue import QueueReader, QueueReceiver, Rewinds
 from millstream.streams.contracts.token import Token
-from millstream.streams.ownership.record import Progress
+from millstream.streams.ownership.record import QueueProgress
 
 from .audience.listing import Former
 from .audience.newcomers import Newcomers
-from .cache.lagging import Laggards
+from .cache.lagging import LaggingCursors
 from .cache.lane import Slot
 from .cache.positions import following
 from .delivery.dispatch import Dispatch
@@ -38,11 +38,11 @@ from .findings import QueueFindings
 from .losses import Loss, Losses
 from .options import StreamOptions
 from .parts import AgentParts, cache_for
-from .progress.standing import Standing
+from .progress.standing import ProgressTracker
 from .progress.wary import Wary
 from .reading.catching_up import CatchUp, ContainedReader
 from .reading.reader import ReaderCore
-from .reading.receiving import Receiving, end_tasks
+from .reading.receiving import ContainedReceiver, end_tasks
 from .reading.steps import (
     Ack,
     Action,
@@ -51,9 +51,9 @@ from .reading.steps import (
     Extend,
     Fence,
     Forget,
-    Gap,
+    GapFound,
     Offer,
-    Open,
+    OpenReceiver,
     Read,
     ReaderState,
     Release,
@@ -125,7 +125,7 @@ class PullingAgent:
         parts: AgentParts,
         queue: QueueId,
         epoch: int,
-        progress: Progress,
+        progress: QueueProgress,
         *,
         may_repeat: bool = False,
         has_rival: bool = False,
@@ -144,7 +144,7 @@ class PullingAgent:
         after = progress.upto if can_rewind else progress.floor
         after = after if self.has_positions else None
         self.cache = cache_for(options, parts.capabilities, after)
-        self.behind = Laggards(self.cache, is_used=can_rewind)
+        self.behind = LaggingCursors(self.cache, is_used=can_rewind)
         self.behind.take_over(progress, may_repeat=may_repeat)
         former = Former(progress, is_used=self.has_positions and not can_rewind)
         self._wary = Wary(progress, is_used=self.has_positions)
@@ -166,7 +166,7 @@ class PullingAgent:
             losses=self._losses,
         )
         self._core = self._new_core(after, may_repeat=may_repeat, has_rival=has_rival)
-        self._standing = Standing(
+        self._standing = ProgressTracker(
             self.behind,
             self.subscribers,
             former,
@@ -181,7 +181,7 @@ class PullingAgent:
         self._is_stepping = self._is_closed = self.is_fenced = False
         self._alarm: TimerHandle | None = None  # rings at `_alarm_s` or before
         self._alarm_s = math.inf
-        self._receiving: Receiving | None = None
+        self._receiving: ContainedReceiver | None = None
         self._forget_at_s = 0.0
         self.is_acked = True  # False: the last acknowledgement failed, so what is done comes again
 
@@ -252,11 +252,11 @@ class PullingAgent:
         self._step(self._core.tick)
 
     @property
-    def progress(self) -> Progress | None:
+    def progress(self) -> QueueProgress | None:
         """The progress to store; None: nothing, as the provider keeps the position."""
         return self._standing.progress()
 
-    def stored(self, progress: Progress) -> None:
+    def stored(self, progress: QueueProgress) -> None:
         """The queue record says this now."""
         self._standing.stored(progress)
         self._core.settling.waits = self._losses.is_waiting
@@ -264,7 +264,7 @@ class PullingAgent:
         if self._wary.is_on:
             self.dispatch.pump()
 
-    def handoff(self) -> Progress | None:
+    def handoff(self) -> QueueProgress | None:
         """All that the next owner can use; None where a token is no position."""
         return self._standing.handoff(is_known=not self._has_backlog)
 
@@ -324,7 +324,7 @@ class PullingAgent:
                 receiving.abort()
             self._tasks.cancel()
 
-    async def _let_go(self, receiving: Receiving) -> None:
+    async def _let_go(self, receiving: ContainedReceiver) -> None:
         if not self.is_fenced:
             ack, back = self._core.settling.last()
             is_open = self._core.is_open
@@ -395,7 +395,7 @@ class PullingAgent:
             case Return():
                 for tokens, has_run in self.subscribers.give_back():
                     self._step(self._core.returned, tokens, 0.0, has_run)
-            case Open():
+            case OpenReceiver():
                 self._open(action)
             case Bound():
                 self._tasks.start(self._ask_bounds())
@@ -409,7 +409,7 @@ class PullingAgent:
                 self._given_up.clear()
             case Say():
                 self.findings.at_fault(action.text)
-            case Gap():
+            case GapFound():
                 self.findings.lost(action)
                 loss = Loss(action.after, action.first) if self.has_positions else Loss(None, None)
                 self.subscribers.lost(loss)
@@ -420,14 +420,14 @@ class PullingAgent:
                 self.dispatch.pause()
                 self.fenced()
 
-    def _open(self, action: Open) -> None:
+    def _open(self, action: OpenReceiver) -> None:
         parts, limit_s = self._parts, self._options.call_limit_s
 
         def make() -> QueueReceiver:
             return parts.adapter.receiver(self.queue, self.epoch)
 
         tasks, runners, budget = self._tasks, parts.runners, parts.budget
-        self._receiving = Receiving(
+        self._receiving = ContainedReceiver(
             action.serial,
             make,
             self._where,

@@ -13,7 +13,7 @@ from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.token import Token
 
 from .cache.cursor import Cursor
-from .reading.steps import Gap
+from .reading.steps import GapFound
 
 __all__ = ["QueueFindings"]
 
@@ -40,7 +40,7 @@ class QueueFindings:
         if left_out is not None:
             log.warning("%s%s", text, left_out, extra=self._extra)
 
-    def lost(self, gap: Gap) -> None:
+    def lost(self, gap: GapFound) -> None:
         """The receiver found that events of the queue are gone."""
         self.gap_count += 1
         log.error(

@@ -15,7 +15,7 @@ import msgspec
 
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
-from millstream.streams.ownership.record import Lost, Progress
+from millstream.streams.ownership.record import LostRanges, QueueProgress
 
 __all__ = ["LOSSES_MAX", "LOST_KEPT_S", "TOLD_MAX", "Loss", "Losses", "spanning", "with_loss"]
 
@@ -85,7 +85,7 @@ class Losses:
     """
 
     def __init__(
-        self, lost: Lost | None = None, wall_s: float = 0.0, *, is_noted: bool = False
+        self, lost: LostRanges | None = None, wall_s: float = 0.0, *, is_noted: bool = False
     ) -> None:
         self._is_noted = is_noted
         self._stored = lost
@@ -104,7 +104,7 @@ class Losses:
     def note(self, loss: Loss, wall_s: float) -> None:
         """One that was behind needed this, and was told; the next owner tells whoever may have."""
         self._found = with_loss(self._found, loss)
-        self._lost = Lost(wall_s, tuple((one.after, one.first) for one in self._found))
+        self._lost = LostRanges(wall_s, tuple((one.after, one.first) for one in self._found))
 
     # -- the queue's record
 
@@ -115,11 +115,11 @@ class Losses:
 
     is_waiting = matters  # until it does, nothing behind a loss is acknowledged
 
-    def noted(self, progress: Progress) -> Progress:
+    def noted(self, progress: QueueProgress) -> QueueProgress:
         """The progress with what is gone."""
         return msgspec.structs.replace(progress, lost=self._lost)
 
-    def stored(self, progress: Progress) -> None:
+    def stored(self, progress: QueueProgress) -> None:
         """The record says this now."""
         self._stored = progress.lost
 

@@ -19,7 +19,7 @@ from .cache.queue_cache import Notes, QueueCache
 from .delivery.deaths import Fate
 from .delivery.giving_up import GiveUps
 from .options import StreamOptions
-from .reconciling import Stored
+from .reconciling import StoredSubscriptions
 from .subscribers import Known
 
 __all__ = ["AgentParts", "cache_for"]
@@ -41,7 +41,7 @@ class AgentParts:
     runners: Runners  # of reads and delivery calls, until the provider ends
     budget: Budget  # of the silo
     filters: Filters
-    stored: Stored
+    stored: StoredSubscriptions
     fate: Callable[[str], Fate]  # what is known of a silo
     layout: Layout | None = None  # of providers whose number of queues can change
 

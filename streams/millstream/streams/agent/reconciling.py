@@ -1,8 +1,8 @@
 """Comparing what an agent knows of subscriptions with what is stored, stream by stream.
 
-Owns: `Reconciling`: which stream is looked at when, and what follows. Not: telling and being told
-(`subscribers`). A message about a subscription that was lost, or came to a silo that was leaving,
-leaves it known on one side only; here that is found and repaired.
+Owns: `Reconciliation`: which stream is looked at when, and what follows. Not: telling and being
+told (`subscribers`). A message about a subscription that was lost, or came to a silo that was
+leaving, leaves it known on one side only; here that is found and repaired.
 Invariants: the store is right, as it is written before anybody is told, and the rendezvous knows it
 before it is followed; what was told, or has changed here, while it was read is newer, and left
 alone; nothing is ended that is stored. One stream is read every `reconcile_s`, in turn, while the
@@ -35,7 +35,7 @@ from millstream.streams.contracts.identity import StreamId
 from .audience.stream_entry import StreamEntry
 from .delivery.subscriber import Subscriber
 
-__all__ = ["Reconciling", "Repair", "Stored", "repairs"]
+__all__ = ["Reconciliation", "Repair", "StoredSubscriptions", "repairs"]
 
 log = logging.getLogger("millstream.subscribers")
 
@@ -43,7 +43,7 @@ COMPARED_AT_ONCE = 1_000
 """Subscriptions of one stream that are compared without a pause."""
 
 
-class Stored(Protocol):
+class StoredSubscriptions(Protocol):
     """The subscriptions of a provider as they are stored, without anybody in between."""
 
     async def stored(self, stream: StreamId, /) -> Sequence[SubscriptionRow]:
@@ -135,14 +135,14 @@ def _row_of(one: Subscriber) -> SubscriptionRow:
     return SubscriptionRow(one.id, one.grain_type, one.grain_key, one.handler, False, HERE)
 
 
-class Reconciling:
+class Reconciliation:
     """Looks at the streams of one agent in turn."""
 
     def __init__(
         self,
         streams: Mapping[StreamId, StreamEntry],
         told: Told,
-        stored: Stored,
+        stored: StoredSubscriptions,
         every_s: float,
         tasks: Tasks,
     ) -> None:

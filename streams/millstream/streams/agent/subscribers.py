@@ -35,15 +35,15 @@ from millstream.streams.contracts.answers import text_of
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
-from millstream.streams.ownership.record import ListedSubscription, Progress
+from millstream.streams.ownership.record import ListedSubscription, QueueProgress
 
-from .audience.holds import Holds
+from .audience.holds import HeldSubscriptions
 from .audience.listing import Former, listed
 from .audience.newcomers import Newcomers
 from .audience.spreading import AT_ONCE, spread
 from .audience.stream_entry import StreamEntry, has_backlog, parts, places
 from .audience.whole_stream import follow_few, follow_stream
-from .cache.lagging import UNKNOWN, Laggards
+from .cache.lagging import UNKNOWN, LaggingCursors
 from .cache.lane import Slot
 from .cache.positions import BEGINNING, before
 from .cache.queue_cache import QueueCache
@@ -51,7 +51,7 @@ from .delivery.dispatch import Dispatch
 from .delivery.subscriber import Subscriber
 from .giving_back import give_back
 from .losses import Loss, Losses
-from .reconciling import Reconciling, Stored
+from .reconciling import Reconciliation, StoredSubscriptions
 from .starts import Starts, last_token
 from .watching.standstill import PieceOfWork
 from .watching.waits import reason_of
@@ -110,7 +110,7 @@ class Subscribers:
     def __init__(
         self,
         cache: QueueCache,
-        laggards: Laggards,
+        laggards: LaggingCursors,
         deliveries: Dispatch,
         known: Known,
         newcomers: Newcomers,
@@ -118,7 +118,7 @@ class Subscribers:
         progressed: Callable[[], None],
         clock: Clock,
         tasks: Tasks,
-        stored: Stored | None = None,
+        stored: StoredSubscriptions | None = None,
         reconcile_s: float = 0.0,
         former: Former | None = None,
         losses: Losses | None = None,
@@ -133,13 +133,13 @@ class Subscribers:
         self._tasks = tasks
         self._streams: dict[StreamId, StreamEntry] = {}
         self._unasked: list[tuple[StreamId, StreamEntry]] = []  # cold, since this turn of the loop
-        self._holds = Holds(known)
-        self._reconciling: Reconciling | None = None
+        self._holds = HeldSubscriptions(known)
+        self._reconciling: Reconciliation | None = None
         if stored is not None:
-            self._reconciling = Reconciling(self._streams, self, stored, reconcile_s, tasks)
+            self._reconciling = Reconciliation(self._streams, self, stored, reconcile_s, tasks)
         self._lines = LineBudget()
         self._losses = losses or Losses()
-        self._former = former or Former(Progress(), is_used=False)
+        self._former = former or Former(QueueProgress(), is_used=False)
 
     def route(self, slot: Slot) -> None:
         """Give a message that was just appended to the subscriptions of its stream."""

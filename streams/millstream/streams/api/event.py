@@ -19,7 +19,7 @@ __all__ = ["Event", "Gap"]
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Consumer(Protocol):
+class Acknowledger(Protocol):
     """The end of a grain's deliveries: its extension `streams`."""
 
     def acknowledge(self, event: Event[object], /) -> None: ...
@@ -48,7 +48,7 @@ class Event(msgspec.Struct, Generic[T_co], frozen=True):
 
         Raises ValueError: that activation was not given it by a subscription with `ack="manual"`.
         """
-        consumer: Consumer | None = extension_at(home, "streams")
+        consumer: Acknowledger | None = extension_at(home, "streams")
         if consumer is not None:
             consumer.acknowledge(self)
 

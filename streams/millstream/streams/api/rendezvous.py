@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 
-class Agents(Protocol):
+class SubscriptionAgents(Protocol):
     """Who reads the queues of a provider, in whichever silo."""
 
     @property
@@ -89,11 +89,11 @@ class Agents(Protocol):
     async def detach(self, stream: StreamId, subscription: str, /) -> None: ...
 
 
-class Carrier(Protocol):
+class SubscriptionProvider(Protocol):
     """The provider that carries the stream, as a part of this silo."""
 
     @property
-    def agents(self) -> Agents: ...
+    def agents(self) -> SubscriptionAgents: ...
 
 
 def rendezvous_key(provider: str, stream: StreamId) -> str:
@@ -125,8 +125,8 @@ class Rendezvous(Grain):
         self._rows: dict[str, tuple[SubscriptionRow, Etag]] = {}
         self._written: set[str] = set()  # by this activation: a late write of another is refused
 
-    def _agents(self) -> Agents:
-        provider: Carrier = services_of(self).part(parse_rendezvous_key(self.key)[0])
+    def _agents(self) -> SubscriptionAgents:
+        provider: SubscriptionProvider = services_of(self).part(parse_rendezvous_key(self.key)[0])
         return provider.agents
 
     def _stream(self) -> StreamId:

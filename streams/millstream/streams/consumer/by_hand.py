@@ -39,7 +39,7 @@ class Agent(Protocol):
         ...
 
 
-class Agents(Protocol):
+class AgentFinder(Protocol):
     """The queues that this silo reads."""
 
     def agent(self, queue: QueueId, /) -> Agent | None: ...
@@ -50,7 +50,7 @@ class AcksTarget(SystemTarget):
 
     target_name = "$acks"
 
-    def __init__(self, agents: Agents) -> None:
+    def __init__(self, agents: AgentFinder) -> None:
         self._agents = agents
 
     async def acked(

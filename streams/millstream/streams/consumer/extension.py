@@ -33,14 +33,14 @@ from .on_error import error_handler
 from .on_gap import gap_of
 from .run import HandlerRun, Position
 
-__all__ = ["Consumer"]
+__all__ = ["ConsumerExtension"]
 
 log = logging.getLogger("millstream.consumer")
 
 ENDED_MAX = 1_000
 
 
-class Consumer:
+class ConsumerExtension:
     """Extension `streams` of a grain's activation; `runs`: what runs its handlers."""
 
     __slots__ = ("_ended", "_grain", "_old_positions", "_positions", "_removing")

@@ -45,7 +45,7 @@ GONE = "the subscription ended: it was unsubscribed, or nobody took its events f
 REPLACED = "another consumer has come for the subscription"
 
 
-class Carrier(Protocol):
+class InboxProvider(Protocol):
     """The provider that carries the stream, as a part of this silo."""
 
     @property
@@ -67,7 +67,7 @@ class InboxGrain(Grain):
     async def on_activate(self) -> None:
         """Nobody takes yet."""
         self._provider, self._stream, self._name = parse_inbox_key(self.key)
-        carrier: Carrier = services_of(self).part(self._provider)
+        carrier: InboxProvider = services_of(self).part(self._provider)
         self._silence_s = carrier.consumer_silence_s
         self._subscription = inbox_id(self._provider, self._stream, self._name)
         self._silent_from = now()

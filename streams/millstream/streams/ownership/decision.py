@@ -13,7 +13,8 @@ Invariants:
     free ──Acquire──▶ owned ──Pause──▶ pausing ──Free──▶ free        (owned ──Free──▶ free: idle)
                         ▲  ◀──Renew──┘       pausing, owned ──Acquire of another silo──▶ owned
 
-An owner that was overtaken learns it as `Lost`, at the latest after its next write, which fails.
+An owner that was overtaken learns it as `OwnershipLost`, at the latest after its next write, which
+fails.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from millstream.streams.contracts.identity import QueueId
 from .options import OwnershipOptions
 from .record import (
     Handoff,
-    Progress,
+    QueueProgress,
     QueueRecord,
     QueueState,
     StoredRecord,
@@ -47,8 +48,8 @@ __all__ = [
     "Keep",
     "Left",
     "Local",
-    "Lost",
     "Owned",
+    "OwnershipLost",
     "Pause",
     "Pausing",
     "Renew",
@@ -104,7 +105,7 @@ class Situation(msgspec.Struct, frozen=True):
     live: Set[SiloAddress]
     is_wanted: bool
     local: Local
-    progress: Progress | None = None
+    progress: QueueProgress | None = None
     in_flight: int = 0
     unacked: int = 0
     undone: int = 0
@@ -121,7 +122,7 @@ class Acquire(msgspec.Struct, frozen=True):
     record: QueueRecord
     is_forced: bool
     may_repeat: bool = False
-    progress: Progress = Progress()
+    progress: QueueProgress = QueueProgress()
 
     @property
     def has_rival(self) -> bool:
@@ -160,11 +161,11 @@ class Wait(msgspec.Struct, frozen=True):
     until_s: float
 
 
-class Lost(msgspec.Struct, frozen=True):
+class OwnershipLost(msgspec.Struct, frozen=True):
     """Another silo has the queue, or had it: stop at once, write nothing."""
 
 
-Decision = Acquire | Renew | Pause | Free | Keep | Wait | Lost
+Decision = Acquire | Renew | Pause | Free | Keep | Wait | OwnershipLost
 
 
 def decide(situation: Situation, options: OwnershipOptions) -> Decision:
@@ -217,7 +218,7 @@ def _takeable_s(record: QueueRecord, now: Situation, options: OwnershipOptions) 
 def _decide_owned(now: Situation, options: OwnershipOptions, epoch: int) -> Decision:
     record = _still_mine(now, epoch)
     if record is None:
-        return Lost()
+        return OwnershipLost()
     if not now.is_wanted:
         return Pause(_pausing(record, now, options.max_handoff_s))
     is_paused = record.state is QueueState.PAUSING  # a pause whose answer was lost
@@ -234,7 +235,7 @@ def _decide_pausing(
 ) -> Decision:
     record = _still_mine(now, epoch)
     if record is None:
-        return Lost()
+        return OwnershipLost()
     if now.is_wanted:
         return Renew(_held(record, now))
     is_drained = now.in_flight == 0 and now.unacked == 0
@@ -250,7 +251,7 @@ def _decide_left(
     now: Situation, options: OwnershipOptions, epoch: int, freed: QueueRecord
 ) -> Decision:
     if _still_mine(now, epoch) is None:
-        return Lost()  # or the write that freed it came through, though its answer did not
+        return OwnershipLost()  # or the write that freed it came through, though its answer did not
     return _taken(freed, _acquired(freed, now, options)) if now.is_wanted else Free(freed)
 
 
@@ -321,7 +322,7 @@ def _freed(record: QueueRecord, now: Situation, *, is_known: bool = True) -> Que
     )
 
 
-def is_stored(progress: Progress, read: StoredRecord | None, decision: Decision) -> bool:
+def is_stored(progress: QueueProgress, read: StoredRecord | None, decision: Decision) -> bool:
     """Is that progress in the record: in what was read, or in what was written then?"""
     record = None if read is None else read.record
     if isinstance(decision, Renew | Pause):

@@ -81,7 +81,7 @@ class Program(Protocol):
     def stream(self, namespace: Openable[H], key: str, /) -> H: ...
 
 
-class Holds:
+class QueueHolds:
     """Opens the holding of queues as a namespace opens streams; the key is the provider."""
 
     def open(self, runtime: Opener, key: str, /) -> Hold:
@@ -111,7 +111,7 @@ async def pause_queue(program: Program, queue: QueueId, /, provider: str = "defa
 
     Raises ConfigError (no such provider or queue), StorageError, and what calls raise.
     """
-    await program.stream(Holds(), provider)(queue, True)
+    await program.stream(QueueHolds(), provider)(queue, True)
 
 
 async def resume_queue(program: Program, queue: QueueId, /, provider: str = "default") -> None:
@@ -119,4 +119,4 @@ async def resume_queue(program: Program, queue: QueueId, /, provider: str = "def
 
     Arguments and errors: those of `pause_queue`. Again is harmless.
     """
-    await program.stream(Holds(), provider)(queue, False)
+    await program.stream(QueueHolds(), provider)(queue, False)

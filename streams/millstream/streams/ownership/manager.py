@@ -27,8 +27,8 @@ from .decision import (
     Keep,
     Left,
     Local,
-    Lost,
     Owned,
+    OwnershipLost,
     Pause,
     Pausing,
     Renew,
@@ -41,7 +41,7 @@ from .decision import (
 from .options import OwnershipOptions
 from .record import (
     OwnershipStore,
-    Progress,
+    QueueProgress,
     QueueRecord,
     StoredRecord,
     handed_over,
@@ -64,7 +64,7 @@ class Reader(Protocol):
     @property
     def is_acked(self) -> bool: ...
     @property
-    def progress(self) -> Progress | None: ...
+    def progress(self) -> QueueProgress | None: ...
     @property
     def is_urgent(self) -> bool: ...
     @property
@@ -73,11 +73,11 @@ class Reader(Protocol):
     def unacked(self) -> int: ...
     @property
     def undone(self) -> int: ...
-    def stored(self, progress: Progress) -> None:
+    def stored(self, progress: QueueProgress) -> None:
         """This is in the record now."""
         ...
 
-    def handoff(self) -> Progress | None:
+    def handoff(self) -> QueueProgress | None:
         """All that the next owner can use, once it has stopped."""
         ...
 
@@ -99,7 +99,7 @@ class BeginReading(Protocol[R_co]):
         self,
         queue: QueueId,
         epoch: int,
-        progress: Progress,
+        progress: QueueProgress,
         *,
         may_repeat: bool,
         has_rival: bool,
@@ -355,7 +355,7 @@ class QueueManager(Generic[R]):
                 return self._keep(queue, owned, stored)
             case Wait(until_s=until_s):
                 return max(0.0, until_s - now)
-            case Lost():
+            case OwnershipLost():
                 await self._drop(queue, owned)
             case Acquire():
                 await self._acquire(queue, owned, stored, decision)

@@ -24,9 +24,9 @@ from millstream.streams.contracts.token import Token
 __all__ = [
     "Handoff",
     "ListedSubscription",
-    "Lost",
+    "LostRanges",
     "OwnershipStore",
-    "Progress",
+    "QueueProgress",
     "QueueRecord",
     "QueueState",
     "StoredRecord",
@@ -94,7 +94,7 @@ class Suspect(msgspec.Struct, frozen=True, array_like=True):
         return StreamId(self.namespace, self.key)
 
 
-class Lost(msgspec.Struct, frozen=True, array_like=True):
+class LostRanges(msgspec.Struct, frozen=True, array_like=True):
     """What owners of a queue have found to be gone of it: behind the first, before the second.
 
     `found_s`: when the last of it was found (wall clock). None: not known.
@@ -104,7 +104,7 @@ class Lost(msgspec.Struct, frozen=True, array_like=True):
     parts: tuple[tuple[Token | None, Token | None], ...]
 
 
-class Progress(msgspec.Struct, frozen=True):
+class QueueProgress(msgspec.Struct, frozen=True):
     """How far the owner of a queue is, at one instant.
 
     `upto`: a subscription that is not in `listed` has done everything up to here. `floor`: the
@@ -119,7 +119,7 @@ class Progress(msgspec.Struct, frozen=True):
     floor: Token | None = None
     deaths: int = 0
     suspects: tuple[Suspect, ...] = ()
-    lost: Lost | None = None
+    lost: LostRanges | None = None
     is_told: bool = False
 
 
@@ -127,7 +127,7 @@ class Handoff(msgspec.Struct, frozen=True):
     """How the last owner left.
 
     `clean`: everything that it read is done. `in_flight`: deliveries that were still out.
-    `is_told`: see `Progress`.
+    `is_told`: see `QueueProgress`.
     """
 
     clean: bool
@@ -145,7 +145,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
 
     `drain_by_s`: while pausing, the owner has drained at most so many seconds after the write.
     `lease_s`: the owner writes again within so many seconds; 0: it has no lease.
-    `upto`, `listed`, `floor`: see `Progress`; where tokens are positions.
+    `upto`, `listed`, `floor`: see `QueueProgress`; where tokens are positions.
     `handoff`: set by the owner that let go, cleared by the next one.
     `deaths`: so many owners in a row died, of which the first may have made progress; 0 once the
     present one has. `suspects`: what was out when they did, if that was noted.
@@ -168,14 +168,14 @@ class QueueRecord(msgspec.Struct, frozen=True):
     deaths: int = 0
     suspects: tuple[Suspect, ...] = ()
     is_held: bool = False
-    lost: Lost | None = None
+    lost: LostRanges | None = None
     rival: SiloAddress = ""
     form: Literal[2] = msgspec.field(default=FORM, name="behind")
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> QueueProgress:
         """From where the next owner reads."""
-        return Progress(
+        return QueueProgress(
             self.upto,
             self.listed,
             self.floor,
@@ -185,7 +185,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
         )
 
 
-def with_progress(record: QueueRecord, progress: Progress | None) -> QueueRecord:
+def with_progress(record: QueueRecord, progress: QueueProgress | None) -> QueueRecord:
     """The record with this progress, unless `upto` would go back."""
     if progress is None:
         return record
@@ -195,7 +195,7 @@ def with_progress(record: QueueRecord, progress: Progress | None) -> QueueRecord
     return record if says(record, progress) else _replaced(record, progress)
 
 
-def _replaced(record: QueueRecord, progress: Progress) -> QueueRecord:
+def _replaced(record: QueueRecord, progress: QueueProgress) -> QueueRecord:
     return msgspec.structs.replace(
         record,
         upto=progress.upto,
@@ -207,12 +207,12 @@ def _replaced(record: QueueRecord, progress: Progress) -> QueueRecord:
     )
 
 
-def says(record: QueueRecord, progress: Progress) -> bool:
+def says(record: QueueRecord, progress: QueueProgress) -> bool:
     """Is that progress in the record?"""
     return record.progress == msgspec.structs.replace(progress, is_told=False)
 
 
-def lowest_of(progress: Progress) -> Token | None:
+def lowest_of(progress: QueueProgress) -> Token | None:
     """Up to here nothing is left to do, for those listed neither; None: not known.
 
     The marks may be those of a former owner, so `floor` can be above them.
@@ -232,7 +232,9 @@ def after_death(record: QueueRecord) -> QueueRecord:
     return msgspec.structs.replace(record, deaths=record.deaths + 1, suspects=suspects)
 
 
-def handed_over(record: QueueRecord, progress: Progress | None, *, is_acked: bool) -> QueueRecord:
+def handed_over(
+    record: QueueRecord, progress: QueueProgress | None, *, is_acked: bool
+) -> QueueRecord:
     """The record of a queue that is let go, with all that its owner knows.
 
     `is_acked`: False: the provider was not told of all that is done, and gives it again where the
@@ -283,7 +285,7 @@ class FormerRecord(msgspec.Struct, frozen=True):
     deaths: int = 0
     suspects: tuple[Suspect, ...] = ()
     is_held: bool = False
-    lost: Lost | None = None
+    lost: LostRanges | None = None
     rival: SiloAddress = ""
 
     def upgraded(self) -> QueueRecord:

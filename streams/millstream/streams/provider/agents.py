@@ -36,7 +36,7 @@ Tell = Callable[[str, QueueId], Coroutine[Any, Any, bool]]
 
 
 class AgentCalls:
-    """The agents of one provider, as its rendezvous grains call them (`Agents`)."""
+    """The agents of one provider, as its rendezvous grains call them (`SubscriptionAgents`)."""
 
     def __init__(
         self,

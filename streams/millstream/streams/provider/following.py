@@ -1,8 +1,8 @@
 """Which subscriptions a provider knows: the implicit ones as the members' rows change, the explicit
 ones by asking.
 
-Owns: `Following`. Not: what follows from a view (`implicit`). Invariants: what only dead silos'
-marks say ends in time; agents are told only of a change.
+Owns: `KnownSubscriptions`. Not: what follows from a view (`implicit`). Invariants: what only dead
+silos' marks say ends in time; agents are told only of a change.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from millstream.streams.api.subscription_rows import (
 )
 from millstream.streams.contracts.identity import StreamId
 
-__all__ = ["Following"]
+__all__ = ["KnownSubscriptions"]
 
 log = logging.getLogger("millstream.streams")
 
 
-class Following:
+class KnownSubscriptions:
     """The subscriptions of one provider (`Known`)."""
 
     def __init__(

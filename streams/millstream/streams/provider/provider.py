@@ -63,10 +63,10 @@ from millstream.streams.staging.writer import writer_grain_of
 
 from .adapter_host import SiloAdapterHost
 from .agents import AgentCalls
-from .reading import QueueReading
-from .redriving import Redriving
+from .reading import OwnedQueues
+from .redriving import Redrive
 from .reporting import StreamReports
-from .resizing import Resizing
+from .resizing import QueueResize
 from .settings import check_cache, settings_of
 from .target import QueueStats, StreamsTarget
 
@@ -118,9 +118,9 @@ class PersistentStreams:
         self._staging: Staging | None = None
         self._rewinding: RewindTarget | None = None
         self._publisher: SiloPublisher | None = None
-        self._reading: QueueReading | None = None
+        self._reading: OwnedQueues | None = None
         self._opened: QueueAdapter | None = None  # the adapter, until it is closed
-        self._resizing: Resizing | None = None
+        self._resizing: QueueResize | None = None
         self._brought: BroughtMapper | None = None
         self._closing: Callable[[], asyncio.Task[None]] | None = None
         self._closed: asyncio.Task[None] | None = None
@@ -211,12 +211,12 @@ class PersistentStreams:
             options.absent_type_retention_s,
             capabilities=self.capabilities,
         )
-        self._reading = QueueReading(
+        self._reading = OwnedQueues(
             name, self.settings, options, self.adapter, self.capabilities, services, self._layout
         )
         services.extensions.add("streams", self.settings.consumer)
         services.send_parcels(resume_outbox)
-        self._resizing = Resizing(
+        self._resizing = QueueResize(
             name,
             services,
             MapperRecords(store, name, self.settings.mapper),
@@ -243,7 +243,7 @@ class PersistentStreams:
         )
         services.targets.add(WhyTarget(self.reports), name)
         following = self._reading.following
-        redriving = Redriving(name, services, following, options.delivery, publisher)
+        redriving = Redrive(name, services, following, options.delivery, publisher)
         letters = DeadLettersTarget(self._reading.letters, redriving)
         services.targets.add(letters, name)
         self.dead_letters = DeadLetters(letters)
@@ -374,7 +374,7 @@ class PersistentStreams:
 
     # -- what a silo that has opened it may ask
 
-    def _in_silo(self) -> QueueReading:
+    def _in_silo(self) -> OwnedQueues:
         assert self._reading is not None, f"stream provider {self.name!r} is not open"
         return self._reading
 

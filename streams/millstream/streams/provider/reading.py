@@ -1,6 +1,6 @@
 """The queues of one provider that one silo reads: wanted by its balancer, read by its agents.
 
-Owns: `QueueReading`, its beginning and end. Not: publishing, the adapter's life (`provider`).
+Owns: `OwnedQueues`, its beginning and end. Not: publishing, the adapter's life (`provider`).
 Invariants: agents run only between `start` and `stop`, or `abort`; the balancer is closed once,
 whatever fails; delivery calls end with `aclose`, after their agents.
 """
@@ -25,18 +25,18 @@ from millstream.streams.contracts.queue import QueueAdapter
 from millstream.streams.failures.letters import LetterRows, unsent_letter
 from millstream.streams.ownership.layout import Layout
 from millstream.streams.ownership.manager import QueueManager
-from millstream.streams.ownership.record import OwnershipStore, Progress
+from millstream.streams.ownership.record import OwnershipStore, QueueProgress
 
 from .audit import Audit
-from .following import Following
+from .following import KnownSubscriptions
 from .settings import Settings
 from .silo_view import ManagerSilo, QueueSilos, fate_of
 from .target import QueueStats, agent_stats
 
-__all__ = ["QueueReading"]
+__all__ = ["OwnedQueues"]
 
 
-class QueueReading:
+class OwnedQueues:
     """What reads; made when the adapter is open.
 
     Attributes: `manager`: who owns which queue here; `letters`: where the failed ones end;
@@ -62,7 +62,9 @@ class QueueReading:
         self._clock = services.clock
         self._runners = services.new_runners()
         retention_s = options.absent_type_retention_s
-        self.following = Following(provider, services, store, retention_s, self._tell_agents)
+        self.following = KnownSubscriptions(
+            provider, services, store, retention_s, self._tell_agents
+        )
         self._unwatch: Callable[[], None] = lambda: None
         self._audit: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -112,7 +114,7 @@ class QueueReading:
         self,
         queue: QueueId,
         epoch: int,
-        progress: Progress,
+        progress: QueueProgress,
         *,
         may_repeat: bool,
         has_rival: bool,

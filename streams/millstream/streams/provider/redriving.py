@@ -1,6 +1,6 @@
 """Giving an event that was given up to its subscription again.
 
-Owns: `Redriving`. Not: the letter (`failures`), running the handler (`consumer`). Invariant: only
+Owns: `Redrive`. Not: the letter (`failures`), running the handler (`consumer`). Invariant: only
 the subscription that failed gets the event, and only while it exists.
 """
 
@@ -12,27 +12,27 @@ from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.api.implicit import is_implicit
 from millstream.streams.api.subscription_rows import SubscriptionRow, implicit_row
 from millstream.streams.consumer.batch import WireBatch
-from millstream.streams.consumer.extension import Consumer
+from millstream.streams.consumer.extension import ConsumerExtension
 from millstream.streams.contracts.item import Item
 from millstream.streams.failures.handler import DeliveryFailure
 from millstream.streams.failures.letters import OUTBOX, DeadLetter
 from millstream.streams.publishing.silo_publisher import SiloPublisher
 
-from .following import Following
+from .following import KnownSubscriptions
 
-__all__ = ["Redriving"]
+__all__ = ["Redrive"]
 
 ANSWER_S = 5.0  # for the answer to arrive, beyond the handler's own time
 
 
-class Redriving:
+class Redrive:
     """The subscriptions of one provider, for single events (`Redriver`)."""
 
     def __init__(
         self,
         provider: str,
         services: SiloServices,
-        following: Following,
+        following: KnownSubscriptions,
         options: DeliveryOptions,
         publisher: SiloPublisher,
     ) -> None:
@@ -55,7 +55,9 @@ class Redriving:
                 f"{shown(str(failure.stream))} has ended: subscribe again, or delete the letter"
             )
         timeout_s = self._timeout_s + ANSWER_S
-        redrive = self._services.extensions.method(failure.grain_type, Consumer.redrive, timeout_s)
+        redrive = self._services.extensions.method(
+            failure.grain_type, ConsumerExtension.redrive, timeout_s
+        )
         reply = await redrive(failure.grain_key, self._batch(failure, row.commit_with))
         if reply.error:
             raise self._services.decode_error(reply.error)

@@ -42,7 +42,7 @@ ASKED_FOR_LETTERS_MAX = 20
 BETWEEN_S = 0.5  # two looks, from which rates are told
 
 
-class Agents(Protocol):
+class OwnedAgents(Protocol):
     """The queues that this silo reads."""
 
     def agent(self, queue: QueueId, /) -> PullingAgent | None: ...
@@ -58,7 +58,7 @@ class StreamReports:
         services: SiloServices,
         mapper: QueueMapper,
         records: OwnershipStore,
-        agents: Agents,
+        agents: OwnedAgents,
         rows: StateStore,
         letters: LetterRows,
     ) -> None:

@@ -1,6 +1,6 @@
 """Changing the number of a provider's queues while events are in them.
 
-Owns: `resize`, for programs; `Resizing`: following the mapper record, sealing the former queues,
+Owns: `resize`, for programs; `QueueResize`: following the mapper record, sealing the former queues,
 saying when one is done.
 Not: the record (`ownership.mapper_record`), what follows for publishers (`silo_publisher`), agents
 (`subscribers`) and balancers (`reading`). Invariants: every silo takes every step that it can, by
@@ -25,7 +25,7 @@ from millstream.streams.ownership.mapper_record import MapperRecord, MapperRecor
 
 from .target import StreamsTarget, target_of
 
-__all__ = ["Resizing", "resize"]
+__all__ = ["QueueResize", "resize"]
 
 log = logging.getLogger("millstream.streams")
 H = TypeVar("H")
@@ -41,7 +41,7 @@ class Reads(Protocol):
     def undone_up_to(self, token: Token, /) -> frozenset[StreamId] | None: ...
 
 
-class Resizing:
+class QueueResize:
     """One silo's part in changes of the number of queues.
 
     Args:

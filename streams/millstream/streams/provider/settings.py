@@ -14,7 +14,7 @@ from millstream.runtime.extending import check_kind
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.delivery.giving_up import log_outcome
 from millstream.streams.agent.options import StreamOptions
-from millstream.streams.consumer.extension import Consumer
+from millstream.streams.consumer.extension import ConsumerExtension
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.factories import (
     OpenAdapter,
@@ -49,7 +49,7 @@ class Settings:
     balancer: QueueBalancer
     options: StreamOptions
     on_give_up: FailureHandler
-    consumer: type[Consumer] = Consumer
+    consumer: type[ConsumerExtension] = ConsumerExtension
     gave_up: Callable[[DeliveryFailure, str], None] = log_outcome
     has_own_mapper: bool = True  # else an adapter may bring one
 

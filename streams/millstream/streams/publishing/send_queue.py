@@ -44,7 +44,7 @@ def is_final(cause: Exception) -> bool:
     return not is_passing(cause)
 
 
-class Checks(Protocol):
+class MessageChecks(Protocol):
     """What says whether queues may ever accept a message."""
 
     def check(self, message: OutMessage, /) -> None:
@@ -52,7 +52,7 @@ class Checks(Protocol):
         ...
 
 
-def refusal_of(into: Checks, message: OutMessage) -> StreamError:
+def refusal_of(into: MessageChecks, message: OutMessage) -> StreamError:
     """Why a message was not stored, of a list of which one was too large and none was sent."""
     try:
         into.check(message)

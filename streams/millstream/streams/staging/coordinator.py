@@ -33,12 +33,12 @@ __all__ = [
     "Beginning",
     "Begun",
     "Coordinator",
-    "Deliver",
     "Done",
+    "EnqueueBatch",
     "Full",
     "Gone",
     "Leased",
-    "Open",
+    "OpenAttempt",
     "Refused",
     "Waiting",
     "WriterState",
@@ -54,7 +54,7 @@ ATTEMPTS_MAX = 10_000
 STAGED_BYTES_MAX = 1 << 30
 
 
-class Open(msgspec.Struct, array_like=True):
+class OpenAttempt(msgspec.Struct, array_like=True):
     """An attempt that may be staged, and how many bytes it may have staged."""
 
     batch: int
@@ -88,7 +88,7 @@ class WriterState(msgspec.Struct, array_like=True):
     last: int = -1
     messages: int = 0
     next: dict[str, int] = msgspec.field(default_factory=dict)
-    open: dict[str, Open] = msgspec.field(default_factory=dict)
+    open: dict[str, OpenAttempt] = msgspec.field(default_factory=dict)
     delivering: Batch | None = None
     dropped: dict[str, int] = msgspec.field(default_factory=dict)
     once: bool = False
@@ -133,7 +133,7 @@ class Gone(msgspec.Struct, frozen=True):
     attempts: list[str]
 
 
-class Deliver(msgspec.Struct, frozen=True):
+class EnqueueBatch(msgspec.Struct, frozen=True):
     """This batch is decided: enqueue it, say `delivered`, and ask again."""
 
     batch: Batch
@@ -169,7 +169,7 @@ class Done(msgspec.Struct, frozen=True):
 
 
 Beginning: TypeAlias = Begun | Done | Full | Gone
-Committing: TypeAlias = Deliver | Done | Gone
+Committing: TypeAlias = EnqueueBatch | Done | Gone
 
 
 class Coordinator:
@@ -200,7 +200,7 @@ class Coordinator:
         if attempt not in state.open:
             if len(state.open) + len(state.dropped) >= ATTEMPTS_MAX:
                 return Full("attempts of one writer", "ATTEMPTS_MAX", ATTEMPTS_MAX)
-            state.open[attempt], state.once = Open(batch, part), once
+            state.open[attempt], state.once = OpenAttempt(batch, part), once
             self.is_changed = True
         self._heard_s[attempt] = now_s
         return Begun()
@@ -233,7 +233,7 @@ class Coordinator:
         """
         state, self._used_s = self.state, now_s
         if state.delivering is not None:
-            return Deliver(state.delivering)
+            return EnqueueBatch(state.delivering)
         if batch <= state.last:
             return self._done(batch)
         gone = [one.attempt for one in manifests if not self._is_of(one, batch)]
@@ -247,7 +247,7 @@ class Coordinator:
         self._drop(
             [a for a, o in state.open.items() if o.batch <= batch and a not in chosen], now_s
         )
-        return Deliver(found)
+        return EnqueueBatch(found)
 
     def _is_of(self, manifest: Manifest, batch: int) -> bool:
         found = self.state.open.get(manifest.attempt)
@@ -257,7 +257,7 @@ class Coordinator:
         """A batch at or below the last one that is decided; what was given up is counted, too."""
         return Done(self.state.messages if batch == self.state.last else -1)
 
-    def abandon(self, batch: int) -> Deliver | Abandoned | None:
+    def abandon(self, batch: int) -> EnqueueBatch | Abandoned | None:
         """Give up what queues refuse of a decided batch; the rest of it is delivered.
 
         None: the batch does not wait, and was not abandoned last.
@@ -266,7 +266,7 @@ class Coordinator:
         if state.delivering is not None and state.delivering.number == batch:
             if not state.is_abandoned:
                 state.is_abandoned = self.is_changed = True
-            return Deliver(state.delivering)
+            return EnqueueBatch(state.delivering)
         return state.abandoned if state.abandoned and state.abandoned.batch == batch else None
 
     def delivered(self, batch: int, now_s: float, refused: int = 0) -> None:

@@ -33,8 +33,8 @@ from .coordinator import (
     Abandoned,
     Beginning,
     Coordinator,
-    Deliver,
     Done,
+    EnqueueBatch,
     Full,
     Gone,
     Leased,
@@ -131,7 +131,7 @@ class WriterDesk:
         Raises ValueError (manifests that do not fit), StorageError.
         """
 
-        def question(core: Coordinator) -> Deliver | Done | Gone:
+        def question(core: Coordinator) -> EnqueueBatch | Done | Gone:
             return core.commit(batch, manifests, self._loop.time())
 
         return await self._delivered(lambda: self._ask_surely(question), wait_s)
@@ -161,13 +161,13 @@ class WriterDesk:
         return await self._rows.next_refused(self._identity, batch, part, chunk)
 
     async def _delivered(
-        self, ask: Callable[[], Awaitable[A | Deliver]], wait_s: float
+        self, ask: Callable[[], Awaitable[A | EnqueueBatch]], wait_s: float
     ) -> A | Waiting | Refused:
         """The answer once nothing is to be delivered before it, or as far as that has come."""
         end_s = self._loop.time() + wait_s
         while True:
             answer = await ask()
-            if not isinstance(answer, Deliver):
+            if not isinstance(answer, EnqueueBatch):
                 return answer
             self._refusal = ""
             self._is_refused.clear()

@@ -49,7 +49,7 @@ class Desks(Protocol):
     def desk(self, writer: str, start: Callable[[Any], asyncio.Task[None]], /) -> WriterDesk: ...
 
 
-class Carrier(Protocol):
+class StagingProvider(Protocol):
     """The provider, as a part of this silo."""
 
     @property
@@ -63,7 +63,7 @@ class StagedWriter(Grain):
 
     async def on_activate(self) -> None:
         """The desk reads its row when somebody asks."""
-        carrier: Carrier = services_of(self).part(self.provider)
+        carrier: StagingProvider = services_of(self).part(self.provider)
         self._desk = carrier.staging.desk(self.key, self.context.create_task)
         self._house: asyncio.Task[None] | None = None
         self._news = asyncio.Event()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from millstream.providers.ledger.bookie.bookie import Bookie
 from millstream.providers.ledger.bookie.options import AskKnown, BookieOptions, nothing_known
-from millstream.providers.ledger.protocol.entry import Head, pack
+from millstream.providers.ledger.protocol.entry import EntryHeader, pack
 from millstream.runtime.extending import Disk
 from millstream.runtime.testing import SimDisk, seeded_random
 from millstream.runtime.testing.world.loop import SimLoop
@@ -34,7 +34,7 @@ def entry(ledger: int, number: int, size: int = 10, confirmed: int | None = None
     """An entry whose payload follows from its number."""
     payload = Random(f"{ledger}/{number}").randbytes(size)
     before = number - 1 if confirmed is None else confirmed
-    return pack(Head(ledger, number, before, -1, (number + 1) * size, size), payload)
+    return pack(EntryHeader(ledger, number, before, -1, (number + 1) * size, size), payload)
 
 
 class Looked(dict[int, int]):

@@ -7,7 +7,7 @@ from typing import cast
 
 from tests.providers.ledger.bookie.kit import entry
 
-from millstream.providers.ledger.bookie.form.frame import Frame, Kind, Record, frame_of
+from millstream.providers.ledger.bookie.form.frame import Frame, JournalRecord, RecordKind, frame_of
 from millstream.providers.ledger.bookie.form.segment import FRAMES_START
 from millstream.providers.ledger.bookie.form.walk import Walk
 from millstream.runtime.extending import DiskFile
@@ -41,10 +41,10 @@ class Journal:
     def __init__(self, sequence: int = 0, check: int = 0) -> None:
         self.sequence, self.check = sequence, check
 
-    def frame(self, *records: Record) -> bytes:
+    def frame(self, *records: JournalRecord) -> bytes:
         return b"".join(self.made(*records).parts)
 
-    def made(self, *records: Record) -> Frame:
+    def made(self, *records: JournalRecord) -> Frame:
         """The next frame, with where its bodies begin."""
         self.sequence += 1
         frame = frame_of(SEED, self.sequence, self.check, records)
@@ -56,6 +56,6 @@ class Journal:
         return [self.frame(put(1, number)) for number in range(count)]
 
 
-def put(ledger: int, number: int) -> Record:
+def put(ledger: int, number: int) -> JournalRecord:
     """An entry, of which all before is confirmed."""
-    return Record(Kind.ENTRY, ledger, number, entry(ledger, number))
+    return JournalRecord(RecordKind.ENTRY, ledger, number, entry(ledger, number))

@@ -10,7 +10,7 @@ from tests.providers.ledger.bookie.kit import SMALL, entry, new_disk, on_loop, o
 
 from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
 from millstream.providers.ledger.bookie.watches import Watches
-from millstream.providers.ledger.protocol.entry import Head, pack
+from millstream.providers.ledger.protocol.entry import EntryHeader, pack
 from millstream.providers.ledger.protocol.errors import (
     BookieAway,
     BookieError,
@@ -243,7 +243,7 @@ def test_entries_come_in_any_order_and_again() -> None:
         ([entry(1, 0), entry(2, 1)], EntryDamaged, "entry 1 of ledger 2"),
         ([entry(1, 0)[:-1] + b"x"], EntryDamaged, "its check fails"),
         ([b"short"], EntryDamaged, "56 bytes at least"),
-        ([pack(Head(1, -1, -1, -1, 0, 0), b"")], EntryDamaged, "entry -1"),
+        ([pack(EntryHeader(1, -1, -1, -1, 0, 0), b"")], EntryDamaged, "entry -1"),
         ([entry(1, 0, 8_200)], BookieError, "entry_bytes_max is 8192"),
     ],
     ids=["two ledgers", "damaged", "no entry", "negative", "too large"],

@@ -21,8 +21,8 @@ from millstream.providers.ledger.bookie.form.frame import HEAD as HEAD_OF_FRAME
 from millstream.providers.ledger.bookie.form.frame import (
     JOINED_MAX_BYTES,
     SECTOR_BYTES,
-    Kind,
-    Record,
+    JournalRecord,
+    RecordKind,
     Row,
     frame_of,
     front_bytes_of,
@@ -49,20 +49,22 @@ from millstream.providers.ledger.bookie.form.segment import (
 )
 from millstream.providers.ledger.bookie.form.state import (
     TERM_MAX,
-    State,
+    DirectoryState,
     fenced_in,
     is_state,
     state_bytes,
     state_in,
 )
-from millstream.providers.ledger.bookie.form.tail import Tail
+from millstream.providers.ledger.bookie.form.tail import SegmentTail
 from millstream.providers.ledger.bookie.form.walk import is_entry
-from millstream.providers.ledger.protocol.entry import Head, check_of, pack
+from millstream.providers.ledger.protocol.entry import EntryHeader, check_of, pack
 
 SEED = 77
 NUMBERS = st.integers(0, 2**63 - 2)
 RECORDS = st.lists(
-    st.builds(Record, st.sampled_from(Kind), NUMBERS, NUMBERS, st.binary(max_size=600)),
+    st.builds(
+        JournalRecord, st.sampled_from(RecordKind), NUMBERS, NUMBERS, st.binary(max_size=600)
+    ),
     max_size=6,
 )
 
@@ -74,7 +76,7 @@ def front_in(data: bytes, seed: int = SEED) -> object:
 
 @given(RECORDS, NUMBERS, NUMBERS)
 def test_a_frame_comes_back_as_it_was_made(
-    records: list[Record], sequence: int, previous: int
+    records: list[JournalRecord], sequence: int, previous: int
 ) -> None:
     frame = frame_of(SEED, sequence, previous, records)
     data = b"".join(frame.parts)
@@ -84,14 +86,16 @@ def test_a_frame_comes_back_as_it_was_made(
     assert (front.sequence, front.previous, front.check) == (sequence, previous, frame.check)
     assert [row.start for row in front.rows] == list(frame.starts)
     found = [
-        Record(row.kind, row.ledger, row.entry, data[row.start : row.start + row.size])
+        JournalRecord(row.kind, row.ledger, row.entry, data[row.start : row.start + row.size])
         for row in front.rows
     ]
     assert found == records
 
 
 @given(RECORDS, st.data())
-def test_a_changed_byte_of_a_front_is_found(records: list[Record], data: st.DataObject) -> None:
+def test_a_changed_byte_of_a_front_is_found(
+    records: list[JournalRecord], data: st.DataObject
+) -> None:
     frame = bytearray(b"".join(frame_of(SEED, 3, 4, records).parts))
     at = data.draw(st.integers(0, front_bytes_of(bytes(frame)) - 1))
     frame[at] ^= data.draw(st.integers(1, 255))
@@ -99,14 +103,14 @@ def test_a_changed_byte_of_a_front_is_found(records: list[Record], data: st.Data
 
 
 def test_a_frame_of_another_segment_is_none() -> None:
-    data = b"".join(frame_of(SEED, 3, 4, [Record(Kind.FENCE, 1, 2)]).parts)
+    data = b"".join(frame_of(SEED, 3, 4, [JournalRecord(RecordKind.FENCE, 1, 2)]).parts)
     assert front_in(data) is not None and front_in(data, seed=SEED + 1) is None
 
 
 def test_a_small_frame_is_one_piece_and_large_bodies_are_not_copied() -> None:
     for size in (JOINED_MAX_BYTES - 64, JOINED_MAX_BYTES - 63):  # with the front: 64 bytes
         body = bytes(size)
-        frame = frame_of(SEED, 1, 0, [Record(Kind.ENTRY, 1, 2, body)])
+        frame = frame_of(SEED, 1, 0, [JournalRecord(RecordKind.ENTRY, 1, 2, body)])
         is_joined = frame.length == JOINED_MAX_BYTES
         assert is_joined == (len(frame.parts) == 1) == (size == JOINED_MAX_BYTES - 64)
         assert is_joined or any(part is body for part in frame.parts)
@@ -136,7 +140,7 @@ def test_an_index_is_told_only_what_it_did_not_know() -> None:
 
 @pytest.mark.parametrize("size", range(0, 64))
 def test_a_frame_that_was_cut_in_its_front_is_none(size: int) -> None:
-    data = b"".join(frame_of(SEED, 3, 4, [Record(Kind.FENCE, 1, 2)]).parts)
+    data = b"".join(frame_of(SEED, 3, 4, [JournalRecord(RecordKind.FENCE, 1, 2)]).parts)
     assert front_in(data[:size]) is None or size == front_bytes_of(data)
 
 
@@ -268,11 +272,11 @@ def test_a_segments_index_file_brings_back_what_was_put(
     """Two segments, of which the second has some entries of the first again."""
     direct, loaded = Index(), Index()
     for segment, puts in ((1, first), (2, second)):
-        tail = Tail(segment)
+        tail = SegmentTail(segment)
         for at, (ledger, number, _, sure) in enumerate(puts):
             for index in (direct, tail.index):
                 index.put(ledger, number, place_of(segment, at + 1), 100, sure)
-        data = sealed_bytes(tail.sealed("d", state_bytes(State())))
+        data = sealed_bytes(tail.sealed("d", state_bytes(DirectoryState())))
         for found in sealed_in(data, "d", segment).ledgers:
             for base, places in found.places():
                 loaded.put_run(found.ledger, base, places, found.size_bytes, found.confirmed)
@@ -290,13 +294,13 @@ def test_a_segments_index_file_brings_back_what_was_put(
 
 
 def test_an_index_file_without_a_whole_state_is_none() -> None:
-    data = sealed_bytes(Tail(1).sealed("d", state_bytes(State())[:-1]))
+    data = sealed_bytes(SegmentTail(1).sealed("d", state_bytes(DirectoryState())[:-1]))
     with pytest.raises(NotWhole):
         sealed_in(data, "d", 1)
 
 
 def test_a_state_comes_back_and_its_fences_only_rise() -> None:
-    state = State()
+    state = DirectoryState()
     state.doubt_below = 9
     state.fence(1, 5)
     state.fence(1, 4)
@@ -317,7 +321,7 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=30))
 def test_fences_and_tombstones_are_those_of_a_dictionary(steps: list[tuple[str, int, int]]) -> None:
-    state, terms = State(), dict[int, int]()
+    state, terms = DirectoryState(), dict[int, int]()
     for what, ledger, number in steps:
         if what == "fence":
             state.fence(ledger, number)
@@ -351,7 +355,7 @@ def test_an_identity_comes_back() -> None:
 
 
 def test_a_frame_may_be_all_table() -> None:
-    records = [Record(Kind.FENCE, ledger, 2) for ledger in range(41)]
+    records = [JournalRecord(RecordKind.FENCE, ledger, 2) for ledger in range(41)]
     frame = frame_of(SEED, 3, 4, records)
     data = b"".join(frame.parts)
     assert frame.length == len(data) == front_bytes_of(data) == 2 * SECTOR_BYTES
@@ -360,7 +364,7 @@ def test_a_frame_may_be_all_table() -> None:
 
 
 def test_what_is_reserved_is_zero() -> None:
-    data = b"".join(frame_of(SEED, 3, 4, [Record(Kind.FENCE, 1, 2)]).parts)
+    data = b"".join(frame_of(SEED, 3, 4, [JournalRecord(RecordKind.FENCE, 1, 2)]).parts)
     assert HEAD_OF_FRAME.unpack_from(data)[2] == 0
 
 
@@ -379,27 +383,27 @@ def test_an_index_counts_how_often_entries_of_a_ledger_were_put() -> None:
 
 
 def test_a_state_denies_only_what_was_never_here() -> None:
-    state = State()
+    state = DirectoryState()
     state.doubt(3)
     assert [state.denies(ledger) for ledger in (2, 3, 5)] == [False, True, True]
-    state.apply(Row(Kind.LEAVE, 5, 0, 0, 0))
+    state.apply(Row(RecordKind.LEAVE, 5, 0, 0, 0))
     assert not state.denies(5) and state.denies(6)
-    state.apply(Row(Kind.FENCE, 6, 4, 0, 0))
+    state.apply(Row(RecordKind.FENCE, 6, 4, 0, 0))
     assert state.term_of(6) == 4 and state.denies(6)
-    state.apply(Row(Kind.FORGET, 5, 6, 0, 0))
+    state.apply(Row(RecordKind.FORGET, 5, 6, 0, 0))
     assert [state.term_of(ledger) for ledger in (5, 6, 7)] == [TERM_MAX, TERM_MAX, 0]
     assert [state.denies(ledger) for ledger in (5, 6, 7)] == [False, False, True]
     assert state.left == set() and state.fences == {}, "of what is forgotten nothing else is kept"
 
 
 def test_too_few_bytes_are_no_entry() -> None:
-    packed = pack(Head(1, 2, -1, -1, 3, 3), b"abc")
+    packed = pack(EntryHeader(1, 2, -1, -1, 3, 3), b"abc")
     assert is_entry(1, 2, packed) and not is_entry(1, 3, packed)
     assert not any(is_entry(1, 2, packed[:size]) for size in range(len(packed)))
 
 
 def test_a_segment_knows_its_first_frame_and_its_last() -> None:
-    tail = Tail(7)
+    tail = SegmentTail(7)
     none = tail.sealed("d", b"")
     assert (none.segment, none.first, none.last, none.previous, none.check) == (7, -1, -1, 0, 0)
     assert (none.end, none.damaged, none.ledgers) == (FRAMES_START, 0, [])
@@ -430,14 +434,14 @@ def test_a_segment_never_has_less_than_no_bytes() -> None:
 
 
 def test_a_ledger_that_was_left_is_known_after_a_restart() -> None:
-    state = State()
-    state.apply(Row(Kind.LEAVE, 5, 0, 0, 0))
+    state = DirectoryState()
+    state.apply(Row(RecordKind.LEAVE, 5, 0, 0, 0))
     found = state_in(state_bytes(state))
     assert found.left == {5} and not found.denies(5) and found.denies(6)
 
 
 def test_a_state_that_is_cut_damaged_or_newer_is_none() -> None:
-    data = state_bytes(State())
+    data = state_bytes(DirectoryState())
     newer = HEAD.pack(data[:8], FORMAT + 1, 0, 0)
     newer += check_of(newer).to_bytes(8, "little")
     assert is_state(data) is True

@@ -7,18 +7,23 @@ from tests.providers.ledger.bookie.kit import entry
 from tests.providers.ledger.bookie.segments import Content, Journal, put
 
 from millstream.providers.ledger.bookie.form.envelope import NotWhole
-from millstream.providers.ledger.bookie.form.frame import SECTOR_BYTES, Kind, Record
-from millstream.providers.ledger.bookie.form.loading import Doubt, Loaded, Loader
+from millstream.providers.ledger.bookie.form.frame import SECTOR_BYTES, JournalRecord, RecordKind
+from millstream.providers.ledger.bookie.form.loading import Doubt, LoadedDirectory, Loader
 from millstream.providers.ledger.bookie.form.runs import HOLE_MAX
 from millstream.providers.ledger.bookie.form.sealed import Sealed
 from millstream.providers.ledger.bookie.form.segment import FRAMES_START, place_of
-from millstream.providers.ledger.bookie.form.state import TERM_MAX, State, state_bytes, state_in
-from millstream.providers.ledger.bookie.form.tail import Tail
+from millstream.providers.ledger.bookie.form.state import (
+    TERM_MAX,
+    DirectoryState,
+    state_bytes,
+    state_in,
+)
+from millstream.providers.ledger.bookie.form.tail import SegmentTail
 
 Segment = Content | Sealed
 
 
-def loaded(*segments: Segment, first: int = 1, durable: int = 0) -> Loaded:
+def loaded(*segments: Segment, first: int = 1, durable: int = 0) -> LoadedDirectory:
     """All of a directory, whose segments are numbered from `first` on."""
     loader = Loader("d", durable)
     for number, segment in enumerate(segments, first):
@@ -37,19 +42,19 @@ def sealed(content: Content, number: int = 1) -> Sealed:
     return found
 
 
-def places(found: Loaded, ledger: int = 1) -> dict[int, int]:
+def places(found: LoadedDirectory, ledger: int = 1) -> dict[int, int]:
     placed = found.index.ledgers.get(ledger)
     if placed is None:
         return {}
     return {base + at: place for base, run in placed.runs for at, place in enumerate(run) if place}
 
 
-def fence(ledger: int, term: int) -> Record:
-    return Record(Kind.FENCE, ledger, term)
+def fence(ledger: int, term: int) -> JournalRecord:
+    return JournalRecord(RecordKind.FENCE, ledger, term)
 
 
 def state_of(*fences: tuple[int, int]) -> bytes:
-    state = State()
+    state = DirectoryState()
     for ledger, term in fences:
         state.fence(ledger, term)
     return state_bytes(state)
@@ -84,7 +89,7 @@ def test_all_frames_but_the_last_are_believed_and_its_entries_are_given_back() -
 def test_what_else_the_last_frame_says_holds_at_once() -> None:
     journal = Journal()
     last = journal.frame(
-        Record(Kind.STATE, 0, 0, state_of((7, 3))), fence(8, 4), put(1, 0), fence(7, 2)
+        JournalRecord(RecordKind.STATE, 0, 0, state_of((7, 3))), fence(8, 4), put(1, 0), fence(7, 2)
     )
     found = loaded(Content(last))
     assert (found.state.term_of(7), found.state.term_of(8)) == (3, 4)
@@ -146,7 +151,7 @@ def test_a_state_in_a_frame_replaces_what_was_and_a_damaged_one_is_in_doubt() ->
     journal = Journal()
     given = [
         journal.frame(fence(6, 9), fence(7, 1)),
-        journal.frame(Record(Kind.STATE, 0, 0, state_of((7, 3)))),
+        journal.frame(JournalRecord(RecordKind.STATE, 0, 0, state_of((7, 3)))),
         journal.frame(put(1, 0)),
     ]
     found = loaded(Content(*given))
@@ -164,7 +169,7 @@ def test_a_state_in_a_frame_replaces_what_was_and_a_damaged_one_is_in_doubt() ->
 def test_ledgers_that_were_deleted_are_not_there() -> None:
     journal = Journal()
     given = [journal.frame(put(1, 0), put(2, 0), put(3, 0)), journal.frame(put(3, 1))]
-    given += [journal.frame(Record(Kind.FORGET, 1, 2)), journal.frame(put(3, 2))]
+    given += [journal.frame(JournalRecord(RecordKind.FORGET, 1, 2)), journal.frame(put(3, 2))]
     found = loaded(Content(*given))
     assert set(found.index.ledgers) == {3} and set(places(found, 3)) == {0, 1}
     assert found.state.term_of(2) == TERM_MAX
@@ -175,7 +180,7 @@ def test_ledgers_that_were_deleted_are_not_there() -> None:
 
 
 def test_a_segment_without_frames_is_empty_whether_it_has_an_index_file_or_not() -> None:
-    nothing = Tail(2).sealed("d", state_bytes(State()))
+    nothing = SegmentTail(2).sealed("d", state_bytes(DirectoryState()))
     frames = Journal().frames(2)
     found = loaded(Content(frames[0]), nothing, Content(), Content(frames[1]))
     assert found.empty == (2, 3, 4), "of the last one nothing is believed yet"
@@ -350,6 +355,6 @@ def test_an_index_file_may_be_behind_what_was_seen() -> None:
 
 
 def test_a_damaged_state_of_an_index_file_is_refused() -> None:
-    index = Tail(1).sealed("d", b"x")
+    index = SegmentTail(1).sealed("d", b"x")
     with pytest.raises(NotWhole):
         index.state_of()

@@ -17,7 +17,7 @@ from tests.providers.ledger.bookie.kit import SMALL, entry, new_disk, on_loop, o
 
 from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
 from millstream.providers.ledger.bookie.cache import ENTRY_COST_BYTES, Cache
-from millstream.providers.ledger.bookie.room import LOOKS_AFTER_REFUSAL, Room
+from millstream.providers.ledger.bookie.room import LOOKS_AFTER_REFUSAL, DiskSpace
 from millstream.providers.ledger.protocol.errors import BookieReadOnly
 from millstream.runtime.extending import DiskFull, RealDisk
 
@@ -131,7 +131,7 @@ async def test_a_limit_of_files_leaves_room_in_other_files(tmp_path: Path) -> No
 
 @given(st.lists(st.integers(0, 50)))
 def test_room_needs_twice_the_reserve_to_be_there_again(free: list[int]) -> None:
-    room, is_full = Room(10), False
+    room, is_full = DiskSpace(10), False
     assert room.free_bytes == -1, "nobody has looked"
     for free_bytes in free:
         was_full, is_full = is_full, free_bytes < (20 if is_full else 10)
@@ -140,7 +140,7 @@ def test_room_needs_twice_the_reserve_to_be_there_again(free: list[int]) -> None
 
 
 def test_a_refused_write_is_believed_for_a_while_though_there_seems_to_be_room() -> None:
-    room = Room(10)
+    room = DiskSpace(10)
     room.see(100)
     assert room.refuse("file too large")
     assert not room.refuse("file too large"), "it is full already"
@@ -166,7 +166,7 @@ def test_a_bookie_that_hits_a_limit_says_which_write_was_refused() -> None:
 
 
 def test_a_disk_that_is_seen_to_be_full_needs_no_while() -> None:
-    room = Room(10)
+    room = DiskSpace(10)
     room.see(100)
     room.refuse("no space left")
     assert not room.see(3)
@@ -208,5 +208,5 @@ def test_a_full_cache_lets_go_of_what_was_used_longest_ago() -> None:
 
 
 def test_a_disk_that_was_not_looked_at_yet_refuses_nothing() -> None:
-    room = Room(100)
+    room = DiskSpace(100)
     assert (room.is_full, room.refusal, room.free_bytes) == (False, "", -1)

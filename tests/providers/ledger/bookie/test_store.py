@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.providers.ledger.bookie.kit import Looked, entry
 
-from millstream.providers.ledger.bookie.form.frame import Kind, Record, frame_of
+from millstream.providers.ledger.bookie.form.frame import JournalRecord, RecordKind, frame_of
 from millstream.providers.ledger.bookie.form.index import Index
-from millstream.providers.ledger.bookie.form.state import TERM_MAX, State
+from millstream.providers.ledger.bookie.form.state import TERM_MAX, DirectoryState
 from millstream.providers.ledger.bookie.store import Store, within
 
 
@@ -16,22 +16,22 @@ class Landed:
 
     def __init__(self) -> None:
         self.changed: list[tuple[int, int | None]] = []
-        self.store = Store("d", Index(), State(), {}, self.note)
+        self.store = Store("d", Index(), DirectoryState(), {}, self.note)
         self.store.begin_segment(1)
         self.offset, self.sequence, self.check = 512, 0, 0
 
     def note(self, ledger: int, confirmed: int | None) -> None:
         self.changed.append((ledger, confirmed))
 
-    def land(self, *records: Record) -> None:
+    def land(self, *records: JournalRecord) -> None:
         frame = frame_of(1, self.sequence + 1, self.check, records)
         self.sequence += 1
         self.store.land(self.offset, frame, records, self.sequence, self.check)
         self.offset, self.check = self.offset + frame.length, frame.check
 
 
-def added(ledger: int, number: int) -> Record:
-    return Record(Kind.ENTRY, ledger, number, entry(ledger, number))
+def added(ledger: int, number: int) -> JournalRecord:
+    return JournalRecord(RecordKind.ENTRY, ledger, number, entry(ledger, number))
 
 
 def test_a_fence_that_was_asked_for_counts_at_once_and_is_durable_when_it_landed() -> None:
@@ -40,9 +40,9 @@ def test_a_fence_that_was_asked_for_counts_at_once_and_is_durable_when_it_landed
     store.ask_fence(1, 3)
     store.ask_fence(1, 2)
     assert (store.term_of(1), store.is_fenced(1, 1), landed.changed) == (3, False, [(1, None)] * 2)
-    landed.land(Record(Kind.FENCE, 1, 2))
+    landed.land(JournalRecord(RecordKind.FENCE, 1, 2))
     assert (store.term_of(1), store.is_fenced(1, 2), store.is_fenced(1, 3)) == (3, True, False)
-    landed.land(Record(Kind.FENCE, 1, 3))
+    landed.land(JournalRecord(RecordKind.FENCE, 1, 3))
     assert store.is_fenced(1, 3) and not store.is_fenced(1, 4)
     assert store.ledgers() == [1] and not store._asked, "what is durable is asked for no more"
 
@@ -50,10 +50,15 @@ def test_a_fence_that_was_asked_for_counts_at_once_and_is_durable_when_it_landed
 def test_a_tombstone_that_was_asked_for_counts_at_once() -> None:
     landed = Landed()
     store = landed.store
-    landed.land(added(1, 0), added(2, 0), Record(Kind.FENCE, 3, 4))
+    landed.land(added(1, 0), added(2, 0), JournalRecord(RecordKind.FENCE, 3, 4))
     store.ask_forget([1, 3])
     assert store.is_forgotten(1) and not store.is_forgotten(2) and store.index.find(1, 0)
-    landed.land(added(1, 1), Record(Kind.FORGET, 1, 1), Record(Kind.FORGET, 3, 3), added(1, 2))
+    landed.land(
+        added(1, 1),
+        JournalRecord(RecordKind.FORGET, 1, 1),
+        JournalRecord(RecordKind.FORGET, 3, 3),
+        added(1, 2),
+    )
     assert [store.index.find(1, number) for number in range(3)] == [0, 0, 0]
     assert (store.term_of(1), store.term_of(3), store.ledgers()) == (TERM_MAX, TERM_MAX, [2])
     assert landed.changed == [(1, 0), (1, None)], (
@@ -87,7 +92,7 @@ def test_a_segment_has_an_index_file_from_its_first_frame_on() -> None:
     assert (sealed.first, sealed.previous, sealed.last) == (1, 0, 2)
     assert (sealed.check, sealed.end) == (landed.check, landed.offset)
     assert landed.store.ends == {1: landed.offset}
-    assert Store("d", Index(), State(), {}, print).end_segment() is None
+    assert Store("d", Index(), DirectoryState(), {}, print).end_segment() is None
 
 
 def test_of_a_segment_that_is_removed_nothing_is_counted() -> None:
@@ -124,5 +129,5 @@ def test_below_a_ledger_all_are_forgotten(
     forgotten: list[tuple[int, int]], below: int, is_so: bool
 ) -> None:
     landed = Landed()
-    landed.land(*(Record(Kind.FORGET, *pair) for pair in forgotten))
+    landed.land(*(JournalRecord(RecordKind.FORGET, *pair) for pair in forgotten))
     assert landed.store.is_forgotten_below(below) is is_so

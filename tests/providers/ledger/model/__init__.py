@@ -1,6 +1,6 @@
 """Every order in which the messages of one ledger can meet: the protocol's cores, explored.
 
-The cores are the real ones (`Appending`, `Recovering`, the changes of the record); a bookie is
+The cores are the real ones (`AppendCore`, `RecoveryCore`, the changes of the record); a bookie is
 what a bookie promises, the row store is one compare-and-set step. From one state every move is
 taken: a message is acted on, an answer arrives, somebody gives up waiting, a bookie goes, comes
 back, is restored from an older copy, an entry is damaged, another one takes the ledger over.

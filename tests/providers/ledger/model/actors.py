@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from millstream.providers.ledger.protocol.appending import (
-    Appending,
+    AppendCore,
     Change,
-    Fail,
+    FailAppends,
     PlaceState,
     Send,
 )
-from millstream.providers.ledger.protocol.entry import NOTHING, Head, head_of, is_whole
+from millstream.providers.ledger.protocol.entry import NOTHING, EntryHeader, head_of, is_whole
 from millstream.providers.ledger.protocol.errors import LedgerClosed, LedgerFenced
 from millstream.providers.ledger.protocol.found import Found, Missing
 from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, LedgerState
@@ -26,7 +26,7 @@ from millstream.providers.ledger.protocol.recovering import (
     Fence,
     Keep,
     Read,
-    Recovering,
+    RecoveryCore,
 )
 
 from .cores import (
@@ -77,7 +77,7 @@ class Model:
         quorum = self.shape.quorum
         fragments = (Fragment(0, self.names[: quorum.ensemble]),)
         record = LedgerRecord(LEDGER, LedgerState.OPEN, quorum, FIRST_TERM, fragments)
-        core = Appending(record, self.shape.owed_bytes_max)
+        core = AppendCore(record, self.shape.owed_bytes_max)
         bounds, count = self.shape.bounds, self.shape.bookies
         return State(
             record=self.mail.records.of(record),
@@ -97,7 +97,7 @@ class Model:
     def record_of(self, state: State) -> LedgerRecord:
         return self.mail.records[state.record]
 
-    def writer_of(self, state: State) -> Appending:
+    def writer_of(self, state: State) -> AppendCore:
         return self.appendings[state.writer]
 
 
@@ -187,18 +187,18 @@ class Draft:
                     self._send(who, kept[after], term, action)
                 case Change():
                     self._change(who, kept[after], term, action)
-                case Fail():
+                case FailAppends():
                     self.leave(who)
         return after
 
-    def _send(self, who: int, core: Appending, term: int, send: Send) -> None:
+    def _send(self, who: int, core: AppendCore, term: int, send: Send) -> None:
         packed = [(entry, core.packed(entry)) for entry in send.entries]
         numbers = self.mail.packed
         body = tuple((entry, numbers.of(one)) for entry, one in packed if one is not None)
         if body:
             self.post(send.bookie, Message(Kind.ADD, who, send.place, send.change, term, body))
 
-    def _change(self, who: int, core: Appending, term: int, change: Change) -> None:
+    def _change(self, who: int, core: AppendCore, term: int, change: Change) -> None:
         spare = [name for name in self.model.names if name not in core.bookies()]
         instead = dict(zip(change.places, spare, strict=False))
         if who != WRITER or not instead:
@@ -221,7 +221,7 @@ class Draft:
     def begin_recovery(self, who: int, record: LedgerRecord) -> None:
         """An attempt begins: its term is stored."""
         self.store(record)
-        core = self.model.recoverings.put(Recovering(record))
+        core = self.model.recoverings.put(RecoveryCore(record))
         self._put(who, Recovery(self.record, core, NOBODY, record.fragments))
         self.recover(who, "begin")
 
@@ -285,13 +285,13 @@ class Draft:
             self._end(who)
             return self.recovery(who)
         length = head.length if head else 0
-        core = Appending(record, self.model.shape.owed_bytes_max, start, length)
+        core = AppendCore(record, self.model.shape.owed_bytes_max, start, length)
         writer, complete = self.model.appendings.put(core), head.complete if head else NOTHING
         recovery = recovery._replace(writer=writer, complete=complete)
         self._put(who, recovery)
         return recovery
 
-    def _head_at(self, record: LedgerRecord, entry: int) -> Head | None:
+    def _head_at(self, record: LedgerRecord, entry: int) -> EntryHeader | None:
         for name in record.holders(entry):
             number = self.mail.bookies[self.bookies[self.model.at[name]]].has(entry)
             packed = b"" if number is None else self.mail.packed[number]

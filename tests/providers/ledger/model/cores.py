@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from millstream.providers.ledger.protocol.appending import Appending
-from millstream.providers.ledger.protocol.recovering import Recovering
+from millstream.providers.ledger.protocol.appending import AppendCore
+from millstream.providers.ledger.protocol.recovering import RecoveryCore
 
 C = TypeVar("C")
 T = TypeVar("T", bound=Hashable)
@@ -171,7 +171,7 @@ def split(core: object, by_place: Mapping[str, Callable[[Any, int], Hashable]], 
     return (shared, *columns)
 
 
-def appending_columns(core: Appending) -> tuple[Hashable, ...]:
+def appending_columns(core: AppendCore) -> tuple[Hashable, ...]:
     """What is shared, and each place: its bookie's state, and which entries it has or owes."""
 
     def place(places: Any, at: int) -> Hashable:
@@ -188,12 +188,12 @@ def appending_columns(core: Appending) -> tuple[Hashable, ...]:
     return ((shared, packed), *columns)
 
 
-def recovering_form(core: Recovering) -> Hashable:
+def recovering_form(core: RecoveryCore) -> Hashable:
     """Once it reads, it does not matter any more who else is fenced."""
     return tuple(recovering_columns(core))
 
 
-def recovering_columns(core: Recovering) -> tuple[Hashable, ...]:
+def recovering_columns(core: RecoveryCore) -> tuple[Hashable, ...]:
     """What is shared, and each place: is it fenced, silent, asked, what it has and has not."""
 
     def is_in(places: Any, at: int) -> Hashable:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from millstream.providers.ledger.protocol.appending import Appending
+from millstream.providers.ledger.protocol.appending import AppendCore
 from millstream.providers.ledger.protocol.entry import unpack
 from millstream.providers.ledger.protocol.errors import EntryDamaged
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
@@ -47,7 +47,7 @@ def judge_change(before: LedgerRecord, after: LedgerRecord) -> None:
     must(after.fragments[: len(kept)] == kept, "I8: former fragments stay as they are")
 
 
-def judge_step(before: Appending, after: Appending) -> None:
+def judge_step(before: AppendCore, after: AppendCore) -> None:
     """I2, I5, I6: what is confirmed rises, and stands still while bookies are changed."""
     must(before.confirmed <= after.confirmed < after.next_entry, "I5: what is confirmed rises")
     must(after.complete <= after.confirmed, "I5: what is complete is confirmed")

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from millstream.console.sim.run.programs import Program
 from millstream.console.sim.run.record import Run, current_run
 from millstream.providers.ledger.queues.adapter import LedgerAdapter, LedgerQueues
-from millstream.providers.ledger.queues.receiver import LedgerReader, LedgerReceiver
+from millstream.providers.ledger.queues.receiver import LedgerQueueReader, LedgerReceiver
 from millstream.runtime import CursorTooOld, StreamError
 from millstream.runtime.extending import Tasks
 from millstream.runtime.testing import Host, Random, current_host, seeded_random
@@ -84,7 +84,7 @@ class NotedAdapter:
         receiver = self._inner.receiver(queue, epoch)
         return Stubborn(receiver, self._tasks) if self._run.should_be_stubborn() else receiver
 
-    def reader(self, queue: QueueId, /) -> LedgerReader:
+    def reader(self, queue: QueueId, /) -> LedgerQueueReader:
         return self._inner.reader(queue)
 
     async def aclose(self) -> None:
@@ -161,7 +161,7 @@ class Tail:
             await reader.aclose()
 
     async def _seen_further(
-        self, reader: LedgerReader, queue: str, position: Token, before: Token | None
+        self, reader: LedgerQueueReader, queue: str, position: Token, before: Token | None
     ) -> Token | None:
         """The end as a reader sees it never goes back, also not behind what it has read."""
         _, last = await reader.bounds()
@@ -173,7 +173,7 @@ class Tail:
 
 
 async def read_page(
-    book: Book, reader: LedgerReader, queue: str, position: Token, who: str
+    book: Book, reader: LedgerQueueReader, queue: str, position: Token, who: str
 ) -> tuple[Token, bool]:
     """Read on from a position; where to go on, and whether that is the end."""
     run = current_run()
@@ -214,7 +214,7 @@ async def read_log(
     raise AssertionError("not reached")
 
 
-async def _read_all(book: Book, reader: LedgerReader, queue: str, who: str) -> Log:
+async def _read_all(book: Book, reader: LedgerQueueReader, queue: str, who: str) -> Log:
     first, last = await reader.bounds()
     if first is None or last is None:
         end = await end_of_empty(reader)
@@ -225,7 +225,7 @@ async def _read_all(book: Book, reader: LedgerReader, queue: str, who: str) -> L
     return Log(who, first.seq, position.seq)
 
 
-async def end_of_empty(reader: LedgerReader) -> int:
+async def end_of_empty(reader: LedgerQueueReader) -> int:
     """The number that comes next in a queue of which nothing is kept."""
     try:
         page = await reader.read_from(Token(0, 1), 1, 1, None)

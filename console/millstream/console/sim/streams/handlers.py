@@ -15,7 +15,7 @@ from millstream.runtime import Grain, MemoryMembershipTable, Status, grain, stat
 from millstream.runtime.extending import extension_of
 from millstream.runtime.testing import Delivered, SimCluster, Simulation, seeded_random
 from millstream.streams import Event, Gap, Token, on_gap, subscribe
-from millstream.streams.consumer.extension import Consumer
+from millstream.streams.consumer.extension import ConsumerExtension
 
 from .traffic import KEYS, ORDERS, TALK, Traffic
 
@@ -81,7 +81,7 @@ def note_gap(subscription: str, gap: Gap) -> None:
 
 def is_overtaken(run: Handling, grain: Grain, stream: str) -> bool:
     """Does the grain handle an event that an owner of an older epoch has sent?"""
-    consumer: Consumer = extension_of(grain, "streams")
+    consumer: ConsumerExtension = extension_of(grain, "streams")
     return any(
         epoch < run.epochs[queue]
         for subscription, epochs in consumer.epochs().items()

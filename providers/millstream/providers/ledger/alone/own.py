@@ -23,7 +23,7 @@ from millstream.providers.ledger.protocol.errors import DirectoryInUse, LedgerEr
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.recovery.auditor import Auditor
 from millstream.providers.ledger.recovery.options import RecoveryOptions
-from millstream.providers.ledger.recovery.standing import Standing
+from millstream.providers.ledger.recovery.standing import BookieStanding
 from millstream.providers.ledger.scrubbing.options import ScrubOptions
 from millstream.providers.ledger.scrubbing.scrubber import Scrubber
 from millstream.providers.ledger.serving.census import Census
@@ -111,8 +111,8 @@ class OwnLedgers:
         self.managed = managed_rows(metadata)
         self._ledger_rows, self._topic_rows = ledgers, topic_rows(metadata)
 
-    def _standing(self, bookie: str) -> Standing:
-        return self._auditor.standing(bookie) if self._auditor is not None else Standing.AWAY
+    def _standing(self, bookie: str) -> BookieStanding:
+        return self._auditor.standing(bookie) if self._auditor is not None else BookieStanding.AWAY
 
     @property
     def bookies(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from millstream.providers.ledger.metadata.metadata import Metadata, key_part
-from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.metadata.rows import RecordRows
 
 __all__ = ["ManagedRecord", "managed_rows"]
 
@@ -27,6 +27,6 @@ class ManagedRecord(msgspec.Struct, frozen=True, array_like=True):
         return [f"{self.topic}/{partition}" for partition in range(self.partitions)]
 
 
-def managed_rows(metadata: Metadata) -> Rows[str, ManagedRecord]:
+def managed_rows(metadata: Metadata) -> RecordRows[str, ManagedRecord]:
     """The records of managed topics, by name."""
-    return Rows(metadata, "managed/", ManagedRecord, key_part, is_witnessed=True)
+    return RecordRows(metadata, "managed/", ManagedRecord, key_part, is_witnessed=True)

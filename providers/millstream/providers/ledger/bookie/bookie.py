@@ -34,15 +34,15 @@ from .collection import Collected, Collection, IsElsewhere, IsGone, here_alone
 from .damage.checking import SegmentCheck, on
 from .damage.suspects import Suspects
 from .directory import ADVICE, Directory, refused
-from .form.frame import Kind, Record
-from .form.loading import Loaded
+from .form.frame import JournalRecord, RecordKind
+from .form.loading import LoadedDirectory
 from .form.segment import offset_of, segment_name, segment_of
 from .form.state import DOUBT_ALL, FENCES_MAX, TERM_MAX
 from .journal import Journal
-from .opening import Opened, Scanned, opened
+from .opening import OpenedDirectory, Scanned, opened
 from .options import AskKnown, BookieOptions, HighWater, nothing_known
-from .reading import Reading, SegmentFiles
-from .room import Room
+from .reading import EntryReader, SegmentFiles
+from .room import DiskSpace
 from .store import Store
 from .watches import Watches
 
@@ -97,7 +97,7 @@ class Bookie:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenedDirectory,
         options: BookieOptions,
     ) -> None:
         directory, threads, loaded = opened.directory, opened.threads, opened.loaded
@@ -109,12 +109,12 @@ class Bookie:
         self.options = options
         self.threads = threads
         self._watches = Watches(options.watches_max)
-        self._room = Room(options.reserve_bytes)
+        self._room = DiskSpace(options.reserve_bytes)
         self._cache = Cache(options.cache_bytes)
         self.store = Store(self.name, loaded.index, loaded.state, loaded.ends, self._watches.wake)
         self.files = SegmentFiles(directory, options.files_max)
         self.suspects = Suspects()
-        self.reading = Reading(
+        self.reading = EntryReader(
             loaded.index, self._cache, self.files, threads.read, options.read_ahead_bytes
         )
         self._damaged = loaded.damaged
@@ -174,7 +174,7 @@ class Bookie:
         bookie.opened_s = loop.time() - begin_s
         return bookie
 
-    async def begin(self, loaded: Loaded) -> None:
+    async def begin(self, loaded: LoadedDirectory) -> None:
         """Begin a segment, in which the state and what may not have been durable stand first; only
         then is the end of the former one written down. Then start what runs beside."""
         self.free(await self.threads.commit.run(self.directory.free_bytes))
@@ -226,7 +226,7 @@ class Bookie:
             self._check_entry(ledger, head.ledger, head.entry, entry)
         self._admit(ledger, term)
         records = [
-            Record(Kind.ENTRY, ledger, head.entry, entry)
+            JournalRecord(RecordKind.ENTRY, ledger, head.entry, entry)
             for head, entry in zip(heads, entries, strict=True)
         ]
         await self.journal.append(records)
@@ -278,7 +278,9 @@ class Bookie:
         fences = len(self.store.state.fences)
         if fences >= FENCES_MAX and ledger not in self.store.state.fences:
             raise BookieOverloaded(f"{fences} ledgers are fenced, FENCES_MAX is {FENCES_MAX}")
-        future = self.journal.append((Record(Kind.FENCE, ledger, term),), is_control=True)
+        future = self.journal.append(
+            (JournalRecord(RecordKind.FENCE, ledger, term),), is_control=True
+        )
         self.store.ask_fence(ledger, term)
         return future
 

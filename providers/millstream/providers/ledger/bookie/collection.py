@@ -18,7 +18,7 @@ from millstream.providers.ledger.protocol.errors import BookieReadOnly
 from millstream.runtime.extending import DiskFile, DiskThread
 
 from .directory import Directory
-from .form.frame import Kind, Record
+from .form.frame import JournalRecord, RecordKind
 from .form.segment import offset_of
 from .form.walk import is_entry
 from .journal import Journal
@@ -118,9 +118,9 @@ class Collection:
 
     async def _forget(self, gone: Sequence[int], oldest: int) -> None:
         """Tombstones first; the store drops entries when they are durable."""
-        records = [Record(Kind.FORGET, one, one) for one in gone if one >= oldest]
+        records = [JournalRecord(RecordKind.FORGET, one, one) for one in gone if one >= oldest]
         if oldest > 0 and not self._store.is_forgotten_below(oldest):
-            records.insert(0, Record(Kind.FORGET, 0, oldest - 1))
+            records.insert(0, JournalRecord(RecordKind.FORGET, 0, oldest - 1))
         for at in range(0, len(records), TOMBSTONES_MAX):
             future = self._journal.append(records[at : at + TOMBSTONES_MAX], is_control=True)
             self._store.ask_forget(gone)
@@ -134,7 +134,9 @@ class Collection:
             puts = store.index.puts(ledger)  # before it is asked: what comes then stays
             if not store.is_forgotten(ledger) and await is_elsewhere(ledger):
                 found[ledger] = puts
-        new = [Record(Kind.LEAVE, one, 0) for one in found if one not in store.state.left]
+        new = [
+            JournalRecord(RecordKind.LEAVE, one, 0) for one in found if one not in store.state.left
+        ]
         for at in range(0, len(new), TOMBSTONES_MAX):
             await self._journal.append(new[at : at + TOMBSTONES_MAX], is_control=True)
         return sum(store.leave(ledger, puts) for ledger, puts in found.items())
@@ -186,7 +188,7 @@ class Collection:
             moved += sum(len(record.body) for record in records)
         return moved
 
-    def _is_at(self, record: Record, place: int) -> bool:
+    def _is_at(self, record: JournalRecord, place: int) -> bool:
         """Has an entry not moved, or gone, meanwhile?"""
         return self._store.index.find(record.ledger, record.entry) == place
 
@@ -211,10 +213,10 @@ class Collection:
 
 def read_again(
     file: DiskFile, places: Sequence[tuple[int, int, int]]
-) -> tuple[list[tuple[Record | None, int]], bool]:
+) -> tuple[list[tuple[JournalRecord | None, int]], bool]:
     """Read entries, MOVED_BYTES or one of them: each with its place, None for a damaged one; and
     whether one was damaged."""
-    found: list[tuple[Record | None, int]] = []
+    found: list[tuple[JournalRecord | None, int]] = []
     size = 0
     for ledger, entry, place in places:
         body = read_alone(file, offset_of(place))
@@ -222,5 +224,10 @@ def read_again(
         if found and size > MOVED_BYTES:
             break
         is_right = body is not None and is_entry(ledger, entry, body)
-        found.append((Record(Kind.ENTRY, ledger, entry, body or b"") if is_right else None, place))
+        found.append(
+            (
+                JournalRecord(RecordKind.ENTRY, ledger, entry, body or b"") if is_right else None,
+                place,
+            )
+        )
     return found, any(record is None for record, _ in found)

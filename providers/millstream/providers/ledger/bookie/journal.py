@@ -25,7 +25,7 @@ from millstream.providers.ledger.protocol.errors import (
 from millstream.runtime.extending import DiskFile, DiskFull, DiskThread
 
 from .directory import Directory
-from .form.frame import Frame, Kind, Record, frame_of, length_of
+from .form.frame import Frame, JournalRecord, RecordKind, frame_of, length_of
 from .form.sealed import Sealed
 from .form.segment import FRAMES_START, seed_of
 from .options import BookieOptions
@@ -41,10 +41,10 @@ RECORDS_MAX = 16_384
 """Records in one frame."""
 
 
-class Waiting(NamedTuple):
+class WaitingRecords(NamedTuple):
     """Records that are to be in one frame."""
 
-    records: Sequence[Record]
+    records: Sequence[JournalRecord]
     size_bytes: int
     future: asyncio.Future[None]
 
@@ -57,7 +57,12 @@ class Landing(Protocol):
         ...
 
     def land(
-        self, offset: int, frame: Frame, records: Sequence[Record], sequence: int, previous: int
+        self,
+        offset: int,
+        frame: Frame,
+        records: Sequence[JournalRecord],
+        sequence: int,
+        previous: int,
     ) -> None:
         """A frame of the segment that was begun last is durable."""
         ...
@@ -118,10 +123,10 @@ class Journal:
         self._allocated = 0
         self._allocating: asyncio.Future[int] | None = None
         self._next: DiskFile | None = None
-        self._queue: deque[Waiting] = deque()
+        self._queue: deque[WaitingRecords] = deque()
         self._wake = asyncio.Event()
         self._is_closing = self._must_roll = False
-        self._in_flight: list[Waiting] = []
+        self._in_flight: list[WaitingRecords] = []
         self.failure: Exception | None = None
 
     @property
@@ -135,7 +140,9 @@ class Journal:
 
     # -- appending
 
-    def append(self, records: Sequence[Record], is_control: bool = False) -> asyncio.Future[None]:
+    def append(
+        self, records: Sequence[JournalRecord], is_control: bool = False
+    ) -> asyncio.Future[None]:
         """Queue records for one frame; ends when they are durable.
 
         Cancelling the future takes nothing back. Raises BookieAway, BookieOverloaded; the future
@@ -148,7 +155,7 @@ class Journal:
             text = f"{self.unsynced_bytes} bytes wait for the disk"
             raise BookieOverloaded(f"{text}, unsynced_bytes_max is {limit}: try again later")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append(Waiting(records, size, future))
+        self._queue.append(WaitingRecords(records, size, future))
         self.unsynced_bytes += size
         self._wake.set()
         return future
@@ -188,7 +195,7 @@ class Journal:
                 log.exception("%s: the journal failed", self._directory.path)
             self.stop(error)
 
-    def _take(self) -> list[Waiting]:
+    def _take(self) -> list[WaitingRecords]:
         """What the next frame has."""
         self._in_flight = []
         size = count = 0
@@ -200,7 +207,7 @@ class Journal:
             self._in_flight.append(self._queue.popleft())
         return self._in_flight
 
-    async def _write(self, batch: list[Waiting]) -> None:
+    async def _write(self, batch: list[WaitingRecords]) -> None:
         """Write one frame; raises OSError when the journal cannot go on."""
         records = [record for waiting in batch for record in waiting.records]
         try:
@@ -214,7 +221,7 @@ class Journal:
         if self.failure is None:  # else `stop` has told them
             self._end(batch, None)
 
-    def _end(self, batch: list[Waiting], error: Exception | None) -> None:
+    def _end(self, batch: list[WaitingRecords], error: Exception | None) -> None:
         self._in_flight = []
         for _, size, future in batch:
             self.unsynced_bytes -= size
@@ -225,7 +232,7 @@ class Journal:
             else:
                 future.set_exception(error)
 
-    async def write(self, records: Sequence[Record]) -> None:
+    async def write(self, records: Sequence[JournalRecord]) -> None:
         """Write one frame, in the next segment if this one is full. Raises OSError."""
         size = sum([len(record.body) for record in records])
         length = length_of(len(records), size)
@@ -233,7 +240,7 @@ class Journal:
             await self._roll()
         if not self.has_frames:
             state = self._landing.begin_segment(self.segment)
-            records = [Record(Kind.STATE, 0, 0, state), *records]
+            records = [JournalRecord(RecordKind.STATE, 0, 0, state), *records]
             await self._allocate(self._offset + length_of(len(records), size + len(state)))
         assert self._file is not None
         frame = frame_of(self._seed, self.sequence + 1, self._check, records)

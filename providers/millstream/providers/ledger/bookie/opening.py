@@ -1,8 +1,8 @@
 """From a directory to what its bookie knows: the order of a start.
 
-Owns: `opened`, `Opened`. Invariants: nothing is read, and nobody is asked, before the directory is
-locked; a start has a higher number than all that anybody heard of; a segment with a whole index
-file is not read; a directory that is older than it was, or damaged, denies nothing.
+Owns: `opened`, `OpenedDirectory`. Invariants: nothing is read, and nobody is asked, before the
+directory is locked; a start has a higher number than all that anybody heard of; a segment with a
+whole index file is not read; a directory that is older than it was, or damaged, denies nothing.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from millstream.runtime.extending import Disk, DiskFile, DiskThread
 
 from .directory import ADVICE, Directory, refused
 from .form.intervals import Intervals
-from .form.loading import ANEW, Loaded, Loader
+from .form.loading import ANEW, LoadedDirectory, Loader
 from .form.segment import FRAMES_START, seed_of
 from .form.walk import Walk
 from .options import AskKnown, HighWater, Known
 
-__all__ = ["Opened", "Scanned", "Threads", "load_segments", "opened"]
+__all__ = ["OpenedDirectory", "Scanned", "Threads", "load_segments", "opened"]
 
 log = logging.getLogger("millstream.bookie")
 
@@ -46,12 +46,12 @@ class Threads(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedDirectory:
     """A directory that was read."""
 
     directory: Directory
     threads: Threads
-    loaded: Loaded
+    loaded: LoadedDirectory
     scanned: Scanned
 
     def release(self) -> None:
@@ -59,7 +59,9 @@ class Opened:
         self.threads.close()
 
 
-async def opened(disk: Disk, path: str, cluster: str, fresh: str, ask_known: AskKnown) -> Opened:
+async def opened(
+    disk: Disk, path: str, cluster: str, fresh: str, ask_known: AskKnown
+) -> OpenedDirectory:
     """Lock a directory and read it. Raises DirectoryInUse, DirectoryRefused, OSError."""
     threads = Threads(*(disk.start_thread(f"bookie-{name}") for name in Threads._fields))
     directory = None
@@ -76,16 +78,16 @@ async def opened(disk: Disk, path: str, cluster: str, fresh: str, ask_known: Ask
         threads.close()
         raise
     loaded = judged(loaded, HighWater(old_boot, loaded.seen), known, path)
-    return Opened(directory, threads, loaded, scanned)
+    return OpenedDirectory(directory, threads, loaded, scanned)
 
 
-def load(directory: Directory) -> tuple[Loaded, Scanned]:
+def load(directory: Directory) -> tuple[LoadedDirectory, Scanned]:
     """Remove what a crash left, and read all segments. Blocks. Raises DirectoryRefused, OSError."""
     directory.tidy()
     return load_segments(directory)
 
 
-def load_segments(directory: Directory) -> tuple[Loaded, Scanned]:
+def load_segments(directory: Directory) -> tuple[LoadedDirectory, Scanned]:
     """Read all segments; changes nothing. Blocks. Raises DirectoryRefused, OSError."""
     identity = directory.identity
     loader = Loader(identity.directory, identity.sequence)
@@ -113,7 +115,7 @@ def refuse_short(file: DiskFile, end: int) -> None:
         raise refused(file.path, file.size_bytes, fact, ADVICE)
 
 
-def judged(loaded: Loaded, found: HighWater, known: Known, path: str) -> Loaded:
+def judged(loaded: LoadedDirectory, found: HighWater, known: Known, path: str) -> LoadedDirectory:
     """What is to be believed of a directory, after what the metadata know of it."""
     doubts, water = [str(one) for one in loaded.doubts], known.high_water
     if water.boot > found.boot or water.sequence > found.sequence:

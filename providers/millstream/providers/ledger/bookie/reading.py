@@ -1,8 +1,8 @@
 """Reading entries from segments, with those that follow them.
 
-Owns: `Reading`, `SegmentFiles`. Invariants: every entry that comes from the disk was checked; an
-entry that is damaged, or whose sectors cannot be read, is told from one that is not there; at most
-`files_max` segments are open.
+Owns: `EntryReader`, `SegmentFiles`. Invariants: every entry that comes from the disk was checked;
+an entry that is damaged, or whose sectors cannot be read, is told from one that is not there; at
+most `files_max` segments are open.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .form.index import Index
 from .form.segment import offset_of, segment_of
 from .form.walk import is_entry
 
-__all__ = ["AHEAD_MAX", "Reading"]
+__all__ = ["AHEAD_MAX", "EntryReader"]
 
 AHEAD_MAX = 128
 """So many entries are read ahead at most."""
@@ -56,7 +56,7 @@ class SegmentFiles:
             self.drop(segment)
 
 
-class Reading:
+class EntryReader:
     """Gets entries from the cache or the disk.
 
     Args:

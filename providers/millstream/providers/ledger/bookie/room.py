@@ -1,20 +1,20 @@
 """Is there room for entries? Pure.
 
-Owns: `Room`. Invariants: below the reserve entries are refused, so that fences and recoveries,
+Owns: `DiskSpace`. Invariants: below the reserve entries are refused, so that fences and recoveries,
 which may use the reserve, always find room; it takes twice the reserve to take entries again, and a
 while where a write was refused though there was room, so that it does not go to and fro.
 """
 
 from __future__ import annotations
 
-__all__ = ["LOOKS_AFTER_REFUSAL", "Room"]
+__all__ = ["LOOKS_AFTER_REFUSAL", "DiskSpace"]
 
 LOOKS_AFTER_REFUSAL = 60
 """A quota, or a limit on the size of files, is not seen in what is free: after so many looks that
 find room it is tried again."""
 
 
-class Room:
+class DiskSpace:
     """What is free on a disk, of which `reserve_bytes` are for what must not fail."""
 
     __slots__ = ("_looks", "_reserve_bytes", "free_bytes", "is_full", "refusal")

@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Sequence
 
 from millstream.providers.ledger.protocol.entry import head_of
 
-from .form.frame import Frame, Kind, Record
+from .form.frame import Frame, JournalRecord, RecordKind
 from .form.index import Index
 from .form.sealed import Sealed
 from .form.segment import place_of
-from .form.state import State, state_bytes
-from .form.tail import Tail
+from .form.state import DirectoryState, state_bytes
+from .form.tail import SegmentTail
 
 __all__ = ["Store"]
 
@@ -35,7 +35,7 @@ class Store:
         self,
         name: str,
         index: Index,
-        state: State,
+        state: DirectoryState,
         ends: dict[int, int],
         changed: Callable[[int, int | None], None],
     ) -> None:
@@ -44,7 +44,7 @@ class Store:
         self.ends = ends
         self._name = name
         self._changed = changed
-        self._tail: Tail | None = None
+        self._tail: SegmentTail | None = None
         self._asked: dict[int, int] = {}
         self._forgetting: set[int] = set()
 
@@ -104,7 +104,7 @@ class Store:
 
     def begin_segment(self, segment: int) -> bytes:
         """A segment begins; returns the state that stands first in it."""
-        self._tail = Tail(segment)
+        self._tail = SegmentTail(segment)
         return state_bytes(self.state)
 
     def end_segment(self) -> Sealed | None:
@@ -114,7 +114,12 @@ class Store:
         return self._tail.sealed(self._name, state_bytes(self.state))
 
     def land(
-        self, offset: int, frame: Frame, records: Sequence[Record], sequence: int, previous: int
+        self,
+        offset: int,
+        frame: Frame,
+        records: Sequence[JournalRecord],
+        sequence: int,
+        previous: int,
     ) -> None:
         """A frame of the segment that was begun last is durable."""
         tail = self._tail
@@ -122,16 +127,16 @@ class Store:
         tail.grow(sequence, previous, frame.check, offset + frame.length)
         self.ends[tail.segment] = tail.end
         for (kind, ledger, entry, body), start in zip(records, frame.starts, strict=True):
-            if kind == Kind.ENTRY:
+            if kind == RecordKind.ENTRY:
                 self._put(tail, place_of(tail.segment, offset + start), ledger, entry, body)
-            elif kind == Kind.FENCE:
+            elif kind == RecordKind.FENCE:
                 self._fence(ledger, entry)
-            elif kind == Kind.FORGET:
+            elif kind == RecordKind.FORGET:
                 self._forget(tail, ledger, entry)
-            elif kind == Kind.LEAVE:
+            elif kind == RecordKind.LEAVE:
                 self.state.left.add(ledger)
 
-    def _put(self, tail: Tail, place: int, ledger: int, entry: int, body: bytes) -> None:
+    def _put(self, tail: SegmentTail, place: int, ledger: int, entry: int, body: bytes) -> None:
         if ledger in self.state.forgotten:
             return
         size, confirmed = len(body), head_of(body).confirmed
@@ -146,7 +151,7 @@ class Store:
         if self._asked.get(ledger, term + 1) <= term:
             del self._asked[ledger]
 
-    def _forget(self, tail: Tail, first: int, last: int) -> None:
+    def _forget(self, tail: SegmentTail, first: int, last: int) -> None:
         self.state.forget(first, last)
         for ledger in within(self.index.ledgers, first, last):
             self.index.drop(ledger)

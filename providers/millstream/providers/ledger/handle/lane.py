@@ -1,9 +1,10 @@
 """The way to the bookie of one place: entries that are to be sent, some requests at a time.
 
-Owns: `Lane`. Not: what an answer means (`protocol.appending`). Invariants: what came while requests
-were out goes in the next one; after a failure nothing of it is sent until it is asked for again;
-a lane is of one bookie, from one change of bookies on; a task that has nothing to send waits for
-what comes, one of a lane at most, and ends when the lane is cleared. No task waits after the end.
+Owns: `BookieSender`. Not: what an answer means (`protocol.appending`). Invariants: what came while
+requests were out goes in the next one; after a failure nothing of it is sent until it is asked for
+again; a lane is of one bookie, from one change of bookies on; a task that has nothing to send waits
+for what comes, one of a lane at most, and ends when the lane is cleared. No task waits after the
+end.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from millstream.providers.ledger.protocol.errors import (
 
 from .context import HandleContext
 
-__all__ = ["Lane", "Outcome", "Trouble"]
+__all__ = ["BookieSender", "Outcome", "Trouble"]
 
 REQUESTS_MAX = 2  # one is on its way to the disk while the next one is put together
 
@@ -40,7 +41,7 @@ Outcome = tuple[int, ...] | Trouble | LedgerFenced
 """Entries that are on disk, or what is the matter with the bookie."""
 
 
-class Lane:
+class BookieSender:
     """Sends the entries of one writer to one bookie.
 
     Args:

@@ -18,13 +18,13 @@ from .reader import LedgerReader
 from .recovery import recover
 from .writer import LedgerWriter
 
-__all__ = ["BookieLedgers", "Numbers"]
+__all__ = ["BookieLedgers", "LedgerNumbers"]
 
 FIRST_TERM = 1
 ALONE = Quorum(1, 1, 1)
 
 
-class Numbers(Protocol):
+class LedgerNumbers(Protocol):
     """Gives out the numbers of ledgers. Raises StorageError."""
 
     async def next(self) -> int: ...
@@ -40,7 +40,9 @@ class BookieLedgers:
         usual: the quorum of those of which nothing else is said.
     """
 
-    def __init__(self, context: HandleContext, numbers: Numbers, usual: Quorum = ALONE) -> None:
+    def __init__(
+        self, context: HandleContext, numbers: LedgerNumbers, usual: Quorum = ALONE
+    ) -> None:
         self._context = context
         self._numbers = numbers
         self._usual = usual

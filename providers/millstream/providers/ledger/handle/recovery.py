@@ -1,4 +1,4 @@
-"""Giving an end to a ledger, whoever writes it: the driver of `Recovering`.
+"""Giving an end to a ledger, whoever writes it: the driver of `RecoveryCore`.
 
 Owns: `recover`. Invariants: an attempt has a term of its own, which is stored before anything else;
 what was kept is on its ack quorum before the end is stored (I17); bookies that are changed on the
@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import Context
 
-from millstream.providers.ledger.protocol.appending import Appending
-from millstream.providers.ledger.protocol.entry import NOTHING, Head, unpack
+from millstream.providers.ledger.protocol.appending import AppendCore
+from millstream.providers.ledger.protocol.entry import NOTHING, EntryHeader, unpack
 from millstream.providers.ledger.protocol.errors import (
     BookieError,
     EntryDamaged,
@@ -38,14 +38,14 @@ from millstream.providers.ledger.protocol.recovering import (
     Fence,
     Keep,
     Read,
-    Recovering,
+    RecoveryCore,
     Step,
 )
 from millstream.runtime.extending import Tasks
 
 from .context import HandleContext, existing
 from .hedging import first_answer
-from .sending import Sending
+from .sending import LedgerSender
 
 __all__ = ["recover"]
 
@@ -94,8 +94,8 @@ class Attempt:
         self._fragments = [record.fragments[-1]]  # and what it becomes
         self._complete = NOTHING
         self._events: Queue[Callable[[], list[Step]]] = Queue()
-        self._core = Recovering(record)
-        self._sending: Sending | None = None
+        self._core = RecoveryCore(record)
+        self._sending: LedgerSender | None = None
         self._kept: list[Future[int]] = []
         loop = asyncio.get_running_loop()
         # its tasks end with it, so a late answer finds nobody
@@ -141,7 +141,7 @@ class Attempt:
     async def _keep(self, step: Keep) -> None:
         self._kept.append((await self._writing()).append_packed(step.packed, step.length))
 
-    async def _writing(self) -> Sending:
+    async def _writing(self) -> LedgerSender:
         """What writes back, behind what needs no deciding."""
         if self._sending is None:
             start = self._core.start
@@ -149,8 +149,8 @@ class Attempt:
             if head is not None:
                 self._complete = head.complete
             owed = self._context.options.owed_bytes_max
-            core = Appending(self._record, owed, start, head.length if head else 0)
-            self._sending = Sending(self._context, core, self._record.term, self._changed)
+            core = AppendCore(self._record, owed, start, head.length if head else 0)
+            self._sending = LedgerSender(self._context, core, self._record.term, self._changed)
         return self._sending
 
     async def _changed(
@@ -164,12 +164,12 @@ class Attempt:
         self._fragments.append(Fragment(first, tuple(bookies)))
         return {place: new for place, (_, new) in instead.items()}
 
-    async def _head_at(self, entry: int) -> Head:
+    async def _head_at(self, entry: int) -> EntryHeader:
         """The head of a confirmed entry: bytes of payloads up to it, and what was complete then."""
         bookies, ledger, term = self._context.bookies, self._record.ledger, self._record.term
         faults: dict[str, str] = {}
 
-        async def ask(bookie: str) -> Head | None:
+        async def ask(bookie: str) -> EntryHeader | None:
             with suppress(BookieError):
                 found = await bookies.read(bookie, ledger, entry, 1, 1, term)
                 faults[bookie] = found.fault or f"bookie {bookie} has no copy that passes its check"

@@ -1,9 +1,9 @@
-"""The driver of an `Appending`: sends, waits, asks for other bookies, and ends futures in order.
+"""The driver of an `AppendCore`: sends, waits, asks for other bookies, and ends futures in order.
 
-Owns: `Sending`. Not: decisions (`protocol.appending`), where a change of bookies is written down
-(whoever makes a `Sending`). Invariants: an append's future ends in the order of entries; cancelling
-it takes nothing back; an entry waits for enough bookies no longer than `unconfirmed_max_s`; once it
-has failed nothing is sent.
+Owns: `LedgerSender`. Not: decisions (`protocol.appending`), where a change of bookies is written
+down (whoever makes a `LedgerSender`). Invariants: an append's future ends in the order of entries;
+cancelling it takes nothing back; an entry waits for enough bookies no longer than
+`unconfirmed_max_s`; once it has failed nothing is sent.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from functools import partial
 
 from millstream.providers.ledger.protocol.appending import (
     Action,
-    Appending,
+    AppendCore,
     Change,
     Confirm,
-    Fail,
+    FailAppends,
     Send,
 )
 from millstream.providers.ledger.protocol.errors import (
@@ -32,9 +32,9 @@ from millstream.providers.ledger.protocol.errors import (
 from millstream.runtime import StorageError
 
 from .context import HandleContext, chosen
-from .lane import Lane, Outcome, Trouble
+from .lane import BookieSender, Outcome, Trouble
 
-__all__ = ["Sending"]
+__all__ = ["LedgerSender"]
 
 log = logging.getLogger("millstream.ledger")
 
@@ -45,18 +45,18 @@ StoreChange = Callable[[int, Mapping[int, tuple[str, str]]], Awaitable[Mapping[i
 """Write down that from an entry on {place: (old, new)}; returns {place: the bookie that counts}."""
 
 
-class Sending:
+class LedgerSender:
     """Appends entries to one ledger in one term."""
 
     def __init__(
-        self, context: HandleContext, core: Appending, term: int, store: StoreChange
+        self, context: HandleContext, core: AppendCore, term: int, store: StoreChange
     ) -> None:
         self.core = core
         self._context = context
         self._term = term
         self._store = store
         self._loop = asyncio.get_running_loop()
-        self._lanes: dict[tuple[int, int], Lane] = {}  # by place and change
+        self._lanes: dict[tuple[int, int], BookieSender] = {}  # by place and change
         self._waiting: deque[tuple[int, Future[int], float]] = deque()  # entry, future, since
         self._tending: asyncio.Task[None] | None = None
         self._unwilling: dict[str, float] = {}  # bookies that did not do what was asked, and when
@@ -101,18 +101,18 @@ class Sending:
                     self._confirm(upto)
                 case Change():
                     self._context.tasks.start(self._change(action))
-                case Fail(error):
+                case FailAppends(error):
                     self._fail(error)
         if not self.core.are_all_good and self.core.failed is None and self._tending is None:
             self._tending = self._context.tasks.start(self._tend())
 
     # --- bookies ---
 
-    def _lane(self, place: int, bookie: str, change: int) -> Lane:
+    def _lane(self, place: int, bookie: str, change: int) -> BookieSender:
         lane = self._lanes.get((place, change))
         if lane is None:
             tell = partial(self._told_by, place, change)
-            lane = Lane(self._context, bookie, self._term, self.core.packed, tell)
+            lane = BookieSender(self._context, bookie, self._term, self.core.packed, tell)
             self._lanes[place, change] = lane
         return lane
 

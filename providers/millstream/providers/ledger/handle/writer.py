@@ -10,12 +10,12 @@ import asyncio
 from asyncio import Future
 from collections.abc import Mapping
 
-from millstream.providers.ledger.protocol.appending import Appending
+from millstream.providers.ledger.protocol.appending import AppendCore
 from millstream.providers.ledger.protocol.errors import LedgerClosed, LedgerFenced, LedgerGone
 from millstream.providers.ledger.protocol.record import LedgerRecord, closed, with_ensemble
 
 from .context import HandleContext, existing
-from .sending import Sending
+from .sending import LedgerSender
 
 __all__ = ["LedgerWriter"]
 
@@ -26,8 +26,8 @@ class LedgerWriter:
     def __init__(self, context: HandleContext, record: LedgerRecord) -> None:
         self._context = context
         self._record = record
-        core = Appending(record, context.options.owed_bytes_max)
-        self._sending = Sending(context, core, record.term, self._store)
+        core = AppendCore(record, context.options.owed_bytes_max)
+        self._sending = LedgerSender(context, core, record.term, self._store)
         self._closing = asyncio.Lock()
         self._end: LedgerRecord | None = None
 

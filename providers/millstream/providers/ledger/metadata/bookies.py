@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from .metadata import Metadata, key_part
-from .rows import Rows
+from .rows import RecordRows
 
 __all__ = ["BookieRecord", "bookie_rows"]
 
@@ -40,6 +40,6 @@ class BookieRecord(msgspec.Struct, frozen=True, array_like=True):
     is_draining: bool = False
 
 
-def bookie_rows(metadata: Metadata) -> Rows[str, BookieRecord]:
+def bookie_rows(metadata: Metadata) -> RecordRows[str, BookieRecord]:
     """The records of bookies, by UUID."""
-    return Rows(metadata, "bookies/", BookieRecord, key_part)
+    return RecordRows(metadata, "bookies/", BookieRecord, key_part)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from .metadata import Metadata
-from .rows import Rows
+from .rows import RecordRows
 
 __all__ = ["instance_of"]
 
@@ -24,7 +24,7 @@ class Instance(msgspec.Struct, frozen=True, array_like=True):
 
 async def instance_of(metadata: Metadata, fresh: str) -> str:
     """The name of the rows; `fresh` if they have none yet. Raises StorageError."""
-    rows: Rows[str, Instance] = Rows(metadata, "", Instance, str, is_witnessed=True)
+    rows: RecordRows[str, Instance] = RecordRows(metadata, "", Instance, str, is_witnessed=True)
 
     def named(known: Instance | None) -> Instance:
         return known or Instance(fresh)

@@ -17,7 +17,7 @@ from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.runtime import Corrupt
 
 from .metadata import Metadata
-from .rows import Rows
+from .rows import RecordRows
 
 __all__ = ["LEDGER_ID_BLOCK", "LEDGER_ID_BLOCK_MAX", "LedgerIds", "ledger_rows"]
 
@@ -30,9 +30,9 @@ PROVED_MAX = 256
 """Numbers of which one collection proves that no ledger has them."""
 
 
-def ledger_rows(metadata: Metadata) -> Rows[int, LedgerRecord]:
+def ledger_rows(metadata: Metadata) -> RecordRows[int, LedgerRecord]:
     """The records of ledgers, by number; `scan` gives them in the order of numbers."""
-    return Rows(metadata, "ledgers/", LedgerRecord, "{:019d}".format, is_witnessed=True)
+    return RecordRows(metadata, "ledgers/", LedgerRecord, "{:019d}".format, is_witnessed=True)
 
 
 class Counter(msgspec.Struct, frozen=True, array_like=True):
@@ -55,7 +55,9 @@ class LedgerIds:
     __slots__ = ("_block", "_counter", "_end", "_next", "_rows", "_taking", "_waiting")
 
     def __init__(self, metadata: Metadata, block: int = LEDGER_ID_BLOCK) -> None:
-        self._counter: Rows[str, Counter] = Rows(metadata, "", Counter, str, is_witnessed=True)
+        self._counter: RecordRows[str, Counter] = RecordRows(
+            metadata, "", Counter, str, is_witnessed=True
+        )
         self._rows = ledger_rows(metadata)
         self._block = block
         self._next = self._end = self._waiting = 0

@@ -1,6 +1,6 @@
 """Rows of one sort: read, and changed by compare-and-set alone.
 
-Owns: `Rows`. Not: the form of a row (`millstream.runtime.sealing`), what a witness says
+Owns: `RecordRows`. Not: the form of a row (`millstream.runtime.sealing`), what a witness says
 (`witness`). Invariants: a change is a function of what is stored, tried again on what is stored
 then, so no update of another is lost; a write whose answer was lost is recognised by the token in
 the row, and is not a failure (BookKeeper #1967). Should another have written on top of such a row
@@ -23,7 +23,7 @@ from millstream.runtime.extending import Sealed, seal, seal_content, shown, unse
 from .metadata import Metadata
 from .witness import NO_BIRTH, Witness, refuse_older, witness_key
 
-__all__ = ["ROWS_PER_SCAN", "ROW_TRIES_MAX", "Rows", "Scan"]
+__all__ = ["ROWS_PER_SCAN", "ROW_TRIES_MAX", "RecordRows", "RecordScan"]
 
 ROW_TRIES_MAX = 16
 """Tries of one change; some 10 s together."""
@@ -33,7 +33,7 @@ UNKNOWN = 0  # generation in a witness that demands none
 WITNESS = msgspec.msgpack.Decoder(Witness)
 
 
-class Record(Protocol):
+class RowRecord(Protocol):
     """What a row holds: a struct with the token of the write that made it."""
 
     @property
@@ -41,11 +41,11 @@ class Record(Protocol):
 
 
 K = TypeVar("K", contravariant=True)
-T = TypeVar("T", bound=Record)
+T = TypeVar("T", bound=RowRecord)
 C = TypeVar("C")
 
 
-class Stored(NamedTuple, Generic[C]):
+class StoredRecord(NamedTuple, Generic[C]):
     """The content of a row, with its seal and its etag."""
 
     value: C
@@ -60,7 +60,7 @@ class Watching(NamedTuple):
     etag: Etag
 
 
-class Scan(Generic[C]):
+class RecordScan(Generic[C]):
     """The records of a folder, read in pages while they are asked for.
 
     Attributes: `damaged`: the rows that were passed over until now, by their names behind the
@@ -96,7 +96,7 @@ class Scan(Generic[C]):
             after = page[-1][0]
 
 
-class Rows(Generic[K, T]):
+class RecordRows(Generic[K, T]):
     """The rows of one folder, by key.
 
     Args:
@@ -177,13 +177,13 @@ class Rows(Generic[K, T]):
         name = self._key(key)
         await self._again(name, lambda: self._end_if_begun(name))
 
-    def scan(self) -> Scan[T]:
+    def scan(self) -> RecordScan[T]:
         """All records in the order of keys, by `async for`, and the rows that are damaged.
 
         Of what changes meanwhile, what was or what is then. Witnesses are not read: an old row is
         given as it is, and so is a row whose deletion stopped halfway. Raises StorageError.
         """
-        return Scan(self._metadata, self._metadata.key(self._folder), self._decoder)
+        return RecordScan(self._metadata, self._metadata.key(self._folder), self._decoder)
 
     def tell(self, key: K, error: Corrupt) -> None:
         """A read has found this row damaged, and its reader goes on without: say so, once."""
@@ -237,8 +237,8 @@ class Rows(Generic[K, T]):
         return found.value
 
     async def _write(
-        self, name: str, new: T, before: Stored[T] | None, operation: str
-    ) -> Stored[T]:
+        self, name: str, new: T, before: StoredRecord[T] | None, operation: str
+    ) -> StoredRecord[T]:
         signed = msgspec.structs.replace(new, operation=operation)  # type: ignore[type-var]
         content = self._encoder.encode(signed)
         if before is None:
@@ -247,7 +247,7 @@ class Rows(Generic[K, T]):
             row, etag = before.seal._replace(content=content), before.etag
             row = row._replace(generation=row.generation + 1)
         stored = await self._metadata.store.write(name, seal(name, row), etag, NO_FENCE)
-        return Stored(signed, row, stored)
+        return StoredRecord(signed, row, stored)
 
     async def _discard(self, name: str) -> None:
         """Delete a row. It is gone once its witness says so; whoever finds such a witness ends what
@@ -281,7 +281,7 @@ class Rows(Generic[K, T]):
 
     # --- witnesses ---
 
-    async def _look(self, name: str) -> tuple[Stored[T] | None, Watching | None]:
+    async def _look(self, name: str) -> tuple[StoredRecord[T] | None, Watching | None]:
         """A row and its witness; only a witness that stays the same can accuse the row.
 
         Raises Corrupt; Conflict: others changed the row `ROW_TRIES_MAX` times meanwhile.
@@ -338,7 +338,7 @@ class Rows(Generic[K, T]):
     def _witness_key(self, name: str) -> str:
         return witness_key(self._metadata.prefix, name)
 
-    async def _stored(self, name: str) -> Stored[T] | None:
+    async def _stored(self, name: str) -> StoredRecord[T] | None:
         row = await self._metadata.store.read(name)
         return None if row is None else opened(name, row, self._decoder)
 
@@ -346,11 +346,11 @@ class Rows(Generic[K, T]):
         return self._metadata.key(self._folder + self._name_of(key))
 
 
-def opened(name: str, row: Row, decoder: msgspec.msgpack.Decoder[C]) -> Stored[C]:
+def opened(name: str, row: Row, decoder: msgspec.msgpack.Decoder[C]) -> StoredRecord[C]:
     """The content of a row. Raises Corrupt."""
     sealed = unseal(name, row.data)
     try:
-        return Stored(decoder.decode(sealed.content), sealed, row.etag)
+        return StoredRecord(decoder.decode(sealed.content), sealed, row.etag)
     except (msgspec.MsgspecError, ValueError) as error:
         text = f"row {shown(name)} is whole, and not what this version writes: {error}"
         raise Corrupt(f"{text}; read it with the newer version, or restore the row") from error

@@ -1,6 +1,6 @@
 """The writer of one ledger, as decisions: what goes where, what is confirmed, who is replaced.
 
-Owns: `Appending` and its actions. Not: sending, choosing bookies, storing the record (`handle`).
+Owns: `AppendCore` and its actions. Not: sending, choosing bookies, storing the record (`handle`).
 Ideas: spec/ledger.md 2.2 to 2.7, 4.40 (what is complete), 10.5.6 (one synchronous step).
 Invariants:
 - entries are confirmed in order, each when it and all before it are on an ack quorum of the places
@@ -18,11 +18,11 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from .entry import HEAD_BYTES, NOTHING, Head, pack
+from .entry import HEAD_BYTES, NOTHING, EntryHeader, pack
 from .errors import LedgerClosed, LedgerError
 from .record import LedgerRecord
 
-__all__ = ["Action", "Appending", "Change", "Confirm", "Fail", "PlaceState", "Send"]
+__all__ = ["Action", "AppendCore", "Change", "Confirm", "FailAppends", "PlaceState", "Send"]
 
 
 class Send(NamedTuple):
@@ -47,13 +47,13 @@ class Change(NamedTuple):
     places: Mapping[int, str]
 
 
-class Fail(NamedTuple):
+class FailAppends(NamedTuple):
     """Nothing is appended any more; what is not confirmed may or may not be in the ledger."""
 
     error: LedgerError
 
 
-Action = Send | Confirm | Change | Fail
+Action = Send | Confirm | Change | FailAppends
 
 
 class PlaceState(Enum):
@@ -64,7 +64,7 @@ class PlaceState(Enum):
     FULL = "full"  # it takes nothing more: it is replaced as soon as there is another
 
 
-class Place:
+class EnsemblePlace:
     """One place of the ensemble: its bookie, since which change, and what it owes."""
 
     __slots__ = ("bookie", "owed_bytes", "since", "state")
@@ -76,7 +76,7 @@ class Place:
         self.owed_bytes = 0
 
 
-class Pending:
+class PendingEntry:
     """An entry that is not yet on all of its places; `acks`, `owed`: bits of places."""
 
     __slots__ = ("acks", "owed", "packed", "places")
@@ -87,7 +87,7 @@ class Pending:
         self.acks = self.owed = 0
 
 
-class Appending:
+class AppendCore:
     """The core of one writer.
 
     Args:
@@ -110,10 +110,10 @@ class Appending:
         self.failed: LedgerError | None = None
         self._owed_bytes_max = owed_bytes_max
         self._next = confirmed + 1
-        self._places = [Place(bookie, 0) for bookie in record.fragments[-1].bookies]
+        self._places = [EnsemblePlace(bookie, 0) for bookie in record.fragments[-1].bookies]
         self.are_all_good = True  # no place is away
         self._write_sets = [self.quorum.write_set(at) for at in range(self.quorum.ensemble)]
-        self._pending: dict[int, Pending] = {}  # by entry, in order
+        self._pending: dict[int, PendingEntry] = {}  # by entry, in order
         self._short: int | None = None  # the first entry that is without all its copies for good
         self._change = 0  # how often bookies were changed, not how often there were none
         self._is_changing = False
@@ -153,7 +153,9 @@ class Appending:
     def append(self, payload: bytes) -> list[Action]:
         """A payload becomes the next entry; its number was `next_entry`."""
         length = self._length + len(payload)
-        head = Head(self.ledger, self._next, self.confirmed, self.complete, length, len(payload))
+        head = EntryHeader(
+            self.ledger, self._next, self.confirmed, self.complete, length, len(payload)
+        )
         return self.append_packed(pack(head, payload), length)
 
     def append_packed(self, packed: bytes, length: int) -> list[Action]:
@@ -161,7 +163,7 @@ class Appending:
         assert self.failed is None, self.failed
         entry, self._next, self._length = self._next, self._next + 1, length
         places = self._write_sets[entry % self.quorum.ensemble]
-        self._pending[entry] = Pending(packed, places)
+        self._pending[entry] = PendingEntry(packed, places)
         return [*self._send(entry), *self._judge()]
 
     def acknowledged(self, place: int, change: int, entries: tuple[int, ...]) -> list[Action]:
@@ -199,7 +201,7 @@ class Appending:
         self._change += bool(instead)
         for place, bookie in instead.items():
             self._gave_up(place, PlaceState.AWAY)
-            self._places[place] = Place(bookie, self._change)
+            self._places[place] = EnsemblePlace(bookie, self._change)
         self.are_all_good = not self.away()
         for entry in range(self.confirmed + 1, self._next):
             for place in instead:
@@ -215,7 +217,7 @@ class Appending:
         known = self.complete
         self._short = None if known == self.confirmed else known + 1
         self._pending.clear()
-        return [Fail(error)]
+        return [FailAppends(error)]
 
     def close(self) -> list[Action]:
         """Its writer ends it behind what is confirmed."""

@@ -1,8 +1,8 @@
 """One entry of a ledger as bytes: the form on the wire and on disk, checked from end to end.
 
-Owns: `Entry`, `Head`, packing and checking. The writer packs once; bookies store and send these
-bytes as they are; whoever reads checks them. Invariants: the check covers head and payload, so an
-entry that was damaged, or is another one than was asked for, never passes.
+Owns: `Entry`, `EntryHeader`, packing and checking. The writer packs once; bookies store and send
+these bytes as they are; whoever reads checks them. Invariants: the check covers head and payload,
+so an entry that was damaged, or is another one than was asked for, never passes.
 Idea: spec/ledger.md 2.2.2, 10.2.5; the check is XXH3 (docs/decisions/0013).
 
     0  ledger u64 | entry i64 | confirmed i64 | complete i64 | length u64 | payload size u32 |
@@ -19,7 +19,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 
 from .errors import EntryDamaged
 
-__all__ = ["HEAD_BYTES", "NOTHING", "Entry", "Head", "head_of", "pack", "unpack"]
+__all__ = ["HEAD_BYTES", "NOTHING", "Entry", "EntryHeader", "head_of", "pack", "unpack"]
 
 NOTHING = -1
 """The number of the last entry of a ledger without entries."""
@@ -29,7 +29,7 @@ CHECK = Struct("<Q")
 HEAD_BYTES = HEAD.size + CHECK.size
 
 
-class Head(NamedTuple):
+class EntryHeader(NamedTuple):
     """What is stored before a payload.
 
     `confirmed`: the last entry that its writer knew to be on an ack quorum as it sent this one;
@@ -48,11 +48,11 @@ class Head(NamedTuple):
 class Entry(NamedTuple):
     """An entry that passed its check."""
 
-    head: Head
+    head: EntryHeader
     payload: bytes
 
 
-def pack(head: Head, payload: bytes) -> bytes:
+def pack(head: EntryHeader, payload: bytes) -> bytes:
     """An entry as bytes. Costs a check and a copy of the payload."""
     front = HEAD.pack(*head, 0)
     seal = xxh3_64(front)
@@ -60,11 +60,11 @@ def pack(head: Head, payload: bytes) -> bytes:
     return b"".join((front, CHECK.pack(seal.intdigest()), payload))
 
 
-def head_of(packed: bytes | memoryview) -> Head:
+def head_of(packed: bytes | memoryview) -> EntryHeader:
     """The head, unchecked; raises EntryDamaged if the sizes cannot be right."""
     if len(packed) < HEAD_BYTES:
         raise EntryDamaged(f"an entry has {HEAD_BYTES} bytes at least, this has {len(packed)}")
-    head = Head(*HEAD.unpack_from(packed)[:6])
+    head = EntryHeader(*HEAD.unpack_from(packed)[:6])
     if HEAD_BYTES + head.size_bytes != len(packed):
         text = f"entry {head.entry} of ledger {head.ledger} says that it has {head.size_bytes} "
         raise EntryDamaged(f"{text}bytes of payload: there are {len(packed) - HEAD_BYTES}")

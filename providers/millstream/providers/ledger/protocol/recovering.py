@@ -1,6 +1,6 @@
 """Giving an end to a ledger whose writer may still live, as decisions.
 
-Owns: `Recovering` and its actions. Not: asking bookies, storing the record (`handle`).
+Owns: `RecoveryCore` and its actions. Not: asking bookies, storing the record (`handle`).
 Ideas: spec/ledger.md 4.1 to 4.18; fences are terms (4.41, 10.0 D6).
 Invariants:
 - nothing is read before so many bookies of the last fragment are fenced that no entry can gather an
@@ -21,7 +21,7 @@ from .errors import EntryDamaged, NoCopyLeft, NotRecoverable
 from .found import Found, Missing
 from .record import LedgerRecord
 
-__all__ = ["Abort", "End", "Fence", "Keep", "Read", "Recovering", "Step"]
+__all__ = ["Abort", "End", "Fence", "Keep", "Read", "RecoveryCore", "Step"]
 
 
 class Fence(NamedTuple):
@@ -62,7 +62,7 @@ class Abort(NamedTuple):
 Step = Fence | Read | Keep | End | Abort
 
 
-class Recovering:
+class RecoveryCore:
     """The core of one attempt, in the term that the record says.
 
     The bookies that it asks are those of the record as the attempt began, whatever is changed while

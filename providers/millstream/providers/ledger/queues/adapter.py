@@ -18,7 +18,7 @@ from .directories import Directories
 from .form import in_topic
 from .node import LedgerNode
 from .options import LedgerOptions
-from .receiver import LedgerReader, LedgerReceiver
+from .receiver import LedgerQueueReader, LedgerReceiver
 from .target import READER, LedgerTarget
 from .writers import Writers
 
@@ -117,9 +117,9 @@ class LedgerAdapter:
     def receiver(self, queue: QueueId, epoch: int, /) -> LedgerReceiver:
         return LedgerReceiver(self._desk, queue, epoch, self._era)
 
-    def reader(self, queue: QueueId, /) -> LedgerReader:
+    def reader(self, queue: QueueId, /) -> LedgerQueueReader:
         """A reader that stands beside the owner, in any silo."""
-        return LedgerReader(self._desk, queue, self._node.reader(queue), self._era)
+        return LedgerQueueReader(self._desk, queue, self._node.reader(queue), self._era)
 
     async def retain(self, queue: QueueId, reader: str, position: Token | None, /) -> None:
         """Keep what is there from `position` on: a cursor of the queue's topic."""

@@ -15,13 +15,13 @@ from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.errors import LedgerError
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.recovery.auditor import Auditor
-from millstream.providers.ledger.recovery.standing import Standing
+from millstream.providers.ledger.recovery.standing import BookieStanding
 from millstream.providers.ledger.scrubbing.scrubber import Scrubber
 from millstream.providers.ledger.serving.census import Census
 from millstream.providers.ledger.serving.cluster_bookies import ClusterBookies
 from millstream.providers.ledger.serving.home import Home
 from millstream.providers.ledger.serving.hosted import HostedBookie
-from millstream.providers.ledger.serving.mending import MendingTarget
+from millstream.providers.ledger.serving.mending import RepairTarget
 from millstream.providers.ledger.topic.listed import ListedLedgers
 from millstream.providers.ledger.topic.numbers import LostNumbers
 from millstream.providers.ledger.topic.reading.reader import TopicReader
@@ -71,7 +71,7 @@ class LedgerNode:
             options.scrub,
             options.recovery,
         )
-        mending = MendingTarget(context, LostNumbers(topic_rows(metadata)), self._is_lost)
+        mending = RepairTarget(context, LostNumbers(topic_rows(metadata)), self._is_lost)
         host.targets.add(mending, host.provider)
         ledgers = BookieLedgers(context, ids, usual)
         self._topics = Topics(ledgers, metadata, host.clock, host.tasks)
@@ -80,8 +80,8 @@ class LedgerNode:
     def _is_lost(self, bookie: str) -> bool:
         return self._auditor is not None and self._auditor.is_lost(bookie)
 
-    def _standing(self, bookie: str) -> Standing:
-        return self._auditor.standing(bookie) if self._auditor is not None else Standing.AWAY
+    def _standing(self, bookie: str) -> BookieStanding:
+        return self._auditor.standing(bookie) if self._auditor is not None else BookieStanding.AWAY
 
     async def start(self) -> None:
         """Find the bookies, and run the directory's if nobody does. Raises ConfigError: the

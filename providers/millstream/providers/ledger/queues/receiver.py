@@ -1,8 +1,8 @@
 """The read side of one queue for its owner, and readers beside it.
 
-Owns: `LedgerReceiver`, `LedgerReader`. Not: topics and cursors (`topic`). Invariants: the owner's
-topic is open from `start` to `aclose`, and is closed in order there, so that who comes next finds
-ledgers with their ends; an acknowledgement is stored when it returns, and an older epoch's is
+Owns: `LedgerReceiver`, `LedgerQueueReader`. Not: topics and cursors (`topic`). Invariants: the
+owner's topic is open from `start` to `aclose`, and is closed in order there, so that who comes next
+finds ledgers with their ends; an acknowledgement is stored when it returns, and an older epoch's is
 refused.
 """
 
@@ -23,7 +23,7 @@ from .damage import damage_is_unavailable
 from .desk import Desk
 from .form import out_of_topic
 
-__all__ = ["CURSOR", "LedgerReader", "LedgerReceiver", "Reads"]
+__all__ = ["CURSOR", "LedgerQueueReader", "LedgerReceiver", "Reads"]
 
 CURSOR = "agent"
 """The cursor of a queue's agent in its topic."""
@@ -139,7 +139,7 @@ class Beside(Reads, Protocol):
     async def aclose(self) -> None: ...
 
 
-class LedgerReader:
+class LedgerQueueReader:
     """Reads a queue beside its owner; in the owner's silo through its topic, so that it sees all
     that the owner has read."""
 

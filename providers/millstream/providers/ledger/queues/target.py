@@ -30,9 +30,9 @@ from .desk import Desk
 
 __all__ = [
     "READER",
-    "Answer",
     "LedgerTarget",
-    "Reason",
+    "WriterAnswer",
+    "WriterReason",
     "append_here",
     "let_go_here",
     "retain_here",
@@ -42,7 +42,7 @@ READER = "reader/"
 """Begins the names of cursors that retain messages for readers beside the owner."""
 
 
-class Reason(Enum):
+class WriterReason(Enum):
     """Why something was not done."""
 
     NOT_HERE = "not here"
@@ -52,25 +52,25 @@ class Reason(Enum):
     REFUSED = "refused"
 
 
-ERRORS: dict[Reason, type[MillstreamError]] = {
-    Reason.FULL: QueueFull,
-    Reason.UNAVAILABLE: QueueUnavailable,
-    Reason.UNKNOWN: PublishUnknown,
-    Reason.REFUSED: ConfigError,
+ERRORS: dict[WriterReason, type[MillstreamError]] = {
+    WriterReason.FULL: QueueFull,
+    WriterReason.UNAVAILABLE: QueueUnavailable,
+    WriterReason.UNKNOWN: PublishUnknown,
+    WriterReason.REFUSED: ConfigError,
 }
 
 
-class Answer(msgspec.Struct, frozen=True):
+class WriterAnswer(msgspec.Struct, frozen=True):
     """It was done, and these are the numbers of messages; or why it was not."""
 
     numbers: list[int | None] = msgspec.field(default_factory=list)
-    reason: Reason | None = None
+    reason: WriterReason | None = None
     text: str = ""
 
     @property
     def is_elsewhere(self) -> bool:
         """Another silo writes the queue."""
-        return self.reason is Reason.NOT_HERE
+        return self.reason is WriterReason.NOT_HERE
 
     def check(self) -> list[int | None]:
         """The numbers. Raises QueueFull, QueueUnavailable, PublishUnknown, ConfigError."""
@@ -88,63 +88,65 @@ class LedgerTarget(SystemTarget):
         self.desk = desk
         self.adapters = 0  # that share it, in this silo
 
-    async def append(self, queue: str, messages: list[TopicMessage]) -> Answer:
+    async def append(self, queue: str, messages: list[TopicMessage]) -> WriterAnswer:
         """Append messages; answers once they are durable."""
         return await append_here(self.desk, queue, messages)
 
-    async def retain(self, queue: str, reader: str, number: int | None) -> Answer:
+    async def retain(self, queue: str, reader: str, number: int | None) -> WriterAnswer:
         """Keep messages for a reader; answers once that is durable."""
         return await retain_here(self.desk, queue, reader, number)
 
-    async def let_go(self, queue: str, reader: str) -> Answer:
+    async def let_go(self, queue: str, reader: str) -> WriterAnswer:
         """Keep nothing for a reader."""
         return await let_go_here(self.desk, queue, reader)
 
 
-async def append_here(desk: Desk, queue: QueueId, messages: Sequence[TopicMessage]) -> Answer:
+async def append_here(desk: Desk, queue: QueueId, messages: Sequence[TopicMessage]) -> WriterAnswer:
     """Append to a topic of this silo."""
 
-    async def append(topic: Topic) -> Answer:
-        return Answer(await topic.append(messages))
+    async def append(topic: Topic) -> WriterAnswer:
+        return WriterAnswer(await topic.append(messages))
 
     return await _asked(desk, queue, append)
 
 
-async def retain_here(desk: Desk, queue: QueueId, reader: str, number: int | None) -> Answer:
+async def retain_here(desk: Desk, queue: QueueId, reader: str, number: int | None) -> WriterAnswer:
     """Keep the messages of a topic of this silo from `number` on; None: all that it has."""
 
-    async def retain(topic: Topic) -> Answer:
+    async def retain(topic: Topic) -> WriterAnswer:
         cursor = await topic.cursor(READER + reader)
         cursor.acknowledge((number or 0) - 1)
         await cursor.flush()
-        return Answer()
+        return WriterAnswer()
 
     return await _asked(desk, queue, retain)
 
 
-async def let_go_here(desk: Desk, queue: QueueId, reader: str) -> Answer:
+async def let_go_here(desk: Desk, queue: QueueId, reader: str) -> WriterAnswer:
     """Keep nothing for this reader in a topic of this silo."""
 
-    async def let_go(topic: Topic) -> Answer:
+    async def let_go(topic: Topic) -> WriterAnswer:
         await topic.drop_cursor(READER + reader)
-        return Answer()
+        return WriterAnswer()
 
     return await _asked(desk, queue, let_go)
 
 
-async def _asked(desk: Desk, queue: QueueId, ask: Callable[[Topic], Awaitable[Answer]]) -> Answer:
+async def _asked(
+    desk: Desk, queue: QueueId, ask: Callable[[Topic], Awaitable[WriterAnswer]]
+) -> WriterAnswer:
     topic = desk.topic(queue)
     if topic is None:
-        return Answer(reason=Reason.NOT_HERE, text=desk.refusal(queue))
+        return WriterAnswer(reason=WriterReason.NOT_HERE, text=desk.refusal(queue))
     try:
         return await ask(topic)
     except QueueFenced:
-        return Answer(reason=Reason.NOT_HERE)
+        return WriterAnswer(reason=WriterReason.NOT_HERE)
     except QueueFull as error:
-        return Answer(reason=Reason.FULL, text=str(error))
+        return WriterAnswer(reason=WriterReason.FULL, text=str(error))
     except (QueueUnavailable, StorageError) as error:
-        return Answer(reason=Reason.UNAVAILABLE, text=str(error))
+        return WriterAnswer(reason=WriterReason.UNAVAILABLE, text=str(error))
     except PublishUnknown as error:
-        return Answer(reason=Reason.UNKNOWN, text=str(error))
+        return WriterAnswer(reason=WriterReason.UNKNOWN, text=str(error))
     except ConfigError as error:
-        return Answer(reason=Reason.REFUSED, text=str(error))
+        return WriterAnswer(reason=WriterReason.REFUSED, text=str(error))

@@ -25,15 +25,15 @@ from millstream.runtime.extending import Backoff
 from millstream.streams import AdapterHost, QueueId
 
 from .desk import Desk
-from .target import Answer, LedgerTarget, Reason, append_here, let_go_here, retain_here
+from .target import LedgerTarget, WriterAnswer, WriterReason, append_here, let_go_here, retain_here
 
 __all__ = ["Writers"]
 
 BETWEEN_TRIES = Backoff(first_s=0.01, ceiling_s=0.25)
 
 
-Call = Callable[[], Coroutine[Any, Any, Answer]]
-CallOf = Callable[[str], Coroutine[Any, Any, Answer]]
+Call = Callable[[], Coroutine[Any, Any, WriterAnswer]]
+CallOf = Callable[[str], Coroutine[Any, Any, WriterAnswer]]
 
 
 class Writers:
@@ -86,7 +86,7 @@ class Writers:
         except PublishUnknown as error:
             raise QueueUnavailable(f"{error}; again is harmless") from None
 
-    async def _ask(self, queue: QueueId, here: Call, there: CallOf) -> Answer:
+    async def _ask(self, queue: QueueId, here: Call, there: CallOf) -> WriterAnswer:
         """What the writer answers. Raises QueueUnavailable, PublishUnknown."""
         until_s, attempt, why = self._host.clock.now() + self._wait_s, 0, ""
         while True:
@@ -103,7 +103,7 @@ class Writers:
                 raise QueueUnavailable(f"{text} after {self._wait_s:g} s{why}")
             await asyncio.sleep(pause_s)
 
-    async def _try(self, queue: QueueId, here: Call, there: CallOf) -> Answer | None:
+    async def _try(self, queue: QueueId, here: Call, there: CallOf) -> WriterAnswer | None:
         """Ask where the queue is written now; None: nobody writes it."""
         if self._desk.topic(queue) is not None:
             return await here()
@@ -111,7 +111,7 @@ class Writers:
         if silo is None:
             return None if await self._stand_in(queue) is None else await here()
         if silo == self._host.silo:  # it is about to open it
-            return Answer(reason=Reason.NOT_HERE, text=self._desk.refusal(queue))
+            return WriterAnswer(reason=WriterReason.NOT_HERE, text=self._desk.refusal(queue))
         self._writers[queue] = silo
         return await self._send(silo, queue, there)
 
@@ -137,7 +137,7 @@ class Writers:
             return None
         return await self._desk.stand_in(queue)
 
-    async def _send(self, silo: str, queue: QueueId, there: CallOf) -> Answer | None:
+    async def _send(self, silo: str, queue: QueueId, there: CallOf) -> WriterAnswer | None:
         try:
             return await there(silo)
         except NotHosted:

@@ -19,7 +19,7 @@ import msgspec
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.metadata import Metadata
-from millstream.providers.ledger.metadata.rows import Scan
+from millstream.providers.ledger.metadata.rows import RecordScan
 from millstream.providers.ledger.protocol.errors import LedgerError, LedgerGone
 from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.runtime import StorageError
@@ -27,13 +27,13 @@ from millstream.runtime import StorageError
 from .agenda import Agenda, Job
 from .changes import ClaimLost
 from .copying import EntriesLost
-from .mending import Mender
+from .mending import LedgerRepairer
 from .needs import bookies_of, needs_of
 from .options import RecoveryOptions
 from .report import STUCK_SHOWN_MAX, BookieReport, RecoveryReport, Stuck, report_rows
-from .standing import Standing, Standings
+from .standing import BookieStanding, BookieStandings
 
-__all__ = ["REPORT_EVERY_S", "Auditor", "Records", "Surroundings"]
+__all__ = ["REPORT_EVERY_S", "AuditedRecords", "Auditor", "Surroundings"]
 
 log = logging.getLogger("millstream.ledger")
 
@@ -63,10 +63,10 @@ class Surroundings(Protocol):
         ...
 
 
-class Records(Protocol):
+class AuditedRecords(Protocol):
     """The records of all ledgers. May raise StorageError."""
 
-    def scan(self) -> Scan[LedgerRecord]: ...
+    def scan(self) -> RecordScan[LedgerRecord]: ...
 
 
 class Auditor:
@@ -81,7 +81,7 @@ class Auditor:
         self,
         context: HandleContext,
         metadata: Metadata,
-        records: Records,
+        records: AuditedRecords,
         around: Surroundings,
         options: RecoveryOptions,
         place: str,
@@ -91,9 +91,9 @@ class Auditor:
         self._records = records
         self._around = around
         self._options = options
-        self._standings = Standings(options.lost_bookie_after_s)
+        self._standings = BookieStandings(options.lost_bookie_after_s)
         self._agenda = Agenda(options)
-        self._mender = Mender(context, options, self._standings.of, metadata.new_operation)
+        self._mender = LedgerRepairer(context, options, self._standings.of, metadata.new_operation)
         self._rows = report_rows(metadata)
         self._report = RecoveryReport(place, silo, 0.0)
         self._ledgers_of: Counter[str] = Counter()
@@ -107,13 +107,13 @@ class Auditor:
         """Is this the silo that looks after copies, as far as it knows?"""
         return self._is_acting
 
-    def standing(self, bookie: str) -> Standing:
+    def standing(self, bookie: str) -> BookieStanding:
         """The standing of a bookie, as of the last look."""
         return self._standings.of(bookie)
 
     def is_lost(self, bookie: str) -> bool:
         """Has nobody run it for so long that it is lost?"""
-        return self._standings.of(bookie) is Standing.LOST
+        return self._standings.of(bookie) is BookieStanding.LOST
 
     def report(self) -> RecoveryReport:
         """What was found, and done."""
@@ -175,17 +175,17 @@ class Auditor:
             self._tell(before)
         return has_changed or self._is_acting != was_acting
 
-    def _tell(self, before: Mapping[str, Standing]) -> None:
+    def _tell(self, before: Mapping[str, BookieStanding]) -> None:
         """Say which bookies have another standing than before."""
         for name, standing in self._standings.all().items():
             if standing is before.get(name):
                 continue
-            if standing is Standing.LOST:
+            if standing is BookieStanding.LOST:
                 text = "bookie %s is lost: no silo has run it for %.0f s; others have what it had"
                 log.warning(text, name, self._options.lost_bookie_after_s)
-            elif standing is Standing.LEAVING:
+            elif standing is BookieStanding.LEAVING:
                 log.info("bookie %s shall be emptied: what it has is copied elsewhere", name)
-            elif before.get(name) is Standing.LOST:
+            elif before.get(name) is BookieStanding.LOST:
                 log.info("bookie %s is there again", name)
 
     # --- all ledgers

@@ -24,8 +24,8 @@ from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.runtime.extending import Backoff, Clock
 
 from .options import RecoveryOptions
-from .pace import Pace
-from .standing import Standing
+from .pace import CopyRate
+from .standing import BookieStanding
 
 __all__ = ["Copied", "Copier", "EntriesLost"]
 
@@ -76,7 +76,7 @@ class Copier:
         bookies: Bookies,
         clock: Clock,
         options: RecoveryOptions,
-        of: Callable[[str], Standing],
+        of: Callable[[str], BookieStanding],
         copied: Copied,
     ) -> None:
         self._bookies = bookies
@@ -84,7 +84,7 @@ class Copier:
         self._options = options
         self._of = of
         self._copied = copied
-        self._pace = Pace(options.copy_bytes_per_s)
+        self._pace = CopyRate(options.copy_bytes_per_s)
 
     async def fill(
         self, record: LedgerRecord, runs: Iterable[range], bookie: str, has_most: bool = False
@@ -123,7 +123,7 @@ class Copier:
         """
         silent: list[str] = []
         for bookie in record.holders(first):
-            if bookie == but or self._of(bookie) is Standing.LOST:
+            if bookie == but or self._of(bookie) is BookieStanding.LOST:
                 continue
             try:
                 packed = await self._read(record, bookie, first, count)
@@ -169,7 +169,7 @@ class Copier:
 
     def _lost(self, record: LedgerRecord, lost: Sequence[range]) -> EntriesLost:
         first = lost[0].start
-        gone = tuple(one for one in record.holders(first) if self._of(one) is Standing.LOST)
+        gone = tuple(one for one in record.holders(first) if self._of(one) is BookieStanding.LOST)
         entries = ", ".join(
             f"{one.start}" if len(one) == 1 else f"{one.start} to {one.stop - 1}"
             for one in lost[:SHOWN_MAX]

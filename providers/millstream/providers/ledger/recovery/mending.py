@@ -1,9 +1,9 @@
 """Gives one ledger what it lacks.
 
-Owns: `Mender`. Not: which ledger, and when (`auditor`). Idea: spec/ledger.md 6.5, 6.6. Invariants:
-each place is claimed, copied, and then written down, in this order, so a crash between two of them
-leaves copies that nobody needs; two who do it at once are as one, for one claim holds; the last
-fragment of a ledger without an end is never copied.
+Owns: `LedgerRepairer`. Not: which ledger, and when (`auditor`). Idea: spec/ledger.md 6.5, 6.6.
+Invariants: each place is claimed, copied, and then written down, in this order, so a crash between
+two of them leaves copies that nobody needs; two who do it at once are as one, for one claim holds;
+the last fragment of a ledger without an end is never copied.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerStat
 
 from .changes import ClaimLost, checked, claimed, moved, released, widened
 from .copying import Copied, Copier, EntriesLost
-from .needs import Span, Vacancy, needs_of, short_by, spans_of, stripe, unsure_from
+from .needs import FragmentSpan, Vacancy, needs_of, short_by, spans_of, stripe, unsure_from
 from .options import RecoveryOptions
-from .standing import Standing
+from .standing import BookieStanding
 
-__all__ = ["Mender"]
+__all__ = ["LedgerRepairer"]
 
 log = logging.getLogger("millstream.ledger")
 
@@ -37,7 +37,7 @@ BOOKIES_TRIED_MAX = 3
 """So many bookies are tried for one place, one after the other."""
 
 
-class Mender:
+class LedgerRepairer:
     """Mends ledgers, one call each.
 
     Args:
@@ -49,7 +49,7 @@ class Mender:
         self,
         context: HandleContext,
         options: RecoveryOptions,
-        of: Callable[[str], Standing],
+        of: Callable[[str], BookieStanding],
         new_token: Callable[[], str],
     ) -> None:
         self.copied = Copied()
@@ -169,7 +169,7 @@ class Mender:
         span, most = vacancy.span, self._options.page_entries
         return stripe(record.quorum, vacancy.place, span.first, span.last, most)
 
-    def _another(self, ledger: int, span: Span, tried: set[str]) -> str:
+    def _another(self, ledger: int, span: FragmentSpan, tried: set[str]) -> str:
         """A bookie that is not of the fragment, by chance and weight."""
         taken = {*span.bookies, *tried}
         found = chosen(self._free(), 1, taken, self._context.clock)

@@ -1,6 +1,6 @@
 """What a ledger lacks, by its record and by which bookies can be counted on. Pure.
 
-Owns: `Span`, `Vacancy`, `Needs`, `needs_of`. Idea: spec/ledger.md 6.5 to 6.7, A01.
+Owns: `FragmentSpan`, `Vacancy`, `Needs`, `needs_of`. Idea: spec/ledger.md 6.5 to 6.7, A01.
 Invariants: only entries with an end are copied: those of former fragments, and of the last one of a
 closed ledger (what is behind could still change); an empty fragment lacks nothing.
 """
@@ -13,11 +13,11 @@ from typing import NamedTuple
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
 
-from .standing import Standing
+from .standing import BookieStanding
 
 __all__ = [
+    "FragmentSpan",
     "Needs",
-    "Span",
     "Vacancy",
     "bookies_of",
     "is_on",
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-class Span(NamedTuple):
+class FragmentSpan(NamedTuple):
     """Entries of one fragment, from `first` to `last`, that will never be others."""
 
     first: int
@@ -39,7 +39,7 @@ class Span(NamedTuple):
 class Vacancy(NamedTuple):
     """A place of a span whose bookie shall be another one."""
 
-    span: Span
+    span: FragmentSpan
     place: int
 
     @property
@@ -77,13 +77,13 @@ class Needs(NamedTuple):
         return not is_well or self.is_claimed or (self.is_to_end and may_end)
 
 
-def spans_of(record: LedgerRecord) -> list[Span]:
+def spans_of(record: LedgerRecord) -> list[FragmentSpan]:
     """What of a ledger has an end, fragment by fragment."""
     following = [fragment.first for fragment in record.fragments[1:]]
     if record.state is LedgerState.CLOSED:
         following.append(record.last + 1)
     return [
-        Span(fragment.first, end - 1, fragment.bookies)
+        FragmentSpan(fragment.first, end - 1, fragment.bookies)
         for fragment, end in zip(record.fragments, following, strict=False)
         if fragment.first < end
     ]
@@ -97,7 +97,7 @@ def bookies_of(record: LedgerRecord) -> set[str]:
     return found if is_closed else found.union(record.fragments[-1].bookies)
 
 
-def needs_of(record: LedgerRecord, of: Callable[[str], Standing], room: int) -> Needs:
+def needs_of(record: LedgerRecord, of: Callable[[str], BookieStanding], room: int) -> Needs:
     """What a ledger lacks, where so many bookies have room."""
     spans = spans_of(record)
     vacancies = [
@@ -121,7 +121,7 @@ def needs_of(record: LedgerRecord, of: Callable[[str], Standing], room: int) -> 
 
 
 def unsure_from(
-    record: LedgerRecord, spans: Sequence[Span], of: Callable[[str], Standing]
+    record: LedgerRecord, spans: Sequence[FragmentSpan], of: Callable[[str], BookieStanding]
 ) -> int | None:
     """From where on somebody has to look for copies, if all who should have them can be asked."""
     first = record.complete + 1

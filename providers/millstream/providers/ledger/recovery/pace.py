@@ -1,15 +1,15 @@
 """How fast entries are copied. Pure.
 
-Owns: `Pace`. Invariant: over all that share it, not more than so many bytes a second, one page more
-or less.
+Owns: `CopyRate`. Invariant: over all that share it, not more than so many bytes a second, one page
+more or less.
 """
 
 from __future__ import annotations
 
-__all__ = ["Pace"]
+__all__ = ["CopyRate"]
 
 
-class Pace:
+class CopyRate:
     """Bytes per second, over all who ask."""
 
     __slots__ = ("_bytes_per_s", "_free_s")

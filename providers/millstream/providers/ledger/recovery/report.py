@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from millstream.providers.ledger.metadata.metadata import Metadata, key_part
-from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.metadata.rows import RecordRows
 
 __all__ = ["STUCK_SHOWN_MAX", "BookieReport", "RecoveryReport", "Stuck", "report_rows"]
 
@@ -71,6 +71,6 @@ class RecoveryReport(msgspec.Struct, frozen=True, array_like=True):
     damaged: int = 0
 
 
-def report_rows(metadata: Metadata) -> Rows[str, RecoveryReport]:
+def report_rows(metadata: Metadata) -> RecordRows[str, RecoveryReport]:
     """The reports, by place."""
-    return Rows(metadata, "recovery/", RecoveryReport, key_part)
+    return RecordRows(metadata, "recovery/", RecoveryReport, key_part)

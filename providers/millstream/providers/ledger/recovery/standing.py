@@ -1,6 +1,6 @@
 """Which bookies can be counted on. Pure: times come from the caller.
 
-Owns: `Standing`, `Standings`. Invariants: a bookie is lost when nobody has run it for
+Owns: `BookieStanding`, `BookieStandings`. Invariants: a bookie is lost when nobody has run it for
 `lost_bookie_after_s` as this process has seen it, and at once no more when somebody does; one that
 was never seen is counted from when it was first asked for; one whose row is damaged is never lost.
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from enum import Enum
 
-__all__ = ["Standing", "Standings"]
+__all__ = ["BookieStanding", "BookieStandings"]
 
 
-class Standing(Enum):
+class BookieStanding(Enum):
     """What may be expected of a bookie."""
 
     HERE = "here"
@@ -24,21 +24,21 @@ class Standing(Enum):
     @property
     def is_needless(self) -> bool:
         """Must what it has be elsewhere?"""
-        return self in {Standing.LEAVING, Standing.LOST}
+        return self in {BookieStanding.LEAVING, BookieStanding.LOST}
 
     @property
     def answers(self) -> bool:
         """Is there a silo that runs it?"""
-        return self in {Standing.HERE, Standing.LEAVING}
+        return self in {BookieStanding.HERE, BookieStanding.LEAVING}
 
 
-class Standings:
+class BookieStandings:
     """Bookies over time."""
 
     def __init__(self, lost_after_s: float) -> None:
         self._lost_after_s = lost_after_s
         self._away_since_s: dict[str, float] = {}
-        self._known: dict[str, Standing] = {}
+        self._known: dict[str, BookieStanding] = {}
         self._now_s = 0.0
 
     def see(
@@ -62,20 +62,22 @@ class Standings:
         self._known = {name: self._judged(name, here, leaving) for name in sorted(named)}
         return before != self._known
 
-    def _judged(self, bookie: str, here: Collection[str], leaving: Collection[str]) -> Standing:
+    def _judged(
+        self, bookie: str, here: Collection[str], leaving: Collection[str]
+    ) -> BookieStanding:
         if bookie in here:
-            return Standing.LEAVING if bookie in leaving else Standing.HERE
+            return BookieStanding.LEAVING if bookie in leaving else BookieStanding.HERE
         since_s = self._away_since_s.get(bookie, self._now_s)
         is_lost = self._now_s - since_s >= self._lost_after_s
-        return Standing.LOST if is_lost else Standing.AWAY
+        return BookieStanding.LOST if is_lost else BookieStanding.AWAY
 
-    def of(self, bookie: str) -> Standing:
+    def of(self, bookie: str) -> BookieStanding:
         """What may be expected of a bookie, as of the last look."""
         if bookie not in self._known:  # it has no row, or none yet
             self._away_since_s.setdefault(bookie, self._now_s)
-            self._known[bookie] = Standing.AWAY
+            self._known[bookie] = BookieStanding.AWAY
         return self._known[bookie]
 
-    def all(self) -> Mapping[str, Standing]:
+    def all(self) -> Mapping[str, BookieStanding]:
         """All bookies that were ever seen."""
         return self._known

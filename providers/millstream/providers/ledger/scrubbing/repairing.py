@@ -20,7 +20,7 @@ from millstream.providers.ledger.protocol.errors import LedgerError
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
 from millstream.providers.ledger.recovery.copying import Copied, Copier, EntriesLost
 from millstream.providers.ledger.recovery.options import RecoveryOptions
-from millstream.providers.ledger.recovery.standing import Standing
+from millstream.providers.ledger.recovery.standing import BookieStanding
 
 from .docket import Failure
 from .wanted import judged, runs_of
@@ -53,7 +53,7 @@ class Repairer:
     """
 
     def __init__(
-        self, context: HandleContext, options: RecoveryOptions, of: Callable[[str], Standing]
+        self, context: HandleContext, options: RecoveryOptions, of: Callable[[str], BookieStanding]
     ) -> None:
         self._rows = context.rows
         self._copier = Copier(context.bookies, context.clock, options, of, Copied())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from millstream.providers.ledger.metadata.metadata import Metadata, key_part
-from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.metadata.rows import RecordRows
 
 __all__ = ["FAULTS_SHOWN_MAX", "ScrubFault", "ScrubReport", "scrub_rows"]
 
@@ -66,6 +66,6 @@ class ScrubReport(msgspec.Struct, frozen=True, array_like=True):
     operation: str = ""
 
 
-def scrub_rows(metadata: Metadata) -> Rows[str, ScrubReport]:
+def scrub_rows(metadata: Metadata) -> RecordRows[str, ScrubReport]:
     """The reports, by bookie."""
-    return Rows(metadata, "scrubs/", ScrubReport, key_part)
+    return RecordRows(metadata, "scrubs/", ScrubReport, key_part)

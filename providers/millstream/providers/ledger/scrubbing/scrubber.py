@@ -23,12 +23,12 @@ from millstream.providers.ledger.bookie.bookie import Bookie
 from millstream.providers.ledger.bookie.damage.checking import Checked, SegmentCheck
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.metadata.metadata import Metadata
-from millstream.providers.ledger.metadata.rows import Scan
+from millstream.providers.ledger.metadata.rows import RecordScan
 from millstream.providers.ledger.protocol.errors import BookieAway, BookieOverloaded, LedgerError
 from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.providers.ledger.recovery.options import RecoveryOptions
-from millstream.providers.ledger.recovery.pace import Pace
-from millstream.providers.ledger.recovery.standing import Standing
+from millstream.providers.ledger.recovery.pace import CopyRate
+from millstream.providers.ledger.recovery.standing import BookieStanding
 from millstream.runtime import Corrupt, StorageError
 
 from .docket import Docket, Failure
@@ -55,10 +55,10 @@ LOST_ADVICE = "put the file back as it was, from a backup; if nobody can, "
 LOST_ADVICE += "`millstream ledger recover {} --accept-loss` gives the entry up"
 
 
-class Records(Protocol):
+class ScrubbedRecords(Protocol):
     """The records of all ledgers. May raise StorageError."""
 
-    def scan(self) -> Scan[LedgerRecord]: ...
+    def scan(self) -> RecordScan[LedgerRecord]: ...
 
 
 class Scrubber:
@@ -74,9 +74,9 @@ class Scrubber:
         self,
         context: HandleContext,
         metadata: Metadata,
-        records: Records,
+        records: ScrubbedRecords,
         bookie_here: Callable[[], Bookie | None],
-        of: Callable[[str], Standing],
+        of: Callable[[str], BookieStanding],
         options: ScrubOptions,
         copies: RecoveryOptions,
     ) -> None:
@@ -90,7 +90,7 @@ class Scrubber:
         self._docket = Docket(options.retry_after_s)
         self._report = self._said = ScrubReport("", 0.0)
         self._passing: asyncio.Task[None] | None = None
-        self._pace = Pace(options.scrub_bytes_per_s)
+        self._pace = CopyRate(options.scrub_bytes_per_s)
         self._pass_at_s = self._say_at_s = -math.inf
         self._found_before: dict[int, set[int]] = {}  # by a start before, and counted then
         self._is_incomplete = False  # some damage that was found is on no list

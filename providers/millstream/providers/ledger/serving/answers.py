@@ -21,7 +21,7 @@ from millstream.providers.ledger.protocol.errors import (
 __all__ = ["Refusal", "refusal_of"]
 
 
-class Reason(Enum):
+class ErrorKind(Enum):
     """Which error it was."""
 
     FENCED = "fenced"
@@ -30,23 +30,23 @@ class Reason(Enum):
     AWAY = "away"
 
 
-CLASSES: dict[type[LedgerError], Reason] = {
-    BookieReadOnly: Reason.READ_ONLY,
-    BookieOverloaded: Reason.OVERLOADED,
-    BookieAway: Reason.AWAY,
+CLASSES: dict[type[LedgerError], ErrorKind] = {
+    BookieReadOnly: ErrorKind.READ_ONLY,
+    BookieOverloaded: ErrorKind.OVERLOADED,
+    BookieAway: ErrorKind.AWAY,
 }
 
 
 class Refusal(msgspec.Struct, frozen=True):
     """An error as a value."""
 
-    reason: Reason
+    reason: ErrorKind
     text: str
     term: int = 0
 
     def error(self) -> LedgerError:
         """The error again."""
-        if self.reason is Reason.FENCED:
+        if self.reason is ErrorKind.FENCED:
             return LedgerFenced(self.text, self.term)
         cls = next(cls for cls, reason in CLASSES.items() if reason is self.reason)
         return cls(self.text)
@@ -55,6 +55,6 @@ class Refusal(msgspec.Struct, frozen=True):
 def refusal_of(error: LedgerError) -> Refusal:
     """An error of a bookie as a value; one that is not expected counts as being away."""
     if isinstance(error, LedgerFenced):
-        return Refusal(Reason.FENCED, str(error), error.term)
+        return Refusal(ErrorKind.FENCED, str(error), error.term)
     reason = CLASSES.get(type(error))
-    return Refusal(reason or Reason.AWAY, str(error))
+    return Refusal(reason or ErrorKind.AWAY, str(error))

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
 from millstream.providers.ledger.metadata.bookies import BookieRecord
-from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.metadata.rows import RecordRows
 from millstream.providers.ledger.protocol.errors import BookieAway
 from millstream.providers.ledger.protocol.found import Found
 from millstream.runtime import CallError, ClusterError, StorageError
@@ -81,7 +81,9 @@ class ClusterBookies:
         place: of the bookies over which new ledgers are spread; all are reached for what they have.
     """
 
-    def __init__(self, silo: SiloView, rows: Rows[str, BookieRecord], place: str = "") -> None:
+    def __init__(
+        self, silo: SiloView, rows: RecordRows[str, BookieRecord], place: str = ""
+    ) -> None:
         self._silo = silo
         self._members, self._targets, self._clock = silo.members, silo.targets, silo.clock
         self._rows = rows

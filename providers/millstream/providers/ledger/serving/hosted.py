@@ -17,7 +17,7 @@ import msgspec
 from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
 from millstream.providers.ledger.bookie.options import BookieOptions, HighWater, Known
 from millstream.providers.ledger.metadata.bookies import BookieRecord
-from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.metadata.rows import RecordRows
 from millstream.providers.ledger.protocol.errors import (
     BookieReadOnly,
     DirectoryInUse,
@@ -58,7 +58,7 @@ class HostedBookie:
         disk: Disk,
         home: Home,
         bookies: ClusterBookies,
-        rows: Rows[str, BookieRecord],
+        rows: RecordRows[str, BookieRecord],
         census: Census,
         options: BookieOptions,
         look_for_lock_s: float,

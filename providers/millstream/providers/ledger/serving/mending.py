@@ -1,6 +1,6 @@
 """What a person asks a running cluster to do for a ledger that has no end, or misses entries.
 
-Owns: `MendingTarget`, the system target `$ledgers/<provider>`, its answers. Not: recovery, giving
+Owns: `RepairTarget`, the system target `$ledgers/<provider>`, its answers. Not: recovery, giving
 up (`handle`), who asks (`millstream.console`). Invariants: clients may have a ledger given the end
 that any takeover would give it, or have lost entries given up, asked for by that name; while a
 bookie may have them that is not known to be lost, they name it, too; entries and bookies are not
@@ -25,7 +25,7 @@ from millstream.providers.ledger.protocol.record import ENDLESS, LedgerRecord, L
 from millstream.runtime import StorageError
 from millstream.runtime.extending import Role, SystemTarget, open_to
 
-__all__ = ["WAIT_S_MAX", "EndAnswer", "LossAnswer", "LostPart", "MendingTarget", "Numbers"]
+__all__ = ["WAIT_S_MAX", "EndAnswer", "LossAnswer", "LostPart", "MessageNumbers", "RepairTarget"]
 
 log = logging.getLogger("millstream.ledger")
 
@@ -33,7 +33,7 @@ WAIT_S_MAX = 20.0
 """So long a recovery that was asked for looks for bookies, at most."""
 
 
-class Numbers(Protocol):
+class MessageNumbers(Protocol):
     """Knows which messages were in entries. Raises StorageError."""
 
     async def of(
@@ -87,7 +87,7 @@ class LossAnswer(msgspec.Struct, frozen=True):
         return sum(part.end - part.number for part in self.parts if part.number and part.end)
 
 
-class MendingTarget(SystemTarget):
+class RepairTarget(SystemTarget):
     """Gives ledgers their ends, and gives up what is lost.
 
     Args:
@@ -97,7 +97,7 @@ class MendingTarget(SystemTarget):
     target_name = "$ledgers"
 
     def __init__(
-        self, context: HandleContext, numbers: Numbers, is_lost: Callable[[str], bool]
+        self, context: HandleContext, numbers: MessageNumbers, is_lost: Callable[[str], bool]
     ) -> None:
         self._context = context
         self._numbers = numbers

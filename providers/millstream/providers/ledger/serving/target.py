@@ -14,7 +14,7 @@ from millstream.providers.ledger.protocol.errors import LedgerError
 from millstream.providers.ledger.protocol.found import Found, Missing
 from millstream.runtime.extending import SystemTarget
 
-from .answers import Reason, Refusal, refusal_of
+from .answers import ErrorKind, Refusal, refusal_of
 
 __all__ = ["BookieTarget", "FoundAnswer", "NumberAnswer"]
 
@@ -51,7 +51,7 @@ class BookieTarget(SystemTarget):
         if boot == self._bookie.boot:
             return None
         text = f"bookie {self._bookie.name} is in its start {self._bookie.boot}, not {boot}"
-        return Refusal(Reason.AWAY, text)
+        return Refusal(ErrorKind.AWAY, text)
 
     async def add(self, boot: int, term: int, entries: list[bytes]) -> Refusal | None:
         """Store entries; None: they are on disk."""

@@ -29,7 +29,7 @@ __all__ = [
     "MESSAGE_BYTES",
     "NO_SNAPSHOT",
     "EntryHead",
-    "Kind",
+    "EntryKind",
     "KnownProducer",
     "StoredMessage",
     "TopicMessage",
@@ -52,7 +52,7 @@ NO_SNAPSHOT = NOTHING
 """No producer was known when the ledger began, and no snapshot was made since."""
 
 
-class Kind(IntEnum):
+class EntryKind(IntEnum):
     """What follows the head."""
 
     MESSAGES = 0
@@ -93,7 +93,7 @@ class EntryHead(NamedTuple):
     messages: int
     time_ms: int
     snapshot: int
-    kind: int = Kind.MESSAGES
+    kind: int = EntryKind.MESSAGES
 
     @property
     def end(self) -> int:
@@ -133,7 +133,7 @@ def head_of(payload: bytes) -> EntryHead:
 def messages_of(payload: bytes) -> list[TopicMessage]:
     """The messages of an entry; none of a snapshot. Raises EntryDamaged."""
     head = head_of(payload)
-    if head.kind != Kind.MESSAGES:
+    if head.kind != EntryKind.MESSAGES:
         return []
     messages = decoded(MESSAGES, payload)
     if len(messages) != head.messages:

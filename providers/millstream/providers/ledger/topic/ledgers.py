@@ -1,7 +1,7 @@
 """What a topic needs of ledgers.
 
-Owns: the contracts `Ledgers`, `Writer`, `Reader`. The real ones are in `handle`; tests have one in
-memory.
+Owns: the contracts `Ledgers`, `TopicLedgerWriter`, `TopicLedgerReader`. The real ones are in
+`handle`; tests have one in memory.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from millstream.providers.ledger.protocol.entry import Entry
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.protocol.record import LedgerRecord
 
-__all__ = ["Ledgers", "Reader", "Writer"]
+__all__ = ["Ledgers", "TopicLedgerReader", "TopicLedgerWriter"]
 
 
-class Writer(Protocol):
+class TopicLedgerWriter(Protocol):
     """The only writer of one ledger."""
 
     @property
@@ -64,7 +64,7 @@ class Writer(Protocol):
         ...
 
 
-class Reader(Protocol):
+class TopicLedgerReader(Protocol):
     """Reads one ledger, without disturbing its writer."""
 
     @property
@@ -92,7 +92,7 @@ class Ledgers(Protocol):
 
     async def create(
         self, quorum: Quorum | None, topic: str, /, first: int = 0, owner: tuple[int, int] = (0, 0)
-    ) -> Writer:
+    ) -> TopicLedgerWriter:
         """A new, empty ledger; None: with the usual quorum.
 
         Args:
@@ -111,7 +111,7 @@ class Ledgers(Protocol):
         """
         ...
 
-    async def reader(self, ledger: int, /) -> Reader:
+    async def reader(self, ledger: int, /) -> TopicLedgerReader:
         """Raises LedgerGone, StorageError."""
         ...
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millstream.providers.ledger.handle.loss import Gap
-from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.metadata.rows import RecordRows
 from millstream.providers.ledger.protocol.errors import EntryDamaged
 from millstream.providers.ledger.protocol.record import LedgerRecord
 
 from .form import EntryHead, head_of
-from .record import Span, TopicRecord
+from .record import LedgerSpan, TopicRecord
 
 __all__ = ["LostNumbers"]
 
@@ -22,7 +22,7 @@ __all__ = ["LostNumbers"]
 class LostNumbers:
     """Numbers of messages by entries, as the rows of topics say."""
 
-    def __init__(self, topics: Rows[str, TopicRecord]) -> None:
+    def __init__(self, topics: RecordRows[str, TopicRecord]) -> None:
         self._topics = topics
 
     async def of(self, record: LedgerRecord, gaps: Sequence[Gap]) -> list[tuple[int, int]]:
@@ -33,7 +33,7 @@ class LostNumbers:
         return [between(gap, spans[0] if spans else None) for gap in gaps]
 
 
-def between(gap: Gap, span: Span | None) -> tuple[int, int]:
+def between(gap: Gap, span: LedgerSpan | None) -> tuple[int, int]:
     """The messages of one gap."""
     before, after = head_at(gap.before), head_at(gap.after)
     first = end = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.metadata.rows import RecordRows
 
 from .record import TopicRecord, owned
 
@@ -24,7 +24,7 @@ class OwnedTopic:
 
     __slots__ = ("_rows", "_writing", "record")
 
-    def __init__(self, rows: Rows[str, TopicRecord], record: TopicRecord) -> None:
+    def __init__(self, rows: RecordRows[str, TopicRecord], record: TopicRecord) -> None:
         self._rows = rows
         self._writing = asyncio.Lock()
         self.record = record

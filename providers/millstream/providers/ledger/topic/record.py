@@ -1,10 +1,10 @@
 """The row of a topic: its epoch, its ledgers in order, its settings and cursors.
 
-Owns: `TopicRecord`, `Span`, and the changes that a record may undergo, as functions from record to
-record. Not: storing it (`metadata.rows`), what a ledger holds. Idea: spec/ledger.md 7.10 to 7.13,
-10.6.8. Invariants: epochs rise, and only who has the present one changes anything; all spans but
-the last are sealed, and numbers go on from one to the next without a gap; a ledger is out of the
-list before it is deleted, and in the list before anything is sent to it.
+Owns: `TopicRecord`, `LedgerSpan`, and the changes that a record may undergo, as functions from
+record to record. Not: storing it (`metadata.rows`), what a ledger holds. Idea: spec/ledger.md 7.10
+to 7.13, 10.6.8. Invariants: epochs rise, and only who has the present one changes anything; all
+spans but the last are sealed, and numbers go on from one to the next without a gap; a ledger is out
+of the list before it is deleted, and in the list before anything is sent to it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from millstream.providers.ledger.metadata.metadata import Metadata, key_part
-from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.metadata.rows import RecordRows
 from millstream.providers.ledger.protocol.entry import NOTHING
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
 from millstream.runtime import Corrupt, QueueFenced
@@ -24,7 +24,7 @@ from .options import LedgerTopicSettings
 
 __all__ = [
     "FIRST_NUMBER",
-    "Span",
+    "LedgerSpan",
     "TopicRecord",
     "contradiction",
     "listed_and_gone",
@@ -38,7 +38,7 @@ FIRST_NUMBER = 1
 """The number of a topic's first message."""
 
 
-class Span(msgspec.Struct, frozen=True, array_like=True):
+class LedgerSpan(msgspec.Struct, frozen=True, array_like=True):
     """One ledger of a topic: messages from `first` on; the rest is known once it is sealed.
 
     `last`: its last entry. `size_bytes`: of all payloads. `first_ms`, `last_ms`: times of its
@@ -73,7 +73,7 @@ class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
 
     topic: str
     epoch: int = 0
-    spans: tuple[Span, ...] = ()
+    spans: tuple[LedgerSpan, ...] = ()
     settings: LedgerTopicSettings = LedgerTopicSettings()
     next: int = FIRST_NUMBER
     trimmed: int = FIRST_NUMBER
@@ -97,7 +97,7 @@ class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
         left_out = sum(min(one.left_out, max(0, one.end - 1 - mark)) for one in self.spans)
         return max(0, end - 1 - mark - left_out)
 
-    def sealed(self, *spans: Span) -> TopicRecord:
+    def sealed(self, *spans: LedgerSpan) -> TopicRecord:
         """These spans have their ends; those without messages are no longer in the list."""
         ends = {span.ledger: span for span in spans}
         known = [ends.get(span.ledger, span) for span in self.spans]
@@ -114,7 +114,7 @@ class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
         if self.lists(ledger):
             return self
         assert all(span.is_sealed for span in self.spans), self
-        return msgspec.structs.replace(self, spans=(*self.spans, Span(ledger, self.next)))
+        return msgspec.structs.replace(self, spans=(*self.spans, LedgerSpan(ledger, self.next)))
 
     def without(self, spans: int) -> TopicRecord:
         """The oldest so many ledgers are no longer in the list."""
@@ -181,7 +181,7 @@ def listed_and_gone(topic: str, ledger: int) -> Corrupt:
     return contradiction(topic, text)
 
 
-def refuse_other(topic: str, span: Span, record: LedgerRecord) -> None:
+def refuse_other(topic: str, span: LedgerSpan, record: LedgerRecord) -> None:
     """Raise Corrupt unless the row of a ledger says what the topic's list says of it."""
     listed = f"its row (topics/) lists ledger {span.ledger}"
     if (record.topic, record.first) != (topic, span.first):
@@ -199,6 +199,6 @@ def refuse_other(topic: str, span: Span, record: LedgerRecord) -> None:
         raise contradiction(topic, text)
 
 
-def topic_rows(metadata: Metadata) -> Rows[str, TopicRecord]:
+def topic_rows(metadata: Metadata) -> RecordRows[str, TopicRecord]:
     """The records of topics, by name."""
-    return Rows(metadata, "topics/", TopicRecord, key_part, is_witnessed=True)
+    return RecordRows(metadata, "topics/", TopicRecord, key_part, is_witnessed=True)

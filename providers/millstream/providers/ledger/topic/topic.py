@@ -18,7 +18,7 @@ from functools import partial
 
 import msgspec
 
-from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.metadata.rows import RecordRows
 from millstream.providers.ledger.protocol.errors import LedgerError, LedgerGone
 from millstream.runtime import (
     ConfigError,
@@ -32,15 +32,15 @@ from millstream.runtime.extending import Clock, Tasks, check_text, shown
 
 from .appending.outbox import Batch, Outbox
 from .appending.takeover import Taken
-from .appending.writing import Writing
+from .appending.writing import TopicWriter
 from .cursors.cursor import Cursor, CursorKey, CursorRecord, begin, load
 from .cursors.retention import first_within, ledgers_to_trim, unread_bytes
 from .form import FRAME_BYTES, StoredMessage, TopicMessage, ceil_ms
 from .ledgers import Ledgers
 from .options import LedgerTopicOptions, LedgerTopicSettings
 from .reading.pages import MessagesLost, Pages
-from .reading.tail import Tail
-from .record import Span, TopicRecord, contradiction, listed_and_gone
+from .reading.tail import TopicTail
+from .record import LedgerSpan, TopicRecord, contradiction, listed_and_gone
 
 __all__ = ["Topic", "TopicHome"]
 
@@ -52,8 +52,8 @@ class TopicHome:
     """What topics of one process stand on: ledgers, rows, the clock, tasks that end with it."""
 
     ledgers: Ledgers
-    topics: Rows[str, TopicRecord]
-    cursors: Rows[CursorKey, CursorRecord]
+    topics: RecordRows[str, TopicRecord]
+    cursors: RecordRows[CursorKey, CursorRecord]
     clock: Clock
     tasks: Tasks
 
@@ -72,7 +72,7 @@ class Topic:
         self._owned = taken.owned
         self._options = options
         self._outbox = outbox
-        self._tail = Tail(options.cache_bytes_max)
+        self._tail = TopicTail(options.cache_bytes_max)
         self._pages = Pages(home.ledgers, taken.owned.name)
         self._room_bytes = 0.0  # so much may be appended before cursors are looked at
         self._cursors: dict[str, Cursor] = {}
@@ -80,7 +80,7 @@ class Topic:
         self._waiters: list[tuple[int, Future[None]]] = []
         self._trimming: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._writing = Writing(
+        self._writing = TopicWriter(
             *(home.ledgers, taken.owned, outbox, options, home.clock, home.tasks),
             confirmed=self._confirmed,
             ended=self._ended,
@@ -193,11 +193,11 @@ class Topic:
         text = f"topic {shown(self.name)} cannot be read: {type(error).__name__}: {error}"
         return QueueUnavailable(text)
 
-    def _span_of(self, number: int) -> Span:
+    def _span_of(self, number: int) -> LedgerSpan:
         spans = self._owned.record.spans
         return spans[bisect_right(spans, number, key=lambda span: span.first) - 1]
 
-    def _end_in(self, span: Span) -> int:
+    def _end_in(self, span: LedgerSpan) -> int:
         """The entry behind the last one of a ledger that is known to be confirmed."""
         return (span.last if span.is_sealed else self._outbox.confirmed_entry) + 1
 
@@ -375,7 +375,7 @@ class Topic:
         """The first message that a cursor has not acknowledged; without a cursor, the first."""
         return min((cursor.mark + 1 for cursor in self._cursors.values()), default=self.first)
 
-    def _spans(self) -> list[Span]:
+    def _spans(self) -> list[LedgerSpan]:
         """The ledgers, with what is confirmed in the last one."""
         spans = list(self._owned.record.spans)
         if spans and not spans[-1].is_sealed:

@@ -20,7 +20,7 @@ from .errors import ConcurrentUse
 from .options import GroupOptions
 from .producer import DONE
 
-__all__ = ["MemoryConsumer", "Stock", "Wakeable"]
+__all__ = ["MemoryBatchSource", "MemoryConsumer", "Wakeable"]
 
 T = TypeVar("T")
 BATCHES_BEFORE_YIELD = 64  # a consumer that always finds something lets others run
@@ -32,7 +32,7 @@ class Wakeable(Protocol):
     def wake(self, at: int, /) -> None: ...
 
 
-class Stock(Protocol[T]):
+class MemoryBatchSource(Protocol[T]):
     """What a consumer takes from: a topic."""
 
     partitions: list[Partition[T]]
@@ -44,7 +44,7 @@ class MemoryConsumer(Generic[T]):
     """One consumer of a group (`BufferConsumer`): `async for batch in consumer`."""
 
     def __init__(
-        self, topic: Stock[T], group: str, partitions: range, options: GroupOptions
+        self, topic: MemoryBatchSource[T], group: str, partitions: range, options: GroupOptions
     ) -> None:
         self._topic = topic
         self._group = group
@@ -54,7 +54,7 @@ class MemoryConsumer(Generic[T]):
         self._commits_after = options.auto_commit == "after"
         self._turn = 0  # of the partition that is asked first
         self._given: int | None = None  # the partition of the batch that was given last
-        self._loop: ReferenceType[Batches[T]] | None = None
+        self._loop: ReferenceType[MemoryBatches[T]] | None = None
         self._wait: asyncio.Future[None] | None = None
         self._is_ended = False
         self._unbroken = 0
@@ -87,7 +87,7 @@ class MemoryConsumer(Generic[T]):
 
     # -- loop
 
-    def __aiter__(self) -> Batches[T]:
+    def __aiter__(self) -> MemoryBatches[T]:
         """Begin a loop. Raises ConcurrentUse while another one goes on."""
         running = None if self._loop is None else self._loop()
         if running is not None and not running.is_over:
@@ -96,7 +96,7 @@ class MemoryConsumer(Generic[T]):
             )
         if self._commits_after:
             self._given = None  # the loop before may have left in the middle of its batch
-        batches = Batches(self)
+        batches = MemoryBatches(self)
         self._loop = ref(batches)
         return batches
 
@@ -198,7 +198,7 @@ class MemoryConsumer(Generic[T]):
         return DONE
 
 
-class Batches(Generic[T]):
+class MemoryBatches(Generic[T]):
     """One loop over a consumer."""
 
     __slots__ = ("__weakref__", "_consumer", "is_over")
@@ -207,7 +207,7 @@ class Batches(Generic[T]):
         self._consumer = consumer
         self.is_over = False
 
-    def __aiter__(self) -> Batches[T]:
+    def __aiter__(self) -> MemoryBatches[T]:
         return self
 
     async def __anext__(self) -> list[T]:

@@ -26,7 +26,7 @@ log = logging.getLogger("millstream.buffer")
 T = TypeVar("T")
 
 
-class Done:
+class CompletedPut:
     """An awaitable that is done: a put that needs no wait costs no coroutine, and no frame."""
 
     __slots__ = ()
@@ -39,12 +39,12 @@ class Done:
         __await__ = ().__iter__  # not bound to the object: it takes no argument
 
 
-DONE = Done()
+DONE = CompletedPut()
 
 
 class Wait:
-    """An awaitable that waits: as `Done` no coroutine, so that a program finds out at once that
-    `create_task` takes neither; `asyncio.ensure_future` and `gather` take both."""
+    """An awaitable that waits: as `CompletedPut` no coroutine, so that a program finds out at once
+    that `create_task` takes neither; `asyncio.ensure_future` and `gather` take both."""
 
     __slots__ = ("_coro",)
 

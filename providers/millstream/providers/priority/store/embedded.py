@@ -27,7 +27,7 @@ from millstream.providers.priority.core.settings import QueueSettings
 from millstream.runtime import ConfigError, Env, Overloaded, StorageUnavailable
 from millstream.runtime.database import (
     Connect,
-    Directory,
+    DatabaseDirectory,
     Reader,
     Writer,
     WriterOptions,
@@ -145,7 +145,7 @@ class EmbeddedStore:
         self.limits = limits or StoreLimits()
         self.keeps_events = events
         self._env = env or Env()
-        folder = Directory(directory, self._env, OURS)
+        folder = DatabaseDirectory(directory, self._env, OURS)
         self._paths = [folder.path / f"priority-{index}.db" for index in range(FILES)]
         folder.check(path.name for path in self._paths)
         self._id = folder.id  # another one, if the directory is made anew

@@ -32,17 +32,17 @@ from millstream.runtime.turns.activation import Activation
 from .events import (
     Action,
     Ask,
-    Asked,
     EndDuplicate,
     Failed,
     GiveUp,
     Lookup,
     NotReached,
+    QuestionReceived,
     RecoveredRow,
     Refresh,
     Register,
-    Reply,
     Rows,
+    SendAnswer,
     SurvivorsAsked,
     Sweep,
     Swept,
@@ -55,7 +55,7 @@ from .locations import Locations
 from .partition import Entry
 from .range import RETRY, DirectoryRange, point_of
 
-__all__ = ["Directory", "DirectoryTarget", "Holder", "Members"]
+__all__ = ["ActivationHolder", "DirectoryTarget", "GrainDirectory", "LiveMembers"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,14 +67,14 @@ END_TRIES_MAX = 5
 SCANNED_MAX = 500  # activations looked at, and sent, before others have the loop
 
 
-class Members(Protocol):
+class LiveMembers(Protocol):
     """What the directory asks the membership."""
 
     def is_live(self, silo: str, /) -> bool: ...
     async def refresh_to(self, version: int, /) -> None: ...
 
 
-class Holder(Protocol):
+class ActivationHolder(Protocol):
     """Who has this silo's activations."""
 
     def all(self) -> list[Activation]: ...
@@ -86,7 +86,7 @@ class DirectoryTarget(SystemTarget):
 
     target_name = "$directory"
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: GrainDirectory) -> None:
         self._directory = directory
 
     async def register(
@@ -117,15 +117,15 @@ class DirectoryTarget(SystemTarget):
         self._directory.end_duplicate(kind, key, activation_id)
 
 
-class Directory:
+class GrainDirectory:
     """Registration and lookup, here or at the owner."""
 
     def __init__(
         self,
         me: str,
         *,
-        members: Members,
-        holder: Holder,
+        members: LiveMembers,
+        holder: ActivationHolder,
         targets: Targets,
         tasks: Tasks,
         cache_max: int,
@@ -165,7 +165,7 @@ class Directory:
 
     def _do(self, action: Action) -> None:
         match action:
-            case Reply():
+            case SendAnswer():
                 waiter = self._answers.pop(action.ticket, None)
                 if waiter is not None and not waiter.done():
                     waiter.set_result(action.entry)
@@ -191,7 +191,7 @@ class Directory:
         ticket = self._last_ticket
         waiter: asyncio.Future[Entry | None] = asyncio.get_running_loop().create_future()
         self._answers[ticket] = waiter
-        self.step(Asked(ticket, question, version))
+        self.step(QuestionReceived(ticket, question, version))
         try:
             return await waiter
         finally:

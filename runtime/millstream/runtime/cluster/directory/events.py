@@ -17,17 +17,17 @@ from .partition import Entry
 __all__ = [
     "Action",
     "Ask",
-    "Asked",
     "EndDuplicate",
     "Failed",
     "GiveUp",
     "Lookup",
     "NotReached",
+    "QuestionReceived",
     "RecoveredRow",
     "Refresh",
     "Register",
-    "Reply",
     "Rows",
+    "SendAnswer",
     "SurvivorsAsked",
     "Sweep",
     "Swept",
@@ -77,7 +77,7 @@ class ViewApplied(msgspec.Struct, frozen=True):
     view: TableView
 
 
-class Asked(msgspec.Struct, frozen=True):
+class QuestionReceived(msgspec.Struct, frozen=True):
     """A question, and the version of the asker's view."""
 
     ticket: int
@@ -133,7 +133,7 @@ class Swept(msgspec.Struct, frozen=True):
 # -- actions
 
 
-class Reply(msgspec.Struct, frozen=True):
+class SendAnswer(msgspec.Struct, frozen=True):
     """The answer: the entry, None, or an entry without a silo: not ours at that version."""
 
     ticket: int
@@ -174,4 +174,4 @@ class Sweep(msgspec.Struct, frozen=True):
     """Entries are to be swept: come back with `Swept` when others had the loop."""
 
 
-Action = Reply | Refresh | Ask | EndDuplicate | GiveUp | Sweep
+Action = SendAnswer | Refresh | Ask | EndDuplicate | GiveUp | Sweep

@@ -28,15 +28,15 @@ from millstream.runtime.cluster.table import Status, TableView
 from .events import (
     Action,
     Ask,
-    Asked,
     EndDuplicate,
     Failed,
     GiveUp,
     Lookup,
     NotReached,
+    QuestionReceived,
     Refresh,
-    Reply,
     Rows,
+    SendAnswer,
     SurvivorsAsked,
     Sweep,
     Swept,
@@ -95,14 +95,14 @@ class DirectoryRange:
         self._live: frozenset[str] = frozenset()
         self._partition = Partition()
         self._recoveries: list[Recovery] = []
-        self._waiting: dict[int, Asked] = {}
+        self._waiting: dict[int, QuestionReceived] = {}
         self._unswept: list[tuple[str, list[str]]] = []
         self.version = 0
         self.barrier = 0
         self.is_alone = False
         self._steps: dict[type[Any], Callable[[Any], Actions]] = {
             ViewApplied: self._apply,
-            Asked: self._ask,
+            QuestionReceived: self._ask,
             Withdrawn: self._withdraw,
             NotReached: self._not_reached,
             Rows: self._merge,
@@ -238,14 +238,14 @@ class DirectoryRange:
 
     # -- questions
 
-    def _ask(self, event: Asked) -> Actions:
+    def _ask(self, event: QuestionReceived) -> Actions:
         reply = self._answer(event)
         if reply is not None:
             return [reply]
         self._waiting[event.ticket] = event
         return [Refresh(event.version)] if event.version > self.version else []
 
-    def _answer(self, asked: Asked) -> Reply | None:
+    def _answer(self, asked: QuestionReceived) -> SendAnswer | None:
         """The answer, or None while there is none."""
         question = asked.question
         point = point_of(question.kind, question.key)
@@ -258,15 +258,15 @@ class DirectoryRange:
         if isinstance(question, Lookup):
             found = self._partition.lookup(question.kind, question.key)
             is_known = found is not None and not self._is_dead(found.silo)
-            return Reply(asked.ticket, found if is_known else None)
+            return SendAnswer(asked.ticket, found if is_known else None)
         if self._is_dead(question.silo):
             return self._refusal(asked)  # it finds in the table what became of it
         entry = Entry(question.silo, question.activation_id, self.version)
         stored = self._partition.register(question.kind, question.key, entry, self._is_dead)
-        return Reply(asked.ticket, stored)
+        return SendAnswer(asked.ticket, stored)
 
-    def _refusal(self, asked: Asked) -> Reply:
-        return Reply(asked.ticket, Entry("", 0, self.version))
+    def _refusal(self, asked: QuestionReceived) -> SendAnswer:
+        return SendAnswer(asked.ticket, Entry("", 0, self.version))
 
     def _withdraw(self, event: Withdrawn) -> Actions:
         self._waiting.pop(event.ticket, None)
@@ -320,7 +320,7 @@ class DirectoryRange:
         for asked in self._waiting.values():
             assert self._answer_is_due(asked) is False, f"{asked} could be answered"
 
-    def _answer_is_due(self, asked: Asked) -> bool:
+    def _answer_is_due(self, asked: QuestionReceived) -> bool:
         point = point_of(asked.question.kind, asked.question.key)
         is_locked = any(covers(recovery.segments, point) for recovery in self._recoveries)
         return asked.version <= self.version and not is_locked

@@ -24,7 +24,7 @@ HIGH_WATER_BYTES = 64 * 1024
 LOW_WATER_BYTES = 16 * 1024
 
 
-class State(Enum):
+class LinkState(Enum):
     """Of one end: a closing end still sends what was written."""
 
     OPEN = "open"
@@ -55,7 +55,7 @@ class SimLink:
         self.peer = peer
         self._wire = wire
         self._receiver: LinkReceiver | None = None
-        self._state = State.OPEN
+        self._state = LinkState.OPEN
         self._end_reason = ""
         self._is_reading = True
         self._is_writable = True
@@ -84,7 +84,7 @@ class SimLink:
 
     def write(self, data: bytes, /) -> None:
         """Send; without effect once the link is closing."""
-        if self._state is not State.OPEN or not data:
+        if self._state is not LinkState.OPEN or not data:
             return
         self.outbound.send(bytes(data))
         if self._is_writable and self.outbound.pending_bytes > HIGH_WATER_BYTES:
@@ -104,14 +104,14 @@ class SimLink:
 
     def close(self) -> None:
         """End after what was written. Waits for a peer that does not read; `abort` does not."""
-        if self._state is State.OPEN:
-            self._state = State.CLOSING
+        if self._state is LinkState.OPEN:
+            self._state = LinkState.CLOSING
             self.outbound.end("closed by peer")
             self.drained(self.outbound.pending_bytes)
 
     def abort(self) -> None:
         """End at once; the peer gets an unknown part of what was written."""
-        if self._state is not State.CLOSED:
+        if self._state is not LinkState.CLOSED:
             self.outbound.cut()
             self.outbound.end("connection reset by peer")
             self.lost("aborted", is_clearing=False)
@@ -119,8 +119,8 @@ class SimLink:
     def crash(self, is_silent: bool) -> None:
         """The host of this end died; a silent end is found out only by time-outs."""
         self._wire.loop.keep((self, self._receiver))
-        if self._state is not State.CLOSED:
-            self._state = State.CLOSED
+        if self._state is not LinkState.CLOSED:
+            self._state = LinkState.CLOSED
             self.outbound.cut()
             if not is_silent:
                 self.outbound.end(f"connection reset: {self.host.name} is gone")
@@ -129,18 +129,18 @@ class SimLink:
 
     def takes(self) -> bool:
         """Whether a delivery makes sense: a closed end answers it with a reset."""
-        if self._state is not State.OPEN:
+        if self._state is not LinkState.OPEN:
             return True
         return self._is_reading and self._receiver is not None
 
     def arrived(self, data: bytes, reason: str) -> None:
         """The next chunk, or the end, came through the pipe."""
-        if self._state is State.CLOSED:
+        if self._state is LinkState.CLOSED:
             if data:
                 self._inbound.source.refused()
         elif reason:
             self.lost(reason)
-        elif self._state is State.OPEN:
+        elif self._state is LinkState.OPEN:
             self._received(data)
 
     def _received(self, data: bytes) -> None:
@@ -155,7 +155,7 @@ class SimLink:
     def refused(self) -> None:
         """The peer's end is gone: hear of it once the answer has travelled back."""
         way = self._inbound.names
-        if self._state is State.CLOSED or self._wire.is_blocked(*way):
+        if self._state is LinkState.CLOSED or self._wire.is_blocked(*way):
             return
         delay_s = min(self._wire.delay_s(*way), self._wire.link_timeout_s)
         self._wire.loop.call_later(
@@ -164,11 +164,11 @@ class SimLink:
 
     def lost(self, reason: str, is_clearing: bool = True) -> None:
         """This end is over; tell the receiver. The peer is told by whoever calls, or never."""
-        if self._state is State.CLOSED:
+        if self._state is LinkState.CLOSED:
             return
         if is_clearing:
             self.outbound.clear()
-        self._state = State.CLOSED
+        self._state = LinkState.CLOSED
         self._finish(reason)
 
     def _finish(self, reason: str) -> None:
@@ -183,16 +183,16 @@ class SimLink:
             receiver.closed(self._end_reason)
 
     def _tell_writable(self) -> None:
-        if self._state is State.OPEN and self._receiver is not None:
+        if self._state is LinkState.OPEN and self._receiver is not None:
             self._receiver.writable(self._is_writable)
 
     def drained(self, pending_bytes: int, is_ended: bool = False) -> None:
         """The pipe holds so much; below the low-water mark the writer may go on, or is done."""
         if is_ended:
-            self._state = State.CLOSED
+            self._state = LinkState.CLOSED
         if pending_bytes > LOW_WATER_BYTES:
             return
-        if self._state is State.CLOSING or is_ended:
+        if self._state is LinkState.CLOSING or is_ended:
             self._finish("closed")
         elif not self._is_writable:
             self._is_writable = True
@@ -201,13 +201,13 @@ class SimLink:
     @property
     def is_over(self) -> bool:
         """Closed, and nothing of it is under way any more."""
-        return self._state is State.CLOSED and self.outbound.is_empty
+        return self._state is LinkState.CLOSED and self.outbound.is_empty
 
     def check(self) -> None:
         """An ended link has a reason; a full pipe has a writer that knows."""
-        assert self._state is not State.CLOSED or self._end_reason or not self.host.alive
+        assert self._state is not LinkState.CLOSED or self._end_reason or not self.host.alive
         assert self.outbound.pending_bytes <= HIGH_WATER_BYTES or not (
-            self._state is State.OPEN and self._is_writable
+            self._state is LinkState.OPEN and self._is_writable
         )
 
 

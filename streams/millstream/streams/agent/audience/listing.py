@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from millstream.streams.agent.cache.lagging import UNKNOWN, Laggards
+from millstream.streams.agent.cache.lagging import UNKNOWN, LaggingCursors
 from millstream.streams.agent.cache.positions import (
     BEGINNING,
     LAST_INDEX,
@@ -23,7 +23,7 @@ from millstream.streams.agent.cache.positions import (
 from millstream.streams.agent.delivery.subscriber import Subscriber
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
-from millstream.streams.ownership.record import ListedSubscription, Progress
+from millstream.streams.ownership.record import ListedSubscription, QueueProgress
 
 from .stream_entry import StreamEntry
 
@@ -42,7 +42,7 @@ class Former:
     position just behind `upto`; None: nothing comes once more.
     """
 
-    def __init__(self, progress: Progress, *, is_used: bool) -> None:
+    def __init__(self, progress: QueueProgress, *, is_used: bool) -> None:
         self.upto = progress.upto if is_used else None
         self.end = None if self.upto is None else self.upto._replace(index=LAST_INDEX)
         self.listed: Listed = {}
@@ -67,7 +67,7 @@ class Former:
 
 
 def listed(
-    entries: Mapping[StreamId, StreamEntry], laggards: Laggards, former: Former
+    entries: Mapping[StreamId, StreamEntry], laggards: LaggingCursors, former: Former
 ) -> tuple[ListedSubscription, ...]:
     """All that are not done with what was read, or with what a former owner has read.
 
@@ -95,7 +95,9 @@ def was_sent(one: ListedSubscription) -> bool:
     return one.sent_upto is not None and one.sent_upto >= one.mark
 
 
-def _list(subscriber: Subscriber, first: Token | None, laggards: Laggards, found: Listed) -> None:
+def _list(
+    subscriber: Subscriber, first: Token | None, laggards: LaggingCursors, found: Listed
+) -> None:
     """Add one subscription; `first`: what it was not given yet, as it waits for all of them."""
     key, delivery = subscriber.key, subscriber.delivery
     if laggards.get(key) is not None:

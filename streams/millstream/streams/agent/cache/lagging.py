@@ -1,6 +1,7 @@
 """The lagging cursors of one queue.
 
-Owns: `Laggards`: which cursors lag, what is stored of them, what may be acknowledged meanwhile.
+Owns: `LaggingCursors`: which cursors lag, what is stored of them, what may be acknowledged
+meanwhile.
 Not: where each is (`cursor`), what was read anew for them (`read_anew`), which one falls behind
 when (`subscribers`, `dispatch`), what is stored when (`ownership`). Pure.
 Invariants: at most `BEHIND_MAX` fall behind, beside those that a former owner has listed; `upto`
@@ -14,7 +15,7 @@ from collections.abc import Collection, Sequence
 
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
-from millstream.streams.ownership.record import Progress
+from millstream.streams.ownership.record import QueueProgress
 
 from .cursor import Cursor
 from .lane import Slot, chain
@@ -22,7 +23,7 @@ from .positions import BEGINNING, SubscriptionKey
 from .queue_cache import QueueCache
 from .read_anew import ReadAnew
 
-__all__ = ["BEHIND_MAX", "UNKNOWN", "Laggards"]
+__all__ = ["BEHIND_MAX", "UNKNOWN", "LaggingCursors"]
 
 BEHIND_MAX = 1_000
 """Lagging cursors of one queue."""
@@ -30,7 +31,7 @@ UNKNOWN = ""
 """Stands for all subscriptions of a stream, while they are not known."""
 
 
-class Laggards:
+class LaggingCursors:
     """The lagging cursors of one queue.
 
     Args:
@@ -94,7 +95,7 @@ class Laggards:
         cursor.begin(start, self.cache.newest, may_repeat=True, is_new=True)
         return cursor
 
-    def take_over(self, progress: Progress, *, may_repeat: bool) -> None:
+    def take_over(self, progress: QueueProgress, *, may_repeat: bool) -> None:
         """The subscriptions that the former owner has listed lag: what it read is read anew."""
         self._is_stored, self._stored_floor = bool(progress.listed), progress.floor
         for one in progress.listed if self._is_used else ():
@@ -153,11 +154,11 @@ class Laggards:
 
     # -- what is done
 
-    def progress(self) -> Progress:
+    def progress(self) -> QueueProgress:
         """How far the queue is, at this instant."""
         upto = self.cache.acked_upto()
         listed = tuple(behind.entry() for behind in self._behind.values())
-        return Progress(upto, listed, self._floor(upto))
+        return QueueProgress(upto, listed, self._floor(upto))
 
     def _floor(self, upto: Token | None) -> Token | None:
         lowest = upto
@@ -167,7 +168,7 @@ class Laggards:
             lowest = min(lowest, behind.floor)
         return lowest
 
-    def stored(self, progress: Progress) -> None:
+    def stored(self, progress: QueueProgress) -> None:
         """The record says this now."""
         self._is_stored = bool(progress.listed)
         self._stored_floor = progress.floor

@@ -24,15 +24,15 @@ from millstream.runtime.extending import SiloServices
 from millstream.streams.agent.losses import Loss, spanning
 from millstream.streams.api.inbox import inbox_name
 from millstream.streams.consumer.batch import ByHand, Delivered, WireBatch
-from millstream.streams.consumer.extension import Consumer
+from millstream.streams.consumer.extension import ConsumerExtension
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 from millstream.streams.inbox.inbox import inbox_grain_of
 
 from .giving_up import error_text
-from .sifting import Sifter
-from .steps import Failure, FailureKind, Outcome, Progress, Unreachable
+from .sifting import ItemFilter
+from .steps import CallReply, Failure, FailureKind, Outcome, Unreachable
 from .subscriber import Subscriber
 
 __all__ = ["ConsumerCalls"]
@@ -58,7 +58,7 @@ class ConsumerCalls:
         self._provider, self._inbox_kind = provider, inbox_name(provider)
         self._queue, self._epoch = queue, epoch
         self._has_positions = has_positions
-        self._sifter = Sifter(services.clock, services.budget)
+        self._sifter = ItemFilter(services.clock, services.budget)
 
     async def send(
         self,
@@ -77,7 +77,7 @@ class ConsumerCalls:
             sifted = await self._sifter.sift(subscriber, subscriber.fits, items)
             if not sifted.fitting:
                 now_s = self._clock.now()
-                return Progress(sifted.seen, sifted.failure, now_s, self._roll(), is_heard=False)
+                return CallReply(sifted.seen, sifted.failure, now_s, self._roll(), is_heard=False)
             items = [items[at] for at in sifted.fitting]
         is_rewound = subscriber.rewinds_done < subscriber.rewinds
         limit_s = subscriber.options.handler_timeout_s
@@ -122,7 +122,9 @@ class ConsumerCalls:
         if kind == self._inbox_kind:
             inbox = self._services.grain(inbox_grain_of(self._provider), key)
             return with_options(inbox, timeout=timeout_s).deliver(batch)
-        return self._services.extensions.method(kind, Consumer.deliver, timeout_s)(key, batch)
+        return self._services.extensions.method(kind, ConsumerExtension.deliver, timeout_s)(
+            key, batch
+        )
 
     def _outcome_of(self, reply: Delivered) -> Outcome:
         if reply.is_fenced:
@@ -135,11 +137,11 @@ class ConsumerCalls:
             failure = Failure(kind, error_text(error), reply.is_final)
         roll = 0.0 if reply.done and failure is None else self._roll()  # only a back-off needs one
         now_s = self._clock.now()
-        return Progress(reply.done, failure, now_s, roll, True, reply.acked, reply.is_anew)
+        return CallReply(reply.done, failure, now_s, roll, True, reply.acked, reply.is_anew)
 
-    def failed(self, kind: FailureKind, text: str) -> Progress:
+    def failed(self, kind: FailureKind, text: str) -> CallReply:
         """The outcome of a call in which the first item failed."""
-        return Progress(0, Failure(kind, text), self._clock.now(), self._roll())
+        return CallReply(0, Failure(kind, text), self._clock.now(), self._roll())
 
     def _roll(self) -> float:
         return self._clock.uniform(0.0, 1.0)

@@ -28,7 +28,7 @@ class Fate(Enum):
     LEFT = "left"  # it stopped in order
 
 
-class Lost(NamedTuple):
+class LostCall(NamedTuple):
     """A call that told nothing."""
 
     subscriber: Subscriber
@@ -41,7 +41,7 @@ class Deaths:
 
     def __init__(self, fate: Callable[[str], Fate]) -> None:
         self._fate = fate
-        self._lost: dict[str, dict[Delivery, Lost]] = {}
+        self._lost: dict[str, dict[Delivery, LostCall]] = {}
 
     def may_have_died(self, silo: str) -> bool:
         """Is there a silo, and has it not said that it stops?"""
@@ -49,7 +49,7 @@ class Deaths:
 
     def lost(self, silo: str, subscriber: Subscriber, delivery: Delivery, died: Died) -> None:
         """The connection to a silo broke while a call was out; it may have died of that."""
-        lost = Lost(subscriber, delivery.cursor.next_token, died)
+        lost = LostCall(subscriber, delivery.cursor.next_token, died)
         self._lost.setdefault(silo, {})[delivery] = lost
 
     def judged(self) -> Iterator[tuple[Subscriber, Delivery, Died]]:

@@ -48,6 +48,7 @@ from .options import DeliveryOptions
 from .steps import (
     AckBy,
     Action,
+    CallReply,
     Deliver,
     DeliveryState,
     Died,
@@ -57,7 +58,6 @@ from .steps import (
     GiveUp,
     GiveUpOutcome,
     HandBack,
-    Progress,
     Unreachable,
     WaitUntil,
 )
@@ -371,7 +371,7 @@ class Delivery:
             last = self._out[-1].token
             self._sent_upto = last if self._sent_upto is None else max(self._sent_upto, last)
 
-    def replied(self, event: Progress) -> Sequence[Action]:
+    def replied(self, event: CallReply) -> Sequence[Action]:
         """The consumer has answered what was sent."""
         if self.state is DeliveryState.CLOSED:
             return ()

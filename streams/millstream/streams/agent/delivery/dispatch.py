@@ -18,7 +18,7 @@ from itertools import takewhile
 
 from millstream.runtime.extending import Backoff, LineBudget, Runners, SiloServices, Tasks, shown
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.positions import LAST_INDEX, SubscriptionKey, before, past
 from millstream.streams.agent.losses import Loss
@@ -122,7 +122,7 @@ class Dispatch:
         provider: str,
         queue: QueueId,
         epoch: int,
-        laggards: Laggards,
+        laggards: LaggingCursors,
         give_ups: GiveUps,
         wary: Wary,
         failed: dict[Token, str],

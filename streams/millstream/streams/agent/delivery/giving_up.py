@@ -19,7 +19,7 @@ from millstream.runtime import MillstreamError
 from millstream.runtime.extending import SiloServices, shown
 from millstream.streams.api.inbox import inbox_name
 from millstream.streams.api.rendezvous import Rendezvous, rendezvous_key, rendezvous_of
-from millstream.streams.consumer.extension import Consumer
+from millstream.streams.consumer.extension import ConsumerExtension
 from millstream.streams.contracts.answers import text_of
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.failures.handler import DeliveryFailure, FailureHandler
@@ -117,7 +117,9 @@ class GiveUps:
         """Tell the grain, if it can be reached."""
         kind, key = failure.grain_type, failure.grain_key
         try:
-            await self._services.extensions.method(kind, Consumer.failed, TELL_S)(key, failure)
+            await self._services.extensions.method(kind, ConsumerExtension.failed, TELL_S)(
+                key, failure
+            )
         except Exception as error:  # the grain's own, or on the way to it
             text = "%s/%s was not told, or failed, that %s was given up: %s"
             log.warning(text, kind, shown(key), failure.token, error)

@@ -1,6 +1,7 @@
 """Asking a filter of the items of one delivery, before they are sent.
 
-Owns: `Sifter`, `Sifted`. Not: filters themselves (`api.filtering`), sending (`consumer_calls`).
+Owns: `ItemFilter`, `FilteredItems`. Not: filters themselves (`api.filtering`), sending
+(`consumer_calls`).
 Invariants: what does not fit is done without a call; what the filter fails at is not sent, counts
 as an attempt, and nothing behind it is looked at; a run of items that are only looked at yields to
 the loop; a filter that takes long is named in the log.
@@ -19,10 +20,10 @@ from millstream.streams.api.filtering.event_filter import EventFilter
 from millstream.streams.contracts.item import Item
 
 from .giving_up import error_text
-from .steps import Failure, FailureKind, Outcome, Progress
+from .steps import CallReply, Failure, FailureKind, Outcome
 from .subscriber import Subscriber
 
-__all__ = ["FILTER_SLOW_S", "Sifted", "Sifter"]
+__all__ = ["FILTER_SLOW_S", "FilteredItems", "ItemFilter"]
 
 log = logging.getLogger("millstream.delivery")
 
@@ -30,7 +31,7 @@ FILTER_SLOW_S = 0.05
 """A filter that takes longer for one event holds up its silo, and is named in the log."""
 
 
-class Sifted(msgspec.Struct, frozen=True):
+class FilteredItems(msgspec.Struct, frozen=True):
     """The places of the items that fit, among the first `seen`, which were looked at."""
 
     fitting: Sequence[int]
@@ -39,15 +40,15 @@ class Sifted(msgspec.Struct, frozen=True):
 
     def told(self, outcome: Outcome) -> Outcome:
         """The outcome for all of them, from that for those that fit."""
-        if not isinstance(outcome, Progress) or (outcome.done == 0 and outcome.error is None):
+        if not isinstance(outcome, CallReply) or (outcome.done == 0 and outcome.error is None):
             return outcome
         done, error, is_heard = self.seen, outcome.error or self.failure, outcome.done > 0
         if outcome.done < len(self.fitting):
             done, error = self.fitting[outcome.done], outcome.error
-        return Progress(done, error, outcome.at_s, outcome.roll, is_heard=is_heard)
+        return CallReply(done, error, outcome.at_s, outcome.roll, is_heard=is_heard)
 
 
-class Sifter:
+class ItemFilter:
     """Asks the filters of one agent's subscriptions."""
 
     def __init__(self, clock: Clock, budget: Budget) -> None:
@@ -57,7 +58,7 @@ class Sifter:
 
     async def sift(
         self, subscriber: Subscriber, fits: EventFilter, items: Sequence[Item]
-    ) -> Sifted:
+    ) -> FilteredItems:
         """Look at the items, up to the first at which the filter fails."""
         fitting: list[int] = []
         for at, item in enumerate(items):
@@ -68,11 +69,11 @@ class Sifter:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # it is sync: nobody else can have cancelled it
-                return Sifted(fitting, at, failure_of(fits, error))
+                return FilteredItems(fitting, at, failure_of(fits, error))
             if self._clock.now() - began_s > FILTER_SLOW_S:
                 self._log_slow(fits.label, subscriber, self._clock.now() - began_s)
             await self._budget.spend()
-        return Sifted(fitting, len(items), None)
+        return FilteredItems(fitting, len(items), None)
 
     def _log_slow(self, label: str, subscriber: Subscriber, took_s: float) -> None:
         left_out = self._lines.take(self._clock.now())

@@ -18,6 +18,7 @@ from millstream.streams.contracts.token import Token
 __all__ = [
     "AckBy",
     "Action",
+    "CallReply",
     "Deliver",
     "DeliveryState",
     "Died",
@@ -28,7 +29,6 @@ __all__ = [
     "GiveUpOutcome",
     "HandBack",
     "Outcome",
-    "Progress",
     "Unreachable",
     "WaitUntil",
 ]
@@ -71,7 +71,7 @@ class Failure(msgspec.Struct, frozen=True):
 # How a call ends. `at_s` is the loop's clock; `roll` is a chance in [0, 1) for the back-off.
 
 
-class Progress(msgspec.Struct, frozen=True):
+class CallReply(msgspec.Struct, frozen=True):
     """A reply: the first `done` items are done, then came `error`, if any.
 
     `is_heard`: the handler has done one of them, not only a filter.
@@ -100,7 +100,7 @@ class Unreachable(msgspec.Struct, frozen=True):
     is_fenced: bool = False
 
 
-Outcome = Progress | Unreachable
+Outcome = CallReply | Unreachable
 
 
 class Died(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """How far the reading of a queue is, as its record should say it.
 
-Owns: `Standing`: what is stored while the queue is read and at a hand-over, and the futures of
-callers that wait for that. Not: which subscriptions are listed (`listing`), when the record is
+Owns: `ProgressTracker`: what is stored while the queue is read and at a hand-over, and the futures
+of callers that wait for that. Not: which subscriptions are listed (`listing`), when the record is
 written (`ownership`). Invariant: each waiting caller is answered once, at the latest when the agent
 ends.
 """
@@ -14,21 +14,21 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from millstream.streams.agent.audience.listing import LISTED_MAX, Former
-from millstream.streams.agent.cache.lagging import UNKNOWN, Laggards
+from millstream.streams.agent.cache.lagging import UNKNOWN, LaggingCursors
 from millstream.streams.agent.cache.positions import SubscriptionKey
 from millstream.streams.agent.losses import Losses
 from millstream.streams.agent.reading.reader import ReaderCore
 from millstream.streams.agent.subscribers import Subscribers
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
-from millstream.streams.ownership.record import Progress
+from millstream.streams.ownership.record import QueueProgress
 
 from .wary import Wary
 
-__all__ = ["Standing"]
+__all__ = ["ProgressTracker"]
 
 
-class Standing:
+class ProgressTracker:
     """The progress of one agent.
 
     Args:
@@ -42,13 +42,13 @@ class Standing:
 
     def __init__(
         self,
-        laggards: Laggards,
+        laggards: LaggingCursors,
         subscribers: Subscribers,
         former: Former,
         wary: Wary,
         losses: Losses,
         *,
-        stored: Progress,
+        stored: QueueProgress,
         has_positions: bool,
         is_sole: bool,
     ) -> None:
@@ -68,7 +68,7 @@ class Standing:
         """Does a caller wait until the record is stored?"""
         return bool(self.waiters) or self._wary.is_waiting or self._losses.is_waiting
 
-    def progress(self) -> Progress | None:
+    def progress(self) -> QueueProgress | None:
         """The progress to store; None: nothing, as the provider keeps the position."""
         is_kept = self._is_sole or self._laggards.matters or self._stored.listed
         if not (is_kept or self._wary.matters or self._losses.matters):
@@ -76,13 +76,13 @@ class Standing:
         progress, former = self._laggards.progress(), self._former
         if former.upto is not None and (progress.upto is None or progress.upto < former.upto):
             # what is read again of the former owner's is for those that it has listed
-            progress = Progress(former.upto, tuple(former.listed.values()), progress.upto)
+            progress = QueueProgress(former.upto, tuple(former.listed.values()), progress.upto)
         return self._noted(progress)
 
-    def _noted(self, progress: Progress) -> Progress:
+    def _noted(self, progress: QueueProgress) -> QueueProgress:
         return self._losses.noted(self._wary.noted(progress))
 
-    def stored(self, progress: Progress) -> None:
+    def stored(self, progress: QueueProgress) -> None:
         """The queue record says this now."""
         self._stored = progress
         self._laggards.stored(progress)
@@ -99,7 +99,7 @@ class Standing:
             if key in stored or self._laggards.get(key) is None:
                 self.waiters.pop(key).set_result(True)
 
-    def handoff(self, *, is_known: bool) -> Progress | None:
+    def handoff(self, *, is_known: bool) -> QueueProgress | None:
         """All that the next owner can use; None where a token is no position.
 
         With too many subscriptions to list, it is as after a crash: the next owner begins where

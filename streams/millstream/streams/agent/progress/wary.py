@@ -12,7 +12,7 @@ from msgspec import structs
 
 from millstream.streams.agent.cache.positions import SubscriptionKey
 from millstream.streams.contracts.token import Token
-from millstream.streams.ownership.record import Progress, Suspect, lowest_of
+from millstream.streams.ownership.record import QueueProgress, Suspect, lowest_of
 
 __all__ = ["DEATHS_MIN", "SUSPECTS_MAX", "WARY_EVENTS_MAX", "Wary"]
 
@@ -29,7 +29,7 @@ class Wary:
         is_used: tokens are positions; else an event cannot be known again.
     """
 
-    def __init__(self, progress: Progress, *, is_used: bool) -> None:
+    def __init__(self, progress: QueueProgress, *, is_used: bool) -> None:
         self._deaths = progress.deaths if is_used else 0
         self._began_at = lowest_of(progress)
         self._known: dict[tuple[SubscriptionKey, Token], int] = {}
@@ -83,7 +83,7 @@ class Wary:
         self._known.clear()
         self._out = self._noted = None
 
-    def noted(self, progress: Progress) -> Progress:
+    def noted(self, progress: QueueProgress) -> QueueProgress:
         """The progress with what the record should say of deaths."""
         if not self.is_on and self._deaths:
             lowest = lowest_of(progress)
@@ -97,7 +97,7 @@ class Wary:
         )
         return structs.replace(progress, deaths=self._deaths, suspects=suspects)
 
-    def stored(self, progress: Progress) -> None:
+    def stored(self, progress: QueueProgress) -> None:
         """The record says this now."""
         self._noted = None
         for one in progress.suspects:

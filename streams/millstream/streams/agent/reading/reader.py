@@ -24,7 +24,7 @@ from enum import Enum
 from typing import Any
 
 from millstream.runtime.extending import Backoff
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.positions import BEGINNING
 from millstream.streams.agent.cache.queue_cache import QueueCache
@@ -35,16 +35,16 @@ from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
 from .relief import Relief
-from .settling import Settling
+from .settling import Settlement
 from .steps import (
     Action,
     Bound,
     Discard,
     Fence,
     Forget,
-    Gap,
+    GapFound,
     Offer,
-    Open,
+    OpenReceiver,
     Read,
     ReaderState,
     Return,
@@ -128,7 +128,7 @@ class ReaderCore:
     def __init__(
         self,
         cache: QueueCache,
-        behind: Laggards,
+        behind: LaggingCursors,
         options: StreamOptions,
         capabilities: Collection[Capability],
         *,
@@ -147,7 +147,7 @@ class ReaderCore:
         self._read_wait_s = options.read_wait_s if self._has_wakeup else 0.0
         self._retries = Backoff(options.read_retry_s, 2, options.read_retry_ceiling_s)
         self._polls = Backoff(options.poll_first_s, 2, options.poll_ceiling_s)
-        self.settling = Settling(cache, behind, options, capabilities, self._retries, now_s)
+        self.settling = Settlement(cache, behind, options, capabilities, self._retries, now_s)
         self._given: Token | None = None  # the last that the present receiver has returned
         self._out: list[Action] = []
         self._waiting: list[QueueMessage] = []  # read, and not in the cache
@@ -240,7 +240,7 @@ class ReaderCore:
         is_new = first is None or first != self._gap_first
         if serial == self._serial and self._stage is Stage.OPENING and is_new:
             self._gap_first = first
-            self._out.append(Gap(self.position, first))
+            self._out.append(GapFound(self.position, first))
         return self.opened(serial, now_s)
 
     def bounded(self, last: Token | None, now_s: float) -> Sequence[Action]:
@@ -387,7 +387,7 @@ class ReaderCore:
             self._serial += 1
             self._stage = Stage.OPENING
             self._until_s = now_s + self._options.start_limit_s
-            self._out.append(Open(self._serial, self.position if self._is_log else None))
+            self._out.append(OpenReceiver(self._serial, self.position if self._is_log else None))
         out, self._out = self._out, []
         return out
 

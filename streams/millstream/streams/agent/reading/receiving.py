@@ -1,6 +1,7 @@
 """Calls to a queue adapter, contained: whatever they raise, and if they never end.
 
-Owns: `answer_of`, a call with a time limit; `Receiving`, the tasks in which one receiver is called.
+Owns: `answer_of`, a call with a time limit; `ContainedReceiver`, the tasks in which one receiver is
+called.
 Not: which call is made when, and for how long (`reader`). Invariants: an error that an adapter
 raises becomes a fault of that adapter, its CancelledError too; no call is cancelled before the
 receiver was closed; a call that does not end even then is left behind, and nobody waits for it.
@@ -24,14 +25,14 @@ from millstream.streams.contracts.token import Token
 from .reader import ReaderCore
 from .steps import Ack, Extend, Release
 
-__all__ = ["Receiving", "answer_of", "end_tasks"]
+__all__ = ["ContainedReceiver", "answer_of", "end_tasks"]
 
 log = logging.getLogger("millstream.agent")
 
 END_S = 1.0  # for a call to end that is cancelled
 
 
-class Receiving:
+class ContainedReceiver:
     """One receiver.
 
     Args:

@@ -1,6 +1,6 @@
 """Settling messages with a receiver: acknowledging them, extending leases, giving messages back.
 
-Owns: `Settling`: which of these calls is made next, their timing and their time limit. Not: the
+Owns: `Settlement`: which of these calls is made next, their timing and their time limit. Not: the
 calls (`receiving`), reading (`reader`), which messages are done (`cache`), leases (`leases`). Pure.
 Invariants: one of the three calls is out at a time; an acknowledgement is due only if more is done
 than when the last one was sent; an acknowledgement that had no answer when its receiver was closed
@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from millstream.runtime.extending import Backoff
-from millstream.streams.agent.cache.lagging import Laggards
+from millstream.streams.agent.cache.lagging import LaggingCursors
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.contracts.capability import Capability, has_positions
@@ -23,12 +23,12 @@ from millstream.streams.contracts.token import Token
 from .leases import Leases
 from .steps import Ack, Extend, Release
 
-__all__ = ["RELEASES_MAX", "Settling"]
+__all__ = ["RELEASES_MAX", "Settlement"]
 
 RELEASES_MAX = 1_000  # that wait for the provider to take them; then the receiver is replaced
 
 
-class Settling:
+class Settlement:
     """What one agent settles with its receivers.
 
     The number of messages that are done counts those before the oldest that is held, or, where
@@ -47,7 +47,7 @@ class Settling:
     def __init__(
         self,
         cache: QueueCache,
-        behind: Laggards,
+        behind: LaggingCursors,
         options: StreamOptions,
         capabilities: Collection[Capability],
         retries: Backoff,

@@ -22,9 +22,9 @@ __all__ = [
     "Extend",
     "Fence",
     "Forget",
-    "Gap",
+    "GapFound",
     "Offer",
-    "Open",
+    "OpenReceiver",
     "Read",
     "ReaderState",
     "Release",
@@ -44,7 +44,7 @@ class ReaderState(Enum):
     FENCED = "fenced"  # another silo owns the queue; the end
 
 
-class Open(msgspec.Struct, frozen=True):
+class OpenReceiver(msgspec.Struct, frozen=True):
     """Make a receiver and start it behind `after`; tell `opened`, `gone` or `failed`."""
 
     serial: int
@@ -115,7 +115,7 @@ class Say(msgspec.Struct, frozen=True):
     text: str
 
 
-class Gap(msgspec.Struct, frozen=True):
+class GapFound(msgspec.Struct, frozen=True):
     """The messages that were stored between `after` and `first` cannot be read any more."""
 
     after: Token | None
@@ -129,7 +129,7 @@ class Fence(msgspec.Struct, frozen=True):
 
 
 Action = (
-    Open
+    OpenReceiver
     | Bound
     | Read
     | Ack
@@ -141,6 +141,6 @@ Action = (
     | Offer
     | Relieve
     | Say
-    | Gap
+    | GapFound
     | Fence
 )

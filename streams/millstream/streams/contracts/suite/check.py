@@ -15,7 +15,7 @@ from millstream.streams.contracts.capability import Capability
 from .bench import AdapterBench
 from .hooks import without_hook
 
-__all__ = ["AdapterCheck", "Checks"]
+__all__ = ["AdapterCheck", "CheckList"]
 
 Body = Callable[[AdapterBench], Coroutine[Any, Any, None]]
 
@@ -53,7 +53,7 @@ class AdapterCheck:
         return without_hook(missing[0]) if missing else ""
 
 
-class Checks:
+class CheckList:
     """The checks of one module, in the order in which they stand there."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from millstream.runtime import StreamError
 from millstream.runtime.extending import Codec
 from millstream.streams import AutoCommit
 
-__all__ = ["LedgerBufferConsumer", "Started", "Stock"]
+__all__ = ["LedgerBatchSource", "LedgerBufferConsumer", "Started"]
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Started:
         return self._make().__await__()
 
 
-class Stock(Protocol[T]):
+class LedgerBatchSource(Protocol[T]):
     """What a consumer takes from: a topic."""
 
     codec: Codec[T]
@@ -51,7 +51,7 @@ class LedgerBufferConsumer(Generic[T]):
 
     def __init__(
         self,
-        topic: Stock[T],
+        topic: LedgerBatchSource[T],
         group: str,
         partitions: range,
         batch_size: int,
@@ -67,7 +67,7 @@ class LedgerBufferConsumer(Generic[T]):
         self._out: dict[int, list[LedgerMessage]] = {}  # by partition, given and not committed
         self._given: int | None = None  # the partition of the batch that was given last
         self._is_asked = False
-        self._loop: ReferenceType[Batches[T]] | None = None
+        self._loop: ReferenceType[LedgerBatches[T]] | None = None
 
     def __repr__(self) -> str:
         ends = f"{self._mine[0]} to {self._mine[-1]}"
@@ -83,7 +83,7 @@ class LedgerBufferConsumer(Generic[T]):
         """The partitions that it takes from."""
         return self._mine
 
-    def __aiter__(self) -> Batches[T]:
+    def __aiter__(self) -> LedgerBatches[T]:
         """Begin a loop. Raises StreamError while another one goes on."""
         running = None if self._loop is None else self._loop()
         if running is not None and not running.is_over:
@@ -91,7 +91,7 @@ class LedgerBufferConsumer(Generic[T]):
             raise StreamError(f"{text}: leave it first, or make more consumers")
         if self._auto_commit == "after":
             self._given = None  # the loop before may have left in the middle of its batch
-        batches = Batches(self)
+        batches = LedgerBatches(self)
         self._loop = ref(batches)
         return batches
 
@@ -173,7 +173,7 @@ class LedgerBufferConsumer(Generic[T]):
         await self._subscription.flush()
 
 
-class Batches(Generic[T]):
+class LedgerBatches(Generic[T]):
     """One loop over a consumer."""
 
     __slots__ = ("__weakref__", "_consumer", "is_over")
@@ -182,7 +182,7 @@ class Batches(Generic[T]):
         self._consumer = consumer
         self.is_over = False
 
-    def __aiter__(self) -> Batches[T]:
+    def __aiter__(self) -> LedgerBatches[T]:
         return self
 
     async def __anext__(self) -> list[T]:

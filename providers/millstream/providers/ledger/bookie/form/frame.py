@@ -1,6 +1,7 @@
 """One frame of a journal: what one group commit writes.
 
-Owns: `Record`, `Frame`, `Front`, encoding and decoding. Idea: spec/ledger.md 10.2.3 to 10.2.6.
+Owns: `JournalRecord`, `Frame`, `Front`, encoding and decoding. Idea: spec/ledger.md 10.2.3 to
+10.2.6.
 Invariants: a frame begins and ends at a multiple of 512 bytes, so that a torn one never damages the
 sector of its predecessor; it names the check of the one before it; its own check covers head and
 table, and begins with a seed that only its segment has, so that no copy of a frame, in a payload or
@@ -28,8 +29,8 @@ __all__ = [
     "SECTOR_BYTES",
     "Frame",
     "Front",
-    "Kind",
-    "Record",
+    "JournalRecord",
+    "RecordKind",
     "Row",
     "frame_of",
     "front_of",
@@ -48,7 +49,7 @@ JOINED_MAX_BYTES = 32_768
 """A frame up to this size is written as one piece: a copy is cheaper than many pieces."""
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What a record is. An entry's body is the packed entry; a fence has the term in `entry`; a
     tombstone is for the ledgers from `ledger` to `entry`; a state's body is a `State`; of a ledger
     that was left, entries that were here may be missing."""
@@ -60,10 +61,10 @@ class Kind(IntEnum):
     LEAVE = 5
 
 
-KINDS = frozenset(Kind)
+KINDS = frozenset(RecordKind)
 
 
-class Record(NamedTuple):
+class JournalRecord(NamedTuple):
     """What is to be written."""
 
     kind: int
@@ -106,7 +107,7 @@ def length_of(count: int, body_bytes: int) -> int:
     return -(-(FRONT_BYTES + ROW.size * count + body_bytes) // SECTOR_BYTES) * SECTOR_BYTES
 
 
-def frame_of(seed: int, sequence: int, previous: int, records: Sequence[Record]) -> Frame:
+def frame_of(seed: int, sequence: int, previous: int, records: Sequence[JournalRecord]) -> Frame:
     """Make a frame. Costs no copy of large bodies."""
     at = FRONT_BYTES + ROW.size * len(records)
     starts, table = [], []

@@ -1,7 +1,7 @@
 """From the frames and index files of a directory to what a bookie knows.
 
-Owns: `Loader`, `Loaded`. Not: finding and opening files (`opening`). Idea: spec/ledger.md 10.2.7,
-10.2.8.
+Owns: `Loader`, `LoadedDirectory`. Not: finding and opening files (`opening`). Idea: spec/ledger.md
+10.2.7, 10.2.8.
 Invariants: what was acknowledged is in the index, or its ledger is in doubt; nothing is dropped but
 a frame with nothing valid behind it. The last frame of a segment without index file may be in the
 system's cache alone, for its writer may have died in the sync: its entries are given back, to be
@@ -16,15 +16,15 @@ from typing import NamedTuple
 from millstream.providers.ledger.protocol.entry import NOTHING, head_of
 
 from .envelope import Newer, NotWhole
-from .frame import Kind, Record
+from .frame import JournalRecord, RecordKind
 from .index import Index
 from .sealed import Sealed
 from .segment import place_of
-from .state import State, state_bytes, state_in
-from .tail import Tail
+from .state import DirectoryState, state_bytes, state_in
+from .tail import SegmentTail
 from .walk import Walk, Walked
 
-__all__ = ["ANEW", "Doubt", "Loaded", "Loader", "is_same"]
+__all__ = ["ANEW", "Doubt", "LoadedDirectory", "Loader", "is_same"]
 
 ANEW = 0
 """What stands for the check of the frame before, where frames were lost: the state that follows
@@ -44,7 +44,7 @@ class Doubt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedDirectory:
     """What was found.
 
     `sequence`, `check`: the frame that the journal goes on behind; `seen`: the highest sequence;
@@ -54,11 +54,11 @@ class Loaded:
     """
 
     index: Index
-    state: State
+    state: DirectoryState
     sequence: int
     check: int
     seen: int
-    carried: tuple[Record, ...]
+    carried: tuple[JournalRecord, ...]
     unsealed: tuple[Sealed, ...]
     empty: tuple[int, ...]
     ends: dict[int, int]
@@ -66,11 +66,11 @@ class Loaded:
     damaged: int
 
 
-class Pending(NamedTuple):
+class PendingFrame(NamedTuple):
     """A frame of a segment without index file that was read, and not yet believed: it is the end
     of the journal if nothing follows."""
 
-    tail: Tail
+    tail: SegmentTail
     walked: Walked
 
 
@@ -86,11 +86,11 @@ class Loader:
         self._directory = directory
         self._durable = durable
         self._index = Index()
-        self._state = State()
+        self._state = DirectoryState()
         self._sequence = self._seen = self._segment = 0
         self._has_gap = False
         self._check = ANEW
-        self._pending: Pending | None = None
+        self._pending: PendingFrame | None = None
         self._unsealed: list[Sealed] = []
         self._empty: list[int] = []
         self._ends: dict[int, int] = {}
@@ -122,7 +122,7 @@ class Loader:
     def take_walk(self, segment: int, walk: Walk) -> None:
         """A segment without an index file."""
         self._begin(segment)
-        tail = Tail(segment)
+        tail = SegmentTail(segment)
         is_empty = True
         for walked in walk:
             if is_empty and self._is_worse(walked):
@@ -131,7 +131,7 @@ class Loader:
             self._meet(at, walked.front.sequence, walked.front.previous, is_new=is_empty)
             if walked.lost_before:
                 self._doubt(at, "frames before it are damaged")
-            self._pending = Pending(tail, walked)
+            self._pending = PendingFrame(tail, walked)
             self._seen = max(self._seen, walked.front.sequence)
             is_empty = False
         if walk.has_unreadable:
@@ -141,7 +141,7 @@ class Loader:
         elif is_empty:
             self._empty.append(segment)
 
-    def finish(self) -> Loaded:
+    def finish(self) -> LoadedDirectory:
         """All segments were taken."""
         carried = self._end_pending()
         if self._unreadable is not None:
@@ -150,7 +150,7 @@ class Loader:
             self._doubt((0, 0), f"the journal ends at {self._seen}, {self._durable} was durable")
         for ledger in [one for one in self._index.ledgers if one in self._state.forgotten]:
             self._index.drop(ledger)
-        return Loaded(
+        return LoadedDirectory(
             self._index,
             self._state,
             self._sequence,
@@ -196,7 +196,7 @@ class Loader:
             self._doubt(at, f"frame {sequence} does not follow {self._sequence}")
         self._has_gap = False
 
-    def _end_pending(self) -> tuple[Record, ...]:
+    def _end_pending(self) -> tuple[JournalRecord, ...]:
         """Nothing follows: the last frame is torn, or is to be written again."""
         if self._pending is None:
             return ()
@@ -212,16 +212,16 @@ class Loader:
             return ()
         self._seal(tail)
         for row, body in zip(front.rows, walked.bodies, strict=True):
-            if row.kind == Kind.STATE:
+            if row.kind == RecordKind.STATE:
                 self._state = state_in(body)
             self._state.apply(row)
         return tuple(
-            Record(row.kind, row.ledger, row.entry, body)
+            JournalRecord(row.kind, row.ledger, row.entry, body)
             for row, body in zip(front.rows, walked.bodies, strict=True)
-            if row.kind == Kind.ENTRY
+            if row.kind == RecordKind.ENTRY
         )
 
-    def _seal(self, tail: Tail) -> None:
+    def _seal(self, tail: SegmentTail) -> None:
         """No more frames of this segment are believed."""
         if tail.last >= 0:
             self._unsealed.append(tail.sealed(self._directory, state_bytes(self._state)))
@@ -229,7 +229,7 @@ class Loader:
         else:
             self._empty.append(tail.segment)
 
-    def _believe(self, pending: Pending) -> None:
+    def _believe(self, pending: PendingFrame) -> None:
         """A frame is part of the journal."""
         tail, walked = pending
         front = walked.front
@@ -240,19 +240,19 @@ class Loader:
         for at in range(len(front.rows)):
             self._apply(pending, at)
 
-    def _apply(self, pending: Pending, at: int) -> None:
+    def _apply(self, pending: PendingFrame, at: int) -> None:
         tail, walked = pending
         row, body = walked.front.rows[at], walked.bodies[at]
         self._state.apply(row)
-        if row.kind == Kind.STATE:
+        if row.kind == RecordKind.STATE:
             self._replace_state(pending, body)
-        elif row.kind == Kind.ENTRY:
+        elif row.kind == RecordKind.ENTRY:
             confirmed = NOTHING if at in walked.bad else head_of(body).confirmed
             place = place_of(tail.segment, walked.offset + row.start)
             for index in (tail.index, self._index):
                 index.put(row.ledger, row.entry, place, row.size, confirmed)
 
-    def _replace_state(self, pending: Pending, body: bytes) -> None:
+    def _replace_state(self, pending: PendingFrame, body: bytes) -> None:
         try:
             self._state = state_in(body)
         except (NotWhole, Newer) as error:

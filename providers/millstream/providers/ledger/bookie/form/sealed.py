@@ -13,7 +13,7 @@ import msgspec
 
 from .envelope import NotWhole, opened, wrapped
 from .runs import Runs, places_bytes, places_in
-from .state import State, state_in
+from .state import DirectoryState, state_in
 
 __all__ = [
     "INDEX_BYTES_MAX",
@@ -58,7 +58,7 @@ class Sealed(msgspec.Struct, frozen=True, array_like=True):
     state: bytes
     damaged: int = 0
 
-    def state_of(self) -> State:
+    def state_of(self) -> DirectoryState:
         """Raises NotWhole, Newer."""
         return state_in(self.state)
 

@@ -1,8 +1,8 @@
 """What a bookie knows beside entries: fences, tombstones, what others have, what is in doubt.
 
-Owns: `State`. Invariants: fences only rise; a tombstone stays for ever, and stands for the fence;
-the bound of doubt never falls. It is small, so that every segment begins with all of it, and ends
-with all of it in its index: no segment is needed to understand another.
+Owns: `DirectoryState`. Invariants: fences only rise; a tombstone stays for ever, and stands for the
+fence; the bound of doubt never falls. It is small, so that every segment begins with all of it, and
+ends with all of it in its index: no segment is needed to understand another.
 """
 
 from __future__ import annotations
@@ -12,10 +12,18 @@ from collections.abc import Iterable
 import msgspec
 
 from .envelope import Newer, NotWhole, opened, wrapped
-from .frame import Kind, Row
+from .frame import RecordKind, Row
 from .intervals import Intervals
 
-__all__ = ["DOUBT_ALL", "FENCES_MAX", "TERM_MAX", "State", "is_state", "state_bytes", "state_in"]
+__all__ = [
+    "DOUBT_ALL",
+    "FENCES_MAX",
+    "TERM_MAX",
+    "DirectoryState",
+    "is_state",
+    "state_bytes",
+    "state_in",
+]
 
 MAGIC = b"MSbkstat"
 FENCES_MAX = 1 << 20
@@ -35,7 +43,7 @@ class StateParts(msgspec.Struct, frozen=True, array_like=True):
     left: list[int] = []
 
 
-class State:
+class DirectoryState:
     """Fences {ledger: term}, ledgers that were deleted, those of which entries were dropped since
     others have them, and below which ledger nothing that is not here may be denied."""
 
@@ -74,11 +82,11 @@ class State:
 
     def apply(self, row: Row) -> None:
         """What a record says, in the order of the journal. Of a state, see `replaced_by`."""
-        if row.kind == Kind.FENCE:
+        if row.kind == RecordKind.FENCE:
             self.fence(row.ledger, row.entry)
-        elif row.kind == Kind.FORGET:
+        elif row.kind == RecordKind.FORGET:
             self.forget(row.ledger, row.entry)
-        elif row.kind == Kind.LEAVE:
+        elif row.kind == RecordKind.LEAVE:
             self.left.add(row.ledger)
 
 
@@ -88,7 +96,7 @@ def fenced_in(fences: dict[int, int], first: int, last: int) -> Iterable[int]:
     return [ledger for ledger in fences if first <= ledger <= last]
 
 
-def state_bytes(state: State) -> bytes:
+def state_bytes(state: DirectoryState) -> bytes:
     """A state with its check."""
     fences = state.fences
     parts = StateParts(
@@ -101,12 +109,12 @@ def state_bytes(state: State) -> bytes:
     return wrapped(MAGIC, msgspec.msgpack.encode(parts))
 
 
-def state_in(data: bytes) -> State:
+def state_in(data: bytes) -> DirectoryState:
     """Raises NotWhole, Newer."""
     parts = msgspec.msgpack.decode(opened(MAGIC, data), type=StateParts)
     if len(parts.ledgers) != len(parts.terms):
         raise NotWhole(f"{len(parts.ledgers)} ledgers have {len(parts.terms)} terms")
-    state = State()
+    state = DirectoryState()
     state.doubt_below = parts.doubt_below
     state.fences = dict(zip(parts.ledgers, parts.terms, strict=True))
     state.forgotten = Intervals(parts.forgotten)

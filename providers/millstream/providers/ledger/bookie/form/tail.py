@@ -1,6 +1,7 @@
 """What is in one segment, gathered frame by frame until it is sealed.
 
-Owns: `Tail`. Invariant: it knows frames up to `end`, and all entries in them, damaged ones too.
+Owns: `SegmentTail`. Invariant: it knows frames up to `end`, and all entries in them, damaged ones
+too.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from .index import Index
 from .sealed import LedgerPlaces, Sealed, ledger_places
 from .segment import FRAMES_START
 
-__all__ = ["Tail"]
+__all__ = ["SegmentTail"]
 
 
-class Tail:
+class SegmentTail:
     """One segment: its first and last frame (-1: none yet) and its entries."""
 
     __slots__ = ("check", "damaged", "end", "first", "index", "last", "previous", "segment")

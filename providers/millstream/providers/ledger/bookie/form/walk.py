@@ -15,7 +15,16 @@ from millstream.providers.ledger.protocol.entry import HEAD_BYTES, head_of, is_w
 from millstream.providers.ledger.protocol.errors import EntryDamaged
 from millstream.runtime.extending import DiskFile
 
-from .frame import FRONT_BYTES, MAGIC, SECTOR_BYTES, Front, Kind, Row, front_bytes_of, front_of
+from .frame import (
+    FRONT_BYTES,
+    MAGIC,
+    SECTOR_BYTES,
+    Front,
+    RecordKind,
+    Row,
+    front_bytes_of,
+    front_of,
+)
 from .segment import FRAMES_START
 from .state import is_state
 
@@ -123,9 +132,9 @@ def bytes_at(file: DiskFile, offset: int, size: int) -> tuple[bytes, bool]:
 
 def is_right(row: Row, body: bytes) -> bool:
     """Is a body what its record says?"""
-    if row.kind == Kind.ENTRY:
+    if row.kind == RecordKind.ENTRY:
         return is_entry(row.ledger, row.entry, body)
-    if row.kind == Kind.STATE:
+    if row.kind == RecordKind.STATE:
         return is_state(body)
     return len(body) == row.size
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from millstream.providers.ledger.bookie.directory import ADVICE, refused
 from millstream.providers.ledger.bookie.form.envelope import Newer, NotWhole
-from millstream.providers.ledger.bookie.form.frame import SECTOR_BYTES, Kind
+from millstream.providers.ledger.bookie.form.frame import SECTOR_BYTES, RecordKind
 from millstream.providers.ledger.bookie.form.identity import (
     IDENTITY,
     IDENTITY_BYTES_MAX,
@@ -255,7 +255,7 @@ class Verification:
 
     def _count(self, number: int, walked: Walked) -> None:
         for row in walked.front.rows:
-            if row.kind == Kind.ENTRY:
+            if row.kind == RecordKind.ENTRY:
                 self._entries += 1
                 self._ledgers.add(row.ledger)
                 place = place_of(number, walked.offset + row.start)
@@ -279,7 +279,7 @@ class Verification:
         for at in last.bad:
             row = last.front.rows[at]
             what = f"entry {row.entry} of ledger {row.ledger} fails its check"
-            if row.kind != Kind.ENTRY:
+            if row.kind != RecordKind.ENTRY:
                 what = f"the state in frame {last.front.sequence} fails its check"
             self._fault(segment_name(segment), last.offset + row.start, what, COPIES)
 

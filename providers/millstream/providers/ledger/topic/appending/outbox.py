@@ -17,7 +17,7 @@ from millstream.providers.ledger.topic.form import (
     FRAME_BYTES,
     NO_SNAPSHOT,
     EntryHead,
-    Kind,
+    EntryKind,
     KnownProducer,
     TopicMessage,
     pack,
@@ -226,9 +226,9 @@ class Outbox:
         batch.entry = self.entries
         self.entries += 1
         self._since_snapshot += 1
-        kind = Kind.MESSAGES
+        kind = EntryKind.MESSAGES
         if batch.snapshot is not None:
-            kind, self._snapshot, self._since_snapshot = Kind.SNAPSHOT, batch.entry, 0
+            kind, self._snapshot, self._since_snapshot = EntryKind.SNAPSHOT, batch.entry, 0
         count = len(batch.messages)
         head = EntryHead(batch.first, count, batch.time_ms, self._snapshot, kind)
         payload = pack(head, batch.messages if batch.snapshot is None else batch.snapshot)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.metadata.rows import RecordRows
 from millstream.providers.ledger.protocol.entry import NOTHING, Entry
 from millstream.providers.ledger.protocol.errors import (
     EntriesGivenUp,
@@ -24,17 +24,17 @@ from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.providers.ledger.topic.form import (
     NO_SNAPSHOT,
     EntryHead,
-    Kind,
+    EntryKind,
     KnownProducer,
     head_of,
     messages_of,
     producers_of,
 )
-from millstream.providers.ledger.topic.ledgers import Ledgers, Reader
+from millstream.providers.ledger.topic.ledgers import Ledgers, TopicLedgerReader
 from millstream.providers.ledger.topic.options import LedgerTopicSettings
 from millstream.providers.ledger.topic.owned import OwnedTopic
 from millstream.providers.ledger.topic.record import (
-    Span,
+    LedgerSpan,
     TopicRecord,
     contradiction,
     opened,
@@ -66,7 +66,7 @@ class Taken(NamedTuple):
 
 async def taken_over(
     ledgers: Ledgers,
-    rows: Rows[str, TopicRecord],
+    rows: RecordRows[str, TopicRecord],
     name: str,
     epoch: int,
     holder: str,
@@ -105,7 +105,7 @@ async def settled(ledgers: Ledgers, owned: OwnedTopic, producers: Producers) -> 
     return Taken(owned, producers, [span.ledger for span in ends if not span.count])
 
 
-async def end_of(ledgers: Ledgers, topic: str, span: Span) -> Span:
+async def end_of(ledgers: Ledgers, topic: str, span: LedgerSpan) -> LedgerSpan:
     """The span of a ledger that nobody writes any more, with its end."""
     record = await ledgers.recover(span.ledger)
     refuse_other(topic, span, record)
@@ -120,7 +120,7 @@ async def end_of(ledgers: Ledgers, topic: str, span: Span) -> Span:
             "%s: what was in ledger %d from message %d on is lost: the next one is message %d",
             *(shown(record.topic), span.ledger, end, end + left_out),
         )
-    return Span(
+    return LedgerSpan(
         *(span.ledger, span.first, True, end + left_out - span.first, record.last, record.length),
         first_ms=first.time_ms if first else 0,
         last_ms=last.time_ms if last else 0,
@@ -147,7 +147,7 @@ async def edges_of(
 async def remember(ledgers: Ledgers, topic: TopicRecord, producers: Producers) -> None:
     """Fill the table of producers from the last ledger: its newest snapshot, and what follows;
     where that is lost, from the ledger before as well."""
-    needed: list[tuple[Span, int]] = []
+    needed: list[tuple[LedgerSpan, int]] = []
     for span in reversed(topic.spans):
         snapshot = await snapshot_in(ledgers, topic.topic, span)
         needed.append((span, snapshot or 0))
@@ -162,7 +162,7 @@ async def remember(ledgers: Ledgers, topic: TopicRecord, producers: Producers) -
             await reader.aclose()
 
 
-async def snapshot_in(ledgers: Ledgers, topic: str, span: Span) -> int | None:
+async def snapshot_in(ledgers: Ledgers, topic: str, span: LedgerSpan) -> int | None:
     """The entry of a ledger's newest snapshot, or its first one if none was needed; None: lost."""
     reader = await reader_of(ledgers, topic, span)
     try:
@@ -178,7 +178,7 @@ async def snapshot_in(ledgers: Ledgers, topic: str, span: Span) -> int | None:
         await reader.aclose()
 
 
-async def reader_of(ledgers: Ledgers, topic: str, span: Span) -> Reader:
+async def reader_of(ledgers: Ledgers, topic: str, span: LedgerSpan) -> TopicLedgerReader:
     """A reader of a listed ledger. Raises Corrupt: its row says something else than the list."""
     reader = await ledgers.reader(span.ledger)
     try:
@@ -192,7 +192,7 @@ async def reader_of(ledgers: Ledgers, topic: str, span: Span) -> Reader:
 def learn(payload: bytes, producers: Producers) -> None:
     """What an entry says of producers."""
     head = head_of(payload)
-    if head.kind == Kind.SNAPSHOT:
+    if head.kind == EntryKind.SNAPSHOT:
         for known in producers_of(payload):
             producers.accept(known)
         return
@@ -201,7 +201,7 @@ def learn(payload: bytes, producers: Producers) -> None:
             producers.accept(KnownProducer(message.producer, message.seq, number))
 
 
-async def entry_at(reader: Reader, entry: int) -> Entry:
+async def entry_at(reader: TopicLedgerReader, entry: int) -> Entry:
     """One entry of a closed ledger. Raises LedgerError."""
     found = await reader.read(entry, 1, 1)
     if not found:
@@ -209,7 +209,7 @@ async def entry_at(reader: Reader, entry: int) -> Entry:
     return found[0]
 
 
-async def entry_upto(reader: Reader, entry: int) -> Entry | None:
+async def entry_upto(reader: TopicLedgerReader, entry: int) -> Entry | None:
     """This entry of a closed ledger, or the last one before it that was not given up."""
     while entry > NOTHING:
         try:
@@ -219,7 +219,7 @@ async def entry_upto(reader: Reader, entry: int) -> Entry | None:
     return None
 
 
-async def entries_of(reader: Reader, first: int, last: int) -> AsyncIterator[Entry]:
+async def entries_of(reader: TopicLedgerReader, first: int, last: int) -> AsyncIterator[Entry]:
     """Entries of a closed ledger, in order, but those that were given up. Raises LedgerError."""
     while first <= last:
         try:

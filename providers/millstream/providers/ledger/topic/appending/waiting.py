@@ -1,8 +1,8 @@
 """Appends that are not sent yet, first come first served.
 
-Owns: `Waiting`. Not: when there is room (`writing`). Invariants: at most `waiting_appends_max` and
-`waiting_bytes_max` wait; when one is given up, what its producers gave behind it is too, since a
-higher sequence that is stored would make the lower one a repeat.
+Owns: `AppendQueue`. Not: when there is room (`writing`). Invariants: at most `waiting_appends_max`
+and `waiting_bytes_max` wait; when one is given up, what its producers gave behind it is too, since
+a higher sequence that is stored would make the lower one a repeat.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from millstream.runtime import QueueFull, QueueUnavailable, StreamError
 
 from .outbox import Append
 
-__all__ = ["Waiting"]
+__all__ = ["AppendQueue"]
 
 
-class Waiting:
+class AppendQueue:
     """Appends in the order of their calls, of the topic `what`; `appends` is for reading."""
 
     __slots__ = ("_bytes", "_options", "_what", "appends")

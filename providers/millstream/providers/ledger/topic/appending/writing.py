@@ -1,6 +1,6 @@
 """Appending to a topic: the one who sends, and moves from ledger to ledger.
 
-Owns: `Writing`. Not: what an entry has (`outbox`), the record's form (`record`). Idea:
+Owns: `TopicWriter`. Not: what an entry has (`outbox`), the record's form (`record`). Idea:
 spec/ledger.md 7.13, 7.14, 10.7.3. Invariants: nothing is sent to a ledger before the list has it;
 what was not confirmed is sent again only after the ledger before has its end; a ledger that was
 made and may be in the list is never deleted here. Everything between two awaits is one step: no
@@ -29,10 +29,10 @@ from millstream.providers.ledger.topic.form import (
     TopicMessage,
     size_of,
 )
-from millstream.providers.ledger.topic.ledgers import Ledgers, Writer
+from millstream.providers.ledger.topic.ledgers import Ledgers, TopicLedgerWriter
 from millstream.providers.ledger.topic.options import LedgerTopicOptions
 from millstream.providers.ledger.topic.owned import OwnedTopic
-from millstream.providers.ledger.topic.record import Span, listed_and_gone
+from millstream.providers.ledger.topic.record import LedgerSpan, listed_and_gone
 from millstream.runtime import (
     PublishUnknown,
     QueueFenced,
@@ -44,9 +44,9 @@ from millstream.runtime import (
 from millstream.runtime.extending import Backoff, Clock, LineBudget, Tasks, shown
 
 from .outbox import Append, Batch, Numbers, Outbox
-from .waiting import Waiting
+from .waiting import AppendQueue
 
-__all__ = ["Writing"]
+__all__ = ["TopicWriter"]
 
 log = logging.getLogger("millstream.ledger")
 
@@ -56,7 +56,7 @@ LEDGERS_MAX = 10_000
 AGE_SPREAD = 0.05  # of a ledger's age, so that not all end at once
 
 
-class Writing:
+class TopicWriter:
     """Appends to one topic in one epoch.
 
     Args:
@@ -86,10 +86,10 @@ class Writing:
         self._confirmed = confirmed
         self._on_end = ended
         self._why_full = why_full
-        self._waiting = Waiting(self._what, options)
-        self._writer: Writer | None = None  # given to, unless it is sealed now
-        self._fresh: Writer | None = None  # made, and perhaps in the list
-        self._sealed: Span | None = None  # has its end, which the list may not say yet
+        self._waiting = AppendQueue(self._what, options)
+        self._writer: TopicLedgerWriter | None = None  # given to, unless it is sealed now
+        self._fresh: TopicLedgerWriter | None = None  # made, and perhaps in the list
+        self._sealed: LedgerSpan | None = None  # has its end, which the list may not say yet
         self._begins: Batch | None = None  # the first entry of the present ledger
         self._ends_s = 0.0
         self._moving: asyncio.Task[None] | None = None
@@ -194,7 +194,7 @@ class Writing:
         else:
             future.add_done_callback(partial(self._given, batch, writer))
 
-    def _given(self, batch: Batch, writer: Writer, future: Future[int]) -> None:
+    def _given(self, batch: Batch, writer: TopicLedgerWriter, future: Future[int]) -> None:
         if future.cancelled() or future.exception() is not None:
             if writer is self._writer:
                 self._wake()
@@ -282,16 +282,16 @@ class Writing:
         self._writer = None
         self._sealed = self._span_of(ledger, end.last, end.length)
 
-    def _span_of(self, ledger: int, last: int, length: int) -> Span:
+    def _span_of(self, ledger: int, last: int, length: int) -> LedgerSpan:
         span = next(one for one in self._owned.record.spans if one.ledger == ledger)
         count = self._outbox.confirmed + 1 - span.first
         first_ms = self._begins.time_ms if self._begins is not None else 0
-        return Span(
+        return LedgerSpan(
             *(ledger, span.first, True, count, last, length, first_ms),
             last_ms=self._outbox.confirmed_ms,
         )
 
-    async def _drain(self, writer: Writer) -> None:
+    async def _drain(self, writer: TopicLedgerWriter) -> None:
         """Wait for what is on its way, unless the writer can do nothing more."""
         if writer.failed is not None or not self._outbox.sent:
             return
@@ -299,7 +299,7 @@ class Writing:
         await asyncio.wait([self._drained], timeout=self._options.enqueue_wait_s)
         self._drained = None
 
-    async def _end_of(self, writer: Writer) -> LedgerRecord:
+    async def _end_of(self, writer: TopicLedgerWriter) -> LedgerRecord:
         """Its ledger, which is closed: by it, or by another one."""
         if not isinstance(writer.failed, LedgerFenced):
             # needs no bookie, if the writer can do it; else the ledger is recovered
@@ -342,7 +342,7 @@ class Writing:
             await self._owned.update(lambda record: record.sealed(sealed))
             self._forget(sealed)
 
-    def _forget(self, sealed: Span | None) -> None:
+    def _forget(self, sealed: LedgerSpan | None) -> None:
         """The list says it; a ledger without messages is no longer in it."""
         self._sealed = None
         if sealed is not None and not sealed.count:

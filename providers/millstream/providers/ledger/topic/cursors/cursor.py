@@ -17,7 +17,7 @@ from typing import NoReturn, Protocol
 import msgspec
 
 from millstream.providers.ledger.metadata.metadata import Metadata, key_part
-from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.metadata.rows import RecordRows
 from millstream.providers.ledger.topic.form import StoredMessage
 from millstream.providers.ledger.topic.options import LedgerTopicOptions
 from millstream.runtime import Corrupt, CursorTooOld, QueueFenced, StorageError
@@ -50,13 +50,13 @@ class CursorRecord(msgspec.Struct, frozen=True, array_like=True):
     operation: str = ""
 
 
-def cursor_rows(metadata: Metadata) -> Rows[CursorKey, CursorRecord]:
+def cursor_rows(metadata: Metadata) -> RecordRows[CursorKey, CursorRecord]:
     """The records of cursors, by topic and name."""
 
     def name_of(key: CursorKey) -> str:
         return f"{key_part(key[0])}/{key_part(key[1])}"
 
-    return Rows(metadata, "cursors/", CursorRecord, name_of, is_witnessed=True)
+    return RecordRows(metadata, "cursors/", CursorRecord, name_of, is_witnessed=True)
 
 
 def owned_by(owner: tuple[int, int], key: CursorKey, found: CursorRecord | None) -> None:
@@ -66,7 +66,7 @@ def owned_by(owner: tuple[int, int], key: CursorKey, found: CursorRecord | None)
         raise QueueFenced(f"{text} {found.owner[1]} has it; this one has {owner}")
 
 
-class Messages(Protocol):
+class CursorTopic(Protocol):
     """What a cursor needs of its topic."""
 
     @property
@@ -89,7 +89,7 @@ class Messages(Protocol):
 
 
 async def begin(
-    rows: Rows[CursorKey, CursorRecord], key: CursorKey, owner: tuple[int, int], mark: int
+    rows: RecordRows[CursorKey, CursorRecord], key: CursorKey, owner: tuple[int, int], mark: int
 ) -> CursorRecord:
     """A new cursor, whatever an older one of its name left. Raises QueueFenced, StorageError."""
 
@@ -101,7 +101,7 @@ async def begin(
 
 
 async def load(
-    rows: Rows[CursorKey, CursorRecord], key: CursorKey, owner: tuple[int, int], mark: int
+    rows: RecordRows[CursorKey, CursorRecord], key: CursorKey, owner: tuple[int, int], mark: int
 ) -> CursorRecord:
     """The stored cursor, in the hands of this owner; with this mark, if its row was lost.
 
@@ -127,9 +127,9 @@ class Cursor:
 
     def __init__(
         self,
-        rows: Rows[CursorKey, CursorRecord],
+        rows: RecordRows[CursorKey, CursorRecord],
         record: CursorRecord,
-        messages: Messages,
+        messages: CursorTopic,
         options: LedgerTopicOptions,
         tasks: Tasks,
     ) -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millstream.providers.ledger.topic.options import LedgerTopicOptions
-from millstream.providers.ledger.topic.record import Span
+from millstream.providers.ledger.topic.record import LedgerSpan
 
 __all__ = ["first_within", "ledgers_to_trim", "unread_bytes"]
 
 
 def ledgers_to_trim(
-    spans: Sequence[Span], floor: int, now_ms: int, options: LedgerTopicOptions
+    spans: Sequence[LedgerSpan], floor: int, now_ms: int, options: LedgerTopicOptions
 ) -> int:
     """How many of the oldest ledgers go.
 
@@ -37,24 +37,24 @@ def ledgers_to_trim(
     return free
 
 
-def is_over(span: Span, kept_bytes: int, now_ms: int, options: LedgerTopicOptions) -> bool:
+def is_over(span: LedgerSpan, kept_bytes: int, now_ms: int, options: LedgerTopicOptions) -> bool:
     """Is an acknowledged ledger too old, or are they too large together?"""
     limit_s, limit_bytes = options.retention_s, options.retention_bytes
     is_old = limit_s is not None and now_ms - span.last_ms >= limit_s * 1000
     return is_old or (limit_bytes is not None and kept_bytes > limit_bytes)
 
 
-def unread_bytes(spans: Sequence[Span], floor: int) -> int:
+def unread_bytes(spans: Sequence[LedgerSpan], floor: int) -> int:
     """About so many bytes lie from a message on; within a ledger, as if all were of one size."""
     return sum(unread_of(span, floor) for span in spans)
 
 
-def unread_of(span: Span, floor: int) -> int:
+def unread_of(span: LedgerSpan, floor: int) -> int:
     unread = min(max(span.end - floor, 0), span.count)
     return span.size_bytes * unread // span.count if unread else 0
 
 
-def first_within(spans: Sequence[Span], bytes_max: int) -> int:
+def first_within(spans: Sequence[LedgerSpan], bytes_max: int) -> int:
     """The first message from which on, at ledgers' ends, there are `bytes_max` bytes at most; the
     end, if the last ledger alone has more."""
     first, behind = spans[-1].end if spans else 0, 0

@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 from millstream.providers.ledger.protocol.entry import NOTHING
 from millstream.providers.ledger.protocol.errors import EntriesGivenUp, LedgerError
 from millstream.providers.ledger.topic.form import EntryHead, StoredMessage, head_of, messages_of
-from millstream.providers.ledger.topic.ledgers import Ledgers, Reader
-from millstream.providers.ledger.topic.record import Span, contradiction, refuse_other
+from millstream.providers.ledger.topic.ledgers import Ledgers, TopicLedgerReader
+from millstream.providers.ledger.topic.record import LedgerSpan, contradiction, refuse_other
 from millstream.runtime import Corrupt
 
 from .index import EntryIndex
@@ -42,12 +42,12 @@ class MessagesLost(LedgerError):
         super().__init__(f"messages {number} to {first - 1} are lost, and that was accepted")
 
 
-class Opened:
+class OpenLedger:
     """A ledger that is open for reading. `hints`: where reading went on last, by number."""
 
     __slots__ = ("hints", "index", "reader", "topic", "users")
 
-    def __init__(self, topic: str, reader: Reader, index: EntryIndex) -> None:
+    def __init__(self, topic: str, reader: TopicLedgerReader, index: EntryIndex) -> None:
         self.topic = topic
         self.reader = reader
         self.index = index
@@ -131,7 +131,7 @@ class Pages:
     def __init__(self, ledgers: Ledgers, topic: str) -> None:
         self._ledgers = ledgers
         self._topic = topic
-        self._opened: dict[int, Opened] = {}
+        self._opened: dict[int, OpenLedger] = {}
         self._indexes: dict[int, EntryIndex] = {}
 
     def index(self, ledger: int) -> EntryIndex:
@@ -143,7 +143,12 @@ class Pages:
         return found
 
     async def read(
-        self, span: Span, number: int, messages_max: int, bytes_max: int, end: int | None = None
+        self,
+        span: LedgerSpan,
+        number: int,
+        messages_max: int,
+        bytes_max: int,
+        end: int | None = None,
     ) -> list[StoredMessage]:
         """Messages of one ledger from `number` on, one at least; [] if it has none yet.
 
@@ -180,7 +185,10 @@ class Pages:
             raise contradiction(self._topic, f"{text}entry of that ledger has message {number}")
 
     async def seek_in(
-        self, spans: Sequence[Span], time_ms: int, end_in: Callable[[Span], int] | None = None
+        self,
+        spans: Sequence[LedgerSpan],
+        time_ms: int,
+        end_in: Callable[[LedgerSpan], int] | None = None,
     ) -> int | None:
         """The number that the first entry at or after a time begins with; None: there is none.
 
@@ -198,7 +206,7 @@ class Pages:
                 return head.first
         return None
 
-    async def end_of(self, span: Span) -> tuple[int, int]:
+    async def end_of(self, span: LedgerSpan) -> tuple[int, int]:
         """The last confirmed entry of an open ledger, and the number behind its last message."""
         async with self._using(span) as opened:
             last = entry = await opened.reader.wait(NOTHING, 0.0)
@@ -210,18 +218,18 @@ class Pages:
                     entry = lost.first - 1
             return last, span.first
 
-    async def wait(self, span: Span, confirmed: int, wait_s: float) -> int:
+    async def wait(self, span: LedgerSpan, confirmed: int, wait_s: float) -> int:
         """The last confirmed entry of a ledger, as soon as it is above `confirmed`."""
         async with self._using(span) as opened:
             return await opened.reader.wait(confirmed, wait_s)
 
-    async def _end(self, span: Span, opened: Opened) -> int:
+    async def _end(self, span: LedgerSpan, opened: OpenLedger) -> int:
         if span.is_sealed:
             return span.last + 1
         return await opened.reader.wait(NOTHING, 0.0) + 1
 
     @asynccontextmanager
-    async def _using(self, span: Span) -> AsyncIterator[Opened]:
+    async def _using(self, span: LedgerSpan) -> AsyncIterator[OpenLedger]:
         ledger = span.ledger
         opened = self._opened.pop(ledger, None)
         if opened is None:
@@ -230,7 +238,7 @@ class Pages:
             if opened is not None:
                 await reader.aclose()
             else:
-                opened = Opened(self._topic, reader, self.index(ledger))
+                opened = OpenLedger(self._topic, reader, self.index(ledger))
         self._opened[ledger] = opened
         opened.users += 1
         try:
@@ -239,7 +247,7 @@ class Pages:
             opened.users -= 1
             await self._close_some(READERS_MAX)
 
-    async def _reader(self, span: Span) -> Reader:
+    async def _reader(self, span: LedgerSpan) -> TopicLedgerReader:
         """A reader of a listed ledger. Raises Corrupt: its row says something else than the list,
         LedgerGone."""
         reader = await self._ledgers.reader(span.ledger)

@@ -10,13 +10,13 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.metadata.rows import RecordRows
 from millstream.providers.ledger.protocol.entry import NOTHING
 from millstream.providers.ledger.protocol.errors import LedgerError, LedgerGone
 from millstream.providers.ledger.topic.form import StoredMessage, ceil_ms
 from millstream.providers.ledger.topic.ledgers import Ledgers
 from millstream.providers.ledger.topic.record import (
-    Span,
+    LedgerSpan,
     TopicRecord,
     contradiction,
     listed_and_gone,
@@ -44,7 +44,7 @@ class TopicReader:
     def __init__(
         self,
         ledgers: Ledgers,
-        rows: Rows[str, TopicRecord],
+        rows: RecordRows[str, TopicRecord],
         name: str,
         now: Callable[[], float],
     ) -> None:
@@ -168,7 +168,7 @@ class TopicReader:
         await self._pages.aclose()
 
 
-def span_of(record: TopicRecord, number: int) -> Span | None:
+def span_of(record: TopicRecord, number: int) -> LedgerSpan | None:
     """The ledger that a message is in, or would be in."""
     at = bisect_right(record.spans, number, key=lambda span: span.first) - 1
     return record.spans[at] if at >= 0 else None

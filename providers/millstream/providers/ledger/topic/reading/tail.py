@@ -1,7 +1,7 @@
 """The newest messages of a topic, in its owner's memory.
 
-Owns: `Tail`. Pure. Invariants: what it has follows each other without a gap, up to the last message
-that is confirmed; nothing is in it before that; the last entry is always there.
+Owns: `TopicTail`. Pure. Invariants: what it has follows each other without a gap, up to the last
+message that is confirmed; nothing is in it before that; the last entry is always there.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from bisect import bisect_right
 from millstream.providers.ledger.topic.appending.outbox import Batch
 from millstream.providers.ledger.topic.form import StoredMessage, TopicMessage
 
-__all__ = ["Tail"]
+__all__ = ["TopicTail"]
 
 COMPACT_AT = 256  # batches that were let go of, before the list is made shorter
 
 
-class Tail:
+class TopicTail:
     """Confirmed batches of up to `bytes_max` bytes, oldest first."""
 
     __slots__ = ("_batches", "_bytes", "_bytes_max", "_firsts", "_gone")

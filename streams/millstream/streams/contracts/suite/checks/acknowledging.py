@@ -9,14 +9,14 @@ from millstream.runtime import CursorTooOld, QueueFenced
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.suite.bench import AdapterBench, expect_first, texts
-from millstream.streams.contracts.suite.check import Checks
+from millstream.streams.contracts.suite.check import CheckList
 from millstream.streams.contracts.suite.guarded import GuardedReceiver
 from millstream.streams.contracts.suite.verdict import ContractBroken, expect
 from millstream.streams.contracts.token import Token
 
 __all__ = ["acknowledging"]
 
-acknowledging = Checks()
+acknowledging = CheckList()
 ORDERED, OWN_POSITION = Capability.ORDERED, Capability.OWN_POSITION
 DURABLE, FENCED, ITEM_ACK = Capability.DURABLE, Capability.FENCED, Capability.ITEM_ACK
 

@@ -7,13 +7,13 @@ from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.queue import EnqueuesAtOnce, QueueAdapter
 from millstream.streams.contracts.suite.bench import AdapterBench, texts
-from millstream.streams.contracts.suite.check import Checks
+from millstream.streams.contracts.suite.check import CheckList
 from millstream.streams.contracts.suite.guarded import GuardedReceiver
 from millstream.streams.contracts.suite.verdict import NotRun, expect
 
 __all__ = ["dying"]
 
-dying = Checks()
+dying = CheckList()
 DURABLE = Capability.DURABLE
 
 

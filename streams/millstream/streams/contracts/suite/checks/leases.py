@@ -14,14 +14,14 @@ from millstream.streams.contracts.suite.bench import (
     AdapterBench,
     texts,
 )
-from millstream.streams.contracts.suite.check import Checks
+from millstream.streams.contracts.suite.check import CheckList
 from millstream.streams.contracts.suite.guarded import GuardedReceiver
 from millstream.streams.contracts.suite.verdict import NotRun, expect
 from millstream.streams.contracts.token import Token
 
 __all__ = ["leases"]
 
-leases = Checks()
+leases = CheckList()
 LEASED, ITEM_ACK, ORDERED = Capability.LEASED, Capability.ITEM_ACK, Capability.ORDERED
 LEASE_MAX_S = 5.0  # make the factory with a shorter one for the suite
 DELAY_S = 0.35

@@ -9,12 +9,12 @@ from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.queue import QueueReader, Seals
 from millstream.streams.contracts.shapes import require_shape
 from millstream.streams.contracts.suite.bench import AdapterBench, ended
-from millstream.streams.contracts.suite.check import Checks
+from millstream.streams.contracts.suite.check import CheckList
 from millstream.streams.contracts.suite.verdict import NotRun, expect
 
 __all__ = ["life"]
 
-life = Checks()
+life = CheckList()
 
 
 @life.check(generated=True)

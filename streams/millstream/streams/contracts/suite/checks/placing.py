@@ -14,13 +14,13 @@ from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.mapping import QueueMapper
 from millstream.streams.contracts.queue import BringsMapper, QueueAdapter
 from millstream.streams.contracts.suite.bench import COLLECT_S, POLL_S, AdapterBench
-from millstream.streams.contracts.suite.check import Checks
+from millstream.streams.contracts.suite.check import CheckList
 from millstream.streams.contracts.suite.hooks import without_hook
 from millstream.streams.contracts.suite.verdict import ContractBroken, NotRun, expect
 
 __all__ = ["placing"]
 
-placing = Checks()
+placing = CheckList()
 STREAMS = [StreamId(f"n{number % 3}", f"key/{number}") for number in range(200)]
 PROCESS_S = 60.0
 UNREADABLE = 3  # the exit status of a process that cannot rebuild the mapper

@@ -14,14 +14,14 @@ from millstream.streams.contracts.suite.bench import (
     AdapterBench,
     texts,
 )
-from millstream.streams.contracts.suite.check import Checks
+from millstream.streams.contracts.suite.check import CheckList
 from millstream.streams.contracts.suite.guarded import GuardedReceiver
 from millstream.streams.contracts.suite.hooks import without_hook
 from millstream.streams.contracts.suite.verdict import NotRun, expect
 
 __all__ = ["pushing"]
 
-pushing = Checks()
+pushing = CheckList()
 STORED, MORE = 40, 5
 EVENTS_FEW = 10  # the largest `events_max` of a receiver that is called narrow
 

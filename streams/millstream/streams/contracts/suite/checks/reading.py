@@ -18,14 +18,14 @@ from millstream.streams.contracts.suite.bench import (
     ended,
     texts,
 )
-from millstream.streams.contracts.suite.check import Checks
+from millstream.streams.contracts.suite.check import CheckList
 from millstream.streams.contracts.suite.guarded import GuardedReceiver
 from millstream.streams.contracts.suite.verdict import expect
 from millstream.streams.contracts.token import Token
 
 __all__ = ["reading"]
 
-reading = Checks()
+reading = CheckList()
 GRACE_S = 1.0  # for a provider's own work beside a wait
 SHORT_S = 0.04
 CANCEL_TURNS = 12  # a read is cancelled after so many turns of the loop, and each fewer

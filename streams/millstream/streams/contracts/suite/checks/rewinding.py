@@ -22,14 +22,14 @@ from millstream.streams.contracts.suite.bench import (
     expect_first,
     texts,
 )
-from millstream.streams.contracts.suite.check import Checks
+from millstream.streams.contracts.suite.check import CheckList
 from millstream.streams.contracts.suite.guarded import GuardedReader
 from millstream.streams.contracts.suite.verdict import ContractBroken, NotRun, expect
 from millstream.streams.contracts.token import Token
 
 __all__ = ["rewinding"]
 
-rewinding = Checks()
+rewinding = CheckList()
 REWIND = Capability.REWIND
 PAGES_MAX = 1000
 FAR_FUTURE = datetime(2500, 1, 1, tzinfo=UTC)

@@ -8,13 +8,13 @@ from millstream.runtime import EnqueueFailed, StaleMapper, StreamError
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.message import OutMessage
 from millstream.streams.contracts.suite.bench import AdapterBench
-from millstream.streams.contracts.suite.check import Checks
+from millstream.streams.contracts.suite.check import CheckList
 from millstream.streams.contracts.suite.guarded import GuardedAdapter
 from millstream.streams.contracts.suite.verdict import ContractBroken, expect
 
 __all__ = ["sealing"]
 
-sealing = Checks()
+sealing = CheckList()
 SEALED, DEDUP, DURABLE = Capability.SEALED, Capability.DEDUP, Capability.DURABLE
 ORDERED = Capability.ORDERED
 ERA = 9

@@ -13,14 +13,14 @@ from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.message import OutMessage, ProducerMark, message_bytes
 from millstream.streams.contracts.queue import LimitsMessages
 from millstream.streams.contracts.suite.bench import AdapterBench, cancel_call, texts
-from millstream.streams.contracts.suite.check import Checks
+from millstream.streams.contracts.suite.check import CheckList
 from millstream.streams.contracts.suite.guarded import GuardedAdapter
 from millstream.streams.contracts.suite.verdict import ContractBroken, NotRun, expect
 from millstream.streams.contracts.token import Token
 
 __all__ = ["writing"]
 
-writing = Checks()
+writing = CheckList()
 FILL_LISTS, FILL_SIZE = 40, 7
 LARGEST_BYTES, LARGEST_ITEMS = 16 << 20, 10_000
 CANCEL_TURNS = 10
