@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from tests.imports import FOLDERS, ROOT
+from tests.sim.suites import runner
+from tests.sim.suites.runner import SUITES, SeedOutcome, run_seed
 
 from millstream.console.main import main
-from millstream.console.sim import runner
-from millstream.console.sim.runner import SUITES, SeedOutcome, run_seed
 from millstream.runtime import Env
 
 SEEDS = 8
@@ -66,7 +66,7 @@ def test_a_seed_gives_the_same_run_wherever_the_tree_lies_and_whatever_the_hash_
 ) -> None:
     """Here, where much has run before, and in a new process of a tree elsewhere."""
     program = (
-        "import sys; from millstream.console.sim.runner import run_seed; "
+        "import sys; from tests.sim.suites.runner import run_seed; "
         "print(run_seed(sys.argv[1], 5).trace_hash)"
     )
     elsewhere = subprocess.run(

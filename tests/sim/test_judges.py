@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.sim.suites import calls_suite
+from tests.sim.suites.calls_suite import Account
+from tests.sim.suites.run import record
+from tests.sim.suites.run.record import current_run
+from tests.sim.suites.runner import run_seed
+from tests.sim.suites.streams import handlers
+from tests.sim.suites.streams import suite as streams_suite
+from tests.sim.suites.streams.log_queues import LogReceiver, LogService
 
-from millstream.console.sim import calls_suite
-from millstream.console.sim.calls_suite import Account
-from millstream.console.sim.run import record
-from millstream.console.sim.run.record import current_run
-from millstream.console.sim.runner import run_seed
-from millstream.console.sim.streams import handlers
-from millstream.console.sim.streams import suite as streams_suite
-from millstream.console.sim.streams.log_queues import LogReceiver, LogService
 from millstream.runtime.definition.state import State
 from millstream.runtime.testing import CallEnded, SimStateStore
 from millstream.runtime.turns import deadlines

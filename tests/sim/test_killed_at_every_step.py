@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tests.sim.suites.run.record import Run
+from tests.sim.suites.streams.log_queues import LogService
 
 from millstream.balancers import DeploymentBalancer
-from millstream.console.sim.run.record import Run
-from millstream.console.sim.streams.log_queues import LogService
 from millstream.runtime import Client, Grain, MillstreamError, RuntimeOptions, grain, state
 from millstream.runtime.testing import SimCluster, Simulation, current_host, run
 from millstream.streams import (

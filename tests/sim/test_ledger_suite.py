@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
+from tests.sim.suites.ledger.book import Book, Content, Log
+from tests.sim.suites.run import record
+from tests.sim.suites.run.record import Run
+from tests.sim.suites.runner import run_seed
 
-from millstream.console.sim.ledger.book import Book, Content, Log
-from millstream.console.sim.run import record
-from millstream.console.sim.run.record import Run
-from millstream.console.sim.runner import run_seed
 from millstream.providers.ledger.bookie.journal import Journal
 from millstream.providers.ledger.bookie.store import Store
 from millstream.providers.ledger.metadata import rows

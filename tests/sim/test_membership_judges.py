@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.sim.suites import membership_suite
+from tests.sim.suites.run import record
+from tests.sim.suites.run.plan import KINDS, Plan, make_plan
+from tests.sim.suites.runner import run_seed
 
-from millstream.console.sim import membership_suite
-from millstream.console.sim.run import record
-from millstream.console.sim.run.plan import KINDS, Plan, make_plan
-from millstream.console.sim.runner import run_seed
 from millstream.runtime import MemberRow, Status, TableView
 from millstream.runtime.cluster import member
 from millstream.runtime.cluster.joining import Reach

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import pytest
+from tests.sim.suites.memory.queues import Accepted, Era, Ledger
+from tests.sim.suites.memory.suite import MemoryRun
+from tests.sim.suites.run import record
+from tests.sim.suites.run.record import Run
+from tests.sim.suites.runner import run_seed
+from tests.sim.suites.streams.handlers import Heard
 
 from millstream.console.main import main
-from millstream.console.sim.memory.queues import Accepted, Era, Ledger
-from millstream.console.sim.memory.suite import MemoryRun
-from millstream.console.sim.run import record
-from millstream.console.sim.run.record import Run
-from millstream.console.sim.runner import run_seed
-from millstream.console.sim.streams.handlers import Heard
 from millstream.providers.memory.partition import Partition
 from millstream.providers.memory.queue_grain import MemoryQueue
 from millstream.runtime.testing import (

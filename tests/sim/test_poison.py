@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextvars import Context
 
 import pytest
+from tests.sim.suites.run.record import Run, current_run
+from tests.sim.suites.streams.log_queues import LogService
 
 from millstream.balancers import DeploymentBalancer
-from millstream.console.sim.run.record import Run, current_run
-from millstream.console.sim.streams.log_queues import LogService
 from millstream.runtime import (
     PREFER_LOCAL,
     Client,

@@ -9,9 +9,9 @@ from itertools import count
 from typing import Any
 
 import pytest
+from tests.sim.suites.run import record
+from tests.sim.suites.runner import run_seed
 
-from millstream.console.sim.run import record
-from millstream.console.sim.runner import run_seed
 from millstream.providers.priority.core.index.grouped import Holds
 from millstream.providers.priority.core.moves.entering import NONE_KNOWN, Entering
 from millstream.providers.priority.core.requests.sessions import Request

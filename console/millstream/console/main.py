@@ -95,7 +95,7 @@ def add_sim(sim: argparse.ArgumentParser) -> None:
 
 def run_simulations(arguments: argparse.Namespace) -> int:
     """Run the suites."""
-    from .sim.runner import SUITES, SimOptions, run_sim
+    from tests.sim.suites.runner import SUITES, SimOptions, run_sim
 
     return run_sim(
         SimOptions(

@@ -13,8 +13,8 @@ import pytest
 from tests.providers.ledger.alone.machine import VirtualEnv
 from tests.providers.ledger.bookie.kit import SMALL, new_disk, on_loop, opened
 from tests.providers.ledger.replicated import SMALL_BOOKIE, Silos, with_silos
+from tests.sim.suites.ledger.damage import bad_copies, copies_at, flip
 
-from millstream.console.sim.ledger.damage import bad_copies, copies_at, flip
 from millstream.providers.ledger import (
     LedgerOptions,
     LedgerTopicOptions,

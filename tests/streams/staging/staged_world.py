@@ -10,10 +10,10 @@ from contextvars import Context
 from typing import Any, TypeVar
 
 import msgspec
+from tests.sim.suites.run.record import Run
+from tests.sim.suites.streams.log_queues import LogService
 
 from millstream.balancers import DeploymentBalancer
-from millstream.console.sim.run.record import Run
-from millstream.console.sim.streams.log_queues import LogService
 from millstream.runtime import Client, Etag, MemoryStateStore, RuntimeOptions
 from millstream.runtime.extending import unseal
 from millstream.runtime.testing import (

@@ -8,8 +8,8 @@ import logging
 import pytest
 from tests.providers.ledger.alone.machine import Machine, values
 from tests.providers.ledger.virtual import virtually
+from tests.sim.suites.ledger.damage import copies_at
 
-from millstream.console.sim.ledger.damage import copies_at
 from millstream.providers.ledger import LedgerTopic
 from millstream.providers.ledger.protocol.entry import HEAD_BYTES
 from millstream.runtime import QueueUnavailable

@@ -14,16 +14,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import groupby
 
-from millstream.console.sim.run.record import current_run
-from millstream.console.sim.streams.handlers import HANDLING_S, Heard
-from millstream.console.sim.streams.repeating import Repeater, Writer
-from millstream.console.sim.streams.suite import (
+from tests.sim.suites.run.record import current_run
+from tests.sim.suites.streams.handlers import HANDLING_S, Heard
+from tests.sim.suites.streams.repeating import Repeater, Writer
+from tests.sim.suites.streams.suite import (
     RECOVERY_S,
     StreamsRun,
     difference,
     play,
 )
-from millstream.console.sim.streams.traffic import KEYS, Publisher
+from tests.sim.suites.streams.traffic import KEYS, Publisher
+
 from millstream.providers.memory import MemoryOptions
 from millstream.runtime.testing import (
     Delivered,

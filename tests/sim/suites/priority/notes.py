@@ -9,7 +9,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from millstream.console.sim.run.record import Run
+from tests.sim.suites.run.record import Run
+
 from millstream.providers.priority import LeaseToken
 from millstream.providers.priority.core.commands import Enqueue
 from millstream.providers.priority.core.requests.sessions import Request

@@ -17,8 +17,9 @@ import asyncio
 from collections import Counter
 from dataclasses import replace
 
-from millstream.console.sim.run.plan import KINDS, make_plan
-from millstream.console.sim.run.programs import Programs
+from tests.sim.suites.run.plan import KINDS, make_plan
+from tests.sim.suites.run.programs import Programs
+
 from millstream.providers.priority import (
     MemoryStore,
     PriorityQueue,

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from millstream.console.sim.run.programs import again_and_again
+from tests.sim.suites.run.programs import again_and_again
+
 from millstream.providers.priority import Lease, PriorityQueue, State, priority_queue
 from millstream.providers.priority.core.commands import Enqueue, EnqueueMany
 from millstream.providers.priority.core.requests.sessions import Request

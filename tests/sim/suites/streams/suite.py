@@ -18,13 +18,13 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
+from tests.sim.suites.run.plan import Plan, make_plan
+from tests.sim.suites.run.programs import Program, Programs
+from tests.sim.suites.run.record import current_run
+from tests.sim.suites.run.standing import StandingStill
+from tests.sim.suites.run.stops import Stops
 
 from millstream.balancers import DeploymentBalancer
-from millstream.console.sim.run.plan import Plan, make_plan
-from millstream.console.sim.run.programs import Program, Programs
-from millstream.console.sim.run.record import current_run
-from millstream.console.sim.run.standing import StandingStill
-from millstream.console.sim.run.stops import Stops
 from millstream.runtime import (
     Grain,
     MemoryMembershipTable,

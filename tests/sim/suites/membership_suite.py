@@ -15,9 +15,10 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from millstream.console.sim.run.plan import Plan, make_plan
-from millstream.console.sim.run.record import Run
-from millstream.console.sim.run.stops import Stops
+from tests.sim.suites.run.plan import Plan, make_plan
+from tests.sim.suites.run.record import Run
+from tests.sim.suites.run.stops import Stops
+
 from millstream.runtime import Grain, MembershipOptions, RuntimeOptions, Status
 from millstream.runtime.testing import (
     FailingTable,

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from millstream.console.sim.run.plan import Plan
-from millstream.console.sim.run.programs import Programs
-from millstream.console.sim.run.record import Run
+from tests.sim.suites.run.plan import Plan
+from tests.sim.suites.run.programs import Programs
+from tests.sim.suites.run.record import Run
+
 from millstream.runtime.testing import (
     FailingStore,
     FailingTable,

@@ -27,10 +27,10 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from millstream.console.sim.run.plan import Plan, make_plan
-from millstream.console.sim.run.programs import Program, Programs
-from millstream.console.sim.streams.repeating import Repeater, Writer
-from millstream.console.sim.streams.suite import (
+from tests.sim.suites.run.plan import Plan, make_plan
+from tests.sim.suites.run.programs import Program, Programs
+from tests.sim.suites.streams.repeating import Repeater, Writer
+from tests.sim.suites.streams.suite import (
     DURATION_S,
     RECOVERY_S,
     VOTES_S,
@@ -38,7 +38,8 @@ from millstream.console.sim.streams.suite import (
     difference,
     play,
 )
-from millstream.console.sim.streams.traffic import KEYS, Publisher
+from tests.sim.suites.streams.traffic import KEYS, Publisher
+
 from millstream.providers.ledger import (
     BookieOptions,
     LedgerOptions,

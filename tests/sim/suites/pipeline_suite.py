@@ -17,14 +17,12 @@ from itertools import groupby, product
 from typing import Any
 
 import msgspec
-
-from millstream.balancers import DeploymentBalancer
-from millstream.console.sim.run.plan import make_plan
-from millstream.console.sim.run.programs import Programs, again_and_again
-from millstream.console.sim.run.record import Run, current_run
-from millstream.console.sim.run.stops import Stops
-from millstream.console.sim.streams.log_queues import LogService
-from millstream.console.sim.streams.suite import (
+from tests.sim.suites.run.plan import make_plan
+from tests.sim.suites.run.programs import Programs, again_and_again
+from tests.sim.suites.run.record import Run, current_run
+from tests.sim.suites.run.stops import Stops
+from tests.sim.suites.streams.log_queues import LogService
+from tests.sim.suites.streams.suite import (
     DURATION_S,
     OPTIONS,
     QUEUES,
@@ -32,6 +30,8 @@ from millstream.console.sim.streams.suite import (
     RUNTIME,
     VOTES_S,
 )
+
+from millstream.balancers import DeploymentBalancer
 from millstream.runtime import Grain, MillstreamError, grain, state
 from millstream.runtime.testing import (
     Host,

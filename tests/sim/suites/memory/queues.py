@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
+from tests.sim.suites.run.record import Run, current_run
 
-from millstream.console.sim.run.record import Run, current_run
 from millstream.providers.memory import MemoryQueues
 from millstream.providers.memory.adapter import MemoryAdapter, MemoryReceiver
 from millstream.providers.memory.queue_grain import MemoryQueue

@@ -16,8 +16,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
+from tests.sim.suites.run.record import Run
 
-from millstream.console.sim.run.record import Run
 from millstream.runtime.testing import Delivered
 from millstream.streams import OutMessage, ProducerMark, QueueMessage
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from millstream.console.sim.run.record import current_run
+from tests.sim.suites.run.record import current_run
+
 from millstream.runtime import PublishUnknown, QueueFenced, QueueUnavailable, StorageUnavailable
 from millstream.runtime.testing import Host, SimService, Simulation, seeded_random
 from millstream.streams import (

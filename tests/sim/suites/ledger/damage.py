@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from tests.sim.suites.run.record import Run
 
-from millstream.console.sim.run.record import Run
 from millstream.providers.ledger import LedgerOptions, ScrubOptions
 from millstream.providers.ledger.bookie.form.segment import offset_of, segment_name, segment_of
 from millstream.providers.ledger.bookie.offline.viewing import viewed

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
+from tests.sim.suites.run.programs import Programs
+from tests.sim.suites.run.record import Run
 
-from millstream.console.sim.run.programs import Programs
-from millstream.console.sim.run.record import Run
 from millstream.providers.ledger import LedgerOptions, RecoveryOptions
 from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState

@@ -18,10 +18,10 @@ from types import TracebackType
 from urllib.parse import unquote
 
 import msgspec
+from tests.sim.suites.run.plan import Plan
+from tests.sim.suites.run.programs import Programs
+from tests.sim.suites.streams.traffic import KEYS, ORDERS, TALK, Publisher, Traffic
 
-from millstream.console.sim.run.plan import Plan
-from millstream.console.sim.run.programs import Programs
-from millstream.console.sim.streams.traffic import KEYS, ORDERS, TALK, Publisher, Traffic
 from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.providers.sqlite.storage import FILES, file_index
 from millstream.runtime import MemoryStateStore, MillstreamError, StreamError

@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.console.sim.run.plan import make_plan
-from millstream.console.sim.run.programs import Programs, again_and_again
-from millstream.console.sim.run.record import Run, current_run
+from tests.sim.suites.run.plan import make_plan
+from tests.sim.suites.run.programs import Programs, again_and_again
+from tests.sim.suites.run.record import Run, current_run
+
 from millstream.runtime import (
     Grain,
     MillstreamError,

@@ -11,8 +11,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from millstream.console.sim.run.programs import Program
-from millstream.console.sim.run.record import Run, current_run
+from tests.sim.suites.run.programs import Program
+from tests.sim.suites.run.record import Run, current_run
+
 from millstream.providers.ledger.queues.adapter import LedgerAdapter, LedgerQueues
 from millstream.providers.ledger.queues.receiver import LedgerQueueReader, LedgerReceiver
 from millstream.runtime import CursorTooOld, StreamError

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from millstream.console.sim.ledger.suite import ledger
-from millstream.console.sim.memory.suite import memory
-from millstream.console.sim.priority.suite import priority
-from millstream.console.sim.streams.suite import streams
+from tests.sim.suites.ledger.suite import ledger
+from tests.sim.suites.memory.suite import memory
+from tests.sim.suites.priority.suite import priority
+from tests.sim.suites.streams.suite import streams
+
 from millstream.runtime import Env
 from millstream.runtime.testing import Simulation, SimulationFailed, run
 

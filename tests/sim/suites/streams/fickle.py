@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from millstream.console.sim.run.record import current_run
+from tests.sim.suites.run.record import current_run
+
 from millstream.runtime.testing import Random
 from millstream.streams import QueueBalancer, QueueId, SiloSet
 

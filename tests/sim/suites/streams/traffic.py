@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from millstream.console.sim.run.programs import again_and_again
-from millstream.console.sim.run.record import Run
+from tests.sim.suites.run.programs import again_and_again
+from tests.sim.suites.run.record import Run
+
 from millstream.runtime import MillstreamError, QueueFull, QueueUnavailable
 from millstream.runtime.testing import Host, Published, Random, Simulation, seeded_random
 from millstream.streams import StreamNamespace

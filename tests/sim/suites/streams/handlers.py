@@ -10,7 +10,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from millstream.console.sim.run.record import current_run
+from tests.sim.suites.run.record import current_run
+
 from millstream.runtime import Grain, MemoryMembershipTable, Status, grain, state
 from millstream.runtime.extending import extension_of
 from millstream.runtime.testing import Delivered, SimCluster, Simulation, seeded_random
