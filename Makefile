@@ -47,7 +47,7 @@ bench: $(STAMP)  ## calls, streams and activation beside the limit, and the peer
 	$(BIN)/python -m benchmarks activation
 
 sim: $(STAMP)  ## clusters under simulated trouble: 100 seeds of each suite
-	$(BIN)/millstream sim --seeds 100 --jobs 2
+	$(BIN)/python -m tests.sim --seeds 100 --jobs 2
 
 mutants: $(STAMP)  ## faults planted in the cores: ROOM=turns for one room, SAMPLE=20 per module
 	$(BIN)/python -m tests.mutants $(ROOM) --sample $(or $(SAMPLE),0) --jobs 2

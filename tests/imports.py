@@ -5,17 +5,28 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("runtime", "streams", "providers", "balancers", "console")
+PROGRAMS = ("tests/sim/suites", "tests/sim/__main__.py")
+"""Beside the product, and under the same rules; their modules are named from the root."""
+
+
+def sources() -> Iterator[Path]:
+    """Every file of the product, then those of the programs."""
+    for place in (*FOLDERS, *PROGRAMS):
+        path = ROOT / place
+        yield from [path] if path.is_file() else sorted(path.rglob("*.py"))
 
 
 def module_of(path: Path) -> str:
     """`millstream.runtime.turns.mailbox` for its file; a package for its `__init__.py`."""
-    parts = list(path.relative_to(ROOT).with_suffix("").parts[1:])
+    folder, *parts = path.relative_to(ROOT).with_suffix("").parts
+    if folder not in FOLDERS:
+        parts = [folder, *parts]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from tests.imports import FOLDERS, ROOT
+from tests.sim.__main__ import main
 from tests.sim.suites import runner
 from tests.sim.suites.runner import SUITES, SeedOutcome, run_seed
 
-from millstream.console.main import main
 from millstream.runtime import Env
 
 SEEDS = 8
@@ -48,10 +48,10 @@ def test_a_cluster_keeps_its_promises_under_trouble(suite: str, seed: int) -> No
 
 
 def copy_of_tree(to: Path) -> str:
-    """The source folders at another place; what PYTHONPATH finds them by."""
-    for folder in FOLDERS:
+    """The source folders and the suites at another place; what PYTHONPATH finds them by."""
+    for folder in (*FOLDERS, "tests/sim/suites"):
         shutil.copytree(ROOT / folder, to / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    return os.pathsep.join(str(to / folder) for folder in FOLDERS)
+    return os.pathsep.join([*(str(to / folder) for folder in FOLDERS), str(to)])
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def other_hash_seed() -> int:
 def test_the_command_runs_one_seed_and_tells_what_happened(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["sim", "--suite", "calls", "--seed", "9", "--json"]) == 0
+    assert main(["--suite", "calls", "--seed", "9", "--json"]) == 0
     [report] = json.loads(capsys.readouterr().out)
     assert report["suite"] == "calls"
     assert report["count"] == 1 and report["failed"] == []
@@ -105,7 +105,7 @@ def test_a_long_run_says_how_far_it_is_and_shows_the_first_failures_at_once(
     clock = itertools.count(1000, 25)  # seconds of each look
     monkeypatch.setattr(Env, "wall_s", lambda self: float(next(clock)))
     monkeypatch.setattr(runner, "run_seed", seeds_with_failures)
-    assert main(["sim", "--suite", "calls", "--seeds", "11"]) == 1
+    assert main(["--suite", "calls", "--seeds", "11"]) == 1
     told = capsys.readouterr()
     assert told.out.startswith("calls: 11 seeds (1 to 11)")
     assert "FAILED: 2, 4, 6, 8, 10" in told.out
@@ -124,8 +124,8 @@ def test_a_broken_promise_fails_the_run_and_prints_the_command(
 
     # a directory that forgets: every silo registers a grain of its own
     monkeypatch.setattr(Partition, "register", lambda self, kind, key, entry, is_dead: entry)
-    assert main(["sim", "--suite", "calls", "--seed", "9"]) == 1
+    assert main(["--suite", "calls", "--seed", "9"]) == 1
     told = capsys.readouterr()
     assert "FAILED: 9" in told.out
-    assert "replay: millstream sim --suite calls --seed 9" in told.err
+    assert "replay: python -m tests.sim --suite calls --seed 9" in told.err
     assert "activated in" in told.err

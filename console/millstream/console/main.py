@@ -39,7 +39,6 @@ def parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="run a demonstration")
     demos = demo.add_subparsers(dest="demo", required=True)
     add_flights(demos.add_parser("flights", help="a year of flights through a cluster"))
-    add_sim(commands.add_parser("sim", help="simulate clusters under trouble, in virtual time"))
     letters = commands.add_parser("dead-letters", help="events that were given up")
     add_dead_letters(letters)
     add_queues(commands.add_parser("queues", help="pause queues, and see for whom they are kept"))
@@ -78,33 +77,6 @@ def run_silo(arguments: argparse.Namespace) -> int:
     """Run one silo."""
     return run_program(
         arguments.target, {option.flag: getattr(arguments, option.flag) for option in RUN_OPTIONS}
-    )
-
-
-def add_sim(sim: argparse.ArgumentParser) -> None:
-    """Options of `millstream sim`."""
-    suites = ("membership", "calls", "streams", "memory", "pipeline", "ledger", "priority")
-    sim.add_argument("--suite", choices=suites, action="append", help="default: every suite")
-    sim.add_argument("--seed", type=positive, help="run just this seed: replays a failure")
-    sim.add_argument("--seeds", type=positive, default=30, help="how many seeds per suite (30)")
-    sim.add_argument("--start", type=positive, default=1, help="the first seed (1)")
-    sim.add_argument("--jobs", type=positive, default=1, help="processes (1)")
-    sim.add_argument("--json", action="store_true", help="print one JSON value and no more")
-    sim.set_defaults(run=run_simulations)
-
-
-def run_simulations(arguments: argparse.Namespace) -> int:
-    """Run the suites."""
-    from tests.sim.suites.runner import SUITES, SimOptions, run_sim
-
-    return run_sim(
-        SimOptions(
-            suites=arguments.suite or tuple(SUITES),
-            first_seed=arguments.seed or arguments.start,
-            seeds=1 if arguments.seed else arguments.seeds,
-            jobs=arguments.jobs,
-            is_json=arguments.json,
-        )
     )
 
 

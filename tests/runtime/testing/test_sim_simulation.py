@@ -201,7 +201,7 @@ def test_failing_driver_prints_seed_time_script_events_and_command() -> None:
         raise AssertionError("two owners")
 
     with pytest.raises(SimulationFailed) as caught:
-        run(main, 17, replay="millstream sim --suite calls --seed 17")
+        run(main, 17, replay="python -m tests.sim --suite calls --seed 17")
     assert str(caught.value).splitlines() == [
         "seed 17 failed at t=1.500000 s: AssertionError",
         "nemesis script:",
@@ -209,7 +209,7 @@ def test_failing_driver_prints_seed_time_script_events_and_command() -> None:
         "  2.000000 repair",
         "last events:",
         "    0.000000 HostUp(host='a')",
-        "replay: millstream sim --suite calls --seed 17",
+        "replay: python -m tests.sim --suite calls --seed 17",
     ]
     assert isinstance(caught.value.__cause__, AssertionError)
     told = "".join(traceback.format_exception(caught.value))

@@ -1,1 +1,1 @@
-"""`millstream sim`: whole clusters in virtual time, with seeded troubles, judged by checkers."""
+"""Suites of whole clusters in virtual time, with seeded troubles, judged by checkers."""

@@ -49,7 +49,7 @@ PROGRESS_EVERY_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimOptions:
-    """What `millstream sim` was asked for."""
+    """What `python -m tests.sim` was asked for."""
 
     suites: Sequence[str] = tuple(SUITES)
     first_seed: int = 1
@@ -72,7 +72,7 @@ class SeedOutcome:
 
 def run_seed(suite: str, seed: int) -> SeedOutcome:
     """Run one seed of a suite in this process."""
-    replay = f"millstream sim --suite {suite} --seed {seed}"
+    replay = f"python -m tests.sim --suite {suite} --seed {seed}"
     try:
         outcome = run(SUITES[suite], seed, max_virtual_s=VIRTUAL_S_MAX, replay=replay)
     except SimulationFailed as error:
