@@ -25,8 +25,8 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+from examples.flights.killing import Killer, Killing
 
-from millstream.console.flights.killing import Killer, Killing
 from millstream.runtime import Client, connect
 from millstream.streams import QueueReader, Rewinds
 from millstream.streams.publishing.ingest import IngestMessage

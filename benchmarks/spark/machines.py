@@ -15,8 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from examples.flights.spark_process import tree_of
+
 from millstream.balancers import DeploymentBalancer
-from millstream.console.flights.spark_process import tree_of
 from millstream.providers.ledger import LedgerOptions, LedgerQueues, LedgerTopicOptions
 from millstream.providers.spark import session
 from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore

@@ -11,7 +11,8 @@ from collections import Counter
 from datetime import date, datetime
 from typing import NamedTuple
 
-from millstream.console.flights.data import read_lines
+from examples.flights.data import read_lines
+
 from millstream.providers.priority import NewMessage
 
 __all__ = ["TAIL", "Leg", "minutes_of", "read_legs"]

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples.flights import job
+from examples.flights.check import Figures, count_here
 
-from millstream.console.flights import job
-from millstream.console.flights.check import Figures, count_here
 from millstream.console.main import main
 
 pytestmark = pytest.mark.real

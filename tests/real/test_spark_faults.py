@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
 pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 
+from examples.flights.spark_process import kill_tree, tree_of
 from tests.providers.index.kit import lived, wanted_contents
 from tests.providers.index.suite import content, in_files
 from tests.real.silo_thread import SiloThread
@@ -33,7 +34,6 @@ from tests.real.spark_rows import (
 )
 from tests.real.spark_standalone import StandaloneSpark
 
-from millstream.console.flights.spark_process import kill_tree, tree_of
 from millstream.providers.priority import PRIORITY_CHANGES, PriorityChange
 from millstream.providers.spark.index import ChangeRow, PriorityIndex
 from millstream.runtime import ConfigError

@@ -139,9 +139,9 @@ def wrong_flights(arguments: argparse.Namespace) -> str:
 
 def run_flights(arguments: argparse.Namespace) -> int:
     """Run the flights job."""
-    from .flights.job import JobOptions, run_job
-    from .flights.killing import CHAOS, ONE
-    from .flights.publish_spark import LOCAL
+    from examples.flights.job import JobOptions, run_job
+    from examples.flights.killing import CHAOS, ONE
+    from examples.flights.publish_spark import LOCAL
 
     if wrong := wrong_flights(arguments):
         print(f"millstream: {wrong}", file=sys.stderr)

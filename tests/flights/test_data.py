@@ -7,9 +7,8 @@ import csv
 from pathlib import Path
 
 import pytest
-
-from millstream.console.flights.data import Flight, read_flights, row_of, split_months
-from millstream.console.flights.publish_csv import ROUTES, Chunk, Producer, _read
+from examples.flights.data import Flight, read_flights, row_of, split_months
+from examples.flights.publish_csv import ROUTES, Chunk, Producer, _read
 
 LINE = {
     "carrier": "UA",

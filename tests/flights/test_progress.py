@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 
 import pytest
+from examples.flights.progress import Progress
+from examples.flights.view import LineView, draw
 
-from millstream.console.flights.progress import Progress
-from millstream.console.flights.view import LineView, draw
 from millstream.streams import QueueStats, SiloStats
 
 

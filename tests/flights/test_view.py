@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 
+from examples.flights.progress import Progress
+from examples.flights.view import LineView, draw
 from rich.console import Console
 
-from millstream.console.flights.progress import Progress
-from millstream.console.flights.view import LineView, draw
 from millstream.streams import QueueStats, SiloStats
 
 

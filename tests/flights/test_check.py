@@ -6,18 +6,18 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
-
-from millstream.console.flights.check import (
+from examples.flights.check import (
     Figures,
     compare,
     count_here,
     missing_and_duplicated,
     worst,
 )
-from millstream.console.flights.data import read_flights
-from millstream.console.flights.grains import AirportTally, PlaneTally
-from millstream.console.flights.publish_csv import ROUTES
-from millstream.console.flights.report import judge
+from examples.flights.data import read_flights
+from examples.flights.grains import AirportTally, PlaneTally
+from examples.flights.publish_csv import ROUTES
+from examples.flights.report import judge
+
 from millstream.console.main import main
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from millstream.console.flights.cluster import QUEUES, SETTLED_S, Settled
+from examples.flights.cluster import QUEUES, SETTLED_S, Settled
+
 from millstream.streams import QueueStats, SiloStats
 
 

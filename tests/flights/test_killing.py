@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from examples.flights.check import Figures
+from examples.flights.killing import CHAOS, DOWN_S, ONE, UP_S, Killer, Killing
+from examples.flights.progress import Progress
+from examples.flights.report import Troubles, judge
 from tests.contract.in_virtual_time import in_virtual_time
 
-from millstream.console.flights.check import Figures
-from millstream.console.flights.killing import CHAOS, DOWN_S, ONE, UP_S, Killer, Killing
-from millstream.console.flights.progress import Progress
-from millstream.console.flights.report import Troubles, judge
 from millstream.console.main import main
 from millstream.runtime import ClusterError
 from millstream.streams import QueueStats, SiloStats

@@ -56,7 +56,7 @@ class SparkProcess:
 
     async def _run(self, gateways: Sequence[str]) -> bool:
         """Run it; False: it was killed."""
-        command = (sys.executable, "-m", "millstream.console.flights.publish_spark")
+        command = (sys.executable, "-m", "examples.flights.publish_spark")
         with self._log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *command,
