@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := .[bench,connect,console,demo,examples,http,index,pipelines,redis,spark,dev]
+EXTRAS := .[bench,connect,demo,examples,http,index,pipelines,redis,spark,dev]
 # Bytecode is kept, whatever the environment says: else each process compiles every test anew.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 demo: $(STAMP)  ## flights through three silos, fed by Spark
-	$(BIN)/millstream demo flights
+	$(BIN)/python -m examples.flights
 
 test: $(STAMP)  ## every test, those that need a loop on both; by two processes
 	$(BIN)/python -m pytest -q -n 2 --maxschedchunk 8 -m "not real and not spark and not spark_faults"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("runtime", "streams", "providers", "balancers", "console")
-PROGRAMS = ("tests/sim/suites", "tests/sim/__main__.py")
+PROGRAMS = ("tests/sim/suites", "tests/sim/__main__.py", "examples/flights")
 """Beside the product, and under the same rules; their modules are named from the root."""
 
 

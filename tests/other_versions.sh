@@ -31,7 +31,7 @@ run() { # VERSION PROFILE MARKS TESTS...
 if install 3.12 dev; then # up to 3.12 a handled TaskGroup leaves its cancellation counted
   run 3.12 fast "$QUICK" tests/runtime/turns tests/runtime/calls
 fi
-if install 3.13 bench,connect,console,demo,examples,http,index,pipelines,redis,spark,dev; then
+if install 3.13 bench,connect,demo,examples,http,index,pipelines,redis,spark,dev; then
   if [ -n "${WHOLE:-}" ]; then
     run 3.13 millstream "$ALL" tests/runtime tests/streams tests/providers
   else

@@ -26,8 +26,9 @@ MAY_IMPORT = {
     "balancers": {"runtime", "streams", "balancers"},
     "console": set(FOLDERS),
     "tests": {"runtime", "streams", "providers", "balancers"},
+    "examples": {"runtime", "streams", "providers", "balancers"},
 }
-OWN = {"tests": "tests.sim.suites"}
+OWN = {"tests": "tests.sim.suites", "examples": "examples.flights"}
 """All that programs beside the product import from the root; the product imports nothing there."""
 AT_ROOT = {*FOLDERS, "tests", "examples", "benchmarks"}
 MODULE_LINES_MAX = 800
@@ -90,6 +91,8 @@ def test_modules_import_only_what_their_folder_may() -> None:
         ("streams", "millstream.providers.memory"),
         ("tests", "millstream.console.main"),
         ("tests", "tests.conditions"),
+        ("examples", "millstream.console.gateway"),
+        ("examples", "tests.sim.suites.runner"),
     ],
 )
 def test_an_import_that_the_folder_may_not_have_is_seen(folder: str, module: str) -> None:

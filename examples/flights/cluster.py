@@ -7,6 +7,7 @@ every process that was started is stopped.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -14,11 +15,10 @@ from pathlib import Path
 from types import TracebackType
 
 from millstream.balancers import DeploymentBalancer
-from millstream.console.gateway import secret_of
 from millstream.providers.ledger import LedgerQueues
 from millstream.providers.memory import MemoryQueues
 from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore
-from millstream.runtime import Client, ClusterError, LocalCluster, Silo, connect
+from millstream.runtime import Client, ClusterError, LocalCluster, Silo, connect, operator_secret
 from millstream.runtime.extending import ask_gateway
 from millstream.runtime.run import SiloProcess, SiloProcesses
 from millstream.streams import (
@@ -37,6 +37,7 @@ __all__ = ["CLUSTER", "QUEUES", "FlightCluster", "make_silo"]
 CLUSTER = "flights"
 QUEUES = 8
 ANYWHERE = "127.0.0.1:0"
+OPERATOR = "MILLSTREAM_OPERATOR_SECRET"
 REBALANCE_S = 0.5
 SETTLED_S = 0.7  # above the balancers' delay: nobody is about to change its mind
 READY_S = 60.0
@@ -142,7 +143,7 @@ class FlightCluster:
 
     def _operator_secret(self) -> str:
         """To ask for figures: as the silos have it, which inherit this environment."""
-        return secret_of(None) or secret_of(str(self._work))
+        return os.environ.get(OPERATOR) or operator_secret(self._work)
 
     def _process(self, number: int, address: str = ANYWHERE) -> SiloProcess:
         arguments = {

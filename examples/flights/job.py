@@ -50,7 +50,7 @@ log = logging.getLogger("millstream.flights")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """What `millstream demo flights` was asked for."""
+    """What `python -m examples.flights` was asked for."""
 
     source: str = "spark"
     is_local: bool = False
@@ -73,7 +73,7 @@ def run_job(options: JobOptions) -> int:
             runner = stack.enter_context(asyncio.Runner(loop_factory=loop_factory()))
             return runner.run(_run_until_signal(Job(options, work)))
     except MillstreamError as error:
-        print(f"millstream demo flights: {error}", file=sys.stderr)
+        print(f"python -m examples.flights: {error}", file=sys.stderr)
         return 1
 
 

@@ -121,3 +121,13 @@ async def test_a_name_that_cannot_be_is_told_before_anything_is_connected(
     code, text = await Shell("", capsys).run(*words)
     assert code == 2 and "argument " in text
     assert not PYTHON.search(text), text
+
+
+def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    told = re.search(r"\{(.+?)\}", capsys.readouterr().out)
+    assert told is not None
+    wanted = {"run", *(name.partition(" ")[0] for name in COMMANDS), "index"}
+    assert set(told[1].split(",")) == wanted

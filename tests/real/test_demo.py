@@ -1,4 +1,4 @@
-"""The main job, run as a person would: `millstream demo flights`."""
+"""The main job, run as a person would: `python -m examples.flights`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 from examples.flights import job
+from examples.flights.__main__ import main
 from examples.flights.check import Figures, count_here
-
-from millstream.console.main import main
 
 pytestmark = pytest.mark.real
 
-COMMAND = (sys.executable, "-m", "millstream.console", "demo", "flights")
+COMMAND = (sys.executable, "-m", "examples.flights")
 FIGURES = ("airports", "planes", "published", "worst_airports", "worst_planes")
 
 
@@ -83,7 +82,7 @@ def test_the_demo_fails_when_one_figure_differs_by_one(
 
     monkeypatch.setattr(job, "count_here", count_wrongly)
     monkeypatch.setattr(job, "STUCK_S_MAX", 1.0)
-    code = main(["demo", "flights", "--source", "csv", "--local", "--rows", "60", "--json"])
+    code = main(["--source", "csv", "--local", "--rows", "60", "--json"])
     report = json.loads(capsys.readouterr().out)
     assert code == 1 and not report["equal"]
     assert (report["missing"], report["duplicated"]) == (missing, 0)

@@ -19,6 +19,7 @@ pytest.importorskip("pyspark", reason="needs the extra `spark`")
 pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 
 from examples.flights.spark_process import kill_tree, tree_of
+from tests.imports import ROOT
 from tests.providers.index.kit import lived, wanted_contents
 from tests.providers.index.suite import content, in_files
 from tests.real.silo_thread import SiloThread
@@ -241,20 +242,23 @@ def test_connect_writes_and_reads_as_a_session_of_its_own(tmp_path: Path) -> Non
         assert_once(silos.seen())
 
 
+def run_demo(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "examples.flights", *options]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=390, check=False
+    )
+
+
 @pytest.mark.parametrize("victim", ["worker", "driver"])
 def test_the_flights_are_equal_though_spark_is_killed_on_the_way(victim: str) -> None:
-    command = [sys.executable, "-m", "millstream.console", "demo", "flights"]
-    options = ["--kill-spark", victim, "--rows", "40000", "--silos", "2"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=390)
+    done = run_demo("--kill-spark", victim, "--rows", "40000", "--silos", "2")
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert done.stdout.count("killed") == 2 and "equal" in done.stdout
 
 
 def test_a_standalone_master_with_two_workers_runs_the_demo(tmp_path: Path) -> None:
     with StandaloneSpark(tmp_path) as spark:
-        command = [sys.executable, "-m", "millstream.console", "demo", "flights"]
-        options = ["--spark-master", spark.master, "--rows", "20000", "--silos", "2"]
-        done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=390)
+        done = run_demo("--spark-master", spark.master, "--rows", "20000", "--silos", "2")
         assert done.returncode == 0, done.stdout + done.stderr[-2000:]
         assert "equal" in done.stdout
         executors = [*tmp_path.glob("worker-*/app-*/*/stderr")]
