@@ -20,7 +20,7 @@ from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
 from millstream.runtime import Address, Env, Grain, RuntimeOptions, Silo, connect
 from millstream.runtime.wire.framing import frame
-from millstream.runtime.wire.greeting import Identity, hello_of
+from millstream.runtime.wire.handshake import Identity, hello_of
 from millstream.runtime.wire.message import encode_messages
 from millstream.streams import Event, PersistentStreams, StreamNamespace, subscribe
 

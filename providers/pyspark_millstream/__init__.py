@@ -2,7 +2,7 @@
 
 Spark finds `DefaultSource` by the `pyspark_` prefix of this module; nothing has to be registered.
 Owns: the entry points that Spark calls. Not: options (`options`), rows (`rows`), sequences
-(`tokens`), sending (`sending`, `staging`, `background`), tasks (`writer`), reading (`reader`,
+(`tokens`), sending (`task_sender`, `staging`, `background`), tasks (`writer`), reading (`reader`,
 `offsets`, `columns`). Invariant: importing this module costs no pandas and no pyarrow, and raises
 nothing: an error here would break every Python source.
 """

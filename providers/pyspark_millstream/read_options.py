@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from millstream.streams import QueueId, Token
-from millstream.streams.rewinding.retaining import READER_CHARS_MAX
+from millstream.streams.rewinding.retain_target import READER_CHARS_MAX
 
 from .columns import MODES
 from .offsets import ReadSource, parsed, restored

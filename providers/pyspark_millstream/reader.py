@@ -31,10 +31,9 @@ from millstream.streams.rewinding.item_columns import quoted
 from millstream.streams.rewinding.outside import QueueReads, Range
 from millstream.streams.rewinding.target import Extent, ReadPage
 
-from .asking import asked
 from .background import background
-from .claiming import ConsumerClaim
 from .columns import PLAIN, PLAIN_SCHEMA, Columns, cut
+from .consumer_claim import ConsumerClaim
 from .offsets import (
     Loss,
     Offset,
@@ -48,6 +47,7 @@ from .offsets import (
     restored,
     stored,
 )
+from .questions import asked
 from .read_options import ReadOptions, StatedOffset, parse_read
 
 if TYPE_CHECKING:

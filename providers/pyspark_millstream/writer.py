@@ -78,7 +78,7 @@ def send_rows(options: WriteOptions, origin: Origin, batches: Iterator[RecordBat
     StreamError, CallTimeout or SiloUnavailable; at once NotHosted (no such provider) or ConfigError
     (another cluster).
     """
-    from .sending import sending  # 0.25 s of imports, which the driver's processes do not need
+    from .task_sender import sending  # 0.25 s of imports, which the driver's processes do not need
 
     size = MessageSize(options.message_bytes)
     chunker = Chunker(options.key_column, options.value_columns, options.chunk_rows, size)

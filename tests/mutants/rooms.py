@@ -157,7 +157,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     "ground": {
         f"{RUNTIME}/backoff.py": (f"{GROUND}/test_backoff.py",),
         f"{RUNTIME}/text.py": (f"{GROUND}/test_text.py",),
-        f"{RUNTIME}/sealing.py": (f"{GROUND}/test_sealing.py",),
+        f"{RUNTIME}/sealed_rows.py": (f"{GROUND}/test_sealed_rows.py",),
         f"{RUNTIME}/damage.py": (f"{GROUND}/test_damage.py",),
     },
     "bookie": {
@@ -169,9 +169,9 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{BOOKIE}/form/sealed.py": FORM,
         f"{BOOKIE}/form/walk.py": OPENED,
         f"{BOOKIE}/form/tail.py": (f"{BOOKIES}/test_store.py", *OPENED),
-        f"{BOOKIE}/form/loading.py": OPENED,
-        f"{BOOKIE}/room.py": (f"{BOOKIES}/test_room.py",),
-        f"{BOOKIE}/cache.py": (f"{BOOKIES}/test_room.py",),
+        f"{BOOKIE}/form/loader.py": OPENED,
+        f"{BOOKIE}/disk_space.py": (f"{BOOKIES}/test_disk_space.py",),
+        f"{BOOKIE}/cache.py": (f"{BOOKIES}/test_disk_space.py",),
         f"{BOOKIE}/watches.py": (f"{BOOKIES}/test_bookie.py",),
         f"{BOOKIE}/store.py": (f"{BOOKIES}/test_store.py", *OPENED),
     },
@@ -181,27 +181,27 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "protocol": {
         f"{LEDGER}/protocol/{name}.py": (f"{LEDGERS}/test_protocol_{name}.py",)
-        for name in ("appending", "entry", "quorum", "record", "recovering")
+        for name in ("append_core", "entry", "quorum", "record", "recovery_core")
     },
     "handle": {
         f"{LEDGER}/handle/{name}.py": HANDLE
         for name in (
-            *("bookies", "context", "hedging", "lane", "ledgers", "loss", "reader", "recovery"),
-            *("sending", "writer"),
+            *("bookie_sender", "bookies", "context", "hedging", "ledger_sender", "ledgers"),
+            *("loss", "reader", "recovery", "writer"),
         )
     },
     "recovery": {
         f"{LEDGER}/recovery/{name}.py": COPIES
         for name in (
-            *("agenda", "auditor", "changes", "copying", "mending", "needs", "pace", "report"),
-            "standing",
+            *("agenda", "auditor", "bookie_standing", "changes", "copier", "copy_rate", "needs"),
+            *("repairer", "report"),
         )
     },
     "scrubbing": {
-        **{f"{BOOKIE}/damage/{name}.py": SCRUBBING for name in ("checking", "suspects")},
+        **{f"{BOOKIE}/damage/{name}.py": SCRUBBING for name in ("segment_check", "suspects")},
         **{
             f"{LEDGER}/scrubbing/{name}.py": SCRUBBING
-            for name in ("docket", "repairing", "scrubber", "wanted")
+            for name in ("docket", "repairer", "scrubber", "wanted")
         },
     },
     "topic": {
@@ -214,7 +214,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         f"{LEDGER}/topic/appending/outbox.py": APPENDING,
         f"{LEDGER}/topic/appending/producers.py": APPENDING,
-        f"{LEDGER}/topic/appending/waiting.py": APPENDING,
+        f"{LEDGER}/topic/appending/append_queue.py": APPENDING,
         f"{LEDGER}/topic/reading/index.py": TOPIC_READING,
         f"{LEDGER}/topic/reading/tail.py": TOPIC_READING,
         f"{LEDGER}/topic/cursors/acknowledged.py": CURSORS,
@@ -288,7 +288,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             f"{TURNS}/test_cancellation_deadlines.py",
             CALLS,
         ),
-        f"{RUNTIME}/calls/waiting.py": (
+        f"{RUNTIME}/calls/waits.py": (
             f"{CALLS}/test_waits.py",
             f"{TURNS}/test_turn_rule.py",
             f"{TURNS}/test_contended_calls.py",
@@ -384,11 +384,11 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{STREAMS}/agent/cache/lane.py": CACHE,
         f"{STREAMS}/agent/cache/cursor.py": (*CACHE, *BEHIND, *BY_HAND),
         f"{STREAMS}/agent/cache/queue_cache.py": (*CACHE, *READER, *BEHIND),
-        f"{STREAMS}/agent/cache/lagging.py": BEHIND,
+        f"{STREAMS}/agent/cache/lagging_cursors.py": BEHIND,
         f"{STREAMS}/agent/cache/positions.py": BEHIND,
         f"{STREAMS}/agent/cache/read_anew.py": BEHIND,
-        f"{STREAMS}/agent/audience/listing.py": BEHIND,
-        f"{STREAMS}/agent/progress/standing.py": (
+        f"{STREAMS}/agent/audience/handover_list.py": BEHIND,
+        f"{STREAMS}/agent/progress/tracker.py": (
             *BEHIND,
             f"{AGENT}/test_standing.py",
             f"{AGENT}/test_undone_up_to.py",
@@ -399,7 +399,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             f"{AGENT}/test_releases.py",
             *READER,
         ),
-        f"{STREAMS}/agent/reading/settling.py": (
+        f"{STREAMS}/agent/reading/settlement.py": (
             f"{AGENT}/test_settling.py",
             f"{AGENT}/test_leases.py",
             *READER,
@@ -414,8 +414,8 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             f"{AGENT}/test_standing.py",
             f"{AGENT}/test_losses_handed_over.py",
         ),
-        f"{STREAMS}/agent/watching/standstill.py": (f"{AGENT}/test_standstill.py",),
-        f"{STREAMS}/agent/watching/waits.py": (
+        f"{STREAMS}/agent/watchdog/standstill.py": (f"{AGENT}/test_standstill.py",),
+        f"{STREAMS}/agent/watchdog/waits.py": (
             f"{AGENT}/test_reasons.py",
             f"{AGENT}/test_standing_still.py",
         ),

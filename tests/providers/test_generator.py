@@ -26,7 +26,7 @@ from millstream.providers.generator import (
     GeneratorOptions,
     GeneratorQueues,
 )
-from millstream.providers.generator.pace import BURST_S, TICK_S, EventRate
+from millstream.providers.generator.event_rate import BURST_S, TICK_S, EventRate
 from millstream.providers.generator.sequence import QueueSequence
 from millstream.runtime import (
     ConfigError,

@@ -22,9 +22,9 @@ from millstream.runtime import ConfigError, CursorTooOld
 from millstream.streams import Token
 from millstream.streams.rewinding.claims import Holder
 from millstream.streams.rewinding.outside import QueueReads
-from pyspark_millstream.asking import asked
 from pyspark_millstream.background import background
 from pyspark_millstream.offsets import stored
+from pyspark_millstream.questions import asked
 from pyspark_millstream.reader import told_source
 
 pytestmark = pytest.mark.real

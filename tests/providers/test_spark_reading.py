@@ -56,10 +56,10 @@ from millstream.streams import (  # noqa: E402
 )
 from millstream.streams.rewinding.outside import QueueReads  # noqa: E402
 from pyspark_millstream import DefaultSource  # noqa: E402
-from pyspark_millstream.asking import asked  # noqa: E402
 from pyspark_millstream.background import background, end_background  # noqa: E402
 from pyspark_millstream.columns import PLAIN_SCHEMA  # noqa: E402
 from pyspark_millstream.offsets import restored, stored  # noqa: E402
+from pyspark_millstream.questions import asked  # noqa: E402
 
 pytestmark = pytest.mark.real
 

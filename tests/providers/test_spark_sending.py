@@ -21,7 +21,7 @@ from millstream.runtime.wire.message import WIRE_VERSION, Hello  # noqa: E402
 from pyspark_millstream import background as background_module  # noqa: E402
 from pyspark_millstream.background import background, end_background  # noqa: E402
 from pyspark_millstream.options import WriteOptions  # noqa: E402
-from pyspark_millstream.sending import sending  # noqa: E402
+from pyspark_millstream.task_sender import sending  # noqa: E402
 from pyspark_millstream.tokens import Origin  # noqa: E402
 from pyspark_millstream.writer import (  # noqa: E402
     Written,

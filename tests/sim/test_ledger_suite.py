@@ -18,7 +18,7 @@ from millstream.providers.ledger.bookie.store import Store
 from millstream.providers.ledger.metadata import rows
 from millstream.providers.ledger.metadata.rows import RecordRows
 from millstream.providers.ledger.metadata.witness import Witness
-from millstream.providers.ledger.recovery.copying import Copier
+from millstream.providers.ledger.recovery.copier import Copier
 from millstream.providers.ledger.topic import topic
 from millstream.providers.ledger.topic.cursors.retention import ledgers_to_trim
 from millstream.providers.ledger.topic.record import LedgerSpan

@@ -14,7 +14,7 @@ from tests.sim.suites.runner import run_seed
 
 from millstream.runtime import MemberRow, Status, TableView
 from millstream.runtime.cluster import member
-from millstream.runtime.cluster.joining import Reach
+from millstream.runtime.cluster.joiner import Reach
 from millstream.runtime.cluster.member import Member
 from millstream.runtime.cluster.prober import Prober, Sign
 from millstream.runtime.testing import SiloDeclaredDead

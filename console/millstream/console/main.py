@@ -15,7 +15,7 @@ from millstream.runtime.run import RUN_OPTIONS, run_program
 from .dead_letters import add_dead_letters
 from .index.commands import add_index
 from .ledger.commands import add_ledger
-from .pausing import add_queues, add_streams
+from .pauses import add_queues, add_streams
 from .pq.commands import add_pq
 from .staged import add_staged
 from .why import add_why

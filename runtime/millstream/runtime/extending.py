@@ -35,7 +35,7 @@ from .options import check_fields, check_kind
 from .plugins import load_plugin
 from .repeated import LineBudget
 from .role import Role
-from .sealing import Sealed, open_row, seal, seal_content, unseal
+from .sealed_rows import Sealed, open_row, seal, seal_content, unseal
 from .silo.extended import ExtendedGrain, extension_at, extension_of, is_grain
 from .silo.part import SiloPart
 from .silo.services import (

@@ -76,12 +76,12 @@ from .insight.report import (
 from .insight.verdict import Why
 from .insight.why import lagging, why
 from .ownership.function_mapper import FunctionMapper
-from .ownership.holding import pause_queue, resume_queue
 from .ownership.mapper import HashRingMapper
 from .ownership.options import OwnershipOptions
-from .pausing import pause_stream, resume_stream
+from .ownership.queue_holds import pause_queue, resume_queue
+from .paused_streams import pause_stream, resume_stream
 from .provider.provider import PersistentStreams
-from .provider.resizing import resize
+from .provider.queue_resize import resize
 from .provider.target import QueueStats, SiloStats
 from .publishing.split import SendLimits
 

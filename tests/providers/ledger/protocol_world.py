@@ -13,7 +13,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from millstream.providers.ledger.protocol.appending import (
+from millstream.providers.ledger.protocol.append_core import (
     Action,
     AppendCore,
     Change,
@@ -34,7 +34,7 @@ from millstream.providers.ledger.protocol.record import (
     recovering,
     with_ensemble,
 )
-from millstream.providers.ledger.protocol.recovering import (
+from millstream.providers.ledger.protocol.recovery_core import (
     Abort,
     End,
     Fence,

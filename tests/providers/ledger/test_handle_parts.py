@@ -11,6 +11,7 @@ import pytest
 from tests.providers.ledger.clocks import LoopClock
 from tests.providers.ledger.virtual import virtually
 
+from millstream.providers.ledger.handle.bookie_sender import BookieSender, Outcome, Trouble
 from millstream.providers.ledger.handle.context import (
     BETWEEN_TRIES,
     HandleContext,
@@ -19,9 +20,8 @@ from millstream.providers.ledger.handle.context import (
     existing,
 )
 from millstream.providers.ledger.handle.hedging import HEDGE_S, first_answer
-from millstream.providers.ledger.handle.lane import BookieSender, Outcome, Trouble
 from millstream.providers.ledger.handle.options import HandleOptions
-from millstream.providers.ledger.protocol.appending import PlaceState
+from millstream.providers.ledger.protocol.append_core import PlaceState
 from millstream.providers.ledger.protocol.errors import (
     BookieAway,
     BookieOverloaded,

@@ -31,23 +31,23 @@ from tests.providers.ledger.model.explorer import explore
 from tests.providers.ledger.model.shapes import QUICK, SLOW, SOLO, STRIPED, TWO, USUAL
 from tests.providers.ledger.model.world import Bookie, Bounds, Message, Shape
 
-from millstream.providers.ledger.bookie import opening
+from millstream.providers.ledger.bookie import startup
 from millstream.providers.ledger.bookie.bookie import Bookie as RealBookie
 from millstream.providers.ledger.bookie.store import Store
 from millstream.providers.ledger.handle import recovery
 from millstream.providers.ledger.handle.context import HandleContext
+from millstream.providers.ledger.handle.ledger_sender import LedgerSender
 from millstream.providers.ledger.handle.reader import LedgerReader
 from millstream.providers.ledger.handle.recovery import Attempt
-from millstream.providers.ledger.handle.sending import LedgerSender
 from millstream.providers.ledger.handle.writer import LedgerWriter
 from millstream.providers.ledger.metadata.rows import RecordRows
 from millstream.providers.ledger.protocol import record
-from millstream.providers.ledger.protocol.appending import Action, AppendCore, Change
+from millstream.providers.ledger.protocol.append_core import Action, AppendCore, Change
 from millstream.providers.ledger.protocol.entry import NOTHING
 from millstream.providers.ledger.protocol.errors import NotRecoverable
 from millstream.providers.ledger.protocol.found import Found, Missing
 from millstream.providers.ledger.protocol.record import with_ensemble
-from millstream.providers.ledger.protocol.recovering import RecoveryCore, Step
+from millstream.providers.ledger.protocol.recovery_core import RecoveryCore, Step
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[2] / "docs" / "internals" / "ledger_mutations.md"
@@ -300,7 +300,7 @@ def a_fresh_bookie_of_the_same_name(patch: pytest.MonkeyPatch) -> None:
 
 def an_older_copy_is_believed(patch: pytest.MonkeyPatch) -> None:
     """#4812, in the bookie: nobody looks how far the directory was."""
-    patch.setattr(opening, "judged", lambda loaded, found, known, path: loaded)
+    patch.setattr(startup, "judged", lambda loaded, found, known, path: loaded)
 
 
 def tombstones_are_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,11 @@ from typing import cast
 
 from tests.conditions import spin
 
+from millstream.providers.ledger.handle.bookie_sender import BookieSender, Outcome, Trouble
 from millstream.providers.ledger.handle.bookies import Bookies
 from millstream.providers.ledger.handle.context import HandleContext
-from millstream.providers.ledger.handle.lane import BookieSender, Outcome, Trouble
 from millstream.providers.ledger.handle.options import HandleOptions
-from millstream.providers.ledger.protocol.appending import PlaceState
+from millstream.providers.ledger.protocol.append_core import PlaceState
 from millstream.providers.ledger.protocol.errors import BookieAway
 from millstream.runtime.extending import Tasks
 

@@ -10,6 +10,7 @@ import pytest
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.protocol.record import Claim, Fragment, LedgerRecord, LedgerState
 from millstream.providers.ledger.recovery.agenda import RETRY_FIRST_S, Agenda
+from millstream.providers.ledger.recovery.bookie_standing import BookieStanding, BookieStandings
 from millstream.providers.ledger.recovery.changes import (
     ClaimLost,
     checked,
@@ -18,7 +19,8 @@ from millstream.providers.ledger.recovery.changes import (
     released,
     widened,
 )
-from millstream.providers.ledger.recovery.copying import add_to
+from millstream.providers.ledger.recovery.copier import add_to
+from millstream.providers.ledger.recovery.copy_rate import CopyRate
 from millstream.providers.ledger.recovery.needs import (
     FragmentSpan,
     Needs,
@@ -29,9 +31,7 @@ from millstream.providers.ledger.recovery.needs import (
     stripe,
 )
 from millstream.providers.ledger.recovery.options import RecoveryOptions
-from millstream.providers.ledger.recovery.pace import CopyRate
 from millstream.providers.ledger.recovery.report import BookieReport
-from millstream.providers.ledger.recovery.standing import BookieStanding, BookieStandings
 
 THREE = Quorum(3, 3, 2)
 ABC, ABD = ("a", "b", "c"), ("a", "b", "d")

@@ -17,7 +17,8 @@ from millstream.providers.ledger.handle.context import existing
 from millstream.providers.ledger.protocol.errors import BookieOverloaded
 from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.providers.ledger.recovery.auditor import REPORT_EVERY_S
-from millstream.providers.ledger.recovery.copying import (
+from millstream.providers.ledger.recovery.bookie_standing import BookieStanding
+from millstream.providers.ledger.recovery.copier import (
     BETWEEN_TRIES,
     OVERLOADED_MAX,
     Copied,
@@ -26,7 +27,6 @@ from millstream.providers.ledger.recovery.copying import (
 )
 from millstream.providers.ledger.recovery.options import RecoveryOptions
 from millstream.providers.ledger.recovery.report import BookieReport
-from millstream.providers.ledger.recovery.standing import BookieStanding
 from millstream.runtime import Etag
 
 

@@ -19,10 +19,10 @@ from tests.providers.ledger.virtual import virtually
 from tests.providers.ledger.worlds import World, in_a_world, plain, texts
 
 from millstream.providers.ledger.metadata.bookies import BookieRecord
-from millstream.providers.ledger.metadata.draining import mark_draining
+from millstream.providers.ledger.metadata.drain_marks import mark_draining
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.errors import NotEnoughBookies
-from millstream.providers.ledger.recovery.standing import BookieStanding, BookieStandings
+from millstream.providers.ledger.recovery.bookie_standing import BookieStanding, BookieStandings
 from millstream.providers.ledger.serving.cluster_bookies import LOOK_S
 from millstream.providers.ledger.topic.options import LedgerTopicSettings
 from millstream.providers.ledger.topic.record import TopicRecord, topic_rows

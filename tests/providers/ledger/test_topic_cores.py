@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.providers.ledger.worlds import World, in_a_world, marked
 
 from millstream.providers.ledger.protocol.errors import EntryDamaged
-from millstream.providers.ledger.topic.appending import waiting as appends_waiting
+from millstream.providers.ledger.topic.appending import append_queue as appends_waiting
+from millstream.providers.ledger.topic.appending.append_queue import AppendQueue
 from millstream.providers.ledger.topic.appending.outbox import Append, Batch
 from millstream.providers.ledger.topic.appending.producers import Producers
-from millstream.providers.ledger.topic.appending.waiting import AppendQueue
 from millstream.providers.ledger.topic.form import (
     EntryHead,
     EntryKind,

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from tests.providers.priority.world import Rig, in_cluster
 
-from millstream.console.pq.acting import CallsOf
+from millstream.console.pq.actions import CallsOf
 from millstream.providers.priority import (
     Enqueued,
     Lease,

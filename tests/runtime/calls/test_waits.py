@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from millstream.runtime.calls.waiting import LocalWait, Moved, RemoteFailure, RemoteWait
+from millstream.runtime.calls.waits import LocalWait, Moved, RemoteFailure, RemoteWait
 from millstream.runtime.codec.known_errors import KnownErrors
 from millstream.runtime.errors import GrainError
 from millstream.runtime.turns.request import Request

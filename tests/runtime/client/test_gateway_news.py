@@ -33,7 +33,7 @@ from millstream.runtime.silo.gateway_news import TOLD_EVERY_S, GatewayNews, Pace
 from millstream.runtime.testing import SimCluster, Simulation, run
 from millstream.runtime.wire.address import endpoint_of
 from millstream.runtime.wire.connection import LocalEnd, Peer
-from millstream.runtime.wire.greeting import Identity, hello_of
+from millstream.runtime.wire.handshake import Identity, hello_of
 from millstream.runtime.wire.message import GatewayView, Goodbye, Ping
 
 SOON_S = 0.5

@@ -38,7 +38,7 @@ from millstream.runtime.extending import SystemTarget, ask_gateway
 from millstream.runtime.silo.visitors import NEWCOMERS_MAX
 from millstream.runtime.testing import SimCluster, Simulation, run
 from millstream.runtime.wire.connection import Peer
-from millstream.runtime.wire.greeting import Identity, hello_of
+from millstream.runtime.wire.handshake import Identity, hello_of
 
 
 class Desk(Grain):

@@ -12,7 +12,7 @@ from millstream.runtime import Env, RuntimeOptions
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.wire.connection import LocalEnd, Peer
 from millstream.runtime.wire.framing import FrameReader, frame
-from millstream.runtime.wire.greeting import Handshake, Identity, hello_of
+from millstream.runtime.wire.handshake import Handshake, Identity, hello_of
 from millstream.runtime.wire.message import (
     Call,
     Failure,

@@ -16,8 +16,8 @@ from millstream.runtime.calls.search import Search
 from millstream.runtime.cluster.directory.directory import DirectoryTarget
 from millstream.runtime.cluster.member import MemberTarget
 from millstream.runtime.wire.connection import Peer
+from millstream.runtime.wire.connection_writer import AnswerReceiver
 from millstream.runtime.wire.message import Call
-from millstream.runtime.wire.sending import AnswerReceiver
 
 
 @grain(placement=PREFER_LOCAL)

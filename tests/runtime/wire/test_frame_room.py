@@ -16,7 +16,7 @@ from millstream.runtime import Env, RuntimeOptions
 from millstream.runtime.testing import Simulation, run
 from millstream.runtime.wire.connection import LocalEnd, Peer
 from millstream.runtime.wire.framing import FrameReader, FrameRoom
-from millstream.runtime.wire.greeting import Handshake, Identity, hello_of
+from millstream.runtime.wire.handshake import Handshake, Identity, hello_of
 from millstream.runtime.wire.message import Ping
 
 MB = 1_000_000

@@ -17,7 +17,7 @@ from tests.runtime.wire.pair import SECRET, FakeLink, Office, call, end_of, raw,
 from millstream.runtime import Env, Role, RuntimeOptions
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.framing import FrameError, frame
-from millstream.runtime.wire.greeting import (
+from millstream.runtime.wire.handshake import (
     GREETING_BYTES_MAX,
     NONCE_BYTES,
     Handshake,

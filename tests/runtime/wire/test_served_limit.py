@@ -24,7 +24,7 @@ from millstream.runtime import (
 )
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.framing import FrameReader, frame
-from millstream.runtime.wire.greeting import NONCE_BYTES, Handshake
+from millstream.runtime.wire.handshake import NONCE_BYTES, Handshake
 from millstream.runtime.wire.message import (
     WIRE_VERSION,
     Call,

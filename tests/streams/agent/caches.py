@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import LaggingCursors
+from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import Notes, QueueCache

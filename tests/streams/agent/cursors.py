@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import LaggingCursors
+from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot, items_from
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.delivery import Delivery

@@ -9,7 +9,7 @@ from tests.streams.agent.cursors import append, at_hand, cursor_at, restored
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import UNKNOWN, LaggingCursors
+from millstream.streams.agent.cache.lagging_cursors import UNKNOWN, LaggingCursors
 from millstream.streams.agent.cache.positions import BEGINNING
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.ownership.record import ListedSubscription, QueueProgress

@@ -19,14 +19,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.examples import examples
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
-from millstream.streams.agent.audience.listing import Former, listed
+from millstream.streams.agent.audience.handover_list import Former, listed
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import LaggingCursors
+from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.positions import BEGINNING, before
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.losses import Losses
-from millstream.streams.agent.progress.standing import ProgressTracker
+from millstream.streams.agent.progress.tracker import ProgressTracker
 from millstream.streams.agent.progress.wary import Wary
 from millstream.streams.ownership.record import (
     Handoff,

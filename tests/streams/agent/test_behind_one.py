@@ -7,7 +7,7 @@ from tests.streams.agent.cursors import add, append, restored
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import LaggingCursors
+from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.positions import BEGINNING, before, following
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.ownership.record import ListedSubscription

@@ -6,13 +6,13 @@ import pytest
 from tests.streams.agent.cursors import add, restored
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
-from millstream.streams.agent.audience.listing import LISTED_MAX, Former
+from millstream.streams.agent.audience.handover_list import LISTED_MAX, Former
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import BEHIND_MAX, LaggingCursors
+from millstream.streams.agent.cache.lagging_cursors import BEHIND_MAX, LaggingCursors
 from millstream.streams.agent.cache.positions import LAST_INDEX, before, following, past
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.losses import Losses
-from millstream.streams.agent.progress.standing import ProgressTracker
+from millstream.streams.agent.progress.tracker import ProgressTracker
 from millstream.streams.agent.progress.wary import Wary
 from millstream.streams.ownership.record import ListedSubscription, QueueProgress
 

@@ -9,7 +9,7 @@ import pytest
 from tests.streams.agent.cursors import SUBSCRIPTION, add, append, cursor_at
 
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import LaggingCursors
+from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.contracts.identity import StreamId

@@ -20,7 +20,7 @@ from millstream.runtime.repeated import LINES_MAX
 from millstream.streams import DeliveryOptions, QueueMessage, StreamId, Token
 from millstream.streams.agent import subscribers
 from millstream.streams.agent.audience.newcomers import Newcomers
-from millstream.streams.agent.cache.lagging import LaggingCursors
+from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache

@@ -33,7 +33,7 @@ from millstream.streams import (
     Token,
     subscribe,
 )
-from millstream.streams.agent.reading import receiving
+from millstream.streams.agent.reading import contained_receiver
 
 LINES = StreamNamespace("lines", str, subscriptions="implicit")
 SUMS = StreamNamespace("sums", int, subscriptions="implicit")
@@ -46,7 +46,7 @@ LOG_CAPABILITIES = frozenset(
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     SEEN.clear()
-    monkeypatch.setattr(receiving, "END_S", 0.05)
+    monkeypatch.setattr(contained_receiver, "END_S", 0.05)
 
 
 class Reader(Grain):

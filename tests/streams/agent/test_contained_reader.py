@@ -15,7 +15,7 @@ from millstream.runtime import CursorTooOld
 from millstream.runtime.extending import Tasks
 from millstream.streams import Page, StreamId, Token
 from millstream.streams.agent.findings import QueueFindings
-from millstream.streams.agent.reading.catching_up import ContainedReader
+from millstream.streams.agent.reading.catch_up import ContainedReader
 from millstream.streams.contracts.answers import AdapterFault
 
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -15,7 +15,7 @@ from tests.streams.agent.stepping import RAISED, A, offer, send, state_of, steps
 
 from millstream.runtime.errors import ConfigError
 from millstream.runtime.extending import Backoff
-from millstream.streams.agent.cache.lagging import LaggingCursors
+from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache

@@ -10,7 +10,7 @@ from tests.streams.agent.cursors import append, delivery_at
 from tests.streams.agent.stepping import RAISED, A
 
 from millstream.runtime.extending import Backoff
-from millstream.streams.agent.cache.lagging import LaggingCursors
+from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.delivery import Delivery

@@ -10,7 +10,7 @@ from tests.streams.agent.stepping import RAISED, A, offer, state_of, tokens
 
 from millstream.runtime.extending import Backoff
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import LaggingCursors
+from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.positions import before
 from millstream.streams.agent.cache.queue_cache import QueueCache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millstream.streams import StreamId
-from millstream.streams.agent.audience.holds import HeldSubscriptions
+from millstream.streams.agent.audience.held_subscriptions import HeldSubscriptions
 from millstream.streams.api.subscription_rows import SubscriptionRow
 
 A, B = StreamId("ns", "a"), StreamId("ns", "b")

@@ -10,7 +10,7 @@ import pytest
 from tests.streams.agent.caches import release
 
 from millstream.streams import CacheLimits, Capability, QueueMessage, StreamId, StreamOptions, Token
-from millstream.streams.agent.cache.lagging import LaggingCursors
+from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.reading.leases import Leases
 from millstream.streams.agent.reading.reader import ReaderCore

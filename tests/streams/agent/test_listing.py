@@ -13,16 +13,16 @@ from tests.streams.agent.caches import release
 from tests.streams.agent.cursors import add, append, restored
 
 from millstream.streams import CacheLimits, DeliveryOptions, QueueMessage, StreamId, Token
-from millstream.streams.agent.audience.listing import LISTED_MAX, Former, listed
+from millstream.streams.agent.audience.handover_list import LISTED_MAX, Former, listed
 from millstream.streams.agent.audience.newcomers import Newcomers
 from millstream.streams.agent.audience.stream_entry import StreamEntry
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import UNKNOWN, LaggingCursors
+from millstream.streams.agent.cache.lagging_cursors import UNKNOWN, LaggingCursors
 from millstream.streams.agent.cache.positions import LAST_INDEX
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.subscriber import Subscriber, upto
 from millstream.streams.agent.losses import Losses
-from millstream.streams.agent.progress.standing import ProgressTracker
+from millstream.streams.agent.progress.tracker import ProgressTracker
 from millstream.streams.agent.progress.wary import Wary
 from millstream.streams.api.subscription_rows import SubscriptionRow
 from millstream.streams.contracts.item import Item

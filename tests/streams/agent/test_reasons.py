@@ -10,7 +10,7 @@ import pytest
 from millstream.streams.agent.delivery.consumer_calls import ANSWER_S
 from millstream.streams.agent.delivery.steps import DeliveryState
 from millstream.streams.agent.delivery.subscriber import Seat
-from millstream.streams.agent.watching.waits import LATE_S, TROUBLE_CHARS_MAX, reason_of
+from millstream.streams.agent.watchdog.waits import LATE_S, TROUBLE_CHARS_MAX, reason_of
 
 NOW_S = 1_000.0
 LIMIT_S = 20.0 + ANSWER_S + LATE_S

@@ -38,14 +38,14 @@ from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.agent.audience.newcomers import Newcomers
 from millstream.streams.agent.delivery.options import DeliveryOptions as Limits
 from millstream.streams.agent.delivery.subscriber import Subscriber
-from millstream.streams.agent.reconciling import repairs
+from millstream.streams.agent.reconciliation import repairs
 from millstream.streams.api.subscription_rows import (
     Held,
     SubscriptionRow,
     rows_under,
 )
 from millstream.streams.provider.agents import AgentCalls
-from millstream.streams.provider.following import KnownSubscriptions
+from millstream.streams.provider.known_subscriptions import KnownSubscriptions
 
 NOTES = StreamNamespace("notes", int)
 STREAM = StreamId("notes", "s")

@@ -36,7 +36,7 @@ from millstream.streams import (
     subscribe,
 )
 from millstream.streams.agent.agent import PullingAgent
-from millstream.streams.agent.cache.lagging import LaggingCursors
+from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.delivery import Delivery
 from millstream.streams.agent.delivery.steps import (
@@ -47,7 +47,7 @@ from millstream.streams.agent.delivery.steps import (
     WaitUntil,
 )
 from millstream.streams.agent.reading.reader import ReaderCore
-from millstream.streams.agent.reading.settling import RELEASES_MAX
+from millstream.streams.agent.reading.settlement import RELEASES_MAX
 from millstream.streams.agent.reading.steps import (
     Ack,
     Action,

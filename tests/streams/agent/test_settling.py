@@ -18,9 +18,9 @@ from millstream.streams import (
     StreamOptions,
     Token,
 )
-from millstream.streams.agent.cache.lagging import LaggingCursors
+from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.queue_cache import Notes, QueueCache
-from millstream.streams.agent.reading.settling import RELEASES_MAX, Settlement
+from millstream.streams.agent.reading.settlement import RELEASES_MAX, Settlement
 from millstream.streams.agent.reading.steps import Ack, Extend, Release
 
 A, B = StreamId("n", "a"), StreamId("n", "b")

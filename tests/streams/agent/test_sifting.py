@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from millstream.runtime.extending import Budget
 from millstream.runtime.repeated import LINES_MAX
 from millstream.streams import StreamId, Token
-from millstream.streams.agent.delivery.sifting import FILTER_SLOW_S, FilteredItems, ItemFilter
+from millstream.streams.agent.delivery.item_filter import FILTER_SLOW_S, FilteredItems, ItemFilter
 from millstream.streams.agent.delivery.steps import (
     CallReply,
     Failure,
     FailureKind,
     Unreachable,
 )
-from millstream.streams.api.filtering.event_filter import EventFilter
+from millstream.streams.api.filters.event_filter import EventFilter
 from millstream.streams.contracts.item import Item
 
 STREAM = StreamId("ns", "k")

@@ -10,11 +10,11 @@ import pytest
 from tests.streams.agent.cursors import add, restored
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
-from millstream.streams.agent.audience.listing import Former
-from millstream.streams.agent.cache.lagging import UNKNOWN, LaggingCursors
+from millstream.streams.agent.audience.handover_list import Former
+from millstream.streams.agent.cache.lagging_cursors import UNKNOWN, LaggingCursors
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.losses import Loss, Losses
-from millstream.streams.agent.progress.standing import ProgressTracker
+from millstream.streams.agent.progress.tracker import ProgressTracker
 from millstream.streams.agent.progress.wary import Wary
 from millstream.streams.ownership.record import (
     ListedSubscription,

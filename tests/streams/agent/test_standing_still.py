@@ -36,7 +36,7 @@ from millstream.streams import (
     subscribe,
     why,
 )
-from millstream.streams.agent.reading.catching_up import CatchUp
+from millstream.streams.agent.reading.catch_up import CatchUp
 
 LINES = StreamNamespace("lines", int)
 OTHERS = StreamNamespace("others", int)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.streams.agent.watching.standstill import (
+from millstream.streams.agent.watchdog.standstill import (
     AGAIN_S,
     PieceOfWork,
     Standstill,

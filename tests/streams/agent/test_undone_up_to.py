@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from millstream.streams import StreamId, Token
-from millstream.streams.agent.audience.listing import Former
-from millstream.streams.agent.cache.lagging import LaggingCursors
+from millstream.streams.agent.audience.handover_list import Former
+from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.losses import Losses
-from millstream.streams.agent.progress.standing import ProgressTracker
+from millstream.streams.agent.progress.tracker import ProgressTracker
 from millstream.streams.agent.progress.wary import Wary
 from millstream.streams.ownership.record import ListedSubscription, QueueProgress
 

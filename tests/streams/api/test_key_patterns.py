@@ -23,7 +23,7 @@ from millstream.streams import (
     StreamOptions,
     subscribe,
 )
-from millstream.streams.api.filtering.key_pattern import PATTERN_CHARS_MAX, matches
+from millstream.streams.api.filters.key_pattern import PATTERN_CHARS_MAX, matches
 from millstream.streams.api.implicit import ImplicitSet, ImplicitSubscription
 
 ORDERS = StreamNamespace("orders", str)

@@ -15,7 +15,7 @@ from millstream.runtime import ConfigError, Grain, LocalCluster, state
 from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamEvents
 from millstream.streams import StreamNamespace as Namespace
 from millstream.streams.api import stream_events
-from millstream.streams.api.filtering.known import known_name
+from millstream.streams.api.filters.known import known_name
 
 NUMBERS = Namespace("numbers", int)
 FAILS_AT = 5

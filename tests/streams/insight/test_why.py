@@ -29,7 +29,7 @@ from millstream.streams import (
     subscribe,
     why,
 )
-from millstream.streams.provider import reporting
+from millstream.streams.provider import stream_reports
 
 LINES = StreamNamespace("lines", int, subscriptions="implicit")
 ALONE = StreamNamespace("alone", int, subscriptions="implicit")
@@ -41,7 +41,7 @@ BACKOFF = DeliveryOptions().backoff
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     global GATE
     GATE = asyncio.Event()
-    monkeypatch.setattr(reporting, "BETWEEN_S", 0.001)
+    monkeypatch.setattr(stream_reports, "BETWEEN_S", 0.001)
 
 
 class Reader(Grain):

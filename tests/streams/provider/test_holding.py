@@ -23,9 +23,9 @@ from millstream.streams import (
     subscribe,
     why,
 )
-from millstream.streams.ownership.holding import HoldingTarget
+from millstream.streams.ownership.queue_holds import HoldingTarget
 from millstream.streams.ownership.record import OwnershipStore
-from millstream.streams.provider import reporting
+from millstream.streams.provider import stream_reports
 from millstream.streams.testing import owned, owners
 
 WORDS = StreamNamespace("words", str, subscriptions="implicit")
@@ -40,7 +40,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = asyncio.Event()
     gate.set()
     heard.clear()
-    monkeypatch.setattr(reporting, "BETWEEN_S", 0.001)
+    monkeypatch.setattr(stream_reports, "BETWEEN_S", 0.001)
 
 
 class Listener(Grain):

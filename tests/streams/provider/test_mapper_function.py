@@ -35,7 +35,7 @@ from millstream.streams import (
     subscribe,
     why,
 )
-from millstream.streams.provider import reporting
+from millstream.streams.provider import stream_reports
 
 NOTES = StreamNamespace("notes", int, subscriptions="implicit")
 ASKED = StreamNamespace("asked", int)
@@ -50,7 +50,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     SEEN.clear()
     GATES.clear()
     BAD.clear()
-    monkeypatch.setattr(reporting, "BETWEEN_S", 0.001)
+    monkeypatch.setattr(stream_reports, "BETWEEN_S", 0.001)
 
 
 def last_digit(stream: StreamId, queues: int) -> int:

@@ -27,10 +27,10 @@ from millstream.streams import (
     subscribe,
     why,
 )
-from millstream.streams.agent.audience.spreading import AT_ONCE
+from millstream.streams.agent.audience.fan_out import AT_ONCE
 from millstream.streams.api.rendezvous import rendezvous_key
 from millstream.streams.api.subscription_rows import WHOLE_STREAM, row_key
-from millstream.streams.provider import reporting
+from millstream.streams.provider import stream_reports
 from millstream.streams.testing import owned
 
 LINES = StreamNamespace("lines", int)
@@ -41,7 +41,7 @@ TOPICS = {"lines": LINES, "marked": MARKED}
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     forget()
-    monkeypatch.setattr(reporting, "BETWEEN_S", 0.001)
+    monkeypatch.setattr(stream_reports, "BETWEEN_S", 0.001)
 
 
 class Marked(Grain):

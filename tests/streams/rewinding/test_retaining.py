@@ -13,10 +13,10 @@ from millstream.runtime import ConfigError, MemoryStateStore, QueueUnavailable
 from millstream.runtime.extending import Tasks
 from millstream.streams import Token
 from millstream.streams.contracts.answers import AdapterFault
-from millstream.streams.rewinding.asking import FORM, QUEUES_MAX, AdapterCalls
+from millstream.streams.rewinding.adapter_calls import FORM, QUEUES_MAX, AdapterCalls
 from millstream.streams.rewinding.claims import ReaderClaims
 from millstream.streams.rewinding.incarnation import Incarnation
-from millstream.streams.rewinding.retaining import READER_CHARS_MAX, RetainTarget
+from millstream.streams.rewinding.retain_target import READER_CHARS_MAX, RetainTarget
 
 
 class Keeper:

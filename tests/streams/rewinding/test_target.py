@@ -23,7 +23,7 @@ from millstream.streams import Capability, Page, QueueMessage, StreamId, Token
 from millstream.streams.contracts.answers import AdapterFault
 from millstream.streams.rewinding import kept
 from millstream.streams.rewinding import target as target_module
-from millstream.streams.rewinding.asking import FORM, QUEUES_MAX, AdapterCalls, refusal_of
+from millstream.streams.rewinding.adapter_calls import FORM, QUEUES_MAX, AdapterCalls, refusal_of
 from millstream.streams.rewinding.incarnation import Incarnation
 from millstream.streams.rewinding.item_columns import Column
 from millstream.streams.rewinding.kept import KeptReaders

@@ -1,6 +1,6 @@
 """The arguments of `millstream index`, and what went wrong in a line.
 
-Owns: arguments, exit codes. Not: asking (`asking`).
+Owns: arguments, exit codes. Not: asking (`questions`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def add_index(command: argparse.ArgumentParser) -> None:
 
 def run_index(arguments: argparse.Namespace) -> int:
     """Do it; the exit code: 0; 1: it failed, or the index is not whole; 2: wrong arguments."""
-    from .asking import ask, verify
+    from .questions import ask, verify
 
     try:
         if arguments.action == "verify":

@@ -7,11 +7,11 @@ from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from .bookies import show_bookies
-from .listing import show_list
-from .reading import read_entries
-from .recovering import recover_ledger
-from .showing import show_one
-from .verifying import verify_directories
+from .list_command import show_list
+from .read_command import read_entries
+from .recover_command import recover_ledger
+from .show_command import show_one
+from .verify_command import verify_directories
 
 __all__ = ["ACTIONS"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from millstream.console.dead_letters import plain
 from millstream.providers.ledger.metadata.bookies import BookieRecord
-from millstream.providers.ledger.metadata.draining import mark_draining
+from millstream.providers.ledger.metadata.drain_marks import mark_draining
 from millstream.providers.ledger.recovery.needs import bookies_of
 from millstream.providers.ledger.recovery.report import RecoveryReport
 from millstream.providers.ledger.scrubbing.report import ScrubReport

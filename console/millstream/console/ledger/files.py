@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from millstream.console.dead_letters import plain
-from millstream.providers.ledger.bookie.offline.viewing import FileBookies, View, bookie_of, viewed
+from millstream.providers.ledger.bookie.offline.view import FileBookies, View, bookie_of, viewed
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.handle.ledgers import BookieLedgers
 from millstream.providers.ledger.handle.options import HandleOptions

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from millstream.providers.ledger.alone.own import OwnLedgers
 from millstream.providers.ledger.bookie.options import BookieOptions
 from millstream.providers.ledger.serving.home import Home
-from millstream.providers.ledger.serving.mending import RepairTarget
+from millstream.providers.ledger.serving.repair_target import RepairTarget
 from millstream.providers.ledger.topic.numbers import LostNumbers
 from millstream.providers.ledger.topic.record import topic_rows
 from millstream.runtime import ConfigError, Env, QueueUnavailable

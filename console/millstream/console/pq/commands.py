@@ -1,8 +1,8 @@
 """`millstream pq`: looks into priority queues of a running cluster, and works with their messages.
 
-Owns: the arguments, and what went wrong in a line. Not: the work (`acting`), the HTTP API
-(`serving`). Invariant: what a message or an error holds cannot steer the terminal, but where its
-bytes were asked for.
+Owns: the arguments, and what went wrong in a line. Not: the work (`actions`), the HTTP API
+(`serve_command`). Invariant: what a message or an error holds cannot steer the terminal, but where
+its bytes were asked for.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def pair(text: str) -> tuple[str, str]:
 
 def run_pq(arguments: argparse.Namespace) -> int:
     """Do it; returns the exit code."""
-    from .acting import act  # what queues need is loaded for them alone
+    from .actions import act  # what queues need is loaded for them alone
 
     if arguments.action == "delete" and not arguments.yes:
         return fail(arguments, "this deletes all of its messages: say --yes", 2)

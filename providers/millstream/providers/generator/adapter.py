@@ -1,9 +1,10 @@
 """The generator's factory, adapter and receiver.
 
 Owns: `GeneratorQueues` and what it opens. Not: the order of events (`sequence`), items (`events`),
-rates (`pace`). Invariants: a stream is generated in the queue that the provider's mapper gives it;
-the token of an event is (era, number in the queue); a receiver goes on right after the position it
-is started at; no method waits but `read`, and that one never between taking events and returning.
+rates (`event_rate`). Invariants: a stream is generated in the queue that the provider's mapper
+gives it; the token of an event is (era, number in the queue); a receiver goes on right after the
+position it is started at; no method waits but `read`, and that one never between taking events and
+returning.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from millstream.streams.contracts.mapping import QueueMapper
 from millstream.streams.contracts.message import OutMessage, Page, QueueMessage
 from millstream.streams.contracts.token import Token
 
+from .event_rate import EventRate
 from .events import Generated, GeneratedEvent, ItemMaker
 from .options import GeneratorOptions
-from .pace import EventRate
 from .sequence import QueueSequence
 
 __all__ = ["GeneratorAdapter", "GeneratorQueues", "GeneratorReader", "GeneratorReceiver"]

@@ -31,7 +31,7 @@ from .callee import Callee
 from .cycles import check_cycle, note_blockers
 from .locator import Destination, Locator
 from .remote import Remote
-from .waiting import LocalWait, Moved, RemoteWait
+from .waits import LocalWait, Moved, RemoteWait
 
 __all__ = ["Caller"]
 

@@ -19,7 +19,7 @@ from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.run import Turns
 from millstream.runtime.wire.connection import LocalEnd
-from millstream.runtime.wire.greeting import Identity
+from millstream.runtime.wire.handshake import Identity
 from millstream.runtime.wire.outbox import Outbox
 from millstream.runtime.wire.peers import Peers
 from millstream.runtime.wire.secret import NO_SECRETS, Secrets

@@ -21,7 +21,7 @@ from millstream.runtime.turns.run import Turns
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.message import Call
 
-from .waiting import RemoteFailure, RemoteWait
+from .waits import RemoteFailure, RemoteWait
 
 __all__ = ["Remote"]
 

@@ -20,7 +20,7 @@ from millstream.runtime.errors import ConfigError, NotInCluster, SiloUnavailable
 from millstream.runtime.options import RuntimeOptions, check_kind
 from millstream.runtime.turns.request import other_loop
 from millstream.runtime.wire.address import Address
-from millstream.runtime.wire.greeting import Identity
+from millstream.runtime.wire.handshake import Identity
 from millstream.runtime.wire.secret import NO_SECRETS, Secrets, check_operator_secret
 from millstream.runtime.wire.transport import TcpTransport, Transport, links_closed
 

@@ -1,7 +1,7 @@
 """This silo's part in the membership: joining, watching, voting, leaving.
 
 Owns: the own row, the view, gossip and its listeners. Not: the table (`table`), probing
-(`prober`), what a vote does (`votes`), reaching the others while joining (`joining`). Invariants: a
+(`prober`), what a vote does (`votes`), reaching the others while joining (`joiner`). Invariants: a
 view comes from this silo's own table only, and what others tell is a reason to read it, never a
 view; a lower version never replaces a higher one; a silo that reads itself dead, or missing after
 it had joined, stops at once and writes nothing more; while stopping it ignores that; a table that
@@ -26,7 +26,7 @@ from millstream.runtime.wire.transport import Transport
 
 from .agreement import check_agreement
 from .changes import tell_changes
-from .joining import Reach
+from .joiner import Reach
 from .limited_table import LimitedTable, SharedReads
 from .prober import Prober, Sign
 from .table import MemberRow, MembershipTable, Status, TableView, table_text

@@ -32,7 +32,7 @@ from millstream.runtime.options import MembershipOptions
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.text import shown
 from millstream.runtime.wire.address import Address, endpoint_of, generation_of
-from millstream.runtime.wire.greeting import OtherTable
+from millstream.runtime.wire.handshake import OtherTable
 from millstream.runtime.wire.transport import Transport
 
 from .ring import Ring

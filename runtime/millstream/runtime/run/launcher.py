@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.runtime.errors import ClusterError
 
-from .importing import refuse_while_importing
+from .import_check import refuse_while_importing
 
 if TYPE_CHECKING:
     from pathlib import Path  # 3 ms

@@ -25,7 +25,7 @@ from millstream.runtime.silo.part import SiloPart
 from millstream.runtime.silo.silo import Silo
 from millstream.runtime.wire.transport import Transport
 
-from .importing import refuse_while_importing
+from .import_check import refuse_while_importing
 
 __all__ = ["LocalCluster"]
 

@@ -20,9 +20,9 @@ from millstream.runtime.plugins import find_plugin
 from millstream.runtime.silo.silo import Silo
 from millstream.runtime.wire.address import Address
 
-from .ending import run_to_end
 from .process import LOG_FORMAT, fill_standard_streams, settle_memory
 from .serve import FAILED, serve
+from .shutdown import run_to_end
 from .target import load_target, make_silo
 
 __all__ = ["RUN_OPTIONS", "RunOption", "given", "prepare", "run_program"]

@@ -18,7 +18,7 @@ from typing import Any
 
 from millstream.runtime.silo.silo import Silo, StopReason
 
-from .importing import refuse_while_importing
+from .import_check import refuse_while_importing
 
 __all__ = ["EVICTED", "FAILED", "STOPPED", "STOP_S", "serve", "stop_signals"]
 

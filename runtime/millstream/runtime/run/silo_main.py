@@ -17,9 +17,9 @@ import sys
 from millstream.runtime.errors import MillstreamError
 from millstream.runtime.silo.silo import Silo
 
-from .ending import run_to_end
 from .process import LOG_FORMAT, settle_memory
 from .serve import FAILED, serve
+from .shutdown import run_to_end
 from .target import load_target, make_silo
 
 __all__ = ["main"]

@@ -15,7 +15,7 @@ from typing import Any
 from millstream.runtime.errors import ConfigError
 from millstream.runtime.silo.silo import Silo
 
-from .importing import importing
+from .import_check import importing
 
 __all__ = ["load_target", "make_silo"]
 

@@ -29,7 +29,7 @@ from millstream.runtime.errors import ConfigError
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.catalog import Catalog
-from millstream.runtime.wire.greeting import Identity
+from millstream.runtime.wire.handshake import Identity
 from millstream.runtime.wire.secret import Secrets
 from millstream.runtime.wire.transport import Transport
 

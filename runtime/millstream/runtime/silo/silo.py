@@ -42,7 +42,7 @@ from millstream.runtime.turns.collector import collect_while_running
 from millstream.runtime.turns.request import other_loop
 from millstream.runtime.version import version
 from millstream.runtime.wire.address import Address, check_door
-from millstream.runtime.wire.greeting import Identity
+from millstream.runtime.wire.handshake import Identity
 from millstream.runtime.wire.secret import NO_SECRETS, find_secrets
 from millstream.runtime.wire.transport import (
     Link,

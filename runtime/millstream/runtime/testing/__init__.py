@@ -17,7 +17,7 @@ from .checkers import (
     check_views,
 )
 from .cluster import SimCluster
-from .failing import FailingStore, FailingTable
+from .fault_injection import FailingStore, FailingTable
 from .history import (
     Activated,
     CallEnded,

@@ -29,7 +29,7 @@ from millstream.runtime.silo.silo import Silo
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.wire.secret import NO_SECRETS, find_secrets
 
-from .failing import FIRST_VERSION
+from .fault_injection import FIRST_VERSION
 from .history import Activated, Deactivated, SiloEnded, ViewAdopted
 from .services import SimMembershipTable, SimService, SimStateStore
 from .simulation import Simulation

@@ -1,10 +1,11 @@
 """One peer: handshake, frames, batches, correlation of calls, back-pressure.
 
 Owns: the link to one silo, gateway or client, and what was read of it and not taken yet. Not: what
-is written (`sending`), the calls that are served (`serving`), who is asked what (`caller`), what
-runs (`callee`). Invariants: every outstanding call ends exactly once: by an answer, or by `broken`
-when the link closes; an end that does not take its answers has none of its calls taken; a message
-that cannot be read fails alone; garbage closes this connection and nothing else.
+is written (`connection_writer`), the calls that are served (`served_calls`), who is asked what
+(`caller`), what runs (`callee`). Invariants: every outstanding call ends exactly once: by an
+answer, or by `broken` when the link closes; an end that does not take its answers has none of its
+calls taken; a message that cannot be read fails alone; garbage closes this connection and nothing
+else.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from millstream.runtime.tasks import Tasks
 from millstream.runtime.text import shown
 
 from .framing import HEADER_BYTES, FrameError, FrameReader, FrameRoom
-from .greeting import (
+from .handshake import (
     GREETING_BYTES_MAX,
     REASON_CHARS_MAX,
     Handshake,
@@ -54,7 +55,7 @@ from .message import (
 from .outbox import Outbox
 from .pulse import Pulse, Silence
 from .secret import NO_SECRETS, Secrets
-from .serving import ServedCalls
+from .served_calls import ServedCalls
 from .transport import Link
 
 __all__ = ["Inbox", "LocalEnd", "Peer", "Welcome"]

@@ -15,7 +15,7 @@ from millstream.runtime.tasks import Tasks
 
 from .address import Address, endpoint_of
 from .connection import LocalEnd, Peer
-from .greeting import HandshakeError
+from .handshake import HandshakeError
 from .transport import Transport
 
 __all__ = ["Peers", "SiloLeaving"]

@@ -1,6 +1,6 @@
 """The secrets of a cluster: by one its silos know each other, by the other they know operators.
 
-Owns: where they come from. Not: how they are proved (`greeting`). Invariants: a secret is never
+Owns: where they come from. Not: how they are proved (`handshake`). Invariants: a secret is never
 sent, logged or part of an error; a file that holds one is its user's alone, and is whole or not
 there; of several silos that make one at once, one comes first for all.
 """

@@ -1,7 +1,7 @@
 """Consumers that no silo hosts any more, and since when.
 
-Owns: `Absence`. Not: what follows (`reconciling`, `rendezvous`). Invariant: a silo that lives and
-hosts the type ends the absence; what nobody remembers began when it was asked for first.
+Owns: `Absence`. Not: what follows (`reconciliation`, `rendezvous`). Invariant: a silo that lives
+and hosts the type ends the absence; what nobody remembers began when it was asked for first.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ from millstream.streams.contracts.queue import QueueReader, QueueReceiver, Rewin
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import QueueProgress
 
-from .audience.listing import Former
+from .audience.handover_list import Former
 from .audience.newcomers import Newcomers
-from .cache.lagging import LaggingCursors
+from .cache.lagging_cursors import LaggingCursors
 from .cache.lane import Slot
 from .cache.positions import following
 from .delivery.dispatch import Dispatch
@@ -38,11 +38,11 @@ from .findings import QueueFindings
 from .losses import Loss, Losses
 from .options import StreamOptions
 from .parts import AgentParts, cache_for
-from .progress.standing import ProgressTracker
+from .progress.tracker import ProgressTracker
 from .progress.wary import Wary
-from .reading.catching_up import CatchUp, ContainedReader
+from .reading.catch_up import CatchUp, ContainedReader
+from .reading.contained_receiver import ContainedReceiver, end_tasks
 from .reading.reader import ReaderCore
-from .reading.receiving import ContainedReceiver, end_tasks
 from .reading.steps import (
     Ack,
     Action,
@@ -62,8 +62,8 @@ from .reading.steps import (
     Say,
 )
 from .subscribers import Subscribers
-from .watching.standstill import PieceOfWork
-from .watching.watch import Watch
+from .watchdog.standstill import PieceOfWork
+from .watchdog.watch import Watch
 
 __all__ = ["PullingAgent"]
 

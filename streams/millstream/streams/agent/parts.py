@@ -17,9 +17,9 @@ from millstream.streams.ownership.layout import Layout
 from .audience.newcomers import Filters
 from .cache.queue_cache import Notes, QueueCache
 from .delivery.deaths import Fate
-from .delivery.giving_up import GiveUps
+from .delivery.give_ups import GiveUps
 from .options import StreamOptions
-from .reconciling import StoredSubscriptions
+from .reconciliation import StoredSubscriptions
 from .subscribers import Known
 
 __all__ = ["AgentParts", "cache_for"]

@@ -37,24 +37,24 @@ from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import ListedSubscription, QueueProgress
 
-from .audience.holds import HeldSubscriptions
-from .audience.listing import Former, listed
+from .audience.fan_out import AT_ONCE, spread
+from .audience.handover_list import Former, listed
+from .audience.held_subscriptions import HeldSubscriptions
 from .audience.newcomers import Newcomers
-from .audience.spreading import AT_ONCE, spread
 from .audience.stream_entry import StreamEntry, has_backlog, parts, places
 from .audience.whole_stream import follow_few, follow_stream
-from .cache.lagging import UNKNOWN, LaggingCursors
+from .cache.lagging_cursors import UNKNOWN, LaggingCursors
 from .cache.lane import Slot
 from .cache.positions import BEGINNING, before
 from .cache.queue_cache import QueueCache
 from .delivery.dispatch import Dispatch
 from .delivery.subscriber import Subscriber
-from .giving_back import give_back
 from .losses import Loss, Losses
-from .reconciling import Reconciliation, StoredSubscriptions
+from .reconciliation import Reconciliation, StoredSubscriptions
+from .releases import give_back
 from .starts import Starts, last_token
-from .watching.standstill import PieceOfWork
-from .watching.waits import reason_of
+from .watchdog.standstill import PieceOfWork
+from .watchdog.waits import reason_of
 
 __all__ = ["Known", "Subscribers"]
 

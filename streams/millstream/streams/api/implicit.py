@@ -18,7 +18,7 @@ from millstream.runtime.extending import Backoff, Declaration
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.failures.handler import GiveUpDecision
 
-from .filtering.key_pattern import matches
+from .filters.key_pattern import matches
 
 __all__ = ["ImplicitSet", "ImplicitSubscription", "SubscriptionKinds", "implicit_in", "is_implicit"]
 

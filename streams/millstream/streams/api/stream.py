@@ -32,8 +32,8 @@ from millstream.streams.publishing.gateway_publisher import GatewayPublisher
 from millstream.streams.publishing.outbox import outbox_of
 
 from .event import Event, Gap
-from .filtering.event_filter import Where, named_filter, wrong_filter
-from .filtering.known import known_name
+from .filters.event_filter import Where, named_filter, wrong_filter
+from .filters.known import known_name
 from .handlers import check_explicit, commits, is_batch_handler, label_of
 from .implicit import is_implicit
 from .inbox import EPHEMERAL, inbox_id, inbox_key, inbox_name, inbox_of, is_ephemeral

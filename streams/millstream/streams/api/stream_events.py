@@ -37,7 +37,7 @@ from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 
 from .event import Event, Gap
-from .filtering.event_filter import Where, answer_of
+from .filters.event_filter import Where, answer_of
 from .inbox import Acks, Inbox, Taken
 
 __all__ = ["Outside", "StreamEvents"]

@@ -26,8 +26,8 @@ from millstream.streams.failures.handler import GiveUpDecision
 from millstream.streams.failures.policy import type_names, wrong_policy
 
 from .event import Event
-from .filtering.event_filter import EventFilter, Where, named_of, wrong_filter
-from .filtering.key_pattern import wrong_pattern
+from .filters.event_filter import EventFilter, Where, named_of, wrong_filter
+from .filters.key_pattern import wrong_pattern
 from .handlers import (
     HandlerMark,
     accepts,

@@ -19,7 +19,7 @@ import msgspec
 from millstream.runtime import CallTimeout, GrainError, Rejected, State
 from millstream.runtime.extending import Codec, ExtendedGrain, encode_error, states_of
 from millstream.streams.api.event import Event, Gap
-from millstream.streams.api.filtering.event_filter import Where, answer_of, filter_in
+from millstream.streams.api.filters.event_filter import Where, answer_of, filter_in
 from millstream.streams.api.handlers import is_batch_handler, items_codec_of
 from millstream.streams.api.implicit import is_implicit
 from millstream.streams.api.subscribe import SubscribeMark

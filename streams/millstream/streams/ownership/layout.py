@@ -1,6 +1,6 @@
 """The queues of a provider as one silo knows them now: the ring in use, and the one before it.
 
-Owns: `Layout`. Not: the row behind it (`mapper_record`), who changes it (`provider.resizing`).
+Owns: `Layout`. Not: the row behind it (`mapper_record`), who changes it (`provider.queue_resize`).
 Invariants: it goes on only to later mapper epochs; publishers use a ring once every queue of the
 one before is sealed; an event of a stream that has moved is delivered once its former queue is
 done up to its barrier.

@@ -1,8 +1,8 @@
 """The row of one provider: into how many queues its streams go, and how often numbering began anew.
 
 Owns: `MapperRecord`, and where it is stored; the steps of a change of the number of queues. Not:
-who takes them (`provider.resizing`). Invariants: it changes only by compare-and-set; the queues in
-it are those in which messages wait, so a silo that brings others is refused, also when the whole
+who takes them (`provider.queue_resize`). Invariants: it changes only by compare-and-set; the queues
+in it are those in which messages wait, so a silo that brings others is refused, also when the whole
 cluster was started anew; era and mapper epoch only rise; a ring is left when each of its queues is
 sealed and done up to its barrier, and no other change begins before.
 

@@ -1,7 +1,7 @@
 """A stream provider in one silo: opened, put together, closed.
 
 Owns: `PersistentStreams`, and the life of its adapter. Not: what it was given (`settings`), the
-queues that are read (`reading`), publishing (`silo_publisher`). Invariants: a provider object
+queues that are read (`owned_queues`), publishing (`silo_publisher`). Invariants: a provider object
 belongs to one silo; queues are read only between `start` and `stop`, which lie between `open` and
 `aclose`; balancer and adapter are closed once, whatever fails.
 """
@@ -42,32 +42,32 @@ from millstream.streams.failures.target import DeadLettersTarget
 from millstream.streams.inbox.inbox import inbox_grain_of
 from millstream.streams.insight.target import WhyTarget
 from millstream.streams.ownership.brought import BroughtMapper
-from millstream.streams.ownership.holding import HoldingTarget
 from millstream.streams.ownership.layout import Layout
 from millstream.streams.ownership.manager import QueueManager
 from millstream.streams.ownership.mapper_record import MapperRecords
+from millstream.streams.ownership.queue_holds import HoldingTarget
 from millstream.streams.ownership.record import OwnershipStore
 from millstream.streams.publishing.ingest import IngestTarget
 from millstream.streams.publishing.outbox import resume_outbox
 from millstream.streams.publishing.silo_publisher import SiloPublisher
 from millstream.streams.publishing.split import PublishLimits
-from millstream.streams.rewinding.asking import AdapterCalls, refusal_of
+from millstream.streams.rewinding.adapter_calls import AdapterCalls, refusal_of
 from millstream.streams.rewinding.claims import ReaderClaims
 from millstream.streams.rewinding.incarnation import Incarnation
 from millstream.streams.rewinding.item_columns import Column, columns_of
 from millstream.streams.rewinding.others import OtherSilos
-from millstream.streams.rewinding.retaining import RetainTarget
+from millstream.streams.rewinding.retain_target import RetainTarget
 from millstream.streams.rewinding.target import RewindTarget
 from millstream.streams.staging.silo import Staging
 from millstream.streams.staging.writer import writer_grain_of
 
 from .adapter_host import SiloAdapterHost
 from .agents import AgentCalls
-from .reading import OwnedQueues
-from .redriving import Redrive
-from .reporting import StreamReports
-from .resizing import QueueResize
+from .owned_queues import OwnedQueues
+from .queue_resize import QueueResize
+from .redrive import Redrive
 from .settings import check_cache, settings_of
+from .stream_reports import StreamReports
 from .target import QueueStats, StreamsTarget
 
 __all__ = ["PersistentStreams"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from millstream.runtime import ConfigError, Grain
 from millstream.runtime.extending import check_kind
 from millstream.streams.agent.cache.limits import CacheLimits
-from millstream.streams.agent.delivery.giving_up import log_outcome
+from millstream.streams.agent.delivery.give_ups import log_outcome
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.consumer.extension import ConsumerExtension
 from millstream.streams.contracts.capability import Capability

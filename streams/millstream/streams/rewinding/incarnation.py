@@ -3,7 +3,7 @@
 A position is a number that a provider gave. A cluster that was built anew, or a provider over
 another state store, gives the same numbers to other messages, under the same names. So whoever
 keeps positions outside keeps the incarnation with them, and names it when they are used again.
-Owns: the row, and the comparison. Not: who asks (`target`, `retaining`).
+Owns: the row, and the comparison. Not: who asks (`target`, `retain_target`).
 Invariant: of a state store and a provider's name there is one incarnation for ever, whichever silos
 ask first, and at once.
 """

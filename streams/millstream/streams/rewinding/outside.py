@@ -1,9 +1,9 @@
 """A program outside reads queues: how far they go, where a time is in them, what is in a range.
 
 Owns: `QueueReads`: calls of `$rewind` and `$retain` targets, how long they are tried again. Not:
-the targets (`target`, `retaining`), what is done with messages. Invariants: everything is asked for
-again until it is answered, which is harmless; a range that was seen is read to its end, or an error
-says why not: a silo that knows of less is asked again.
+the targets (`target`, `retain_target`), what is done with messages. Invariants: everything is asked
+for again until it is answered, which is harmless; a range that was seen is read to its end, or an
+error says why not: a silo that knows of less is asked again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.token import Token
 from millstream.streams.staging.stager import Patience
 
-from .asking import FORM
+from .adapter_calls import FORM
 from .claims import Holder
 from .item_columns import Column
-from .retaining import RetainTarget
+from .retain_target import RetainTarget
 from .target import PAGE_BYTES_MAX, PAGE_EVENTS_MAX, Extents, ReadPage, ReadSpan, RewindTarget
 
 __all__ = ["CLAIM_S", "RENEW_S", "QueueReads", "Range"]

@@ -26,7 +26,7 @@ from millstream.streams.contracts.message import Page, QueueMessage
 from millstream.streams.contracts.queue import QueueReader, Rewinds
 from millstream.streams.contracts.token import Token
 
-from .asking import AdapterCalls
+from .adapter_calls import AdapterCalls
 from .item_columns import Column
 from .kept import KeptReaders
 

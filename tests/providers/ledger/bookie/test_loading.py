@@ -8,7 +8,7 @@ from tests.providers.ledger.bookie.segments import Content, Journal, put
 
 from millstream.providers.ledger.bookie.form.envelope import NotWhole
 from millstream.providers.ledger.bookie.form.frame import SECTOR_BYTES, JournalRecord, RecordKind
-from millstream.providers.ledger.bookie.form.loading import Doubt, LoadedDirectory, Loader
+from millstream.providers.ledger.bookie.form.loader import Doubt, LoadedDirectory, Loader
 from millstream.providers.ledger.bookie.form.runs import HOLE_MAX
 from millstream.providers.ledger.bookie.form.sealed import Sealed
 from millstream.providers.ledger.bookie.form.segment import FRAMES_START, place_of

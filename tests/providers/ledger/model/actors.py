@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from millstream.providers.ledger.protocol.appending import (
+from millstream.providers.ledger.protocol.append_core import (
     AppendCore,
     Change,
     FailAppends,
@@ -20,7 +20,7 @@ from millstream.providers.ledger.protocol.entry import NOTHING, EntryHeader, hea
 from millstream.providers.ledger.protocol.errors import LedgerClosed, LedgerFenced
 from millstream.providers.ledger.protocol.found import Found, Missing
 from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, LedgerState
-from millstream.providers.ledger.protocol.recovering import (
+from millstream.providers.ledger.protocol.recovery_core import (
     Abort,
     End,
     Fence,

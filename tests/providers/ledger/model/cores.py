@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from millstream.providers.ledger.protocol.appending import AppendCore
-from millstream.providers.ledger.protocol.recovering import RecoveryCore
+from millstream.providers.ledger.protocol.append_core import AppendCore
+from millstream.providers.ledger.protocol.recovery_core import RecoveryCore
 
 C = TypeVar("C")
 T = TypeVar("T", bound=Hashable)

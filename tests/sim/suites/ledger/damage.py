@@ -19,7 +19,7 @@ from tests.sim.suites.run.record import Run
 
 from millstream.providers.ledger import LedgerOptions, ScrubOptions
 from millstream.providers.ledger.bookie.form.segment import offset_of, segment_name, segment_of
-from millstream.providers.ledger.bookie.offline.viewing import viewed
+from millstream.providers.ledger.bookie.offline.view import viewed
 from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.witness import Witness, witness_key
 from millstream.providers.ledger.protocol.entry import HEAD_BYTES

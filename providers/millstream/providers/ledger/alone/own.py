@@ -22,8 +22,8 @@ from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.errors import DirectoryInUse, LedgerError
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.recovery.auditor import Auditor
+from millstream.providers.ledger.recovery.bookie_standing import BookieStanding
 from millstream.providers.ledger.recovery.options import RecoveryOptions
-from millstream.providers.ledger.recovery.standing import BookieStanding
 from millstream.providers.ledger.scrubbing.options import ScrubOptions
 from millstream.providers.ledger.scrubbing.scrubber import Scrubber
 from millstream.providers.ledger.serving.census import Census

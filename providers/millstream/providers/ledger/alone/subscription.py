@@ -23,8 +23,8 @@ from millstream.runtime import (
 )
 from millstream.runtime.extending import shown
 
+from .first_done import WAIT_S, first_of
 from .message import LedgerMessage, Position, Start, check_position, out_of_topic
-from .waiting import WAIT_S, first_of
 
 __all__ = ["LedgerSubscription"]
 

@@ -20,9 +20,9 @@ from millstream.providers.ledger.topic.topic import Topic
 from millstream.runtime import ConfigError, CursorTooOld, MillstreamError, QueueUnavailable
 from millstream.runtime.extending import shown
 
+from .first_done import WAIT_S, first_of
 from .message import LedgerMessage, Position, Start, check_position, in_topic, out_of_topic
 from .subscription import LedgerSubscription
-from .waiting import WAIT_S, first_of
 
 __all__ = ["LedgerTopic"]
 

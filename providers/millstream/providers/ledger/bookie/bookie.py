@@ -31,18 +31,18 @@ from millstream.runtime.extending import Disk, DiskFull
 
 from .cache import Cache
 from .collection import Collected, Collection, IsElsewhere, IsGone, here_alone
-from .damage.checking import SegmentCheck, on
+from .damage.segment_check import SegmentCheck, on
 from .damage.suspects import Suspects
 from .directory import ADVICE, Directory, refused
+from .disk_space import DiskSpace
+from .entry_reader import EntryReader, SegmentFiles
 from .form.frame import JournalRecord, RecordKind
-from .form.loading import LoadedDirectory
+from .form.loader import LoadedDirectory
 from .form.segment import offset_of, segment_name, segment_of
 from .form.state import DOUBT_ALL, FENCES_MAX, TERM_MAX
 from .journal import Journal
-from .opening import OpenedDirectory, Scanned, opened
 from .options import AskKnown, BookieOptions, HighWater, nothing_known
-from .reading import EntryReader, SegmentFiles
-from .room import DiskSpace
+from .startup import OpenedDirectory, Scanned, opened
 from .store import Store
 from .watches import Watches
 

@@ -18,12 +18,12 @@ from millstream.providers.ledger.protocol.errors import BookieReadOnly
 from millstream.runtime.extending import DiskFile, DiskThread
 
 from .directory import Directory
+from .entry_reader import SegmentFiles, read_alone
 from .form.frame import JournalRecord, RecordKind
 from .form.segment import offset_of
 from .form.walk import is_entry
 from .journal import Journal
 from .options import BookieOptions
-from .reading import SegmentFiles, read_alone
 from .store import Store
 
 log = logging.getLogger("millstream.bookie")

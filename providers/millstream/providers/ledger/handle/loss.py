@@ -1,9 +1,9 @@
 """Giving up entries that are lost for good, in a ledger with or without an end.
 
 Owns: `what_is_left`, `give_up`, `Left`, `Gap`. Not: recovery, which loses nothing (`recovery`);
-who may do it, and what is said (`serving.mending`). Invariants: whoever writes or recovers the
-ledger is excluded, by a term that is stored and that living bookies know, before anything is read;
-what any bookie has, and had to be there, is kept, also behind what is missing.
+who may do it, and what is said (`serving.repair_target`). Invariants: whoever writes or recovers
+the ledger is excluded, by a term that is stored and that living bookies know, before anything is
+read; what any bookie has, and had to be there, is kept, also behind what is missing.
 """
 
 from __future__ import annotations

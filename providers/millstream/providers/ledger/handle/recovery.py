@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import Context
 
-from millstream.providers.ledger.protocol.appending import AppendCore
+from millstream.providers.ledger.protocol.append_core import AppendCore
 from millstream.providers.ledger.protocol.entry import NOTHING, EntryHeader, unpack
 from millstream.providers.ledger.protocol.errors import (
     BookieError,
@@ -32,7 +32,7 @@ from millstream.providers.ledger.protocol.record import (
     closed,
     recovering,
 )
-from millstream.providers.ledger.protocol.recovering import (
+from millstream.providers.ledger.protocol.recovery_core import (
     Abort,
     End,
     Fence,
@@ -45,7 +45,7 @@ from millstream.runtime.extending import Tasks
 
 from .context import HandleContext, existing
 from .hedging import first_answer
-from .sending import LedgerSender
+from .ledger_sender import LedgerSender
 
 __all__ = ["recover"]
 

@@ -10,12 +10,12 @@ import asyncio
 from asyncio import Future
 from collections.abc import Mapping
 
-from millstream.providers.ledger.protocol.appending import AppendCore
+from millstream.providers.ledger.protocol.append_core import AppendCore
 from millstream.providers.ledger.protocol.errors import LedgerClosed, LedgerFenced, LedgerGone
 from millstream.providers.ledger.protocol.record import LedgerRecord, closed, with_ensemble
 
 from .context import HandleContext, existing
-from .sending import LedgerSender
+from .ledger_sender import LedgerSender
 
 __all__ = ["LedgerWriter"]
 

@@ -1,6 +1,6 @@
 """Rows of one sort: read, and changed by compare-and-set alone.
 
-Owns: `RecordRows`. Not: the form of a row (`millstream.runtime.sealing`), what a witness says
+Owns: `RecordRows`. Not: the form of a row (`millstream.runtime.sealed_rows`), what a witness says
 (`witness`). Invariants: a change is a function of what is stored, tried again on what is stored
 then, so no update of another is lost; a write whose answer was lost is recognised by the token in
 the row, and is not a failure (BookKeeper #1967). Should another have written on top of such a row

@@ -15,13 +15,13 @@ from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.errors import LedgerError
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.recovery.auditor import Auditor
-from millstream.providers.ledger.recovery.standing import BookieStanding
+from millstream.providers.ledger.recovery.bookie_standing import BookieStanding
 from millstream.providers.ledger.scrubbing.scrubber import Scrubber
 from millstream.providers.ledger.serving.census import Census
 from millstream.providers.ledger.serving.cluster_bookies import ClusterBookies
 from millstream.providers.ledger.serving.home import Home
 from millstream.providers.ledger.serving.hosted import HostedBookie
-from millstream.providers.ledger.serving.mending import RepairTarget
+from millstream.providers.ledger.serving.repair_target import RepairTarget
 from millstream.providers.ledger.topic.listed import ListedLedgers
 from millstream.providers.ledger.topic.numbers import LostNumbers
 from millstream.providers.ledger.topic.reading.reader import TopicReader

@@ -1,6 +1,6 @@
 """Looks after the copies of all ledgers of one place, in one silo of the cluster at a time.
 
-Owns: `Auditor`. Not: what a ledger lacks (`needs`), what is due (`agenda`), doing it (`mending`).
+Owns: `Auditor`. Not: what a ledger lacks (`needs`), what is due (`agenda`), doing it (`repairer`).
 Invariants: the live silo with the lowest name among those that run bookies does it; should two
 think that they are it, both do, which is harmless; a look at all ledgers lets others run after each
 page of them; what goes wrong is said once, and tried again later.
@@ -25,13 +25,13 @@ from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.runtime import StorageError
 
 from .agenda import Agenda, Job
+from .bookie_standing import BookieStanding, BookieStandings
 from .changes import ClaimLost
-from .copying import EntriesLost
-from .mending import LedgerRepairer
+from .copier import EntriesLost
 from .needs import bookies_of, needs_of
 from .options import RecoveryOptions
+from .repairer import LedgerRepairer
 from .report import STUCK_SHOWN_MAX, BookieReport, RecoveryReport, Stuck, report_rows
-from .standing import BookieStanding, BookieStandings
 
 __all__ = ["REPORT_EVERY_S", "AuditedRecords", "Auditor", "Surroundings"]
 

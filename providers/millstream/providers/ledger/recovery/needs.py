@@ -13,7 +13,7 @@ from typing import NamedTuple
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
 
-from .standing import BookieStanding
+from .bookie_standing import BookieStanding
 
 __all__ = [
     "FragmentSpan",

@@ -1,7 +1,7 @@
 """Reads all that a bookie of this silo has, and has damaged and missing copies repaired.
 
 Owns: `Scrubber`. Not: reading a segment (`bookie.damage`), which entries a bookie should have
-(`wanted`), when a repair is tried (`docket`), doing it (`repairing`). Ideas: spec/ledger.md 6.2,
+(`wanted`), when a repair is tried (`docket`), doing it (`repairer`). Ideas: spec/ledger.md 6.2,
 6.12; the deep scrub of Ceph.
 Invariants: a pass reads every entry that the bookie has, and then compares the records of all
 ledgers with what the bookie has; its pace has a limit in bytes per second, and callers come first;
@@ -20,20 +20,20 @@ from typing import Protocol
 import msgspec
 
 from millstream.providers.ledger.bookie.bookie import Bookie
-from millstream.providers.ledger.bookie.damage.checking import Checked, SegmentCheck
+from millstream.providers.ledger.bookie.damage.segment_check import Checked, SegmentCheck
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.metadata.rows import RecordScan
 from millstream.providers.ledger.protocol.errors import BookieAway, BookieOverloaded, LedgerError
 from millstream.providers.ledger.protocol.record import LedgerRecord
+from millstream.providers.ledger.recovery.bookie_standing import BookieStanding
+from millstream.providers.ledger.recovery.copy_rate import CopyRate
 from millstream.providers.ledger.recovery.options import RecoveryOptions
-from millstream.providers.ledger.recovery.pace import CopyRate
-from millstream.providers.ledger.recovery.standing import BookieStanding
 from millstream.runtime import Corrupt, StorageError
 
 from .docket import Docket, Failure
 from .options import ScrubOptions
-from .repairing import Outcome, Repairer
+from .repairer import Outcome, Repairer
 from .report import FAULTS_SHOWN_MAX, ScrubFault, ScrubReport, scrub_rows
 from .wanted import missing_from
 

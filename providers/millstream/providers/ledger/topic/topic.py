@@ -1,7 +1,7 @@
 """A managed topic in the hands of its owner: append, read, cursors, retention.
 
-Owns: `Topic`, which puts the parts together. Not: appending (`appending.writing`), reading out of
-ledgers (`reading.pages`), storing cursors (`cursors.cursor`). Invariants: a message is read by
+Owns: `Topic`, which puts the parts together. Not: appending (`appending.topic_writer`), reading out
+of ledgers (`reading.pages`), storing cursors (`cursors.cursor`). Invariants: a message is read by
 nobody before it and all before it are confirmed; a ledger leaves the list before it is deleted.
 """
 
@@ -32,7 +32,7 @@ from millstream.runtime.extending import Clock, Tasks, check_text, shown
 
 from .appending.outbox import Batch, Outbox
 from .appending.takeover import Taken
-from .appending.writing import TopicWriter
+from .appending.topic_writer import TopicWriter
 from .cursors.cursor import Cursor, CursorKey, CursorRecord, begin, load
 from .cursors.retention import first_within, ledgers_to_trim, unread_bytes
 from .form import FRAME_BYTES, StoredMessage, TopicMessage, ceil_ms

@@ -11,7 +11,7 @@ from typing import Protocol
 from millstream.runtime.extending import Backoff
 from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.subscriber import Subscriber
-from millstream.streams.api.filtering.event_filter import EventFilter
+from millstream.streams.api.filters.event_filter import EventFilter
 from millstream.streams.api.implicit import ImplicitSubscription
 from millstream.streams.api.subscription_rows import SubscriptionRow
 from millstream.streams.contracts.identity import StreamId

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from millstream.streams.agent.delivery.dispatch import Dispatch
 from millstream.streams.agent.delivery.subscriber import Subscriber
 
-from .spreading import AT_ONCE
+from .fan_out import AT_ONCE
 from .stream_entry import StreamEntry, parts
 
 __all__ = ["follow_few", "follow_stream"]

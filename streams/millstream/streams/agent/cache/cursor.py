@@ -1,9 +1,8 @@
 """The place of one subscription in its stream.
 
 Owns: `Cursor`: which event is the first that is not done, which one is sent next, what is to be
-read anew. Not: what is cached (`queue_cache`), which cursors lag (`lagging`), when something is
-sent (`delivery`). Pure.
-Invariants:
+read anew. Not: what is cached (`queue_cache`), which cursors lag (`lagging_cursors`), when
+something is sent (`delivery`). Pure. Invariants:
 - a cursor is idle, or at an event that is not done; an idle cursor holds nothing;
 - acknowledged automatically, it sends where it stands; by hand, it sends at most `unacked_max`
   events ahead of where it stands; it stands at no event that is acknowledged or given up;

@@ -1,7 +1,7 @@
 """The messages of a queue that were read anew, which the lagging cursors of a stream share.
 
 Owns: `ReadAnew`, and the room that these messages have. Not: which cursor needs which message
-(`cursor`), reading them (`reading.catching_up`). Pure.
+(`cursor`), reading them (`reading.catch_up`). Pure.
 Invariants: a message leaves once no cursor holds it, or an earlier one of its lane; the messages
 have at most half of the cache, except for the first one of each lane; a lane has every message of
 its stream from its head to its end.

@@ -30,8 +30,8 @@ from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 from millstream.streams.inbox.inbox import inbox_grain_of
 
-from .giving_up import error_text
-from .sifting import ItemFilter
+from .give_ups import error_text
+from .item_filter import ItemFilter
 from .steps import CallReply, Failure, FailureKind, Outcome, Unreachable
 from .subscriber import Subscriber
 

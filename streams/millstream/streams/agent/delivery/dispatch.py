@@ -2,7 +2,7 @@
 
 Owns: the calls that are out (at most `calls_out_max`), their order (round robin over subscriptions
 with work), timers of back-off. Not: what to send and when to retry (`delivery`), what becomes of
-events that are given up (`giving_up`).
+events that are given up (`give_ups`).
 Invariants: one call at a time per subscription, also if it was ended and made again meanwhile;
 after each step a delivery that is ready is queued and one that is closed is dropped; nothing is
 sent while paused, and nothing before the former queue of its stream is done.
@@ -18,7 +18,7 @@ from itertools import takewhile
 
 from millstream.runtime.extending import Backoff, LineBudget, Runners, SiloServices, Tasks, shown
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.lagging import LaggingCursors
+from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.positions import LAST_INDEX, SubscriptionKey, before, past
 from millstream.streams.agent.losses import Loss
@@ -32,7 +32,7 @@ from millstream.streams.ownership.layout import Layout
 from .consumer_calls import ConsumerCalls
 from .deaths import Deaths, Fate
 from .delivery import Delivery
-from .giving_up import GiveUps, error_text, failure_of, is_task, take_back_cancellation
+from .give_ups import GiveUps, error_text, failure_of, is_task, take_back_cancellation
 from .steps import (
     AckBy,
     Action,

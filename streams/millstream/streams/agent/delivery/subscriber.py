@@ -11,7 +11,7 @@ from itertools import takewhile
 import msgspec
 
 from millstream.streams.agent.losses import Loss, with_loss
-from millstream.streams.api.filtering.event_filter import EventFilter
+from millstream.streams.api.filters.event_filter import EventFilter
 from millstream.streams.api.subscription_rows import Held
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item

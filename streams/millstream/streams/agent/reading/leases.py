@@ -1,7 +1,7 @@
 """The leases of messages that were read and are not acknowledged: extended at half of their time.
 
-Owns: `Leases`. Not: the call (`receiving`), or what becomes of messages whose lease is lost
-(`reader`, `cache`). Pure.
+Owns: `Leases`. Not: the call (`contained_receiver`), or what becomes of messages whose lease is
+lost (`reader`, `cache`). Pure.
 Invariant: a message is extended as long as it is neither acknowledged, given back nor lost, and by
 as much as it was leased for.
 """

@@ -2,8 +2,8 @@
 
 Owns: the position of reading, the messages that were read and have no room yet, the time limits of
 starts and reads, the replacement of receivers, how often reading stopped for a full cache. Not: the
-calls (`receiving`), which messages are acknowledged or given back when (`settling`), delivering
-them (`subscribers`, `dispatch`). Pure: each call returns the actions to take, in order.
+calls (`contained_receiver`), which messages are acknowledged or given back when (`settlement`),
+delivering them (`subscribers`, `dispatch`). Pure: each call returns the actions to take, in order.
 Invariants:
 - one receiver is in use at a time; of it one read, and one other call, are out;
 - a receiver whose call failed (other than an acknowledgement) or was late is closed, and what it
@@ -24,7 +24,7 @@ from enum import Enum
 from typing import Any
 
 from millstream.runtime.extending import Backoff
-from millstream.streams.agent.cache.lagging import LaggingCursors
+from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.positions import BEGINNING
 from millstream.streams.agent.cache.queue_cache import QueueCache
@@ -35,7 +35,7 @@ from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
 from .relief import Relief
-from .settling import Settlement
+from .settlement import Settlement
 from .steps import (
     Action,
     Bound,

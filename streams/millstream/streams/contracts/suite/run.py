@@ -12,16 +12,16 @@ from millstream.streams.contracts.mapping import QueueMapper
 
 from .bench import AdapterBench, Generated
 from .check import AdapterCheck
-from .checks.acknowledging import acknowledging
-from .checks.dying import dying
+from .checks.acknowledgements import acknowledging
+from .checks.crashes import dying
 from .checks.leases import leases
 from .checks.life import life
-from .checks.placing import placing
-from .checks.pushing import pushing
-from .checks.reading import reading
-from .checks.rewinding import rewinding
-from .checks.sealing import sealing
-from .checks.writing import writing
+from .checks.mappers import placing
+from .checks.push_sources import pushing
+from .checks.reads import reading
+from .checks.rewinds import rewinding
+from .checks.seals import sealing
+from .checks.writes import writing
 from .hooks import AdapterHooks, Make
 from .verdict import ContractBroken, NotRun
 

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import ReferenceType, ref
 
+from millstream.providers.ledger.alone.first_done import first_of
 from millstream.providers.ledger.alone.message import LedgerMessage
 from millstream.providers.ledger.alone.subscription import LedgerSubscription
-from millstream.providers.ledger.alone.waiting import first_of
 from millstream.runtime import StreamError
 from millstream.runtime.extending import Codec
 from millstream.streams import AutoCommit

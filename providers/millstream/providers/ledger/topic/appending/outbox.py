@@ -1,9 +1,10 @@
 """What is on its way into a topic: numbers, times, repeats, and what each entry has.
 
 Owns: `Outbox`, `Append`, `Batch`. Pure but for the futures that it carries: it neither sends nor
-waits (`writing`). Invariants: numbers are dense, in the order of appends, and stay when an entry is
-sent again to another ledger; a sequence that is stored, or on its way, is never sent again; a
-snapshot says what is before it in the log and nothing else, so what follows it may still be lost.
+waits (`topic_writer`). Invariants: numbers are dense, in the order of appends, and stay when an
+entry is sent again to another ledger; a sequence that is stored, or on its way, is never sent
+again; a snapshot says what is before it in the log and nothing else, so what follows it may still
+be lost.
 """
 
 from __future__ import annotations

@@ -1,0 +1,164 @@
+"""`millstream ledger recover`: gives ledgers their ends, or gives up what is lost.
+
+Owns: the steps, and what is said. Not: how it is done (`offline`, `online`), recovery itself
+(`providers.ledger.handle`). Invariant: nothing is given up without being said first, and asked for
+twice; what may come back is named by who says that it will not.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from millstream.console.dead_letters import plain
+from millstream.providers.ledger.protocol.errors import LedgerError
+from millstream.providers.ledger.serving.repair_target import EndAnswer, LossAnswer, LostPart
+from millstream.runtime import ConfigError
+
+from .lines import print_json, print_lines, size
+from .offline import stopped_cluster
+from .online import running_cluster
+
+__all__ = ["Mends", "recover_ledger"]
+
+PARTS_MAX = 20  # that are printed
+GONE_MIN = 4  # characters of a UUID that name a bookie
+
+
+class Mends(Protocol):
+    """Ends ledgers: a running cluster, or this process with its directories."""
+
+    async def recover(self, ledger: int, wait_s: float, /) -> EndAnswer: ...
+    async def left(self, ledger: int, gone: list[str], /) -> LossAnswer: ...
+    async def give_up(self, ledger: int, gone: list[str], /) -> LossAnswer: ...
+
+
+async def recover_ledger(arguments: argparse.Namespace) -> int:
+    """Do it; 1 if something is left to be done. Raises LookupError, LedgerError, ConfigError, and
+    what clients raise."""
+    if arguments.store and arguments.gateway:
+        raise ConfigError("say --gateway or --store, not both: a running cluster, or none")
+    for name in arguments.gone:
+        if len(name) < GONE_MIN:
+            raise ConfigError(f"--gone {name}: say {GONE_MIN} characters of the UUID, or more")
+    opened: AbstractAsyncContextManager[Mends] = (
+        stopped_cluster(arguments) if arguments.store else running_cluster(arguments)
+    )
+    act = accept_loss if arguments.accept_loss else end
+    async with opened as mends:
+        return max([await act(mends, ledger, arguments) for ledger in arguments.ledger])
+
+
+async def end(mends: Mends, ledger: int, arguments: argparse.Namespace) -> int:
+    """Give it the end that any takeover would. Raises LedgerError."""
+    answer = await mends.recover(ledger, arguments.wait)
+    if answer.refusal:
+        text = "bring its bookies back; if they are lost for good, see --accept-loss"
+        raise LedgerError(f"{answer.refusal}. What can be done: {text}")
+    if arguments.json:
+        print_json({"ledger": ledger, "last": answer.last, "bytes": answer.length})
+    else:
+        print(f"ledger {ledger} {ending(answer.last, answer.length)}")
+    return 0
+
+
+def ending(last: int, length: int) -> str:
+    return f"ends with entry {last} ({size(length)})" if last >= 0 else "has no entry"
+
+
+async def accept_loss(mends: Mends, ledger: int, arguments: argparse.Namespace) -> int:
+    """Say what is missing, or give it up. Raises LedgerError."""
+    answer = await mends.recover(ledger, arguments.wait)  # what can be had without loss
+    gone: list[str] = arguments.gone
+    ask = mends.give_up if arguments.yes else mends.left
+    told = await ask(ledger, gone)
+    if told.refusal:
+        raise LedgerError(told.refusal)
+    is_done = arguments.yes or not told.parts
+    if arguments.json:
+        print_json(loss_facts(ledger, told, is_done, bool(answer.refusal)))
+    elif not told.parts:
+        print(f"ledger {ledger} {ending(told.last, told.length)}; nothing is missing")
+    else:
+        print_lines(map(plain, loss_lines(ledger, told, is_done, bool(answer.refusal))))
+    return 0 if is_done else 1
+
+
+def loss_facts(ledger: int, told: LossAnswer, is_done: bool, is_open: bool) -> dict[str, Any]:
+    """What is missing, in values."""
+    parts = [
+        {
+            "first": part.first,
+            "last": part.last,
+            "first_message": part.number or None,
+            "messages_end": part.end or None,
+            "may_be_more": part.is_endless,
+        }
+        for part in told.parts
+    ]
+    return {
+        "ledger": ledger,
+        "topic": told.topic,
+        "had_end": not is_open,
+        "last": told.last,
+        "bytes": told.length,
+        "is_lost": is_done,
+        "entries": told.entries,
+        "messages": told.messages,
+        "parts": parts,
+        "lost_bookies": told.lost,
+        "away_bookies": told.away,
+    }
+
+
+def loss_lines(ledger: int, told: LossAnswer, is_done: bool, is_open: bool) -> list[str]:
+    """What is missing, in words."""
+    will = "is" if is_done else "would be"
+    lines = [f"ledger {ledger} of {told.topic or 'no topic'}: this {will} lost for good:"]
+    lines += [f"  {part_line(part)}" for part in told.parts[:PARTS_MAX]]
+    if len(told.parts) > PARTS_MAX:
+        lines.append(f"  ... and {len(told.parts) - PARTS_MAX} parts more, which --json prints")
+    known = "" if all(one.number and one.end for one in told.parts) else ", as far as is known"
+    lines.append(f"in all {told.entries:,} entries with {told.messages:,} messages{known}")
+    if is_open:
+        lines.append(f"it had no end, and {ending(told.last, told.length)}")
+        lines.append(
+            "numbers of messages go on so far above that none that was lost is given again"
+        )
+    if is_done:
+        return lines
+    return [
+        *lines,
+        *bookie_lines("lost bookies that may have it", told.lost),
+        *bookie_lines("bookies that may have it, and are away: they may come back", told.away),
+        *([f"if they never will, say --gone {one}" for one in told.away]),
+        "nothing is given up yet: say it again with --yes",
+    ]
+
+
+def bookie_lines(what: str, bookies: Sequence[str]) -> list[str]:
+    return [f"{what}:", *(f"  {name}" for name in bookies)] if bookies else []
+
+
+def part_line(part: LostPart) -> str:
+    """One range of entries, and its messages."""
+    if part.last < part.first:
+        entries = f"whatever was behind entry {part.first - 1}" if part.first else "all that it had"
+    elif part.last == part.first:
+        entries = f"entry {part.first}"
+    else:
+        entries = f"entries {part.first} to {part.last}"
+    more = ", and what may have been behind them" if part.is_endless else ""
+    if part.last < part.first:
+        more = ""
+    if part.number and part.end:
+        count = part.end - part.number
+        what = f"messages {part.number} to {part.end - 1}, {count:,} of them" if count else ""
+        what = what or "no messages"
+    elif part.number:
+        what = f"messages from {part.number} on, nobody knows how many"
+    else:
+        what = "nobody knows which messages"
+    return f"{entries}{more}: {what}"

@@ -1,0 +1,337 @@
+"""What each command of `millstream pq` does.
+
+Owns: asking the cluster. Not: arguments (`commands`), what is printed (`tables`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from millstream.console.gateway import connected
+from millstream.console.pq import tables
+from millstream.providers.priority import (
+    Done,
+    Enqueued,
+    LeaseToken,
+    PriorityClass,
+    PriorityQueue,
+    QueueSettings,
+    RequestInvalid,
+    SettingsRow,
+    State,
+    priority_queue,
+    priority_queues,
+)
+from millstream.providers.priority.core.body import REASON_BYTES_MAX, checked_text
+from millstream.providers.priority.core.commands import Complete, Extend, Fail, Release
+from millstream.providers.priority.core.reading import is_large
+from millstream.providers.priority.core.settings import settings_with
+from millstream.providers.priority.surface.calls import PATIENCE_S
+from millstream.providers.priority.surface.given import milliseconds
+from millstream.providers.priority.surface.routed import QueueCalls
+from millstream.runtime import Client
+from millstream.runtime.extending import Opener, shown, shown_value
+
+__all__ = ["act"]
+
+DIGITS_MAX = 16
+TRUE, FALSE = ("yes", "true", "1"), ("no", "false", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class CallsOf:
+    """Opens what leases of a queue are ended with by their tokens."""
+
+    part: str
+
+    def open(self, runtime: Opener, key: str, /) -> QueueCalls:
+        """Those of a queue."""
+        return QueueCalls(runtime, self.part, key, PATIENCE_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One command: its arguments, and what it is about."""
+
+    arguments: argparse.Namespace
+    client: Client
+
+    @property
+    def queue(self) -> PriorityQueue:
+        """The queue that is named. Raises RequestInvalid."""
+        return priority_queue(self.client, self.arguments.queue, part=self.arguments.part)
+
+    def show(self, value: object, lines: Callable[[], list[str]]) -> None:
+        """Print, in the form that is asked for."""
+        tables.show(self.arguments.json, value, lines)
+
+
+async def act(arguments: argparse.Namespace) -> int:
+    """Connect, and do what is asked. Raises what clients raise."""
+    async with connected(arguments) as client:
+        if arguments.action == "serve":
+            from .serve_command import serve  # needs the extra `http`
+
+            return await serve(client, arguments)
+        await ACTIONS[arguments.action](Asked(arguments, client))
+        return 0
+
+
+# -- queues
+
+
+async def ls(asked: Asked) -> None:
+    prefix, most, part = asked.arguments.prefix, asked.arguments.limit, asked.arguments.part
+    found: list[str] = []
+    async for name in priority_queues(asked.client, prefix, part=part):
+        if len(found) == most:
+            print(f"there are more: --limit {most}", file=sys.stderr)
+            break
+        found.append(name)
+    asked.show(found, lambda: found)
+
+
+async def show(asked: Asked) -> None:
+    row, depth = await asked.queue.settings(), await asked.queue.depth()
+    told = {**tables.settings(row), "depth": tables.depth(depth)}
+    asked.show(told, lambda: tables.queue_lines(row, depth))
+
+
+async def depth(asked: Asked) -> None:
+    arguments = asked.arguments
+    if arguments.values:
+        values = await asked.queue.values()
+        told = {value: tables.depth(counts) for value, counts in values.items()}
+        return asked.show(told, lambda: tables.values_lines(values))
+    counts = await asked.queue.depth(wanted=arguments.wanted, value=arguments.value)
+    return asked.show(tables.depth(counts), lambda: tables.depth_lines(counts))
+
+
+async def create(asked: Asked) -> None:
+    name, given = asked.arguments.queue, changes(asked.arguments)
+    show_settings(asked, await asked.queue.create(settings_with(name, QueueSettings(), given)))
+
+
+async def configure(asked: Asked) -> None:
+    known, given = await asked.queue.settings(), changes(asked.arguments)
+    version = asked.arguments.version
+    wanted = known.version if version is None else version
+    settings = settings_with(asked.arguments.queue, known.settings, given)
+    row = await asked.queue.configure(settings, version=wanted)
+    show_settings(asked, row)
+
+
+def show_settings(asked: Asked, row: SettingsRow) -> None:
+    name = asked.arguments.queue
+    asked.show(tables.settings(row), lambda: [f"{name}: settings of version {row.version}"])
+
+
+def changes(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings that are given. Raises RequestInvalid."""
+    found = {}
+    for text in arguments.set:
+        name, is_pair, value = text.partition("=")
+        known = asdict(QueueSettings())
+        if not is_pair or name not in known:
+            names = ", ".join(one.name for one in fields(QueueSettings))
+            raise RequestInvalid(arguments.queue, shown(name), f"is no setting: there are {names}")
+        found[name] = setting(arguments.queue, name, known[name], value)
+    return found | ({"exclusivity_key": arguments.exclusive} if arguments.exclusive else {})
+
+
+def setting(queue: str, name: str, usual: object, text: str) -> Any:
+    """A setting, as its kind. Raises RequestInvalid."""
+    if name == "shapes":
+        return tuple(tuple(shape.split(",")) for shape in text.split(";") if shape)
+    if name == "exclusivity_key":
+        return text or None
+    if isinstance(usual, bool):
+        if text.lower() not in TRUE + FALSE:
+            raise RequestInvalid(queue, name, f"is {shown_value(text)}, neither yes nor no")
+        return text.lower() in TRUE
+    try:
+        return int(text)
+    except ValueError:
+        raise RequestInvalid(queue, name, f"is {shown_value(text)}, not a whole number") from None
+
+
+async def delete(asked: Asked) -> None:
+    await asked.queue.delete()
+    asked.show({"deleted": asked.arguments.queue}, lambda: [f"deleted {asked.arguments.queue}"])
+
+
+async def clock(asked: Asked) -> None:
+    queue = asked.queue
+    readings = await (queue.reset_clocks() if asked.arguments.reset else queue.clocks())
+    asked.show([tables.row(one) for one in readings], lambda: tables.clock_lines(readings))
+
+
+# -- messages
+
+
+async def enqueue(asked: Asked) -> None:
+    arguments = asked.arguments
+    done = await asked.queue.enqueue(
+        payload_of(arguments),
+        priority=priority_of(arguments),
+        id=arguments.id,
+        metadata=arguments.metadata,
+        invisible_s=arguments.invisible,
+        lease_s=arguments.lease,
+        attempts=arguments.attempts,
+    )
+    entered(asked, done)
+
+
+def entered(asked: Asked, done: Enqueued) -> None:
+    """What became of a message that came in."""
+    word = "enqueued" if done.is_changed else "it was there before:"
+    asked.show(tables.row(done), lambda: [f"{word} {done.id} ({tables.name(done.state)})"])
+
+
+def payload_of(arguments: argparse.Namespace) -> bytes:
+    """What is given, in one of three ways. Raises OSError."""
+    text: str = arguments.payload
+    if text == "-":
+        return sys.stdin.buffer.read()
+    return Path(text[1:]).read_bytes() if text.startswith("@") else os.fsencode(text)
+
+
+def priority_of(arguments: argparse.Namespace) -> int | PriorityClass | None:
+    """A number or a class. Raises RequestInvalid."""
+    text = arguments.priority
+    if text is None or text in PriorityClass.__members__:
+        return None if text is None else PriorityClass[text]
+    try:
+        return int(text)
+    except ValueError:
+        names = ", ".join(PriorityClass.__members__)
+        what = f"is {shown_value(text)}, neither a whole number nor one of {names}"
+        raise RequestInvalid(arguments.queue, "priority", what) from None
+
+
+async def get(asked: Asked) -> None:
+    view = await asked.queue.get(asked.arguments.id)
+    if asked.arguments.payload and not asked.arguments.json:
+        sys.stdout.buffer.write(view.payload)
+        sys.stdout.buffer.flush()
+    else:
+        asked.show(tables.row(view), lambda: tables.message_lines(view))
+
+
+async def peek(asked: Asked) -> None:
+    views = await asked.queue.peek(asked.arguments.count, wanted=asked.arguments.wanted)
+    asked.show([tables.row(view) for view in views], lambda: tables.messages_lines(views))
+
+
+async def listed(asked: Asked) -> None:
+    arguments = asked.arguments
+    state = State[arguments.state.upper()] if arguments.state else None
+    views = await asked.queue.page(
+        arguments.count, after=arguments.after, state=state, wanted=arguments.wanted
+    )
+    asked.show([tables.row(view) for view in views], lambda: tables.messages_lines(views))
+    if len(views) == arguments.count or is_large(views):
+        print(f"there may be more: --after {views[-1].sequence}", file=sys.stderr)
+
+
+async def cancel(asked: Asked) -> None:
+    told(asked, await asked.queue.cancel(asked.arguments.id, reason=asked.arguments.reason))
+
+
+async def prioritise(asked: Asked) -> None:
+    told(asked, await asked.queue.prioritise(asked.arguments.id, asked.arguments.priority))
+
+
+async def requeue(asked: Asked) -> None:
+    entered(asked, await asked.queue.requeue(asked.arguments.id, new_id=asked.arguments.new_id))
+
+
+# -- leases
+
+
+async def dequeue(asked: Asked) -> None:
+    arguments = asked.arguments
+    leases = await asked.queue.dequeue(
+        worker=arguments.worker,
+        count=arguments.count,
+        wanted=arguments.wanted,
+        lease_s=arguments.lease,
+        wait_s=arguments.wait,
+    )
+    asked.show([tables.lease(one) for one in leases], lambda: tables.leases_lines(leases))
+    if not leases:
+        print("nothing can be had", file=sys.stderr)
+
+
+async def end(make: Callable[[argparse.Namespace, LeaseToken], Any], asked: Asked) -> None:
+    """End a lease, or extend it."""
+    arguments = asked.arguments
+    checked_text(arguments.queue, "id", arguments.id)
+    checked_text(arguments.queue, "reason", getattr(arguments, "reason", ""), 0, REASON_BYTES_MAX)
+    ending = make(arguments, token_of(arguments))
+    calls = asked.client.stream(CallsOf(arguments.part), asked.queue.name)
+    told(asked, await calls.end(ending))
+
+
+def completed(arguments: argparse.Namespace, token: LeaseToken) -> Complete:
+    return Complete(arguments.id, token)
+
+
+def failed(arguments: argparse.Namespace, token: LeaseToken) -> Fail:
+    return Fail(arguments.id, token, arguments.reason)
+
+
+def released(arguments: argparse.Namespace, token: LeaseToken) -> Release:
+    delay_ms = milliseconds(arguments.queue, "delay_s", arguments.delay) or 0
+    return Release(arguments.id, token, delay_ms, arguments.refund, arguments.reason)
+
+
+def extended(arguments: argparse.Namespace, token: LeaseToken) -> Extend:
+    return Extend(arguments.id, token, milliseconds(arguments.queue, "lease_s", arguments.lease))
+
+
+def token_of(arguments: argparse.Namespace) -> LeaseToken:
+    """The token. Raises RequestInvalid."""
+    parts = arguments.token.split(".")
+    if len(parts) != 2 or not all(
+        part.isascii() and part.isdigit() and len(part) <= DIGITS_MAX for part in parts
+    ):
+        what = f"is {shown_value(arguments.token)}, not that of a lease, such as 17.2"
+        raise RequestInvalid(arguments.queue, "token", what)
+    return LeaseToken(int(parts[0]), int(parts[1]))
+
+
+def told(asked: Asked, done: Done) -> None:
+    """What became of a message."""
+    asked.show(tables.row(done), lambda: [tables.done_line(asked.arguments.id, done)])
+
+
+ACTIONS: dict[str, Callable[[Asked], Awaitable[None]]] = {
+    "ls": ls,
+    "show": show,
+    "depth": depth,
+    "create": create,
+    "configure": configure,
+    "delete": delete,
+    "clock": clock,
+    "enqueue": enqueue,
+    "get": get,
+    "peek": peek,
+    "list": listed,
+    "cancel": cancel,
+    "prioritise": prioritise,
+    "requeue": requeue,
+    "dequeue": dequeue,
+    "complete": partial(end, completed),
+    "fail": partial(end, failed),
+    "release": partial(end, released),
+    "extend": partial(end, extended),
+}

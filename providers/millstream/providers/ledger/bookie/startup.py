@@ -1,0 +1,130 @@
+"""From a directory to what its bookie knows: the order of a start.
+
+Owns: `opened`, `OpenedDirectory`. Invariants: nothing is read, and nobody is asked, before the
+directory is locked; a start has a higher number than all that anybody heard of; a segment with a
+whole index file is not read; a directory that is older than it was, or damaged, denies nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from millstream.runtime.extending import Disk, DiskFile, DiskThread
+
+from .directory import ADVICE, Directory, refused
+from .form.intervals import Intervals
+from .form.loader import ANEW, LoadedDirectory, Loader
+from .form.segment import FRAMES_START, seed_of
+from .form.walk import Walk
+from .options import AskKnown, HighWater, Known
+
+__all__ = ["OpenedDirectory", "Scanned", "Threads", "load_segments", "opened"]
+
+log = logging.getLogger("millstream.bookie")
+
+
+class Scanned(NamedTuple):
+    """How much was read at start."""
+
+    segments: int = 0
+    size_bytes: int = 0
+
+
+class Threads(NamedTuple):
+    """Where a bookie's disk work is done: what an acknowledgement waits for, what is done ahead of
+    it, and reads."""
+
+    commit: DiskThread
+    ahead: DiskThread
+    read: DiskThread
+
+    def close(self) -> None:
+        for thread in self:
+            thread.close()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedDirectory:
+    """A directory that was read."""
+
+    directory: Directory
+    threads: Threads
+    loaded: LoadedDirectory
+    scanned: Scanned
+
+    def release(self) -> None:
+        self.directory.release()
+        self.threads.close()
+
+
+async def opened(
+    disk: Disk, path: str, cluster: str, fresh: str, ask_known: AskKnown
+) -> OpenedDirectory:
+    """Lock a directory and read it. Raises DirectoryInUse, DirectoryRefused, OSError."""
+    threads = Threads(*(disk.start_thread(f"bookie-{name}") for name in Threads._fields))
+    directory = None
+    try:
+        directory = await threads.commit.run(Directory.claim, disk, path, cluster, fresh)
+        known = await ask_known(directory.identity.directory)
+        old_boot = directory.identity.boot
+        boot = max(old_boot, known.high_water.boot) + 1
+        await threads.commit.run(directory.start, boot)
+        loaded, scanned = await threads.commit.run(load, directory)
+    except BaseException:
+        if directory is not None:
+            directory.release()
+        threads.close()
+        raise
+    loaded = judged(loaded, HighWater(old_boot, loaded.seen), known, path)
+    return OpenedDirectory(directory, threads, loaded, scanned)
+
+
+def load(directory: Directory) -> tuple[LoadedDirectory, Scanned]:
+    """Remove what a crash left, and read all segments. Blocks. Raises DirectoryRefused, OSError."""
+    directory.tidy()
+    return load_segments(directory)
+
+
+def load_segments(directory: Directory) -> tuple[LoadedDirectory, Scanned]:
+    """Read all segments; changes nothing. Blocks. Raises DirectoryRefused, OSError."""
+    identity = directory.identity
+    loader = Loader(identity.directory, identity.sequence)
+    segments = size_bytes = 0
+    for number in Intervals(identity.segments).numbers():
+        sealed = directory.sealed(number)
+        file = directory.open_segment(number)
+        try:
+            refuse_short(file, FRAMES_START if sealed is None else sealed.end)
+            if sealed is not None:
+                loader.take_sealed(sealed)
+                continue
+            walk = Walk(file, seed_of(identity.directory, number))
+            loader.take_walk(number, walk)
+            segments, size_bytes = segments + 1, size_bytes + walk.end - FRAMES_START
+        finally:
+            file.close()
+    return loader.finish(), Scanned(segments, size_bytes)
+
+
+def refuse_short(file: DiskFile, end: int) -> None:
+    """Its size was durable before anything in it was acknowledged, so it was cut by somebody."""
+    if file.size_bytes < end:
+        fact = f"it ends here, and had {end} bytes at least: it was emptied, or cut"
+        raise refused(file.path, file.size_bytes, fact, ADVICE)
+
+
+def judged(loaded: LoadedDirectory, found: HighWater, known: Known, path: str) -> LoadedDirectory:
+    """What is to be believed of a directory, after what the metadata know of it."""
+    doubts, water = [str(one) for one in loaded.doubts], known.high_water
+    if water.boot > found.boot or water.sequence > found.sequence:
+        text = f"it has start {found.boot} and frame {found.sequence}"
+        doubts.append(f"{text}, it had {water.boot} and {water.sequence}: an older copy")
+    if not doubts:
+        return loaded
+    for doubt in doubts:
+        log.error("%s: of ledgers below %d nothing is denied: %s", path, known.next_ledger, doubt)
+    loaded.state.doubt(known.next_ledger)
+    sequence = max(loaded.seen, loaded.sequence, water.sequence)
+    return replace(loaded, sequence=sequence, check=ANEW)

@@ -1,0 +1,93 @@
+"""One query at a time has a `consumer`: its run claims the name, and renews the claim.
+
+Owns: `ConsumerClaim`. Not: the claims (`millstream.streams.rewinding.claims`). Invariants: the
+claim is renewed in the background, also while a batch takes long; a run that lost its claim gets an
+error at its next batch, and at each later one. A run that fails gives the name up; Spark kills the
+process of one that is stopped, and the next run waits until the claim has run out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+from concurrent.futures import Future
+
+from millstream.runtime import ConfigError, Env, MillstreamError
+from millstream.streams.rewinding.outside import RENEW_S
+
+from .background import background
+from .questions import asked
+from .read_options import ReadOptions
+
+__all__ = ["ConsumerClaim"]
+
+log = logging.getLogger("millstream.spark")
+
+
+class ConsumerClaim:
+    """The claim of one run of a query on its `consumer`; without one there is nothing to claim.
+
+    Attributes: `run`: names this run; "" without a consumer.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._name = options.consumer
+        host, process = platform.node()[:100], os.getpid()
+        self.run = f"{Env().new_id():016x}, process {process} on {host}" if self._name else ""
+        self._renewing: Future[None] | None = None
+        self._lost: ConfigError | None = None
+
+    def hold(self) -> None:
+        """Claim the name, or renew the claim.
+
+        Blocks while a former run that did not give the name up may still be alive, `CLAIM_S`.
+        Raises ConfigError: another query uses the name, or has taken it over; SiloUnavailable and
+        the like after `patience_s`.
+        """
+        if not self._name:
+            return
+        if self._lost is not None:
+            raise self._lost
+        if self._renewing is None or self._renewing.done():  # the clients were closed meanwhile
+            background().run(
+                asked(self._options, lambda reads: reads.claim_in_turn(self._name, self.run))
+            )
+            self._renewing = background().start(self._renew())
+        else:
+            background().run(self._renew_once())
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            try:
+                await self._renew_once()
+            except ConfigError:
+                return  # `hold` says so
+            except MillstreamError as error:
+                log.info("consumer %s: the claim is not renewed: %s", self._name, error)
+
+    async def _renew_once(self) -> None:
+        holder = await asked(self._options, lambda reads: reads.claim(self._name, self.run))
+        if holder.run != self.run:
+            self._lost = ConfigError(
+                f"consumer {self._name!r} was taken over by another run ({holder.run}), as this "
+                f"one ({self.run}) did not renew its claim in time: let one query at a time use a "
+                "consumer, or give the other one a name of its own"
+            )
+            raise self._lost
+
+    def release(self) -> None:
+        """Give the name up. What fails is logged: others take the name over after `CLAIM_S`."""
+        if self._renewing is None:
+            return
+        self._renewing.cancel()
+        self._renewing = None
+        try:
+            background().run(
+                asked(self._options, lambda reads: reads.release(self._name, self.run))
+            )
+        except (MillstreamError, RuntimeError) as error:
+            log.warning("consumer %s is not given up: %s", self._name, error)

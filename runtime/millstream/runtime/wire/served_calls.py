@@ -1,0 +1,106 @@
+"""The calls of the other end that are served here: registered, answered, or refused.
+
+Owns: the calls of the other end that are not answered yet. Not: reading them (`connection`), what
+runs (`callee`), when an answer is written (`connection_writer`). Invariants: a call is answered
+once at most, and not at all once its caller gave it up; an answer that the other end would not take
+is an error that it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+import msgspec
+
+from millstream.runtime.codec.failures import describe
+from millstream.runtime.errors import Overloaded
+from millstream.runtime.options import RuntimeOptions
+
+from .batch import SPARE_BYTES
+from .connection_writer import ConnectionWriter
+from .message import Failure, Redirect, Reply
+from .outbox import Outbox
+
+__all__ = ["ServedCalls"]
+
+
+class Cancellable(Protocol):
+    """A call that runs or waits here for its caller."""
+
+    def cancel(self) -> None: ...
+
+
+class ServedCalls(ConnectionWriter):
+    """A connection's calls of the other end; base of `Peer`."""
+
+    def __init__(
+        self,
+        name: str,
+        options: RuntimeOptions,
+        loop: asyncio.AbstractEventLoop,
+        outbox: Outbox,
+    ) -> None:
+        super().__init__(name, options, loop, outbox)
+        self._served: dict[int, Cancellable | None] = {}
+        self._refusals = 0  # of the messages that are being taken,
+        self.takes_several = False  # and is there more than one?
+
+    def watch_served(self, call_id: int, served: Cancellable | None) -> None:
+        """Register a call before it runs, so that a Cancel in the same batch finds it.
+
+        Raises Overloaded at `served_calls_max`.
+        """
+        if not call_id:
+            return
+        if len(self._served) >= self._options.served_calls_max:
+            raise Overloaded(
+                "calls being served", "served_calls_max", self._options.served_calls_max
+            )
+        self._served[call_id] = served
+
+    def serves(self, call_id: int) -> bool:
+        """Is the call registered, and its caller still waiting?"""
+        return call_id in self._served
+
+    def forget_served(self, call_id: int) -> None:
+        """The call is over, answered or not."""
+        self._served.pop(call_id, None)
+
+    def answer(
+        self, call_id: int, message: Reply | Failure | Redirect, body_bytes: int | None = None
+    ) -> None:
+        """Answer a served call, unless the caller gave it up or is gone.
+
+        `body_bytes`: of the message's body, where they are known.
+        """
+        if call_id not in self._served:
+            return
+        del self._served[call_id]
+        if body_bytes is None:
+            body_bytes = 0 if isinstance(message, Redirect) else len(memoryview(message.body))
+        if body_bytes + SPARE_BYTES > self._peer_frame_max:
+            message = self._too_large(message, body_bytes)
+        self.send(message, body_bytes)
+
+    def refuse(self, call_id: int, failure: Failure) -> None:
+        """Answer a call that does not run, registered or not; one-way calls get no answer.
+
+        Calls above `served_calls_max` are answered like this, so it counts none.
+        """
+        self._refusals += 1
+        if call_id:
+            self._served[call_id] = None
+            self.answer(call_id, failure)
+
+    def _too_large(self, message: Reply | Failure | Redirect, size: int) -> Failure:
+        what = "result" if isinstance(message, Reply) else "error"
+        error = ValueError(f"{what} of {size} bytes exceeds frame_bytes_max {self._peer_frame_max}")
+        return Failure(message.id, msgspec.Raw(describe(error, self.name)))
+
+    def _cancel_served(self) -> None:
+        """Nobody is left who would take an answer."""
+        for served in list(self._served.values()):
+            if served is not None:
+                served.cancel()
+        self._served.clear()

@@ -1,0 +1,89 @@
+"""Asking a filter of the items of one delivery, before they are sent.
+
+Owns: `ItemFilter`, `FilteredItems`. Not: filters themselves (`api.filtering`), sending
+(`consumer_calls`).
+Invariants: what does not fit is done without a call; what the filter fails at is not sent, counts
+as an attempt, and nothing behind it is looked at; a run of items that are only looked at yields to
+the loop; a filter that takes long is named in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Sequence
+
+import msgspec
+
+from millstream.runtime.extending import Budget, Clock, LineBudget, shown
+from millstream.streams.api.filters.event_filter import EventFilter
+from millstream.streams.contracts.item import Item
+
+from .give_ups import error_text
+from .steps import CallReply, Failure, FailureKind, Outcome
+from .subscriber import Subscriber
+
+__all__ = ["FILTER_SLOW_S", "FilteredItems", "ItemFilter"]
+
+log = logging.getLogger("millstream.delivery")
+
+FILTER_SLOW_S = 0.05
+"""A filter that takes longer for one event holds up its silo, and is named in the log."""
+
+
+class FilteredItems(msgspec.Struct, frozen=True):
+    """The places of the items that fit, among the first `seen`, which were looked at."""
+
+    fitting: Sequence[int]
+    seen: int
+    failure: Failure | None
+
+    def told(self, outcome: Outcome) -> Outcome:
+        """The outcome for all of them, from that for those that fit."""
+        if not isinstance(outcome, CallReply) or (outcome.done == 0 and outcome.error is None):
+            return outcome
+        done, error, is_heard = self.seen, outcome.error or self.failure, outcome.done > 0
+        if outcome.done < len(self.fitting):
+            done, error = self.fitting[outcome.done], outcome.error
+        return CallReply(done, error, outcome.at_s, outcome.roll, is_heard=is_heard)
+
+
+class ItemFilter:
+    """Asks the filters of one agent's subscriptions."""
+
+    def __init__(self, clock: Clock, budget: Budget) -> None:
+        self._clock = clock
+        self._budget = budget
+        self._lines = LineBudget()
+
+    async def sift(
+        self, subscriber: Subscriber, fits: EventFilter, items: Sequence[Item]
+    ) -> FilteredItems:
+        """Look at the items, up to the first at which the filter fails."""
+        fitting: list[int] = []
+        for at, item in enumerate(items):
+            began_s = self._clock.now()
+            try:
+                if fits.fits(item, subscriber.stream, subscriber.id):
+                    fitting.append(at)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # it is sync: nobody else can have cancelled it
+                return FilteredItems(fitting, at, failure_of(fits, error))
+            if self._clock.now() - began_s > FILTER_SLOW_S:
+                self._log_slow(fits.label, subscriber, self._clock.now() - began_s)
+            await self._budget.spend()
+        return FilteredItems(fitting, len(items), None)
+
+    def _log_slow(self, label: str, subscriber: Subscriber, took_s: float) -> None:
+        left_out = self._lines.take(self._clock.now())
+        if left_out is not None:
+            text = "filter %s of %s took %.0f ms for one event, and stops its whole silo for that%s"
+            log.warning(text, label, shown(subscriber.id), took_s * 1e3, left_out)
+
+
+def failure_of(fits: EventFilter, error: BaseException) -> Failure:
+    """A filter that raised, as an attempt at its event."""
+    where = "".join(traceback.format_tb(error.__traceback__))
+    error.add_note(f"in filter {fits.label}\n{where}")
+    return Failure(FailureKind.FILTER, error_text(error), fits.gives_up_on(error))

@@ -1,0 +1,254 @@
+"""Reading the queue again, beside its receiver: for subscriptions that are behind, and questions.
+
+Owns: `ContainedReader`, a reader whose calls are contained and whose answers are checked;
+`CatchUp`, one scan for all subscriptions that are behind, and the gaps that it finds. Not: what
+each still needs (`behind`), which of them wait (`dispatch`). Invariants: a wrong answer is logged,
+and the page is read again; what the provider has dropped is a gap, and never waited for; messages
+that come before an answer stay in the cache for those for whom the reader is asked, and no longer;
+an answer says nothing of messages that came after its question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+
+from millstream.runtime import CursorTooOld
+from millstream.runtime.extending import Backoff, Clock, Tasks
+from millstream.streams.agent.cache.cursor import Cursor
+from millstream.streams.agent.cache.positions import before
+from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.agent.delivery.dispatch import Dispatch
+from millstream.streams.agent.findings import QueueFindings
+from millstream.streams.agent.losses import Loss, Losses
+from millstream.streams.agent.options import StreamOptions
+from millstream.streams.contracts.answers import AdapterFault, checked_messages
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.message import Page, QueueMessage
+from millstream.streams.contracts.queue import QueueReader
+from millstream.streams.contracts.token import Token
+
+from .contained_receiver import answer_of, end_tasks
+
+__all__ = ["CatchUp", "ContainedReader"]
+
+EVENTS_MIN = 64  # of a page, however full the cache is
+BYTES_MIN = 1 << 16
+END = Token(1 << 32, 0)  # behind every message
+
+
+class ContainedReader:
+    """A reader of the queue, made with its first call; each call ends within the limit.
+
+    Args:
+        make: makes a reader.
+        where: names provider and queue.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], QueueReader],
+        where: str,
+        findings: QueueFindings,
+        tasks: Tasks,
+        limit_s: float,
+    ) -> None:
+        self._make = make
+        self._where = where
+        self._findings = findings
+        self._tasks = tasks
+        self._limit_s = limit_s
+        self._reader: QueueReader | None = None
+
+    def at(self, method: str) -> str:
+        """Names adapter and method."""
+        return f"{self._where}: {type(self._reader).__name__}.{method}"
+
+    async def bounds(self) -> tuple[Token | None, Token | None]:
+        """The first message that is kept and the last; None while empty. Raises AdapterFault."""
+        bounds = await self._call("bounds", lambda reader: reader.bounds())
+        if isinstance(bounds, tuple) and len(bounds) == 2:
+            first, last = bounds
+            if isinstance(first, Token | None) and isinstance(last, Token | None):
+                return first, last
+        raise AdapterFault(f"{self.at('bounds')} returned no two tokens")
+
+    async def seek(self, when: datetime) -> Token | None:
+        """The first message accepted at that time or later; None: none yet. Raises AdapterFault."""
+        token = await self._call("seek", lambda reader: reader.seek(when))
+        if isinstance(token, Token | None):
+            return token
+        raise AdapterFault(f"{self.at('seek')} returned no token")
+
+    async def page(
+        self, position: Token, events: int, size_bytes: int, streams: frozenset[StreamId]
+    ) -> Page | CursorTooOld:
+        """The messages from a position on, or an error that says they are gone.
+
+        Raises AdapterFault.
+        """
+
+        async def read(reader: QueueReader) -> Page | CursorTooOld:
+            try:
+                return await reader.read_from(position, events, size_bytes, streams)
+            except CursorTooOld as error:
+                return error
+
+        page, where = await self._call("read_from", read), self.at("read_from")
+        if isinstance(page, CursorTooOld):
+            return page
+        if not isinstance(page, Page) or not isinstance(page.next, Token):
+            raise AdapterFault(f"{where} returned no Page")
+        checked_messages(page.messages, None, True, where)
+        if page.next <= position:
+            raise AdapterFault(f"{where} does not lead on from {position}: {page.next}")
+        return page
+
+    async def _call(self, method: str, call: Callable[[QueueReader], Awaitable[object]]) -> object:
+        async def made() -> object:
+            if self._reader is None:
+                self._reader = self._make()
+            return await call(self._reader)
+
+        return await answer_of(self._tasks, lambda: self.at(method), made, self._limit_s)
+
+    async def aclose(self) -> None:
+        """Close the reader; the next call makes another one."""
+        try:
+            if self._reader is not None:
+                await self._call("aclose", lambda reader: reader.aclose())
+        except AdapterFault as fault:
+            self._findings.at_fault(str(fault))
+        finally:
+            self._reader = None
+
+
+def _is_here(cursor: Cursor) -> bool:
+    """Need nothing be read for it, also since others of its stream have what it needs?"""
+    if cursor.is_lagging:
+        cursor.take((), cursor.following)
+    return not cursor.is_away
+
+
+class CatchUp:
+    """Reads one queue again, while a subscription waits for it."""
+
+    def __init__(
+        self,
+        reader: ContainedReader,
+        cache: QueueCache,
+        dispatch: Dispatch,
+        findings: QueueFindings,
+        losses: Losses,
+        options: StreamOptions,
+        tasks: Tasks,
+        clock: Clock,
+    ) -> None:
+        self._reader = reader
+        self._cache = cache
+        self._dispatch = dispatch
+        self._findings = findings
+        self._losses = losses  # for the queue record
+        self._flow = options.flow
+        self._tasks = tasks
+        self._clock = clock
+        self._retries = Backoff(options.read_retry_s, 2, options.read_retry_ceiling_s)
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._doing = ""  # what is under way,
+        self._since_s = 0.0  # and since when
+
+    @property
+    def doing(self) -> str:
+        """The step that is waited for, in words; empty: nothing is read again."""
+        if self._task is None or self._task.done():
+            return ""
+        since_s = self._clock.now() - self._since_s
+        return f"{self._doing or 'a page is next'}, since {since_s:.1f} s"
+
+    def _do(self, text: str) -> None:
+        self._doing, self._since_s = text, self._clock.now()
+
+    def wake(self) -> None:
+        """A subscription waits."""
+        if not self._is_closed and (self._task is None or self._task.done()):
+            self._task = self._tasks.start(self._run())
+
+    async def _run(self) -> None:
+        failures = 0
+        while wanted := self._dispatch.lagging():
+            try:
+                if new := [one for one in wanted if one.is_new]:
+                    await self._begin(new)
+                if away := [one for one in wanted if not _is_here(one)]:
+                    await self._read_anew(away)
+                failures = 0
+                self._do("")
+            except AdapterFault as fault:
+                failures += 1
+                wait_s = self._retries.whole_s(failures)
+                text = f"{fault}; it is read again in {wait_s:g} s"
+                self._findings.at_fault(text)
+                self._do(text)
+                for behind in wanted:
+                    behind.let_go()
+                await self._reader.aclose()
+                await asyncio.sleep(wait_s)
+                continue
+            self._dispatch.fetched()
+
+    async def _begin(self, new: Sequence[Cursor]) -> None:
+        """Compare where they begin with what the provider keeps. Raises AdapterFault."""
+        self._do(f"{self._reader.at('bounds')} is to answer")
+        newest = self._cache.newest
+        for behind in new:
+            behind.keeps = True
+        first, last = await self._reader.bounds()
+        for behind in new:
+            start = behind.start
+            if behind.begin_within(first, last, newest):
+                self._findings.begins_ahead(behind, start, last)
+
+    async def _read_anew(self, wanted: Sequence[Cursor]) -> None:
+        """Read one page for all that wait. Raises AdapterFault."""
+        for behind in wanted:
+            behind.keeps = True
+        position = min(behind.following for behind in wanted)
+        events, size_bytes = self._cache.room()
+        self._do(f"{self._reader.at('read_from')} is to answer")
+        page = await self._reader.page(
+            position,
+            max(EVENTS_MIN, min(events, self._flow.read_events_max)),
+            max(BYTES_MIN, min(size_bytes, self._flow.read_bytes_max)),
+            frozenset(behind.key[0] for behind in wanted),
+        )
+        if isinstance(page, CursorTooOld):
+            self._lose(wanted, position, page.first if isinstance(page.first, Token) else END)
+            return
+        found: dict[StreamId, list[QueueMessage]] = defaultdict(list)
+        for message in page.messages:
+            found[message.stream].append(message)
+        for behind in sorted(wanted, key=lambda one: one.following):  # so that they share
+            if behind.is_lagging:
+                behind.take(found[behind.key[0]], page.next)
+
+    def _lose(self, wanted: Sequence[Cursor], position: Token, first: Token) -> None:
+        """The messages before `first` are gone. Raises AdapterFault: `position` is not."""
+        for behind in wanted:
+            if behind.is_lagging and (lost := behind.lose(first)) is not None:
+                self._findings.gone(behind, lost, behind.following)
+                loss = Loss(before(lost), behind.following)
+                self._dispatch.lost(behind, loss)
+                self._losses.note(loss, self._clock.wall_s())
+        if first <= position:
+            where = self._reader.at("read_from")
+            raise AdapterFault(f"{where} has {first}, and refuses {position}")
+
+    async def close(self) -> None:
+        """End, in bounded time."""
+        self._is_closed = True
+        if self._task is not None:
+            await end_tasks([self._task])
+        await self._reader.aclose()

@@ -1,0 +1,233 @@
+"""Changing the number of a provider's queues while events are in them.
+
+Owns: `resize`, for programs; `QueueResize`: following the mapper record, sealing the former queues,
+saying when one is done.
+Not: the record (`ownership.mapper_record`), what follows for publishers (`silo_publisher`), agents
+(`subscribers`) and balancers (`owned_queues`). Invariants: every silo takes every step that it can,
+by compare-and-set, so a change that has begun is ended whoever dies; publishers use the new ring
+when every former queue is sealed; the former ring is left when each queue is done up to its
+barrier.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from millstream.runtime import ConfigError, MillstreamError, Openable
+from millstream.runtime.extending import Opener, SiloServices
+from millstream.streams.contracts.identity import QueueId, StreamId
+from millstream.streams.contracts.queue import QueueAdapter, Seals
+from millstream.streams.contracts.token import Token
+from millstream.streams.ownership.layout import Layout
+from millstream.streams.ownership.mapper_record import MapperRecord, MapperRecords, OldRing
+
+from .target import StreamsTarget, target_of
+
+__all__ = ["QueueResize", "resize"]
+
+log = logging.getLogger("millstream.streams")
+H = TypeVar("H")
+
+LOOK_S = 1.0
+BUSY_LOOK_S = 0.1
+"""How often the record is read; the second while a change is under way."""
+
+
+class Reads(Protocol):
+    """Whoever reads a queue in this silo."""
+
+    def undone_up_to(self, token: Token, /) -> frozenset[StreamId] | None: ...
+
+
+class QueueResize:
+    """One silo's part in changes of the number of queues.
+
+    Args:
+        remap: lets publishers go over to another ring; calls its argument in between.
+        relaid: the queues that have to be read may be others.
+        reader: what reads a queue here.
+    """
+
+    def __init__(
+        self,
+        provider: str,
+        services: SiloServices,
+        records: MapperRecords,
+        layout: Layout,
+        adapter: QueueAdapter,
+        remap: Callable[[Callable[[], object]], Coroutine[Any, Any, None]],
+        relaid: Callable[[], Coroutine[Any, Any, None]],
+        reader: Callable[[QueueId], Reads | None],
+    ) -> None:
+        self._provider = provider
+        self._services = services
+        self._records = records
+        self._layout = layout
+        self._adapter = adapter
+        self._remap = remap
+        self._relaid = relaid
+        self._reader = reader
+        self._nudged = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        layout.look_again = self.nudge
+
+    def start(self) -> None:
+        """Follow the record from now on."""
+        self._task = self._services.tasks.start(self._follow())
+
+    def close(self) -> None:
+        """Follow it no more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def nudge(self) -> None:
+        """Look at the record now."""
+        self._nudged.set()
+
+    async def resize(self, queues: int) -> None:
+        """Change the number of queues; returns when publishers of this silo use the new ones.
+
+        Raises ConfigError: the adapter or the mapper cannot, or another change is under way;
+        StorageError.
+        """
+        if not isinstance(self._adapter, Seals):
+            raise ConfigError(
+                f"stream provider {self._provider!r}: {type(self._adapter).__name__} has no "
+                "`seal`, so the number of its queues is fixed"
+            )
+        record = await self._records.read()
+        new = self._layout.with_queues(queues, record.mapper_epoch + 1)
+        record = await self._records.resize(new, self._layout.ring_of)
+        self.nudge()
+        self._tell_others()
+        while self._layout.epoch < record.mapper_epoch:  # noqa: ASYNC110  nothing tells
+            await asyncio.sleep(BUSY_LOOK_S)
+
+    def _tell_others(self) -> None:
+        for silo in self._services.members.active():
+            if silo != self._services.address:
+                self._services.tasks.start(self._tell(silo))
+
+    async def _tell(self, silo: str) -> None:
+        try:
+            target = target_of(self._provider)
+            await self._services.targets.call(silo, target, StreamsTarget.look_at_queues)
+        except MillstreamError:
+            return  # it looks by itself
+
+    async def _follow(self) -> None:
+        while True:
+            self._nudged.clear()
+            try:
+                await self.look()
+            except MillstreamError as error:
+                log.warning("%s: the mapper record: %s", self._provider, error)
+            except Exception:
+                log.exception("%s: following the mapper record failed", self._provider)
+            wait_s = LOOK_S if self._layout.old is None else BUSY_LOOK_S
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._nudged.wait()
+            except TimeoutError:
+                continue
+
+    async def look(self) -> None:
+        """Read the record, do what it says, and take the next step of a change."""
+        asked_era = self._layout.asked_era
+        record = await self._records.read()
+        await self._adopt(record)
+        self._layout.looked(asked_era)
+        while record.old is not None:
+            new = await self._step(record.old, record.mapper_epoch)
+            if new is None or new == record:
+                return
+            await self._adopt(new)
+            record = new
+
+    async def _adopt(self, record: MapperRecord) -> None:
+        layout = self._layout
+        if layout.is_news(record):
+            await self._remap(lambda: layout.adopt(record))
+            text = "%s: events go to %d queues now (mapper epoch %d)"
+            log.info(text, self._provider, len(layout.queues()), layout.epoch)
+        else:
+            layout.adopt(record)
+        await self._relaid()
+
+    async def _step(self, old: OldRing, epoch: int) -> MapperRecord | None:
+        """Seal what is not sealed; then say which queues are done."""
+        if old.unsealed:
+            return await self._seal(old.unsealed[0], epoch, old.begun_era)
+        for queue, barrier in old.barriers.items():
+            reader = self._reader(queue)
+            if reader is None or barrier is None or old.passed.get(queue) == ():
+                continue
+            behind = reader.undone_up_to(barrier)
+            if behind is not None and tuple(sorted(behind)) != old.passed.get(queue):
+                return await self._pass(queue, behind, epoch)
+        return None
+
+    async def _pass(self, queue: QueueId, behind: frozenset[StreamId], epoch: int) -> MapperRecord:
+        def step(record: MapperRecord) -> MapperRecord:
+            return record.passed(queue, behind) if record.mapper_epoch == epoch else record
+
+        return await self._records.change(step)
+
+    async def _seal(self, queue: QueueId, epoch: int, era: int) -> MapperRecord:
+        assert isinstance(self._adapter, Seals)
+        barrier = await self._adapter.seal(queue, epoch, era)
+        is_old = queue in self._layout.old_queues()
+
+        def step(record: MapperRecord) -> MapperRecord:
+            if record.mapper_epoch != epoch:
+                return record
+            return record.sealed(queue, barrier, is_old=is_old)
+
+        return await self._records.change(step)
+
+
+class Program(Protocol):
+    """A silo, a client, a cluster or a grain."""
+
+    def stream(self, namespace: Openable[H], key: str, /) -> H: ...
+
+
+class Resizes:
+    """Opens the resizing of a provider as a namespace opens streams; the key is the provider."""
+
+    def open(self, runtime: Opener, key: str, /) -> Callable[[int], Awaitable[None]]:
+        runtime.check_running()
+        gateway, target = runtime.gateway, target_of(key)
+        if gateway is None:
+            part = runtime.part(key)
+
+            async def here(queues: int) -> None:
+                await part.resize(queues=queues)
+
+            return here
+
+        async def there(queues: int) -> None:
+            await gateway.call("", target, StreamsTarget.resize, queues)
+
+        return there
+
+
+async def resize(program: Program, provider: str = "default", /, *, queues: int) -> None:
+    """Change the number of queues of a stream provider while events are in them.
+
+    Returns when the silo that was asked publishes to the new queues; the others follow within a
+    second. What is in the former queues is delivered first, stream by stream: nothing is lost, and
+    no stream is reordered.
+
+    Args:
+        program: a `Silo`, `Client`, `LocalCluster`, or a grain.
+        provider: the name under which silos were given it.
+        queues: how many there are to be, 1..65,536.
+
+    Raises ConfigError: the provider's adapter has no `SEALED`, its mapper no `resized`, or the
+    former queues of an earlier change are not done; StorageError, and what calls raise.
+    """
+    await program.stream(Resizes(), provider)(queues)

@@ -1,0 +1,164 @@
+"""Retaining from outside: programs keep what they have not read, by a silo's `$retain` target.
+
+Owns: the target: what is refused, and how an adapter's answers are looked at. Not: keeping (the
+adapter, `Retains`), the other side (`outside`). Invariants: every call may come again, late and in
+any order, and does no harm; what is retained is given up by `let_go` alone, or by a limit of the
+provider's; one run of a reader retains at a time; positions of another incarnation move nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+from millstream.runtime import ConfigError
+from millstream.runtime.extending import Role, SystemTarget, check_text, open_to
+from millstream.streams.contracts.answers import AdapterFault, fault_of
+from millstream.streams.contracts.identity import QueueId
+from millstream.streams.contracts.queue import Retains
+from millstream.streams.contracts.token import Token
+
+from .adapter_calls import AdapterCalls
+from .claims import Holder, ReaderClaims
+
+__all__ = ["READER_CHARS_MAX", "RUN_CHARS_MAX", "RetainTarget"]
+
+READER_CHARS_MAX = 200
+"""Of a reader's name."""
+RUN_CHARS_MAX = 400
+"""Of what names a run of a reader."""
+
+T = TypeVar("T")
+
+
+class RetainTarget(SystemTarget):
+    """Keeps messages of one provider for readers outside (`$retain/<provider>`).
+
+    Args:
+        calls: of an adapter that is `Retains`, or nothing is kept for anybody.
+        claims: which run of a reader uses its name.
+    """
+
+    target_name = "$retain"
+
+    def __init__(self, calls: AdapterCalls, claims: ReaderClaims) -> None:
+        self._calls = calls
+        self._claims = claims
+
+    @open_to(Role.CLIENT)
+    async def claim(self, form: int, reader: str, run: str, over: Holder | None) -> Holder:
+        """Claim or renew the name of a reader for a run of it; who has it then.
+
+        Args:
+            over: the claim of another run that may be taken over, if it is as it was then.
+
+        Raises ConfigError as `retain`, StorageError.
+        """
+        self._checked(form, reader, ())
+        check_run(run)
+        return await self._claims.claim(reader, run, over)
+
+    @open_to(Role.CLIENT)
+    async def release(self, form: int, reader: str, run: str) -> None:
+        """Give the name of a reader up, if this run has it. Raises as `claim`."""
+        self._checked(form, reader, ())
+        check_run(run)
+        await self._claims.release(reader, run)
+
+    @open_to(Role.CLIENT)
+    async def retain(
+        self,
+        form: int,
+        incarnation: str,
+        reader: str,
+        run: str,
+        positions: dict[str, Token | None],
+    ) -> None:
+        """Keep what is in these queues from these positions on; None: all that is there now.
+
+        Args:
+            incarnation: of the provider that gave the positions; "": of this one.
+            run: the run of the reader that says this; "": a reader whose runs do not claim it.
+
+        Raises ConfigError (nothing is kept for readers here, or for too many; another incarnation,
+        or another run has the name), StreamError: it is not known in which of the queues it is
+        kept; StorageError.
+        """
+        adapter = self._checked(form, reader, positions)
+        await self._calls.check_incarnation(incarnation)
+        if run:
+            check_run(run)
+            await self._claims.check(reader, run)
+        await self._each(
+            positions, "retain", lambda queue: adapter.retain(queue, reader, positions[queue])
+        )
+
+    @open_to(Role.CLIENT)
+    async def let_go(self, form: int, reader: str, queues: list[str]) -> None:
+        """Keep nothing for a reader, in the queues that are read now and in these.
+
+        Raises as `retain`.
+        """
+        adapter = self._checked(form, reader, queues)
+        wanted = list(dict.fromkeys([*self._calls.queues(), *queues]))
+        await self._each(wanted, "let_go", lambda queue: adapter.let_go(queue, reader))
+        await self._claims.release(reader, None)
+
+    @open_to(Role.CLIENT)
+    async def retained(self, form: int) -> dict[str, dict[str, Token]]:
+        """The readers, and from where on each queue that is read now is kept for them."""
+        adapter = self._checked(form, "any", ())
+        found: dict[str, dict[str, Token]] = {}
+        answers = await self._each(self._calls.queues(), "retained", adapter.retained)
+        for queue, answer in answers.items():
+            for reader, position in self._positions(queue, answer).items():
+                found.setdefault(reader, {})[queue] = position
+        return found
+
+    def _positions(self, queue: QueueId, answer: Any) -> Mapping[str, Token]:
+        if isinstance(answer, Mapping) and all(
+            isinstance(name, str) and isinstance(token, Token) for name, token in answer.items()
+        ):
+            return answer
+        where = self._calls.where(queue, "retained")
+        raise AdapterFault(f"{where} returned {answer!r}, not names and tokens")
+
+    def _checked(self, form: int, reader: str, queues: Collection[str]) -> Retains:
+        """The adapter. Raises ConfigError, ValueError."""
+        self._calls.check(form, queues)
+        adapter = self._calls.adapter
+        if not isinstance(adapter, Retains):
+            raise ConfigError(
+                f"stream provider {self._calls.provider!r} keeps nothing for a reader by its name: "
+                "read without one, or from a provider that does, such as LedgerQueues"
+            )
+        check_text("the name of a reader", reader)
+        if not 1 <= len(reader) <= READER_CHARS_MAX:
+            text = f"the name of a reader has {len(reader)} characters"
+            raise ConfigError(f"{text}; it must have 1 to {READER_CHARS_MAX}")
+        return adapter
+
+    async def _each(
+        self, queues: Collection[QueueId], method: str, ask: Callable[[QueueId], Awaitable[T]]
+    ) -> dict[QueueId, T]:
+        """Ask of all at once. Raises ConfigError, StreamError."""
+
+        async def asked(queue: QueueId) -> T:
+            where = self._calls.where(queue, method)
+            try:
+                return await self._calls.in_time(where, lambda: ask(queue))
+            except ConfigError:
+                raise
+            except Exception as error:
+                raise fault_of(where, error) from error
+
+        return await self._calls.each(queues, asked)
+
+
+def check_run(run: str) -> None:
+    """Raises ConfigError: it names no run."""
+    check_text("the name of a run", run)
+    if not 1 <= len(run) <= RUN_CHARS_MAX:
+        raise ConfigError(
+            f"the name of a run has {len(run)} characters; it must have 1 to {RUN_CHARS_MAX}"
+        )
