@@ -292,3 +292,28 @@ def test_one_that_is_behind_asks_for_nothing_while_too_many_are_out() -> None:
     assert not desk.cursor.is_away
     desk.cursor.settle(token(1))
     assert desk.cursor.is_away
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+@pytest.mark.parametrize("out", [0, 1])
+def test_items_given_from_the_cache_are_counted_when_the_cache_lets_them_go(
+    is_lost: bool, out: int
+) -> None:
+    """`is_lost`: the provider has dropped them, too. `out`: items whose reply comes later."""
+    desk = Desk(messages=2)
+    cursor = desk.fall_behind()
+    cursor.keeps = True
+    desk.add()
+    assert len(desk.give(4)) == 4 and len(desk.give(2 - out)) == 2 - out
+    cursor.let_go()
+    cursor.give(out, 0.0)
+    assert cursor.ahead == 6 and desk.give(9) == []
+    if is_lost:
+        assert cursor.lose(token(4)) == token(3) and cursor.ahead == 4
+    desk.add()
+    cursor.settle(token(2, 1))
+    cursor.take([message(3), message(4)][is_lost:], token(5))
+    assert desk.give(9) == [(4, 0), (4, 1)]
+    assert cursor.ahead == 2 + 2 * (not is_lost)
+    cursor.settle(token(4, 1))
+    assert cursor.is_drained and cursor.given_s == math.inf

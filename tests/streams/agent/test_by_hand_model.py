@@ -81,6 +81,8 @@ class World:
         self.is_rewound = False  # the consumer has not heard that it was moved
         self.is_stale = False  # the call that is out is of before the move
         self.sent: Token | None = None  # the last item that any agent has sent
+        self.first = 0  # of the log: messages before this one are gone
+        self.gone: set[Token] = set()  # items that were missed, and told as a gap
         self.begin(None)
 
     # -- the agent
@@ -167,19 +169,31 @@ class World:
         behind = self.laggards.get(KEY)
         if behind is not None:
             if behind.is_new:
-                behind.begin_within(self.log[0].token, self.log[-1].token, None)
+                kept = self.log[self.first :] or [None]
+                first, last = (None if one is None else one.token for one in (kept[0], kept[-1]))
+                behind.begin_within(first, last, self.cache.newest)
             if behind.is_lagging and not behind.has_all:
                 self.read_anew(behind)
         self.follow(self.delivery.fetched())
 
     def read_anew(self, behind: Cursor) -> None:
-        """A page for a cursor that lags."""
+        """A page for a cursor that lags, or a gap."""
         behind.keeps = True
+        if self.first and behind.following <= self.log[self.first - 1].token:
+            end = Token(9, 0) if self.first == len(self.log) else self.log[self.first].token
+            lost = behind.lose(end)
+            if lost is not None:
+                self.gone |= {one for one in self.every() if lost <= one < behind.following}
+            return
         page = [one for one in self.log if behind.following <= one.token][:3]
         upto = Token(page[-1].token.era, page[-1].token.seq + 1) if page else Token(1, 0)
         behind.take([one for one in page if one.stream == A], upto)
 
     # -- what may happen
+
+    def forget(self, count: int) -> None:
+        """The provider drops its oldest messages, of those that were read."""
+        self.first = min(self.read, self.first + count)
 
     def publish(self, count: int, stream: StreamId) -> None:
         self.log.append(QueueMessage(stream, Token(0, len(self.log) + 1), [b"x"] * count))
@@ -232,7 +246,7 @@ class World:
         assert is_new, f"{token} was acknowledged, and comes again"
         consumer = self.consumer
         before = {one for one in self.every() if one < token}
-        missing = before - consumer.handled - self.acked - self.dead
+        missing = before - consumer.handled - self.acked - self.dead - self.gone
         assert not missing, f"{token} came, and {sorted(missing)} did not"
         consumer.handled.add(token)
 
@@ -334,7 +348,7 @@ class World:
                 self.pass_time()
         else:
             raise AssertionError(f"it does not end: {self.delivery.state}")
-        assert set(self.every()) == self.acked | self.dead
+        assert set(self.every()) <= self.acked | self.dead | self.gone
         assert not len(self.laggards) and self.cache.acked_upto() == (
             self.cache.newest if self.log else None
         )
@@ -347,6 +361,7 @@ things = st.one_of(
     st.tuples(
         st.sampled_from(
             ["ack", "time", "decide", "new", "over", "behind", "pause", "move", "slow", "fetch"]
+            + ["forget", "relieve"]
         ),
         st.integers(0, 9),
     ),
@@ -369,6 +384,13 @@ def script(text: str) -> list[tuple[str, int]]:
 @example(script("publish 1, ok 0, time 0, fails 0, time 0, fails 0, ack 0, decide 9, new 0"), set())
 @example(script("publish 1, ok 0, time 0, fails 0, time 0, ack 0, fails 0"), set())
 @example(script("publish 1, acks 0, move 0, slow 0, ok 0, pause 0, ack 0, new 0"), set())
+@example(
+    script(
+        "publish 1, ok 0, behind 0, publish 1, ok 0, publish 1, ok 0, relieve 0, forget 3,"
+        " publish 1, publish 1, ack 1, behind 0, publish 1, ok 0"
+    ),
+    set(),
+)
 @settings(max_examples=examples(300))
 @given(st.lists(things, max_size=60), st.sets(st.integers(1, 12), max_size=2))
 def test_what_is_acknowledged_never_comes_again_and_nothing_is_skipped(
@@ -400,6 +422,10 @@ def test_what_is_acknowledged_never_comes_again_and_nothing_is_skipped(
                 world.pause()
             case "move":
                 world.move(number)
+            case "relieve":
+                world.laggards.let_go(A)
+            case "forget":
+                world.forget(number)
             case "slow":
                 world.is_slow = not world.is_slow
             case "fetch":

@@ -255,6 +255,8 @@ class Cursor:
             slot = self._pass(slot)
             self._item = item
         assert slot is not None or item == 0, f"{item} items of {self.key} are not here"
+        if slot is None:
+            self._sends = None  # it may be behind the last message that was here
         self._rejoin()
 
     def _pass(self, slot: Slot) -> Slot | None:
@@ -376,10 +378,12 @@ class Cursor:
         return self._given[0][1] if self._given else math.inf
 
     def give(self, count: int, at_s: float) -> None:
-        """So many of the items that `peek` has given were given at that time."""
+        """So many of the items that `peek` has given were given at that time.
+
+        They need not be here any more: `let_go` may have come first.
+        """
         place = self._place()
-        assert place is not None, "nothing was peeked"
-        self._sends = (place[0], place[1] + count)
+        self._sends = None if place is None else (place[0], place[1] + count)
         self.ahead += count
         self._note_given(count, at_s)
 
@@ -387,6 +391,22 @@ class Cursor:
         if self._given is None:
             self._given = deque()
         self._given.append((count, at_s))
+
+    def _keep_given(self) -> None:
+        """Of the items that were given, only those count that are here. O(messages here)."""
+        slot, here = self.slot, -self._item
+        while slot is not None and here < self.ahead:
+            here += len(slot.message.items)
+            slot = slot.next
+        left = self.ahead - max(0, here)
+        if left <= 0:
+            return
+        self.ahead, self._sends = self.ahead - left, None
+        while left and self._given:
+            last_count, at_s = self._given.pop()
+            if last_count > left:
+                self._given.append((last_count - left, at_s))
+            left -= min(left, last_count)
 
     def give_up(self, token: Token) -> None:
         """The item at `token`, which is sent next, is done once all before it are."""
@@ -570,6 +590,7 @@ class Cursor:
             newest = self._cache.newest_of(self.key[0])
             assert newest is not None, "a tail is in the cache"
             self.dropped = newest if self.dropped is None else max(self.dropped, newest)
+            self._sends = None  # it may be in a message that goes
             self._let_tail_go()
 
     def take(self, messages: Sequence[QueueMessage], upto: Token) -> None:
@@ -593,10 +614,12 @@ class Cursor:
     def lose(self, first: Token) -> Token | None:
         """All before `first` is gone; returns where it was if it would have needed that.
 
-        At the beginning it needs none of that: it gets the oldest messages that are kept.
+        At the beginning it needs none of that: it gets the oldest messages that are kept. By hand,
+        items that were given and are not here are sent again, as some of them may be gone.
         """
         if self.dropped is None or first <= self.following:
             return None
+        self._keep_given()
         wanted, end = max(self.start, self.following), min(first, following(self.dropped))
         if self.slot is None:
             self._following = end
