@@ -360,8 +360,10 @@ things = st.one_of(
     st.tuples(st.sampled_from(["acks", "ok", "fails", "lost", "reply lost"]), st.integers(0, 3)),
     st.tuples(
         st.sampled_from(
-            ["ack", "time", "decide", "new", "over", "behind", "pause", "move", "slow", "fetch"]
-            + ["forget", "relieve"]
+            [
+                *("ack", "time", "decide", "new", "over", "behind", "pause", "move", "slow"),
+                *("fetch", "forget", "relieve"),
+            ]
         ),
         st.integers(0, 9),
     ),
