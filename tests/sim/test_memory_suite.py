@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import pytest
+from tests.sim.__main__ import main
 from tests.sim.suites.memory.queues import Accepted, Era, Ledger
 from tests.sim.suites.memory.suite import MemoryRun
 from tests.sim.suites.run import record
@@ -14,7 +15,6 @@ from tests.sim.suites.run.record import Run
 from tests.sim.suites.runner import run_seed
 from tests.sim.suites.streams.handlers import Heard
 
-from millstream.console.main import main
 from millstream.providers.memory.partition import Partition
 from millstream.providers.memory.queue_grain import MemoryQueue
 from millstream.runtime.testing import (
@@ -247,7 +247,7 @@ def test_what_must_have_had_its_effect(found: str, is_lost: bool, wanted: str) -
 def test_the_command_runs_a_seed_of_the_suite_and_tells_what_happened(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["sim", "--suite", "memory", "--seed", "3", "--json"]) == 0
+    assert main(["--suite", "memory", "--seed", "3", "--json"]) == 0
     [report] = json.loads(capsys.readouterr().out)
     assert (report["suite"], report["failed"]) == ("memory", [])
     assert report["figures"]["published"] > 100 and report["figures"]["eras"] > 0
