@@ -50,6 +50,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "topic",
         "queues",
         "alone",
+        "inspection",
         "ground",
     ),
     "providers.priority": (

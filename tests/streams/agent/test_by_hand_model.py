@@ -169,8 +169,8 @@ class World:
         behind = self.laggards.get(KEY)
         if behind is not None:
             if behind.is_new:
-                kept = self.log[self.first :] or [None]
-                first, last = (None if one is None else one.token for one in (kept[0], kept[-1]))
+                kept = [one.token for one in self.log[self.first :]]
+                first, last = (kept[0], kept[-1]) if kept else (None, None)
                 behind.begin_within(first, last, self.cache.newest)
             if behind.is_lagging and not behind.has_all:
                 self.read_anew(behind)

@@ -6,15 +6,18 @@ import argparse
 from typing import Any
 
 from millstream.console.dead_letters import plain
-from millstream.providers.ledger.metadata.bookies import BookieRecord
-from millstream.providers.ledger.metadata.drain_marks import mark_draining
-from millstream.providers.ledger.recovery.needs import bookies_of
-from millstream.providers.ledger.recovery.report import RecoveryReport
-from millstream.providers.ledger.scrubbing.report import ScrubReport
+from millstream.providers.ledger.inspection import (
+    BookieRecord,
+    Content,
+    RecoveryReport,
+    ScrubReport,
+    bookies_of,
+    mark_draining,
+    path_of,
+)
 
-from .files import path_of
-from .lines import age, print_json, print_lines, size, table, when
-from .source import Content, source_of
+from .lines import age, damage_lines, print_json, print_lines, size, table, when
+from .source import source_of
 
 __all__ = ["show_bookies"]
 
@@ -39,7 +42,7 @@ async def show_bookies(arguments: argparse.Namespace) -> int:
         values = {"bookies": found, "copies": reports, "scrubs": scrubs}
         print_json({"cluster": source.scope, **values, "damaged_rows": list(content.damaged)})
         return int(bool(content.damaged))
-    print_lines([*lines_of(found), *content.damage_lines()])
+    print_lines([*lines_of(found), *damage_lines(content)])
     for report in content.reports:
         print_lines(["", *lines_of_report(report, now_s)])
     for scrub in content.scrubs:

@@ -1,6 +1,6 @@
 """Values as lines for people.
 
-Owns: tables, and how sizes, times and ages are written.
+Owns: tables, and how sizes, times, ages and damaged rows are written.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from millstream.console.dead_letters import plain
+from millstream.providers.ledger.inspection import Content
 
-__all__ = ["age", "facts", "print_json", "print_lines", "size", "table", "when"]
+__all__ = ["age", "damage_lines", "facts", "print_json", "print_lines", "size", "table", "when"]
 
+DAMAGED_SHOWN_MAX = 20
+"""Damaged rows whose names are printed."""
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 AGES = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
@@ -73,3 +76,14 @@ def age(seconds: float) -> str:
         if seconds >= unit_s:
             return f"{seconds / unit_s:.0f} {name}"
     return f"{max(0.0, seconds):.0f} s"
+
+
+def damage_lines(content: Content) -> list[str]:
+    """How many rows are left out of what is printed, and some of their names; [] if none is.
+    The log says of each what is wrong."""
+    if not content.damaged:
+        return []
+    names, count = list(content.damaged), len(content.damaged)
+    shown = plain(", ".join(names[:DAMAGED_SHOWN_MAX]))
+    more = f" and {count - DAMAGED_SHOWN_MAX:,} more" if count > DAMAGED_SHOWN_MAX else ""
+    return ["", f"damaged rows, which are left out here: {count:,} ({shown}{more})"]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
-from millstream.providers.ledger.recovery.needs import bookies_of
-from millstream.providers.ledger.topic.record import TopicRecord
+from millstream.providers.ledger.inspection import (
+    Content,
+    LedgerRecord,
+    LedgerState,
+    TopicRecord,
+    bookies_of,
+)
 
-from .lines import age, print_json, print_lines, size, table
-from .source import Content, source_of
+from .lines import age, damage_lines, print_json, print_lines, size, table
+from .source import source_of
 
 __all__ = ["ledger_facts", "show_list", "topic_facts"]
 
@@ -31,7 +35,7 @@ async def show_list(arguments: argparse.Namespace) -> int:
         print_json({"cluster": source.scope, **values})
         return int(bool(content.damaged))
     tables = [*topic_table(topics), "", *ledger_table(content, ledgers)]
-    print_lines([*tables, *content.damage_lines()])
+    print_lines([*tables, *damage_lines(content)])
     return int(bool(content.damaged))
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from millstream.console.gateway import connected
-from millstream.providers.ledger.serving.repair_target import EndAnswer, LossAnswer, RepairTarget
+from millstream.providers.ledger.inspection import EndAnswer, LossAnswer, RepairTarget
 from millstream.runtime import Client, RuntimeOptions
 from millstream.runtime.extending import ask_gateway
 

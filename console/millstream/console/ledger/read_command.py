@@ -13,19 +13,26 @@ from typing import Any
 import msgspec
 
 from millstream.console.dead_letters import item_text, plain
-from millstream.providers.ledger.alone.message import CONTENT as MANAGED
-from millstream.providers.ledger.handle.ledgers import BookieLedgers
-from millstream.providers.ledger.protocol.entry import Entry
-from millstream.providers.ledger.protocol.errors import EntriesGivenUp, EntryDamaged
-from millstream.providers.ledger.queues.form import CONTENT as OF_STREAMS
-from millstream.providers.ledger.topic.form import EntryKind, StoredMessage, head_of
-from millstream.providers.ledger.topic.reading.reader import TopicReader
-from millstream.providers.ledger.topic.record import topic_rows
+from millstream.providers.ledger.inspection import (
+    STREAM_CONTENT,
+    TOPIC_CONTENT,
+    BookieLedgers,
+    Content,
+    EntriesGivenUp,
+    Entry,
+    EntryDamaged,
+    EntryKind,
+    Source,
+    StoredMessage,
+    file_ledgers,
+    head_of,
+    places_of,
+    topic_reader,
+)
 from millstream.runtime import CursorTooOld
 
-from .files import file_ledgers, places_of
 from .lines import print_json, size, when
-from .source import Content, Source, source_of
+from .source import source_of
 
 __all__ = ["read_entries"]
 
@@ -45,7 +52,8 @@ async def read_entries(arguments: argparse.Namespace) -> int:
             content.ledger(int(name))
         else:
             content.topic(name)
-        with file_ledgers(source, places_of(content, arguments.directory)) as ledgers:
+        places = places_of(content, arguments.directory)
+        with file_ledgers(source, places, say_left_out) as ledgers:
             if is_ledger:
                 return await print_entries(ledgers, content, arguments)
             return await print_messages(source, ledgers, arguments)
@@ -75,6 +83,10 @@ async def print_entries(
     return 0
 
 
+def say_left_out(why: Exception) -> None:
+    print(f"millstream ledger: left out: {plain(str(why))}", file=sys.stderr)
+
+
 def say_lost(lost: Exception) -> None:
     print(f"millstream ledger read: {plain(str(lost))}", file=sys.stderr)
 
@@ -89,8 +101,7 @@ async def print_messages(
     source: Source, ledgers: BookieLedgers, arguments: argparse.Namespace
 ) -> int:
     """Messages of a topic, a line each."""
-    rows = topic_rows(source.metadata)
-    reader = TopicReader(ledgers, rows, arguments.name, source.process.clock.now)
+    reader = topic_reader(source, ledgers, arguments.name)
     try:
         oldest, end = await reader.bounds()
         first, left = max(oldest, arguments.first or oldest), arguments.count
@@ -161,7 +172,7 @@ def message_facts(stored: StoredMessage) -> Facts:
 def content_of(payload: bytes) -> Facts:
     """What is in a message: of a stream, of a topic of `open_topics`, or bytes."""
     try:
-        namespace, key, items, headers = OF_STREAMS.decode(payload)
+        namespace, key, items, headers = STREAM_CONTENT.decode(payload)
     except msgspec.MsgspecError:
         return content_alone(payload)
     facts: Facts = {"stream": f"{namespace}/{key}", "items": [text_of(item) for item in items]}
@@ -170,7 +181,7 @@ def content_of(payload: bytes) -> Facts:
 
 def content_alone(payload: bytes) -> Facts:
     try:
-        key, value = MANAGED.decode(payload)
+        key, value = TOPIC_CONTENT.decode(payload)
     except msgspec.MsgspecError:
         return {"bytes": repr(payload)}
     try:

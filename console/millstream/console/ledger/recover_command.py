@@ -13,8 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from millstream.console.dead_letters import plain
-from millstream.providers.ledger.protocol.errors import LedgerError
-from millstream.providers.ledger.serving.repair_target import EndAnswer, LossAnswer, LostPart
+from millstream.providers.ledger.inspection import EndAnswer, LedgerError, LossAnswer, LostPart
 from millstream.runtime import ConfigError
 
 from .lines import print_json, print_lines, size

@@ -7,13 +7,17 @@ from typing import Any
 
 import msgspec
 
-from millstream.providers.ledger.protocol.record import ENDLESS, LedgerRecord
-from millstream.providers.ledger.topic.cursors.cursor import CursorRecord
-from millstream.providers.ledger.topic.record import TopicRecord
+from millstream.providers.ledger.inspection import (
+    ENDLESS,
+    Content,
+    CursorRecord,
+    LedgerRecord,
+    TopicRecord,
+)
 
 from .lines import facts, print_json, print_lines, size, table, when
 from .list_command import ledger_facts, topic_facts
-from .source import Content, source_of
+from .source import source_of
 
 __all__ = ["show_one"]
 

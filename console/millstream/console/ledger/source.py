@@ -1,140 +1,21 @@
-"""Where the rows of ledgers are, for who looks at them from outside.
+"""Which rows of ledgers the options of a command mean.
 
-Owns: `Source`, `source_of`. Not: what is in rows. Invariants: a store
+Owns: `source_of`. Not: the rows (`millstream.providers.ledger.inspection`). Invariants: a store
 that is not there is not made; of several clusters in one store none is guessed.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import unquote
 
-from millstream.console.dead_letters import plain
-from millstream.providers.ledger.alone.process import OneProcess
-from millstream.providers.ledger.metadata.bookies import BookieRecord, bookie_rows
-from millstream.providers.ledger.metadata.ledgers import ledger_rows
-from millstream.providers.ledger.metadata.metadata import Metadata, key_part
-from millstream.providers.ledger.metadata.rows import RecordRows, RowRecord
-from millstream.providers.ledger.protocol.record import LedgerRecord
-from millstream.providers.ledger.recovery.report import RecoveryReport, report_rows
-from millstream.providers.ledger.scrubbing.report import ScrubReport, scrub_rows
-from millstream.providers.ledger.topic.cursors.cursor import CursorRecord, cursor_rows
-from millstream.providers.ledger.topic.record import TopicRecord, topic_rows
-from millstream.runtime import ConfigError, Corrupt, Env, StateStore
+from millstream.providers.ledger.inspection import Source, scopes_in, source_in
+from millstream.runtime import ConfigError, StateStore
 from millstream.runtime.extending import load_plugin
 
-__all__ = ["Content", "Source", "near", "source_of"]
-
-T = TypeVar("T", bound=RowRecord)
-
-DAMAGED_SHOWN_MAX = 20
-"""Damaged rows whose names are printed."""
-HIGHEST = chr(0x10FFFF)
-FOLDER = "ledger/"
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """All rows of one cluster's ledgers, each as it was when it was read.
-
-    `damaged`: what is wrong with those that cannot be read, by name, such as `topics/t`.
-    """
-
-    topics: dict[str, TopicRecord]
-    ledgers: dict[int, LedgerRecord]
-    bookies: dict[str, BookieRecord]
-    cursors: dict[str, list[CursorRecord]]
-    reports: list[RecoveryReport]
-    scrubs: list[ScrubReport]
-    damaged: dict[str, Corrupt]
-
-    def topic(self, name: str) -> TopicRecord:
-        """Raises LookupError, which names those that are near; Corrupt: its row is damaged."""
-        self._refuse_damaged(f"topics/{key_part(name)}")
-        if name not in self.topics:
-            raise LookupError(f"there is no topic {name!r}; {near(name, self.topics)}")
-        return self.topics[name]
-
-    def ledger(self, ledger: int) -> LedgerRecord:
-        """Raises LookupError, which names those that are near; Corrupt: its row is damaged."""
-        self._refuse_damaged(f"ledgers/{ledger:019d}")
-        if ledger not in self.ledgers:
-            others = sorted(self.ledgers, key=lambda one: (abs(one - ledger), one))[:3]
-            known = ", ".join(map(str, sorted(others))) or "none"
-            text = f"there is no ledger {ledger}: it was deleted, or never made"
-            raise LookupError(f"{text}; near it are: {known}")
-        return self.ledgers[ledger]
-
-    def bookie(self, text: str) -> BookieRecord:
-        """By its UUID, or how that begins. Raises LookupError, which names those that are near;
-        Corrupt: its row is damaged."""
-        self._refuse_damaged(f"bookies/{text}")
-        found = [name for name in self.bookies if text and name.startswith(text)]
-        if len(found) != 1:
-            what = f"{len(found)} bookies begin with" if found else "there is no bookie"
-            raise LookupError(f"{what} {text!r}; {near(text, found or self.bookies)}")
-        return self.bookies[found[0]]
-
-    def _refuse_damaged(self, row: str) -> None:
-        if row in self.damaged:
-            raise self.damaged[row]
-
-    def damaged_in(self, folder: str) -> int:
-        """How many rows of a folder are damaged, such as `ledgers/`."""
-        return sum(row.startswith(folder) for row in self.damaged)
-
-    def damage_lines(self) -> list[str]:
-        """How many rows are left out of what is printed, and some of their names; [] if none is.
-        The log says of each what is wrong."""
-        if not self.damaged:
-            return []
-        names, count = list(self.damaged), len(self.damaged)
-        shown = plain(", ".join(names[:DAMAGED_SHOWN_MAX]))
-        more = f" and {count - DAMAGED_SHOWN_MAX:,} more" if count > DAMAGED_SHOWN_MAX else ""
-        return ["", f"damaged rows, which are left out here: {count:,} ({shown}{more})"]
-
-    def lost_bookies(self) -> set[str]:
-        """Those that the last report says are lost."""
-        told = (one for report in self.reports for one in report.bookies)
-        return {one.bookie for one in told if one.standing == "lost"}
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The rows of one cluster's ledgers."""
-
-    store: StateStore
-    scope: str
-    metadata: Metadata
-    process: OneProcess
-
-    async def content(self) -> Content:
-        """Read all of them that can be read. Raises StorageError."""
-        cursors: dict[str, list[CursorRecord]] = {}
-        damaged: dict[str, Corrupt] = {}
-        for cursor in await self._all(cursor_rows(self.metadata), damaged):
-            cursors.setdefault(cursor.topic, []).append(cursor)
-        return Content(
-            {one.topic: one for one in await self._all(topic_rows(self.metadata), damaged)},
-            {one.ledger: one for one in await self._all(ledger_rows(self.metadata), damaged)},
-            {one.bookie: one for one in await self._all(bookie_rows(self.metadata), damaged)},
-            cursors,
-            await self._all(report_rows(self.metadata), damaged),
-            await self._all(scrub_rows(self.metadata), damaged),
-            damaged,
-        )
-
-    async def _all(self, rows: RecordRows[Any, T], damaged: dict[str, Corrupt]) -> list[T]:
-        scan = rows.scan()
-        found = [one async for one in scan]
-        damaged |= {f"{rows.folder}{name}": error for name, error in scan.damaged.items()}
-        return found
+__all__ = ["source_of"]
 
 
 @asynccontextmanager
@@ -143,11 +24,8 @@ async def source_of(arguments: argparse.Namespace) -> AsyncIterator[Source]:
     refuse_missing(arguments.store)
     store = load_plugin("millstream.stores", arguments.store)
     try:
-        process = OneProcess(Env())
-        scope = await scope_of(store, arguments)
-        metadata = Metadata(store, scope, process.clock, process.silo)
-        yield Source(store, scope, metadata, process)
-        await process.tasks.aclose()
+        async with source_in(store, await scope_of(store, arguments)) as source:
+            yield source
     finally:
         await store.aclose()
 
@@ -179,19 +57,3 @@ async def scope_of(store: StateStore, arguments: argparse.Namespace) -> str:
         raise ConfigError(f"--store {arguments.store} has several; say --cluster, one of {known}")
     what = "no ledgers" if wanted is None else f"no ledgers of cluster {wanted!r}"
     raise ConfigError(f"--store {arguments.store} has {what}; it has those of: {known}")
-
-
-async def scopes_in(store: StateStore) -> AsyncIterator[str]:
-    """The clusters that have ledgers in a store. Raises StorageError."""
-    after = ""
-    while page := await store.scan(FOLDER, after, 1):
-        part = page[0][0].removeprefix(FOLDER).partition("/")[0]
-        yield unquote(part)
-        after = f"{FOLDER}{part}/{HIGHEST}"
-
-
-def near(name: str, names: Iterable[str]) -> str:
-    """Names like this one, or some."""
-    known = sorted(names)
-    found = get_close_matches(name, known, n=3, cutoff=0.4) or known[:3]
-    return f"near it are: {', '.join(found)}" if found else "there are none"

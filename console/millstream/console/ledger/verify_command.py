@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.console.dead_letters import plain
-from millstream.providers.ledger.bookie.form.identity import IDENTITY
-from millstream.providers.ledger.bookie.offline.verification import Verified, verify
-from millstream.providers.ledger.protocol.errors import LedgerError
+from millstream.providers.ledger.inspection import IDENTITY, LedgerError, Verified, verify
 from millstream.runtime.extending import RealDisk
 
 from .lines import print_json, size

@@ -4,8 +4,8 @@ Rooms, from the ground up: `protocol` (what is stored and decided, without I/O),
 directory of entries) and `metadata` (rows of a state store), `handle` (writing, reading and
 recovering one ledger), `serving` (which silo runs which bookie), `recovery` (copies that were lost
 are made again), `scrubbing` (each bookie reads what it has, and repairs damage), `topic` (a
-sequence of ledgers, with cursors), `queues` (topics as queues of streams) and `alone` (topics
-without a silo).
+sequence of ledgers, with cursors), `queues` (topics as queues of streams), `alone` (topics without
+a silo) and `inspection` (looking into ledgers from outside, and mending them).
 """
 
 from .alone.buffer.consumer import LedgerBufferConsumer

@@ -1,16 +1,14 @@
 """Where the directories of bookies are, as rows say, on this machine.
 
-Owns: `places_of`, `file_ledgers`. Invariant: directories are only read.
+Owns: `places_of`, `file_ledgers`, `topic_reader`. Invariant: directories are only read.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from millstream.console.dead_letters import plain
 from millstream.providers.ledger.bookie.offline.view import FileBookies, View, bookie_of, viewed
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.handle.ledgers import BookieLedgers
@@ -18,11 +16,13 @@ from millstream.providers.ledger.handle.options import HandleOptions
 from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.protocol.errors import DirectoryRefused
+from millstream.providers.ledger.topic.reading.reader import TopicReader
+from millstream.providers.ledger.topic.record import topic_rows
 from millstream.runtime.extending import RealDisk
 
-from .source import Content, Source
+from .content import Content, Source
 
-__all__ = ["file_ledgers", "path_of", "places_of"]
+__all__ = ["file_ledgers", "path_of", "places_of", "topic_reader"]
 
 
 def path_of(record: BookieRecord) -> str:
@@ -46,16 +46,21 @@ def places_of(content: Content, directories: Sequence[str]) -> dict[str, str]:
 
 
 @contextmanager
-def file_ledgers(source: Source, places: dict[str, str]) -> Iterator[BookieLedgers]:
-    """Ledgers that are read out of the directories; of one that is damaged it is said that it is
-    left out, since others may have what is in it."""
+def file_ledgers(
+    source: Source, places: dict[str, str], left_out: Callable[[Exception], None]
+) -> Iterator[BookieLedgers]:
+    """Ledgers that are read out of the directories.
+
+    Args:
+        left_out: is told why a directory cannot be read; others may have what is in it.
+    """
     views: dict[str, View] = {}
     try:
         for bookie, path in places.items():
             try:
                 views[bookie] = viewed(RealDisk(), path)
             except (DirectoryRefused, OSError) as error:
-                print(f"millstream ledger: left out: {plain(str(error))}", file=sys.stderr)
+                left_out(error)
         rows = ledger_rows(source.metadata)
         context = HandleContext(
             FileBookies(views), rows, source.process.clock, source.process.tasks, HandleOptions()
@@ -64,3 +69,8 @@ def file_ledgers(source: Source, places: dict[str, str]) -> Iterator[BookieLedge
     finally:
         for view in views.values():
             view.close()
+
+
+def topic_reader(source: Source, ledgers: BookieLedgers, topic: str) -> TopicReader:
+    """Reads the messages of a topic; to be closed."""
+    return TopicReader(ledgers, topic_rows(source.metadata), topic, source.process.clock.now)
