@@ -115,7 +115,9 @@ async def test_the_ways_in_which_work_ends(desk: Desk) -> None:
     ]
     assert (await desk.run("get", "q", "a")).splitlines()[-2].split() == ["reason:", "bad"]
     await desk.run("list", "q", "--count", "1")
-    assert desk.said == "there may be more: --after 1\n"
+    assert desk.said == "there are more: --after 1\n"
+    await desk.run("list", "q", "--count", "5")
+    assert desk.said == ""
 
 
 async def test_payloads_come_from_texts_files_and_standard_input(
@@ -185,7 +187,7 @@ WRONG = {
     ("enqueue", "q", "@/nobody/has/it"): "FileNotFoundError: ",
     ("create", "q", "--set", "lease=5"): "RequestInvalid: queue 'q': lease is no setting: ",
     ("create", "q", "--set", "limit=x"): "RequestInvalid: queue 'q': limit is 'x', not a whole",
-    ("create", "q", "--set", "attempts=0"): "RequestInvalid: queue 'q': attempts is 0, ",
+    ("create", "q", "--set", "attempts=0"): "ConfigError: attempts is 0, ",
     ("create", "q", "--set", "enqueue_blocked=1x"): "RequestInvalid: queue 'q': enqueue_blocked",
     ("ls", "--part", "none"): "",
     ("serve", "--host", "0.0.0.0"): "ConfigError: ",

@@ -15,6 +15,8 @@ from millstream.providers.priority import (
     EmbeddedStore,
     Enqueued,
     ExclusivityMissing,
+    LeaseLost,
+    LeaseToken,
     MemoryStore,
     MessageExists,
     NewMessage,
@@ -366,3 +368,37 @@ async def test_a_lane_is_used_by_one_request_at_a_time_and_acknowledges_the_one_
     lanes.give(first)
     lanes.give(second)
     assert {(await lanes.take()).session, (await lanes.take()).session} == {"a", "b"}
+
+
+async def test_a_lease_is_ended_by_whoever_has_its_id_and_token() -> None:
+    async with cluster_of(MemoryStore()) as cluster:
+        queue = priority_queue(cluster, "q")
+        await queue.enqueue(b"", id="m")
+        (lease,) = await queue.dequeue(worker="w")
+        held = await queue.extend("m", lease.token, 600)
+        assert held.due_ms >= lease.deadline_ms
+        assert (await queue.release("m", lease.token, delay_s=0)).state is State.PENDING
+        with pytest.raises(LeaseLost):
+            await queue.complete("m", lease.token)
+        (again,) = await queue.dequeue(worker="w")
+        assert (again.attempt, again.token > lease.token) == (2, True)
+        await queue.release("m", again.token, refund=True, reason="not begun")
+        (last,) = await queue.dequeue(worker="w")
+        assert last.attempt == 2, "what was given back was no attempt"
+        assert (await queue.fail("m", last.token, reason="bad")).state is State.ERRORED
+        assert (await queue.get("m")).reason == "bad"
+
+
+async def test_what_is_no_end_of_a_lease_is_refused_before_it_is_sent() -> None:
+    async with cluster_of(MemoryStore()) as cluster:
+        queue, token = priority_queue(cluster, "q"), LeaseToken(1, 2)
+        odd: Any = (1, 2)
+        for ending, field in (
+            (queue.complete("", token), "id has 0 bytes"),
+            (queue.complete("m", odd), "token is "),
+            (queue.fail("m", token, reason="x" * 2_000), "reason has 2000 bytes"),
+            (queue.release("m", token, delay_s=-1), "delay_s is -1"),
+            (queue.extend("m", token, float("nan")), "lease_s is nan"),
+        ):
+            with pytest.raises(RequestInvalid, match=field):
+                await ending

@@ -11,7 +11,6 @@ from dataclasses import replace
 import pytest
 from tests.providers.priority.world import Rig, in_cluster
 
-from millstream.console.pq.actions import CallsOf
 from millstream.providers.priority import (
     Enqueued,
     Lease,
@@ -33,7 +32,6 @@ from millstream.providers.priority import (
     priority_queues,
 )
 from millstream.providers.priority.core.body import NewMessage as CoreMessage
-from millstream.providers.priority.core.commands import Complete
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.settings import SHARDS_MAX
 from millstream.providers.priority.core.shards import (
@@ -451,10 +449,9 @@ def test_a_lease_is_ended_by_its_id_in_the_shard_that_gave_it() -> None:
                 await queue.enqueue(b"x", id="twin", metadata={"plane": value_at(shard, 4)})
             leases = await queue.dequeue(worker="w", count=2)
             (last,) = [lease for lease in leases if lease.token.epoch == 10]
-            calls = rig.client.stream(CallsOf("priority"), "q")
-            assert (await calls.end(Complete("twin", last.token))).state is State.COMPLETED
+            assert (await queue.complete("twin", last.token)).state is State.COMPLETED
             with pytest.raises(LeaseForeign):
-                await calls.end(Complete("twin", LeaseToken(77, 2)))
+                await queue.complete("twin", LeaseToken(77, 2))
 
         await rig.on("client", work())
 
@@ -479,13 +476,12 @@ def test_a_lease_that_was_over_elsewhere_is_ended_where_it_holds() -> None:
             (first,) = await queue.dequeue(worker="w", wanted=wanted[0])
             (last,) = await queue.dequeue(worker="w", wanted=wanted[1])
             assert last.token < first.token
-            calls = rig.client.stream(CallsOf("priority"), "q")
-            assert (await calls.end(Complete("twin", last.token))).state is State.COMPLETED
+            assert (await queue.complete("twin", last.token)).state is State.COMPLETED
             await first.release(refund=True)
             with pytest.raises(LeaseLost):
-                await calls.end(Complete("twin", first.token))
+                await queue.complete("twin", first.token)
             with pytest.raises(MessageNotFound):
-                await calls.end(Complete("nobody", first.token))
+                await queue.complete("nobody", first.token)
 
         await rig.on("client", work())
 

@@ -9,13 +9,12 @@ import argparse
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from millstream.console.gateway import connected
-from millstream.console.pq import tables
 from millstream.providers.priority import (
     Done,
     Enqueued,
@@ -29,31 +28,15 @@ from millstream.providers.priority import (
     priority_queue,
     priority_queues,
 )
-from millstream.providers.priority.core.body import REASON_BYTES_MAX, checked_text
-from millstream.providers.priority.core.commands import Complete, Extend, Fail, Release
-from millstream.providers.priority.core.reading import is_large
-from millstream.providers.priority.core.settings import settings_with
-from millstream.providers.priority.surface.calls import PATIENCE_S
-from millstream.providers.priority.surface.given import milliseconds
-from millstream.providers.priority.surface.routed import QueueCalls
 from millstream.runtime import Client
-from millstream.runtime.extending import Opener, shown, shown_value
+from millstream.runtime.extending import shown, shown_value
+
+from . import tables
 
 __all__ = ["act"]
 
 DIGITS_MAX = 16
 TRUE, FALSE = ("yes", "true", "1"), ("no", "false", "0")
-
-
-@dataclass(frozen=True, slots=True)
-class CallsOf:
-    """Opens what leases of a queue are ended with by their tokens."""
-
-    part: str
-
-    def open(self, runtime: Opener, key: str, /) -> QueueCalls:
-        """Those of a queue."""
-        return QueueCalls(runtime, self.part, key, PATIENCE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +98,15 @@ async def depth(asked: Asked) -> None:
 
 
 async def create(asked: Asked) -> None:
-    name, given = asked.arguments.queue, changes(asked.arguments)
-    show_settings(asked, await asked.queue.create(settings_with(name, QueueSettings(), given)))
+    given = changes(asked.arguments)
+    show_settings(asked, await asked.queue.create(QueueSettings(**given)))
 
 
 async def configure(asked: Asked) -> None:
     known, given = await asked.queue.settings(), changes(asked.arguments)
     version = asked.arguments.version
     wanted = known.version if version is None else version
-    settings = settings_with(asked.arguments.queue, known.settings, given)
-    row = await asked.queue.configure(settings, version=wanted)
+    row = await asked.queue.configure(replace(known.settings, **given), version=wanted)
     show_settings(asked, row)
 
 
@@ -234,12 +216,11 @@ async def peek(asked: Asked) -> None:
 async def listed(asked: Asked) -> None:
     arguments = asked.arguments
     state = State[arguments.state.upper()] if arguments.state else None
-    views = await asked.queue.page(
-        arguments.count, after=arguments.after, state=state, wanted=arguments.wanted
-    )
+    page = partial(asked.queue.page, state=state, wanted=arguments.wanted)
+    views = await page(arguments.count, after=arguments.after)
     asked.show([tables.row(view) for view in views], lambda: tables.messages_lines(views))
-    if len(views) == arguments.count or is_large(views):
-        print(f"there may be more: --after {views[-1].sequence}", file=sys.stderr)
+    if views and await page(1, after=views[-1].sequence):
+        print(f"there are more: --after {views[-1].sequence}", file=sys.stderr)
 
 
 async def cancel(asked: Asked) -> None:
@@ -271,31 +252,31 @@ async def dequeue(asked: Asked) -> None:
         print("nothing can be had", file=sys.stderr)
 
 
-async def end(make: Callable[[argparse.Namespace, LeaseToken], Any], asked: Asked) -> None:
-    """End a lease, or extend it."""
+async def complete(asked: Asked) -> None:
+    told(asked, await asked.queue.complete(asked.arguments.id, token_of(asked.arguments)))
+
+
+async def fail(asked: Asked) -> None:
     arguments = asked.arguments
-    checked_text(arguments.queue, "id", arguments.id)
-    checked_text(arguments.queue, "reason", getattr(arguments, "reason", ""), 0, REASON_BYTES_MAX)
-    ending = make(arguments, token_of(arguments))
-    calls = asked.client.stream(CallsOf(arguments.part), asked.queue.name)
-    told(asked, await calls.end(ending))
+    token = token_of(arguments)
+    told(asked, await asked.queue.fail(arguments.id, token, reason=arguments.reason))
 
 
-def completed(arguments: argparse.Namespace, token: LeaseToken) -> Complete:
-    return Complete(arguments.id, token)
+async def release(asked: Asked) -> None:
+    arguments = asked.arguments
+    done = await asked.queue.release(
+        arguments.id,
+        token_of(arguments),
+        delay_s=arguments.delay,
+        refund=arguments.refund,
+        reason=arguments.reason,
+    )
+    told(asked, done)
 
 
-def failed(arguments: argparse.Namespace, token: LeaseToken) -> Fail:
-    return Fail(arguments.id, token, arguments.reason)
-
-
-def released(arguments: argparse.Namespace, token: LeaseToken) -> Release:
-    delay_ms = milliseconds(arguments.queue, "delay_s", arguments.delay) or 0
-    return Release(arguments.id, token, delay_ms, arguments.refund, arguments.reason)
-
-
-def extended(arguments: argparse.Namespace, token: LeaseToken) -> Extend:
-    return Extend(arguments.id, token, milliseconds(arguments.queue, "lease_s", arguments.lease))
+async def extend(asked: Asked) -> None:
+    arguments = asked.arguments
+    told(asked, await asked.queue.extend(arguments.id, token_of(arguments), arguments.lease))
 
 
 def token_of(arguments: argparse.Namespace) -> LeaseToken:
@@ -330,8 +311,8 @@ ACTIONS: dict[str, Callable[[Asked], Awaitable[None]]] = {
     "prioritise": prioritise,
     "requeue": requeue,
     "dequeue": dequeue,
-    "complete": partial(end, completed),
-    "fail": partial(end, failed),
-    "release": partial(end, released),
-    "extend": partial(end, extended),
+    "complete": complete,
+    "fail": fail,
+    "release": release,
+    "extend": extend,
 }

@@ -20,19 +20,23 @@ from millstream.providers.priority.core.body import (
 )
 from millstream.providers.priority.core.commands import (
     Cancel,
+    Complete,
     Configure,
     Depth,
     EnqueueMany,
+    Extend,
+    Fail,
     Get,
     Page,
     Peek,
     Prioritise,
     ReadSettings,
+    Release,
     Requeue,
     Values,
 )
 from millstream.providers.priority.core.errors import PriorityQueueError, RequestInvalid
-from millstream.providers.priority.core.message import State
+from millstream.providers.priority.core.message import LeaseToken, State
 from millstream.providers.priority.core.results import (
     Done,
     Enqueued,
@@ -233,6 +237,53 @@ class PriorityQueue:
         """A message as it is. Raises `MessageNotFound`, `PriorityQueueNotFound`."""
         checked_text(self.name, "id", id)
         return cast(MessageView, await self._calls.look(Get(id)))
+
+    # -- leases of which only the token is known, as another program has the block
+
+    async def complete(self, id: str, token: LeaseToken) -> Done:
+        """The work is done. Raises `LeaseLost`, `MessageFinished`, `MessageNotFound`,
+        `RequestInvalid`."""
+        return await self._end(Complete(id, token))
+
+    async def fail(self, id: str, token: LeaseToken, *, reason: str = "") -> Done:
+        """The work cannot be done: errored, whatever attempts are left. Raises as `complete`."""
+        checked_text(self.name, "reason", reason, least=0, most=REASON_BYTES_MAX)
+        return await self._end(Fail(id, token, reason))
+
+    async def release(
+        self,
+        id: str,
+        token: LeaseToken,
+        *,
+        delay_s: float = 0.0,
+        refund: bool = False,
+        reason: str = "",
+    ) -> Done:
+        """Give the message back, to be had again after `delay_s`. Raises as `complete`.
+
+        Args:
+            refund: the attempt was none, as the work was not begun.
+        """
+        delay_ms = milliseconds(self.name, "delay_s", delay_s) or 0
+        checked_flag(self.name, "refund", refund)
+        checked_text(self.name, "reason", reason, least=0, most=REASON_BYTES_MAX)
+        return await self._end(Release(id, token, delay_ms, refund, reason))
+
+    async def extend(self, id: str, token: LeaseToken, lease_s: float | None = None) -> Done:
+        """The lease holds until `lease_s` from now, if that is later. Raises as `complete`.
+
+        Args:
+            lease_s: default: as message and queue say.
+        """
+        return await self._end(Extend(id, token, milliseconds(self.name, "lease_s", lease_s)))
+
+    async def _end(self, ending: Complete | Fail | Release | Extend) -> Done:
+        checked_text(self.name, "id", ending.id)
+        if not isinstance(ending.token, LeaseToken):
+            raise RequestInvalid(
+                self.name, "token", f"is {shown_value(ending.token)}, no LeaseToken"
+            )
+        return await self._calls.end(ending)
 
     # -- of all
 
