@@ -17,6 +17,10 @@ PARTS = [
     "millstream.runtime.run",
     "millstream.runtime.wire",
     "millstream.streams",
+    "millstream.streams.extending",
+    "millstream.providers.ledger",
+    "millstream.providers.ledger.inspection",
+    "millstream.providers.priority",
     "millstream.balancers",
 ]
 HEAVY = ("sqlite3", "pyspark", "pandas", "pyarrow", "rich", "numpy", "aiohttp")

@@ -1,10 +1,14 @@
 """Rooms have floors: imports between them go downwards only, and no modules import each other in a
-round. Imports for types and inside functions count."""
+round. The command line and the flights demo stand outside and import public names only. Imports for
+types and inside functions count."""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterable
+
 import pytest
-from tests.imports import ROOT, circles, graph, imports_in
+from tests.imports import ROOT, circles, graph, imported, imports_in
 
 FLOORS: dict[str, tuple[str, ...]] = {
     "runtime": (
@@ -144,3 +148,56 @@ def test_a_wrong_import_is_seen(source: str) -> None:
     edges[name] |= imports_in(source, package) & edges.keys()
     assert ("codec.rules", "silo.assembly") in climbs("runtime", edges)
     assert any(name in group for group in circles(edges))
+
+
+FACES = {
+    "millstream.balancers",
+    "millstream.providers.ledger",
+    "millstream.providers.ledger.inspection",
+    "millstream.providers.memory",
+    "millstream.providers.priority",
+    "millstream.providers.priority.http",
+    "millstream.providers.spark",
+    "millstream.providers.spark.index",
+    "millstream.providers.sqlite",
+    "millstream.runtime",
+    "millstream.runtime.extending",
+    "millstream.runtime.run",
+    "millstream.streams",
+    "millstream.streams.extending",
+}
+"""Modules whose `__all__` is public."""
+UNLISTED = {"millstream.runtime.__version__"}  # read from the package's metadata when asked for
+OUTSIDE = ("console", "examples/flights")
+
+
+def inner(names: Iterable[str]) -> set[str]:
+    """What of the product is no face, and no public name of one."""
+    found = set()
+    for name in names:
+        module, _, last = name.rpartition(".")
+        is_ours = name.startswith("millstream.") and not name.startswith("millstream.console")
+        if is_ours and name not in FACES | UNLISTED:
+            is_public = module in FACES and last in importlib.import_module(module).__all__
+            found |= set() if is_public else {name}
+    return found
+
+
+@pytest.mark.parametrize("place", OUTSIDE)
+def test_the_command_line_and_the_demo_import_public_names_only(place: str) -> None:
+    files = sorted((ROOT / place).rglob("*.py"))
+    reaching = {str(file): inner(imported(file)) for file in files}
+    assert files and not {name: found for name, found in reaching.items() if found}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from millstream.providers.ledger.protocol.record import LedgerRecord",
+        "from millstream.providers.priority import surface",
+        "def f():\n    from millstream.streams.agent import cell",
+        "import millstream.runtime.errors",
+    ],
+)
+def test_an_import_of_an_inner_name_is_seen(source: str) -> None:
+    assert inner(imports_in(source, "millstream.console"))

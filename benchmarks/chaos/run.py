@@ -29,8 +29,7 @@ from examples.flights.killing import Killer, Killing
 
 from millstream.runtime import Client, connect
 from millstream.streams import QueueReader, Rewinds
-from millstream.streams.publishing.ingest import IngestMessage
-from millstream.streams.publishing.numbered import NumberedPublisher, encode_messages
+from millstream.streams.extending import IngestMessage, NumberedPublisher, encode_messages
 
 from .silos import CLUSTER, RECORDS, SILOS, Silos, make_silo, streams
 from .tally import Tally

@@ -19,16 +19,16 @@ from millstream.providers.ledger import LedgerQueues
 from millstream.providers.memory import MemoryQueues
 from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore
 from millstream.runtime import Client, ClusterError, LocalCluster, Silo, connect, operator_secret
-from millstream.runtime.extending import ask_gateway
 from millstream.runtime.run import SiloProcess, SiloProcesses
 from millstream.streams import (
     HashRingMapper,
     OwnershipOptions,
     PersistentStreams,
     QueueAdapterFactory,
+    SiloStats,
     StreamOptions,
+    cluster_stats,
 )
-from millstream.streams.provider.target import SiloStats, StreamsTarget
 
 from .grains import Airport, Plane
 
@@ -177,8 +177,7 @@ class FlightCluster:
 
     async def stats(self) -> list[SiloStats]:
         """Every silo with the queues that it reads. Raises MillstreamError if no gateway tells."""
-        target = f"{StreamsTarget.target_name}/default"
-        return await ask_gateway(self.client, "", target, StreamsTarget.cluster_stats)
+        return await cluster_stats(self.client)
 
     async def _wait_until_read(self) -> None:
         """Until every queue has an owner that reads, in even shares that stay as they are.

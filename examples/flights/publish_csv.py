@@ -14,8 +14,7 @@ import msgspec
 
 from millstream.runtime import Client
 from millstream.streams import StreamNamespace
-from millstream.streams.publishing.ingest import IngestMessage
-from millstream.streams.publishing.numbered import NumberedPublisher, encode_messages
+from millstream.streams.extending import IngestMessage, NumberedPublisher, encode_messages
 
 from .data import ARRIVALS, DEPARTURES, TAILS, Flight, Row, read_flights
 

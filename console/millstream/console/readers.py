@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from millstream.runtime import MillstreamError
-from millstream.streams.rewinding.outside import QueueReads
+from millstream.streams.extending import QueueReads
 
 from .arguments import utf8
 from .dead_letters import add_cluster, plain

@@ -11,9 +11,7 @@ import asyncio
 import sys
 
 from millstream.runtime import MillstreamError
-from millstream.streams.staging.outside import StagedWrites
-from millstream.streams.staging.rows import RefusedMessage
-from millstream.streams.staging.status import WriterStatus
+from millstream.streams.extending import RefusedMessage, StagedWrites, WriterStatus
 
 from .arguments import part_name, utf8, whole
 from .dead_letters import add_cluster, plain

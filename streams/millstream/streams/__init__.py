@@ -84,6 +84,7 @@ from .provider.provider import PersistentStreams
 from .provider.queue_resize import resize
 from .provider.target import QueueStats, SiloStats
 from .publishing.split import SendLimits
+from .stats import cluster_stats
 
 __all__ = [
     "AdapterHost",
@@ -164,6 +165,7 @@ __all__ = [
     "TellsFailed",
     "Token",
     "Why",
+    "cluster_stats",
     "dead_letters",
     "lagging",
     "listen",
