@@ -224,8 +224,10 @@ def ledger() -> Ledger:
 class NotedLog(QueueLog):
     """A queue's content; what it accepts is noted."""
 
-    def _accept_all(self, messages: Sequence[OutMessage], *room: Any) -> list[Token | None]:
-        tokens = super()._accept_all(messages, *room)
+    def _accept_all(
+        self, messages: Sequence[OutMessage], *room: Any, **named: Any
+    ) -> list[Token | None]:
+        tokens = super()._accept_all(messages, *room, **named)
         for message, token in zip(messages, tokens, strict=True):
             if token is None:
                 current_run().figures["repeats dropped"] += 1
