@@ -24,6 +24,7 @@ PARTS = (
     "millstream.runtime.database",
     "millstream.runtime.extending",
     "millstream.streams",
+    "millstream.streams.extending",
     "millstream.balancers",
 )
 REQUIRED = "required"
