@@ -98,7 +98,6 @@ class TcpLink(asyncio.Protocol):
         "peer",
         "write",
     )
-    write: Callable[[bytes], None]  # the transport's own, once there is one
 
     def __init__(self, accept: Callable[[Link], None] | None = None) -> None:
         self._accept = accept
@@ -111,7 +110,7 @@ class TcpLink(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self.write = self._transport.write
+        self.write: Any = self._transport.write  # as a function, pyright takes it for a method
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
