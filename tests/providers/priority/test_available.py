@@ -16,7 +16,7 @@ from millstream.providers.priority.core.body import NewMessage
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.message import Metadata, State
 from millstream.providers.priority.core.settings import QueueSettings
-from millstream.providers.priority.owner.polls import Polls
+from millstream.providers.priority.owner.grain import QueueOwner
 
 FILTERS: list[Metadata] = [
     (),
@@ -104,6 +104,19 @@ def test_nothing_is_noted_before_somebody_asks() -> None:
     assert core.take_available(FILTERS) == {(("k", "v"),): 2} and core.take_available(FILTERS) == {}
 
 
+def test_nothing_is_noted_after_the_last_one_left() -> None:
+    core = PriorityCore.created(0, "q", QueueSettings("k"))
+    core.take_available(FILTERS)
+    core.enqueue(0, NewMessage("a", b"", 0, {"k": "a"}))
+    [lease] = core.dequeue(0, "w").leases
+    assert core.take_available(()) == {}, "its value is held"
+    core.release(0, lease.id, lease.token)
+    core.enqueue(0, NewMessage("b", b"", 0, {"k": "b"}))
+    assert core.take_available(FILTERS) == {}
+    core.enqueue(0, NewMessage("c", b"", 0, {"k": "c"}))
+    assert core.take_available(FILTERS) == {(("k", "c"),): 1}
+
+
 def test_what_is_told_of_a_value_is_what_can_be_had_of_it() -> None:
     core = PriorityCore.created(0, "q", QueueSettings("k"))
     core.take_available(FILTERS)
@@ -138,9 +151,9 @@ def test_what_came_to_an_exclusive_queue_is_told_when_it_is_simple() -> None:
 def test_work_that_helps_no_filter_makes_none_look(
     key: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, looks = Polls._look, 0
+    look, looks = QueueOwner._dequeued, 0
 
-    async def counted(self: Polls, command: Any, *args: Any) -> Any:
+    async def counted(self: QueueOwner, command: Any, *args: Any) -> Any:
         nonlocal looks
         looks += bool(command.wanted)
         return await look(self, command, *args)
@@ -175,5 +188,5 @@ def test_work_that_helps_no_filter_makes_none_look(
         for poll in polls:
             poll.cancel()
 
-    monkeypatch.setattr(Polls, "_look", counted)
+    monkeypatch.setattr(QueueOwner, "_dequeued", counted)
     in_cluster(main)

@@ -38,6 +38,7 @@ from millstream.providers.priority.core.commands import (
     perform,
 )
 from millstream.providers.priority.core.core import PriorityCore
+from millstream.providers.priority.core.errors import RequestInvalid
 from millstream.providers.priority.core.message import LeaseToken, State
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.settings import QueueSettings
@@ -132,3 +133,11 @@ def test_a_command_with_a_request_is_done_once(command: Command) -> None:
     before = core.read.page()
     assert perform(core, 2, command, Request("s", 1)) == first
     assert core.read.page() == before
+
+
+def test_a_mark_tells_requests_of_one_name_apart() -> None:
+    core = opened()
+    perform(core, 0, Enqueue("a", b"", 0, FOO), Request("s", 1, mark="x"))
+    for mark, was in (("", "'enqueue x' before, now it is a 'enqueue'"), ("y", "'enqueue y'")):
+        with pytest.raises(RequestInvalid, match=was):
+            perform(core, 0, Enqueue("a", b"", 0, FOO), Request("s", 1, mark=mark))

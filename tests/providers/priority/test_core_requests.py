@@ -225,11 +225,6 @@ def test_the_limit_of_sessions_names_the_queue() -> None:
         sessions.find(0, Request("c", 1), "dequeue", SETTINGS)
 
 
-def test_a_mark_tells_requests_of_one_name_apart() -> None:
-    assert Request("s", 1).asked_as("dequeue") == "dequeue"
-    assert Request("s", 1, mark="x").asked_as("dequeue") == "dequeue x"
-
-
 TOKEN = LeaseToken(7, 2)
 LEASE = Lease("m", b"load", 5, (("k", "v"),), TOKEN, 900, 1, 2)
 ENDED = Lease("m", b"", 5, (), TOKEN, 900, 1, 2, is_valid=False)

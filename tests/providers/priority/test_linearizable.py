@@ -172,7 +172,9 @@ def test_answers_that_leave_before_they_are_stored_are_refused(
     stored, storing = CommittingQueue._stored, list[asyncio.Task[None]]()
 
     async def awaited(queue: CommittingQueue, core: PriorityCore) -> None:
-        await stored(queue, core)
+        future = stored(queue, core)
+        if future is not None:
+            await future
 
     async def too_early(queue: CommittingQueue, core: PriorityCore) -> None:
         task = asyncio.create_task(awaited(queue, core))

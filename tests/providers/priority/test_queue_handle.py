@@ -34,7 +34,7 @@ from millstream.providers.priority import (
     priority_queues,
 )
 from millstream.providers.priority.core.requests.sessions import Request
-from millstream.providers.priority.owner.polls import Polls
+from millstream.providers.priority.owner.grain import QueueOwner
 from millstream.providers.priority.surface import asking
 from millstream.providers.priority.surface.asking import Lanes
 from millstream.runtime import ConfigError, Grain, LocalCluster, Overloaded
@@ -317,9 +317,9 @@ def test_polls_that_wait_take_no_place_of_a_change() -> None:
 def test_a_message_costs_as_many_looks_however_many_wait(
     waiting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, looks = Polls._look, 0
+    look, looks = QueueOwner._dequeued, 0
 
-    async def counted(self: Polls, *args: Any) -> Any:
+    async def counted(self: QueueOwner, *args: Any) -> Any:
         nonlocal looks
         looks += 1
         return await look(self, *args)
@@ -338,7 +338,7 @@ def test_a_message_costs_as_many_looks_however_many_wait(
         for poll in polls:
             poll.cancel()
 
-    monkeypatch.setattr(Polls, "_look", counted)
+    monkeypatch.setattr(QueueOwner, "_dequeued", counted)
     in_cluster(main)
 
 

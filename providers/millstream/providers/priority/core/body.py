@@ -7,7 +7,7 @@ Invariants: a refusal names the queue, the field and the limit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 from millstream.runtime.extending import shown_value
 
@@ -15,7 +15,7 @@ from .errors import ExclusivityMissing, RequestInvalid
 from .message import NO_TERMS, Metadata, Terms
 from .settings import METADATA_MAX, TEXT_BYTES_MAX, QueueSettings
 
-__all__ = ["NewMessage", "Pairs"]
+__all__ = ["New", "NewMessage", "Pairs"]
 
 Pairs = Mapping[str, str] | Iterable[tuple[str, str]]
 PRIORITY_MAX = 2**53
@@ -23,11 +23,32 @@ PRIORITY_MAX = 2**53
 REASON_BYTES_MAX = 1024
 
 
-class NewMessage(NamedTuple):
+class New(Protocol):
     """A message to enqueue; None: as the queue has it.
 
     `floor`: the number of the latest lease where it belonged before; None: nobody asked there.
     """
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def payload(self) -> bytes: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def metadata(self) -> Pairs: ...
+    @property
+    def invisible_ms(self) -> int | None: ...
+    @property
+    def lease_ms(self) -> int | None: ...
+    @property
+    def attempts(self) -> int | None: ...
+    @property
+    def floor(self) -> int | None: ...
+
+
+class NewMessage(NamedTuple):
+    """A `New` one."""
 
     id: str
     payload: bytes
@@ -50,8 +71,9 @@ class Body(NamedTuple):
     terms: Terms
 
 
-def checked_body(queue: str, settings: QueueSettings, new: NewMessage) -> Body:
-    id, payload, priority, pairs, invisible_ms, lease_ms, attempts, _ = new
+def checked_body(queue: str, settings: QueueSettings, new: New) -> Body:
+    id, payload, priority, pairs = new.id, new.payload, new.priority, new.metadata
+    invisible_ms, lease_ms, attempts = new.invisible_ms, new.lease_ms, new.attempts
     checked_text(queue, "id", id)
     if not isinstance(payload, bytes):
         raise RequestInvalid(queue, "payload", f"is {type(payload).__name__}, not bytes")

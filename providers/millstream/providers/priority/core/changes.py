@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from .message import (
     NO_TERMS,
+    SEQUENCE_BITS,
+    SEQUENCE_MASK,
     LastLease,
     LeaseToken,
     Message,
@@ -155,6 +157,7 @@ class Recorder:
         "answers_ended",
         "deleted",
         "events",
+        "inserted",
         "is_on",
         "is_touched",
         "keeps_events",
@@ -164,7 +167,7 @@ class Recorder:
         "sessions",
         "sessions_ended",
         "settings",
-        "touched",
+        "updated",
     )
 
     def __init__(self, queue: str, keeps_rows: bool, keeps_events: bool) -> None:
@@ -177,7 +180,8 @@ class Recorder:
     def _clear(self) -> None:
         self.is_touched = False
         self.payload_bytes = 0  # of first rows
-        self.touched: dict[str, tuple[Message, bool]] = {}  # whether its first row is not stored
+        self.inserted: dict[str, Message] = {}  # by id; their first rows are not stored
+        self.updated: dict[str, Message] = {}
         self.deleted: dict[int, str] = {}  # ids, by sequence
         self.events: list[ChangeEvent] = []
         self.settings: SettingsRow | None = None
@@ -189,7 +193,7 @@ class Recorder:
     def begun(self, message: Message, now_ms: int, reason: str = "") -> None:
         if self.keeps_rows:
             self.is_touched = True
-            self.touched[message.id] = (message, True)
+            self.inserted[message.id] = message
             self.payload_bytes += len(message.payload)
         if self.keeps_events:
             self._event(message, None, message.state, Step.ENQUEUED, now_ms, reason)
@@ -199,15 +203,16 @@ class Recorder:
     ) -> None:
         if self.keeps_rows:
             self.is_touched = True
-            self.touched.setdefault(message.id, (message, False))
+            if message.id not in self.inserted:
+                self.updated[message.id] = message
         if self.keeps_events:
             self._event(message, source, message.state, step, now_ms, reason)
 
     def ended(self, message: Message, now_ms: int) -> None:
         if self.keeps_rows:
             self.is_touched = True
-            found = self.touched.pop(message.id, None)
-            if found is None or not found[1]:
+            if self.inserted.pop(message.id, None) is None:
+                self.updated.pop(message.id, None)
                 self.deleted[message.sequence] = message.id
         if self.keeps_events:
             self._event(message, message.state, None, Step.COLLECTED, now_ms, "")
@@ -276,7 +281,7 @@ class Recorder:
         """How many rows and events wait; each is counted once, whatever changed in it."""
         if not self.is_touched:
             return 0  # asked before every operation
-        messages = len(self.touched) + len(self.deleted) + len(self.events)
+        messages = len(self.inserted) + len(self.updated) + len(self.deleted) + len(self.events)
         requests = len(self.sessions) + len(self.sessions_ended) + len(self.answers)
         return messages + requests + len(self.answers_ended)
 
@@ -284,12 +289,11 @@ class Recorder:
         """What changed since the last drain; None: nothing."""
         if not self.is_touched:
             return None
-        touched = self.touched.values()
         changes = Changes(
             counters,
-            tuple((id, sequence) for sequence, id in self.deleted.items()),
-            tuple(row_of(message) for message, is_new in touched if is_new),
-            tuple(row_of(message) for message, is_new in touched if not is_new),
+            tuple(zip(self.deleted.values(), self.deleted, strict=True)),
+            tuple(map(row_of, self.inserted.values())),
+            tuple(map(row_of, self.updated.values())),
             self.settings,
             tuple(self.sessions_ended),
             tuple(self.answers_ended),
@@ -302,10 +306,10 @@ class Recorder:
 
 
 def row_of(message: Message) -> MessageRow:
-    lease, terms = message.lease, message.terms
+    lease, terms, key = message.lease, message.terms, message.key
     return MessageRow(
         message.id,
-        message.sequence,
+        key & SEQUENCE_MASK,
         message.payload,
         message.metadata,
         message.created_ms,
@@ -314,7 +318,7 @@ def row_of(message: Message) -> MessageRow:
         terms.invisible_ms,
         terms.attempts,
         message.first_priority,
-        message.priority,
+        key >> SEQUENCE_BITS,
         int(message.state),
         message.version,
         message.attempts_left,

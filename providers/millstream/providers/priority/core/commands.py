@@ -8,12 +8,12 @@ do what a class says without a core.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-from .body import NewMessage
 from .core import PriorityCore
 from .message import LeaseToken, Metadata, State
-from .requests.answers import Answer
 from .requests.sessions import Request
 from .results import (
     Dequeued,
@@ -74,7 +74,7 @@ class Operation(Protocol[A_co]):
 
 
 class Enqueue(NamedTuple):
-    """A message, as `NewMessage`."""
+    """A message: `body.New`."""
 
     id: str
     payload: bytes
@@ -86,7 +86,7 @@ class Enqueue(NamedTuple):
     floor: int | None = None
 
     def on(self, core: PriorityCore, now_ms: int) -> Enqueued:
-        return core.enqueue(now_ms, NewMessage(*self))
+        return core.enqueue(now_ms, self)
 
 
 class EnqueueMany(NamedTuple):
@@ -96,11 +96,7 @@ class EnqueueMany(NamedTuple):
     all_or_nothing: bool = False
 
     def on(self, core: PriorityCore, now_ms: int) -> EnqueuedMany:
-        return core.enqueue_many(now_ms, self.news(), self.all_or_nothing)
-
-    def news(self) -> list[NewMessage]:
-        """The messages, as the core takes them."""
-        return [NewMessage(*message) for message in self.messages]
+        return core.enqueue_many(now_ms, self.messages, self.all_or_nothing)
 
 
 class Requeue(NamedTuple):
@@ -397,12 +393,12 @@ def perform(core: PriorityCore, now_ms: int, command: Operation[A], request: Req
 
     Raises: what the command's operation raises, and what `PriorityCore.once` does.
     """
-    if request is None or type(command) in FREE:
+    kind = type(command)
+    if request is None or kind in FREE:
         return command.on(core, now_ms)
-    asked = cast("Operation[Answer]", command)
-    what = request.asked_as(name_of(command))
+    what = f"{NAMES[kind]} {request.mark}" if request.mark else NAMES[kind]
     if isinstance(command, EnqueueMany):
-        many = core.enqueue_many_once(now_ms, request, what, command.news(), command.all_or_nothing)
-        return cast(A, many)
-    answer = core.once(now_ms, request, what, lambda: asked.on(core, now_ms))
-    return cast(A, answer)
+        messages, is_whole = command
+        return cast(A, core.enqueue_many_once(now_ms, request, what, messages, is_whole))
+    act: Callable[[], Any] = partial(command.on, core, now_ms)
+    return cast(A, core.once(now_ms, request, what, act))

@@ -137,20 +137,22 @@ class Contents:
         """T1, T2: a message is there."""
         self.sequence += 1
         sequence, now_ms = self.sequence, self.now_ms
-        key = key_of(body.priority, sequence)
-        message = new_message(
-            body.id, body.payload, key, body.metadata, body.value, attempts, body.terms, now_ms
-        )
+        id, payload, priority, metadata, value, terms = body
+        key = key_of(priority, sequence)
+        message = new_message(id, payload, key, metadata, value, attempts, terms, now_ms)
         message.version = 1
-        self.payload_bytes += len(body.payload)
-        self.by_id[body.id] = self.messages[sequence] = message
+        self.payload_bytes += len(payload)
+        self.by_id[id] = self.messages[sequence] = message
         if invisible_ms:
             message.state = INVISIBLE
             self.due.set(message, now_ms + invisible_ms)
         else:
             self.filters.add(message)
-            self.available.came(message)
-        self._count(message, None, message.state)
+            if self.available.is_on:
+                self.available.came(message)
+        self.counts[message.state] += 1
+        if metadata:
+            self._count_metadata(message, None, message.state)
         self.recorder.begun(message, now_ms, reason)
         return message
 
@@ -195,8 +197,12 @@ class Contents:
             (self.finished if target >= COMPLETED else self.due).set(message, due_ms)
         if target is PENDING:
             self.filters.add(message)
-            self.available.came(message)
-        self._count(message, source, target)
+            if self.available.is_on:
+                self.available.came(message)
+        self.counts[source] -= 1
+        self.counts[target] += 1
+        if message.metadata:
+            self._count_metadata(message, source, target)
         self.recorder.changed(message, source, step, self.now_ms, reason)
 
     def _end_lease(self, message: Message, step: Step, reason: str) -> None:
@@ -205,7 +211,8 @@ class Contents:
         message.lease.reason = reason
         if self.holds is not None and message.value is not None:
             self.holds.release(message.value)
-            self.available.freed(message.value)
+            if self.available.is_on:
+                self.available.freed(message.value)
 
     def extend(self, message: Message, due_ms: int) -> None:
         """T5: the lease holds for longer."""

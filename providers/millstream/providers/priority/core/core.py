@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar, cast
 from .body import (
     PRIORITY_MAX,
     REASON_BYTES_MAX,
-    NewMessage,
+    New,
     Pairs,
     checked_number,
     checked_pairs,
@@ -189,7 +189,7 @@ class PriorityCore:
 
     # -- into the queue
 
-    def enqueue(self, now_ms: int, new: NewMessage) -> Enqueued:
+    def enqueue(self, now_ms: int, new: New) -> Enqueued:
         """Take a message in. The same body under the same id is taken once.
 
         Raises: `RequestInvalid`, `ExclusivityMissing`, `EnqueueBlocked`, `MessageExists`,
@@ -199,7 +199,7 @@ class PriorityCore:
         return self._entering.one(new)
 
     def enqueue_many(
-        self, now_ms: int, news: Sequence[NewMessage], all_or_nothing: bool = False
+        self, now_ms: int, news: Sequence[New], all_or_nothing: bool = False
     ) -> EnqueuedMany:
         """Take messages in, in order; what is refused does not stop the others.
 
@@ -215,7 +215,7 @@ class PriorityCore:
         now_ms: int,
         request: Request,
         what: str,
-        news: Sequence[NewMessage],
+        news: Sequence[New],
         all_or_nothing: bool = False,
     ) -> EnqueuedMany:
         """Take messages in under a request id, each of them once.
@@ -341,7 +341,8 @@ class PriorityCore:
         self, now_ms: int, id: str, token: LeaseToken, state: State, step: Step, reason: str = ""
     ) -> Done:
         now = self._at(now_ms)
-        self._check_reason(reason)
+        if reason != "":
+            self._check_reason(reason)
         message = self._leasing.leased(id, token, step)
         if message.state is not RUNNING:
             return done(message, False)
@@ -394,8 +395,7 @@ class PriorityCore:
         return done(message)
 
     def _check_reason(self, reason: str) -> None:
-        if reason != "":
-            checked_text(self.queue, "reason", reason, 0, REASON_BYTES_MAX)
+        checked_text(self.queue, "reason", reason, 0, REASON_BYTES_MAX)
 
     # -- of the queue
 
@@ -500,17 +500,21 @@ class PriorityCore:
     def next_due_ms(self) -> int | None:
         """When `sweep` has something to do next; None: nothing by itself."""
         contents = self._contents
-        found = (
-            contents.now_ms if contents.filters.is_building else None,
-            contents.due.next_due_ms(),
+        if contents.filters.shapes and contents.filters.is_building:
+            return contents.now_ms
+        found = contents.due.next_due_ms()
+        for due_ms in (
             contents.finished.next_due_ms(),
             self._sessions.next_due_ms(self.settings.answers_kept_ms),
-        )
-        return min((due_ms for due_ms in found if due_ms is not None), default=None)
+        ):
+            if found is None or (due_ms is not None and due_ms < found):
+                found = due_ms
+        return found
 
     def take_available(self, wanted: Collection[Metadata]) -> Mapping[Metadata, int]:
         """The pairs of messages that may be had and could not be when this was asked last, and how
-        many, as far as they help somebody who waits for these pairs."""
+        many, as far as they help somebody who waits for these pairs; nothing is noted while nobody
+        waits."""
         contents = self._contents
         return contents.available.take(contents.holds, contents.filters, wanted)
 

@@ -1,6 +1,6 @@
 """Polls of one queue: looking for messages, and waiting until it is worth to look again.
 
-Owns: `Polls`. Not: who looks when (`waiting`), the queue (`hold`).
+Owns: `Polls`. Not: who looks when (`waiting`), the queue (its owner).
 Invariants: a poll that sleeps costs a timer and nothing else; whatever ends it, the next of its
 group is woken if there may be something; a session waits in one place only.
 """
@@ -8,20 +8,17 @@ group is woken if there may be something; a session waits in one place only.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from millstream.providers.priority.core.commands import Dequeue
 from millstream.providers.priority.core.errors import PriorityQueueNotFound
+from millstream.providers.priority.core.message import Metadata
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Dequeued, PollStatus
 
-from .hold import Hold
 from .waiting import Waiter, Waiting
 
 __all__ = ["Polls"]
-
-
-NONE_ABOVE = -(2**62)
-"""Below all priorities: a dequeue gives nothing, but for what it gave under its request id."""
 
 
 class Sleeper:
@@ -60,11 +57,25 @@ class Sleeper:
 
 
 class Polls:
-    """The polls of one queue."""
+    """The polls of one queue.
 
-    def __init__(self, queue: str, hold: Hold, waiting_max: int) -> None:
+    Args:
+        dequeue: what a poll does each time it looks.
+        available: see `OwnedQueue.take_available`.
+        waiting_max: how many may wait.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        dequeue: Callable[[Dequeue, Request], Awaitable[Dequeued]],
+        available: Callable[[Collection[Metadata]], Mapping[Metadata, int]],
+        waiting_max: int,
+    ) -> None:
         self._queue = queue
-        self._hold = hold
+        self._look = dequeue
+        self._available = available
+        self._layout = 0  # of the queue
         self._waiting = Waiting(queue, waiting_max)
         self._sleepers: dict[str, Sleeper] = {}
         self._is_stopped = False
@@ -72,21 +83,24 @@ class Polls:
     async def poll(self, command: Dequeue, request: Request, wait_s: float) -> Dequeued:
         """Dequeue; if nothing can be had, again when it may, until `wait_s` from now.
 
-        Raises: what the command's operation and `Hold.owned` raise; Overloaded; of a queue that is
-        deleted meanwhile `PriorityQueueNotFound`.
+        Raises: what the dequeue raises; Overloaded; of a queue that is deleted meanwhile
+        `PriorityQueueNotFound`.
         """
-        if wait_s <= 0 or self._is_stopped:
+        if self._is_stopped:
             return await self._look(command, request)
         until_s = asyncio.get_running_loop().time() + wait_s
         sleeper = Sleeper()
         waiter, looks = self._waiting.enter(command.wanted, sleeper.wake)
         self._come(request.session, sleeper)
+        self.tell()  # so that what comes from now on is noted
         try:
             return await self._wait(command, request, until_s, waiter, sleeper, looks)
         finally:
             self._waiting.leaves(waiter)
             if self._sleepers.get(request.session) is sleeper:
                 del self._sleepers[request.session]
+            if not self._waiting.filters:
+                self._available(())  # nothing need be noted
 
     def _come(self, session: str, sleeper: Sleeper) -> None:
         """Whoever of the session waits still was given up by it."""
@@ -111,7 +125,7 @@ class Polls:
                     self._waiting.found_none(waiter)
             if sleeper.error is not None:
                 raise sleeper.error
-            if found.leases or sleeper.is_over or self._is_elsewhere(command):
+            if found.leases or sleeper.is_over or command.layout != self._layout:
                 return found
             if not self._waiting.sleeps(waiter):
                 looks = True
@@ -120,28 +134,14 @@ class Polls:
             if not looks and not sleeper.is_over:
                 return found
 
-    def _is_elsewhere(self, command: Dequeue) -> bool:
-        """Is the caller to ask other shards, too, and then to wait at all of them?"""
-        return command.layout != self._hold.settings.layout
-
-    async def _look(self, command: Dequeue, request: Request) -> Dequeued:
-        """Dequeue, in as many steps as it takes to know what can be had."""
-        await self._hold.used(True)
-        if self._is_elsewhere(command):
-            command = command._replace(not_above=NONE_ABOVE)
-        while True:
-            found = await self._hold.do(command, request, creates=True)
-            if found.leases or found.status is not PollStatus.MORE:
-                return found
-            await asyncio.sleep(0)
-
     # -- told by others
 
     def tell(self) -> None:
-        """The queue was used: wake whom that may have helped."""
-        helped = self._hold.take_available(self._waiting.filters)
-        if helped:
-            self._waiting.changed(helped)
+        """Something is stored: wake whom that may have helped."""
+        if self._sleepers:
+            helped = self._available(self._waiting.filters)
+            if helped:
+                self._waiting.changed(helped)
 
     def changed(self) -> None:
         """The queue is another one by its settings: all who wait look again."""
@@ -159,8 +159,11 @@ class Polls:
         for sleeper in list(self._sleepers.values()):
             sleeper.end()
 
-    def moved(self) -> None:
+    def move(self, layout: int) -> None:
         """The queue has other shards: who waits asks all of them."""
+        if layout == self._layout:
+            return
+        self._layout = layout
         for sleeper in list(self._sleepers.values()):
             sleeper.end()
 

@@ -5,9 +5,11 @@ Owns: the numbers that stand for them on the wire: far above all priorities that
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from millstream.providers.priority.core.commands import Command, Enqueue, EnqueueMany
 
-__all__ = ["after_enqueue", "dated", "is_relative"]
+__all__ = ["after_enqueue", "dated"]
 
 NOW = 2**60
 LOWEST = 2**59
@@ -18,21 +20,15 @@ def after_enqueue(offset_ms: int) -> int:
     return NOW + offset_ms
 
 
-def is_relative(command: Command) -> bool:
-    """Does it bring a priority that is to be dated?"""
-    if isinstance(command, Enqueue):
-        return command.priority >= LOWEST
-    return isinstance(command, EnqueueMany) and any(
-        message.priority >= LOWEST for message in command.messages
-    )
-
-
-def dated(command: Command, now_ms: int) -> Command:
+def dated(command: Command, now_ms: Callable[[], int]) -> Command:
     """The command with priorities as they are stored."""
     if isinstance(command, Enqueue):
-        return message_at(command, now_ms)
-    if isinstance(command, EnqueueMany):
-        messages = tuple(message_at(message, now_ms) for message in command.messages)
+        return message_at(command, now_ms()) if command.priority >= LOWEST else command
+    if isinstance(command, EnqueueMany) and any(
+        message.priority >= LOWEST for message in command.messages
+    ):
+        at_ms = now_ms()
+        messages = tuple([message_at(message, at_ms) for message in command.messages])
         return command._replace(messages=messages)
     return command
 

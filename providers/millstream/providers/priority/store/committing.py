@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from millstream.providers.priority.core.commands import Operation, perform
@@ -43,16 +43,6 @@ STEP_TOLD_MS = 60_000
 Waiting = list[asyncio.Future[None]]
 
 
-class Now:
-    """Nothing to wait for."""
-
-    def __await__(self) -> Generator[None, None, None]:
-        yield from ()
-
-
-NOW = Now()
-
-
 class CommittingQueue:
     """One owner's hold on one queue.
 
@@ -60,6 +50,7 @@ class CommittingQueue:
         core: as it is stored; nobody else may have it.
         stored_due_ms: its next due time as it is stored.
         ended: called when the hold is over and nobody waits.
+    Attributes: `name`, `epoch`, `is_lost`: see `OwnedQueue`.
     """
 
     def __init__(
@@ -73,10 +64,12 @@ class CommittingQueue:
     ) -> None:
         self._core: PriorityCore | None = core
         self._why_lost = ""
+        self.name, self.epoch = hold.queue, hold.epoch
         self._hold = hold
         self._env = env
         self._limits = limits
         self._ended = ended
+        self._told: Callable[[int | None], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._clock = self._opened_clock(core)
         self._told_ms = 0  # how far both clocks were apart as it was told last
@@ -91,28 +84,25 @@ class CommittingQueue:
         self._next: Waiting = []  # for the one after it
 
     @property
-    def name(self) -> str:
-        return self._hold.queue
-
-    @property
-    def epoch(self) -> int:
-        return self._hold.epoch
-
-    @property
     def is_lost(self) -> bool:
         return self._core is None
+
+    def watch(self, told: Callable[[int | None], None], /) -> None:
+        self._told = told
 
     async def do(self, command: Operation[A], request: Request | None = None, /) -> A:
         core = self._ready()
         try:
             answer = perform(core, self.now_ms(), command, request)
         except MillstreamError:
-            await self._stored(core)
+            await self._until_stored(core)
             raise
         except BaseException as error:
             self._lose(error)
             raise
-        await self._stored(core)
+        stored = self._stored(core)
+        if stored is not None:
+            await stored
         return answer
 
     async def look(self, look: Operation[A], /) -> A:
@@ -121,12 +111,9 @@ class CommittingQueue:
             raise self._lost()
         self._check_waiting()
         try:
-            seen = look.on(core, self.now_ms())
-        except MillstreamError:
-            await self._stored(core)
-            raise
-        await self._stored(core)
-        return seen
+            return look.on(core, self.now_ms())
+        finally:
+            await self._until_stored(core)
 
     async def sweep(self, steps: int = STEPS_INLINE_MAX, /) -> Swept:
         core = self._ready()
@@ -139,7 +126,7 @@ class CommittingQueue:
             # or it would be due in the store for ever, though there is nothing to do
             await self._join(core, self._next)
         else:
-            await self._stored(core)
+            await self._until_stored(core)
         return swept
 
     def next_due_ms(self) -> int | None:
@@ -152,12 +139,12 @@ class CommittingQueue:
 
     def _opened_clock(self, core: PriorityCore) -> QueueClock:
         step_max_ms = int(self._limits.clock_step_max_s * 1000)
-        clocks = self._wall_ms(), self._monotonic_ms()
+        clocks = self._wall_ms(), int(self._loop.time() * 1000)
         return QueueClock(core.now_ms, core.ahead_ms, *clocks, step_max_ms)
 
     def now_ms(self) -> int:
         clock, core = self._clock, self._core
-        now_ms = clock.read(self._wall_ms(), self._monotonic_ms())
+        now_ms = clock.read(int(self._env.wall_s() * 1000), int(self._loop.time() * 1000))
         if core is not None and abs(clock.apart_ms - core.ahead_ms) > TOLERANCE_MS:
             self._keep_apart(core)
         elif clock.step_ms >= STEP_TOLD_MS:
@@ -167,9 +154,6 @@ class CommittingQueue:
 
     def _wall_ms(self) -> int:
         return int(self._env.wall_s() * 1000)
-
-    def _monotonic_ms(self) -> int:
-        return int(self._loop.time() * 1000)
 
     def _keep_apart(self, core: PriorityCore) -> None:
         """Keep how far the queue's time and the machine's are apart, and tell it."""
@@ -195,8 +179,8 @@ class CommittingQueue:
         core, before_ms, wall_ms = self._ready(), self.now_ms(), self._wall_ms()
         log.warning("queue %r: its time is set from %d to %d ms", self.name, before_ms, wall_ms)
         core.set_clock(wall_ms)
-        self._clock.reset(wall_ms, self._monotonic_ms())
-        await self._stored(core)
+        self._clock.reset(wall_ms, int(self._loop.time() * 1000))
+        await self._until_stored(core)
         return ClockReading(wall_ms, wall_ms)
 
     # -- room
@@ -232,8 +216,9 @@ class CommittingQueue:
 
     # -- commits
 
-    def _stored(self, core: PriorityCore) -> Awaitable[None]:
-        """What ends when all that was done so far is stored."""
+    def _stored(self, core: PriorityCore) -> asyncio.Future[None] | None:
+        """What ends when all that was done so far is stored; None: it is, and nobody else can have
+        answered since. Raises `OwnerLost`."""
         if not core.is_drained:
             return self._join(core, self._next)
         if self._current:
@@ -245,15 +230,19 @@ class CommittingQueue:
             return self._join(core, self._next)
         if not is_held:
             raise self._lose(OwnerLost(self.name, TAKEN_OVER))
-        return NOW
+        return None
+
+    async def _until_stored(self, core: PriorityCore) -> None:
+        stored = self._stored(core)
+        if stored is not None:
+            await stored
 
     def _join(self, core: PriorityCore, waiting: Waiting) -> asyncio.Future[None]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
+        future: asyncio.Future[None] = self._loop.create_future()
         waiting.append(future)
         if self._task is None:
             context = self._env.new_context()
-            self._task = loop.create_task(self._commit(core), context=context)
+            self._task = self._loop.create_task(self._commit(core), context=context)
         return future
 
     async def _commit(self, core: PriorityCore) -> None:
@@ -265,12 +254,15 @@ class CommittingQueue:
                 changes, due_ms = core.drain(), core.next_due_ms()
                 # others look for what is due by their wall clocks; one that is far ahead of the
                 # queue's time is not believed here either
-                at_ms = None if due_ms is None else due_ms - max(core.ahead_ms, 0)
-                await self._hold.commit(changes, at_ms)
+                ahead_ms = max(core.ahead_ms, 0)
+                await self._hold.commit(changes, None if due_ms is None else due_ms - ahead_ms)
                 self._stored_due_ms = due_ms
                 waiting, self._current = self._current, []
                 tell(waiting)
-                self._let_late()
+                if self._late:
+                    self._let_late()
+                if self._told is not None and self._core is not None:
+                    self._told(due_ms)
         except BaseException as error:
             self._lose(error)
             if not isinstance(error, MillstreamError):
@@ -281,7 +273,7 @@ class CommittingQueue:
     def _let_late(self) -> None:
         """Another owner may have come between the commit and their answers."""
         late, self._late = self._late, []
-        is_held = self._hold.is_held() if late else True
+        is_held = self._hold.is_held()
         if is_held:
             tell(late)
         else:
@@ -303,6 +295,8 @@ class CommittingQueue:
             if not future.done():
                 future.set_exception(self._error_for(cause))
         self._ended(self)
+        if self._told is not None:
+            self._told(None)
         return self._lost()
 
     def _error_for(self, cause: BaseException) -> MillstreamError:

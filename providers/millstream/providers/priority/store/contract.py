@@ -24,7 +24,7 @@ What holds of every store; `tests/providers/priority/store_contract.py` asks eac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from millstream.providers.priority.core.changes import ChangeEvent
@@ -93,6 +93,11 @@ class OwnedQueue(Protocol):
         """Do what is due, at most so many steps; when it is stored. Raises as `do`."""
         ...
 
+    def watch(self, told: Callable[[int | None], None], /) -> None:
+        """Call this after each commit, with when something is due next as of that; and when the
+        queue is lost, but not when it is released or deleted."""
+        ...
+
     def next_due_ms(self) -> int | None:
         """When `sweep` has something to do next, in Unix milliseconds; None: nothing by itself."""
         ...
@@ -100,7 +105,7 @@ class OwnedQueue(Protocol):
     def take_available(self, wanted: Collection[Metadata], /) -> Mapping[Metadata, int]:
         """The pairs of messages that may be had and could not be when this was asked last, and how
         many; the first time nothing. `wanted`: which pairs are waited for; only whom of these the
-        messages help is sure to be told."""
+        messages help is sure to be told. None: nothing is noted until the next are asked for."""
         ...
 
     def now_ms(self) -> int:

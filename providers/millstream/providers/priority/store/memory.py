@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Iterable
+from functools import partial
 from heapq import nsmallest
 from typing import Protocol
 
@@ -68,9 +69,6 @@ class Table:
             del self.messages[id]
         for row in (*changes.inserted, *changes.updated):
             self.messages[row.id] = row
-        self._apply_requests(changes)
-
-    def _apply_requests(self, changes: Changes) -> None:
         for name in changes.sessions_ended:
             self.sessions.pop(name, None)
         for key in changes.answers_ended:
@@ -99,14 +97,12 @@ class MemoryHold:
     def __init__(self, store: MemoryStore, queue: str, table: Table) -> None:
         self.queue = queue
         self.epoch = table.epoch
+        self.check_room = partial(store.check_room, queue)
         self._store = store
         self._table = table
 
     def is_held(self) -> bool:
         return self._table.epoch == self.epoch
-
-    def check_room(self) -> None:
-        self._store.check_room(self.queue)
 
     async def commit(self, changes: Changes | None, next_due_ms: int | None) -> None:
         faults = self._store.faults

@@ -1,10 +1,11 @@
 """What may be had that could not before, for those who wait: nobody else need look again.
 
 Owns: `Available`. Not: who waits (`owner`). Invariants:
-- once it was asked (`take`), every message that became pending, and every value that became free,
-  is in the next answer, unless the value is held again by then: its end comes later;
+- once it was asked (`take`) by somebody who waits, every message that became pending, and every
+  value that became free, is in the next answer, unless the value is held again by then: its end
+  comes later;
 - of a value that became free all pending messages count, of one that was free those that came.
-Costs: nothing before it was asked; then a step for each change; an answer, for each value that
+Costs: nothing while nobody waits; else a step for each change; an answer, for each value that
 became free, a step for each filter that has a shape, or a look at each of its pending messages if
 somebody waits by a filter that has none.
 """
@@ -22,25 +23,23 @@ __all__ = ["Available"]
 
 
 class Available:
-    """What became available since it was asked last."""
+    """What became available since it was asked last. `is_on`: it is to be told."""
 
-    __slots__ = ("_came", "_freed", "_is_on")
+    __slots__ = ("_came", "_freed", "is_on")
 
     def __init__(self) -> None:
-        self._is_on = False
+        self.is_on = False
         self._came: dict[tuple[Metadata, str | None], int] = {}
         self._freed: dict[str, None] = {}
 
     def came(self, message: Message) -> None:
         """It is pending now."""
-        if self._is_on:
-            place = message.metadata, message.value
-            self._came[place] = self._came.get(place, 0) + 1
+        place = message.metadata, message.value
+        self._came[place] = self._came.get(place, 0) + 1
 
     def freed(self, value: str) -> None:
         """It is held once less."""
-        if self._is_on:
-            self._freed[value] = None
+        self._freed[value] = None
 
     def take(
         self, holds: Holds | None, filters: Filters, wanted: Collection[Metadata]
@@ -49,9 +48,9 @@ class Available:
 
         Args:
             wanted: which pairs somebody waits for: of a value that became free only what helps
-                one of these is told.
+                one of these is told. None: nothing is noted until the next is asked for.
         """
-        self._is_on = True
+        self.is_on = bool(wanted)
         if not self._came and not self._freed:
             return {}
         found: dict[Metadata, int] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from millstream.providers.priority.core.body import Body, NewMessage, checked_body
+from millstream.providers.priority.core.body import Body, New, NewMessage, checked_body
 from millstream.providers.priority.core.contents import Contents
 from millstream.providers.priority.core.errors import (
     EnqueueBlocked,
@@ -46,13 +46,13 @@ class Entering:
         self.queue = contents.queue
         _, self.shard = named(contents.queue)
 
-    def one(self, new: NewMessage, reason: str = "") -> Enqueued:
+    def one(self, new: New, reason: str = "") -> Enqueued:
         body = checked_body(self.queue, self.contents.settings, new)
         return self._enqueue(body, reason, new.floor)
 
     def many(
         self,
-        news: Sequence[NewMessage],
+        news: Sequence[New],
         all_or_nothing: bool,
         known: Mapping[str, Enqueued] = NONE_KNOWN,
     ) -> EnqueuedMany:
@@ -61,7 +61,7 @@ class Entering:
             return EnqueuedMany(tuple(self._all_of(news, known)))
         return self._each(news, known)
 
-    def _each(self, news: Sequence[NewMessage], known: Mapping[str, Enqueued]) -> EnqueuedMany:
+    def _each(self, news: Sequence[New], known: Mapping[str, Enqueued]) -> EnqueuedMany:
         answers: list[Enqueued | None] = []
         refusals = []
         taken: dict[str, Body] = {}
@@ -99,17 +99,13 @@ class Entering:
         if found is not None:
             self._refuse_other(body, found)
             return Enqueued(found.id, found.state, found.version, False)
-        if self.contents.settings.layout:
+        settings = self.contents.settings
+        if settings.layout:
             self._refuse_moved(body, floor)
-        self._refuse_blocked()
-        self._refuse_full(1, len(body.payload))
+        self._refuse_more(1, len(body.payload))
         if floor is not None:
             self.contents.epoch = max(self.contents.epoch, floor)
-        return self._begin(body, reason)
-
-    def _begin(self, body: Body, reason: str = "") -> Enqueued:
-        terms, settings = body.terms, self.contents.settings
-        attempts, invisible_ms = terms.attempts, terms.invisible_ms
+        _, invisible_ms, attempts = body.terms
         message = self.contents.begin(
             body,
             settings.attempts if attempts is None else attempts,
@@ -131,12 +127,11 @@ class Entering:
                 what = f"message {body.id!r} is to be offered to its former shard first"
                 raise Moved(self.queue, what, contents.epoch)
 
-    def _refuse_blocked(self) -> None:
-        if self.contents.settings.enqueue_blocked:
-            raise EnqueueBlocked(self.queue, "enqueue_blocked is set, it takes no messages")
-
-    def _refuse_full(self, count: int, payload_bytes: int) -> None:
+    def _refuse_more(self, count: int, payload_bytes: int) -> None:
+        """It takes no messages, or not so many."""
         contents, settings = self.contents, self.contents.settings
+        if settings.enqueue_blocked:
+            raise EnqueueBlocked(self.queue, "enqueue_blocked is set, it takes no messages")
         size, most = len(contents.by_id), settings.messages_max
         if size + count > most:
             what = f"it has {size} uncollected messages, messages_max is {most}"
@@ -161,7 +156,7 @@ class Entering:
             what = f"message {body.id!r} exists with another body, in version {found.version}"
             raise MessageExists(self.queue, what)
 
-    def _before(self, new: NewMessage, answer: Enqueued, taken: dict[str, Body]) -> Enqueued:
+    def _before(self, new: New, answer: Enqueued, taken: dict[str, Body]) -> Enqueued:
         """The answer to one that was taken before; of several of its id the first one was."""
         body = checked_body(self.queue, self.contents.settings, new)
         first = taken.setdefault(body.id, body)
@@ -169,7 +164,7 @@ class Entering:
             raise MessageExists(self.queue, f"message {body.id!r} comes with two bodies")
         return answer._replace(is_changed=body is first)
 
-    def _all_of(self, news: Sequence[NewMessage], known: Mapping[str, Enqueued]) -> list[Enqueued]:
+    def _all_of(self, news: Sequence[New], known: Mapping[str, Enqueued]) -> list[Enqueued]:
         taken: dict[str, Body] = {}
         found = [
             before and self._before(new, before, taken)
@@ -179,7 +174,7 @@ class Entering:
         rest = iter(self._all([new for new in news if known_of(new, known) is None]))
         return [next(rest) if one is None else one for one in found]
 
-    def _all(self, news: Sequence[NewMessage]) -> list[Enqueued]:
+    def _all(self, news: Sequence[New]) -> list[Enqueued]:
         bodies = [checked_body(self.queue, self.contents.settings, new) for new in news]
         fresh: dict[str, Body] = {}
         for body in bodies:
@@ -193,12 +188,11 @@ class Entering:
             for body in fresh.values():
                 self._refuse_moved(body, floors[body.id])
         if fresh:
-            self._refuse_blocked()
-            self._refuse_full(len(fresh), sum(len(body.payload) for body in fresh.values()))
+            self._refuse_more(len(fresh), sum(len(body.payload) for body in fresh.values()))
         return [self._enqueue(body, "", new.floor) for body, new in zip(bodies, news, strict=True)]
 
 
-def known_of(new: NewMessage, known: Mapping[str, Enqueued]) -> Enqueued | None:
+def known_of(new: New, known: Mapping[str, Enqueued]) -> Enqueued | None:
     return known.get(new.id) if known and isinstance(new.id, str) else None
 
 

@@ -32,7 +32,7 @@ LeaseFields = tuple[str, int, int, int, int, int, int]
 def plain_of(answer: Answer) -> Plain:
     match answer:
         case Dequeued(leases, status, _):
-            return ("dequeued", status.value, tuple(plain_lease(lease) for lease in leases))
+            return ("dequeued", status.value, tuple(map(plain_lease, leases)))
         case Enqueued(id, state, version, is_changed):
             return ("enqueued", id, int(state), version, is_changed)
         case Done(state, version, due_ms, is_changed):

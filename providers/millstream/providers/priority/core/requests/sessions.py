@@ -29,16 +29,13 @@ MARK_BYTES_MAX = 64
 class Request(NamedTuple):
     """Which request it is: `number` rises within a session. The answers of all up to and with
     `acknowledged` arrived, and will not be asked for again. `mark`: what it asks for in a few
-    letters, where that is not sure to be the same whenever it comes: see `asked_as`."""
+    letters, where that is not sure to be the same whenever it comes: a repeat that asks for
+    something else is refused."""
 
     session: str
     number: int
     acknowledged: int = 0
     mark: str = ""
-
-    def asked_as(self, name: str) -> str:
-        """What its answer is kept with: a repeat that asks for something else is refused."""
-        return f"{name} {self.mark}" if self.mark else name
 
 
 class Session:
@@ -66,7 +63,12 @@ class Sessions:
 
     def find(self, now_ms: int, request: Request, what: str, settings: QueueSettings) -> Plain:
         """The answer to a repeated request; None: it is new, and there is room for its answer."""
-        name, number, acknowledged, _ = self._checked(request)
+        name, number, acknowledged, mark = request
+        checked_text(self.queue, "session", name)
+        if mark:
+            checked_text(self.queue, "mark", mark, 0, MARK_BYTES_MAX)
+        checked_number(self.queue, "number", number, 1, NUMBER_MAX)
+        checked_number(self.queue, "acknowledged", acknowledged, 0, number - 1)
         session = self.sessions.get(name)
         if session is not None and session.used_ms + settings.answers_kept_ms <= now_ms:
             self._forget(name)
@@ -79,15 +81,16 @@ class Sessions:
         if number <= session.acknowledged:
             self._refuse_stale(request, session)
         self._acknowledge(name, session, acknowledged, now_ms)
-        return self._known(request, session, what)
-
-    def _checked(self, request: Request) -> Request:
-        name, number, acknowledged, mark = request
-        checked_text(self.queue, "session", name)
-        checked_text(self.queue, "mark", mark, least=0, most=MARK_BYTES_MAX)
-        checked_number(self.queue, "number", number, 1, NUMBER_MAX)
-        checked_number(self.queue, "acknowledged", acknowledged, 0, number - 1)
-        return request
+        found = session.answers.get(number)
+        if found is None:
+            if len(session.answers) >= OPEN_MAX:
+                what = f"session {name!r} has {OPEN_MAX} open answers, the most"
+                raise SessionFull(self.queue, what)
+            return None
+        if found[0] != what:
+            was = f"{number} was a {found[0]!r} before, now it is a {what!r}"
+            raise RequestInvalid(self.queue, "number", was)
+        return found[1]
 
     def _refuse_stale(self, request: Request, session: Session) -> None:
         raise RequestStale(
@@ -96,25 +99,14 @@ class Sessions:
             f"{session.acknowledged} were acknowledged",
         )
 
-    def _known(self, request: Request, session: Session, what: str) -> Plain:
-        found = session.answers.get(request.number)
-        if found is None:
-            if len(session.answers) >= OPEN_MAX:
-                what = f"session {request.session!r} has {OPEN_MAX} open answers, the most"
-                raise SessionFull(self.queue, what)
-            return None
-        if found[0] != what:
-            was = f"{request.number} was a {found[0]!r} before, now it is a {what!r}"
-            raise RequestInvalid(self.queue, "number", was)
-        return found[1]
-
     def _acknowledge(self, name: str, session: Session, upto: int, now_ms: int) -> None:
-        done = [number for number in session.answers if number <= upto]
-        if done:
-            session.acknowledged = max(session.acknowledged, upto)
-            for number in done:
-                del session.answers[number]
+        answers, had = session.answers, len(session.answers)
+        for number in list(answers):
+            if number <= upto:
+                del answers[number]
                 self.recorder.answer_ended(name, number)
+        if len(answers) < had:
+            session.acknowledged = max(session.acknowledged, upto)
             self._use(name, session, now_ms)
 
     def _use(self, name: str, session: Session, now_ms: int) -> None:
