@@ -119,8 +119,8 @@ class SlowAnswers:
         self._lessor, self._late_s = lessor, late_s
         self.queue = lessor.queue
 
-    async def end(self, ending: Ending) -> Done:
-        done = await self._lessor.end(ending)
+    async def here(self, ending: Ending) -> Done:
+        done = await self._lessor.here(ending)
         await asyncio.sleep(self._late_s)
         return done
 

@@ -11,6 +11,7 @@ only; there are at most `OPEN_MAX` lanes of changes and `POLLS_OPEN_MAX` of poll
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakMethod
@@ -22,7 +23,16 @@ from millstream.runtime.extending import Backoff, Opener
 
 from .layouts import Routes
 
-__all__ = ["OPEN_MAX", "POLLS_OPEN_MAX", "Lane", "Sessions", "ask", "sessions_of"]
+__all__ = [
+    "AGAIN",
+    "OPEN_MAX",
+    "POLLS_OPEN_MAX",
+    "Lane",
+    "Sessions",
+    "ask",
+    "ask_again",
+    "sessions_of",
+]
 
 T = TypeVar("T")
 OPEN_MAX = 64
@@ -43,20 +53,27 @@ AGAIN = (
 """Perhaps it was done, perhaps not: asked again under its number, it is done once."""
 
 
-async def ask(call: Callable[[], Awaitable[T]], patience_s: float) -> T:
-    """Call, again after errors that may pass, for so long. Raises the last error."""
-    loop = asyncio.get_running_loop()
-    until_s = loop.time() + patience_s
-    attempt = 0
+async def ask(call: Callable[[], Awaitable[T]], until_s: float) -> T:
+    """Call, again after errors that may pass, until then. Raises the last error."""
+    try:
+        return await call()
+    except AGAIN as error:
+        return await ask_again(call, error, until_s)
+
+
+async def ask_again(call: Callable[[], Awaitable[T]], error: Exception, until_s: float) -> T:
+    """Call again after an error that may pass, until then. Raises the last error."""
+    loop, attempt = asyncio.get_running_loop(), 0
     while True:
+        attempt += 1
+        pause_s = PAUSES.whole_s(attempt)
+        if loop.time() + pause_s >= until_s:
+            raise error
+        await asyncio.sleep(pause_s)
         try:
             return await call()
-        except AGAIN:
-            attempt += 1
-            pause_s = PAUSES.whole_s(attempt)
-            if loop.time() + pause_s >= until_s:
-                raise
-        await asyncio.sleep(pause_s)
+        except AGAIN as found:
+            error = found
 
 
 class Lane:
@@ -84,17 +101,33 @@ class Lanes:
     def __init__(self, new_name: Callable[[], str], most: int) -> None:
         self._new_name = new_name
         self._free: list[Lane] = []  # the latest used is used next, so idle ones are forgotten
-        self._room = asyncio.Semaphore(most)
+        self._left = most  # that may be made still
+        self._waiting: deque[asyncio.Future[Lane]] = deque()
 
     async def take(self) -> Lane:
         """A lane of one's own, to be given back; waits while all are in use."""
-        await self._room.acquire()
-        return self._free.pop() if self._free else Lane(self._new_name())
+        if self._free:
+            return self._free.pop()
+        if self._left:
+            self._left -= 1
+            return Lane(self._new_name())
+        future: asyncio.Future[Lane] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self.give(future.result())
+            raise
 
     def give(self, lane: Lane) -> None:
-        """Let others have it."""
+        """Let others have it; who has waited for longest is the first."""
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(lane)
+                return
         self._free.append(lane)
-        self._room.release()
 
 
 class Sessions:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from copy import copy
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
 
 from millstream.providers.priority.core.commands import (
     Command,
@@ -20,17 +20,15 @@ from millstream.providers.priority.core.commands import (
     Look,
     Release,
 )
-from millstream.providers.priority.core.errors import PriorityQueueError, RequestInvalid
+from millstream.providers.priority.core.errors import Moved, PriorityQueueError, RequestInvalid
 from millstream.providers.priority.core.requests.sessions import Request
-from millstream.providers.priority.core.results import Done
 from millstream.providers.priority.core.shards import shard_name
 from millstream.providers.priority.owner.grain import Polled, QueueOwner, owner_of
 from millstream.runtime import MillstreamError, with_options
 from millstream.runtime.extending import Opener, shown
 
-from .asking import Lanes, ask, sessions_of
+from .asking import AGAIN, Lane, ask, ask_again, sessions_of
 from .given import as_given
-from .lease import Ending
 
 __all__ = ["PATIENCE_S", "ShardCalls"]
 
@@ -51,7 +49,8 @@ class ShardCalls:
     Args:
         shard: 0 has the queue's name.
     Attributes: `queue`, its name; `patience_s`; `new_name`: makes a name that nothing else has;
-        `routes`: what this process knows of the queue, of shard 0.
+        `routes`: what this process knows of the queue, of shard 0; `polls`: the lanes of polls;
+        `start`: starts what may outlive its caller.
     """
 
     def __init__(
@@ -62,60 +61,60 @@ class ShardCalls:
         self.patience_s = patience_s
         self.new_name = opener.new_name
         self._owner: QueueOwner = opener.grain(owner_of(part), queue)
-        self._sessions = sessions_of(opener, part, queue)
-        whole = sessions_of(opener, part, name) if shard else self._sessions
-        self.routes = whole.routes
+        sessions = sessions_of(opener, part, queue)
+        self._changes, self.polls, self.start = sessions.changes, sessions.polls, sessions.start
+        self.routes = (sessions_of(opener, part, name) if shard else sessions).routes
 
-    def within(self, patience_s: float) -> ShardCalls:
-        """The same, with what is left of an operation's patience; not for polls, whose leases keep
-        what they were given by."""
-        found = copy(self)
-        found.patience_s = max(patience_s, 0.0)
-        return found
+    def until_s(self) -> float:
+        """When the patience of an operation ends that begins now."""
+        return asyncio.get_running_loop().time() + self.patience_s
 
-    @property
-    def polls(self) -> Lanes:
-        """Where polls have their request ids."""
-        return self._sessions.polls
-
-    def start(self, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start what may outlive its caller."""
-        return self._sessions.start(coro)
-
-    async def do(self, command: Command, own: Request | None = None) -> object:
-        """Do a command, once. Raises what its operation raises, and what `ask` does.
+    async def here(
+        self, command: Command, own: Request | None = None, until_s: float | None = None
+    ) -> Any:
+        """Have the owner do a command, once. Raises what its operation raises, and what `ask` does.
 
         Args:
             own: the request id, where the caller has one.
+            until_s: when the caller's patience ends, if that is under way.
         """
-        if own is not None:
-            return await self._done(command, own)
-        lanes = self._sessions.changes
-        lane = await lanes.take()
+        if until_s is None:
+            until_s = asyncio.get_running_loop().time() + self.patience_s
+        lane: Lane | None = None
+        if own is None:
+            lane = await self._changes.take()
+        request = own if lane is None else lane.next()
         try:
-            return await self._done(command, lane.next())
-        finally:
-            lanes.give(lane)
-
-    async def _done(self, command: Command, request: Request) -> object:
-        try:
-            return await self.ask(lambda: self._owner.do(command, request))
+            try:
+                return await self._owner.do(command, request)
+            except AGAIN as error:
+                return await ask_again(partial(self._owner.do, command, request), error, until_s)
         except RequestInvalid as error:
             raise as_given(error) from error.__cause__
+        except Moved as error:
+            moved = error
+        finally:
+            if lane is not None:
+                self._changes.give(lane)
+        return await self._elsewhere(command, own, until_s, moved)
 
-    async def look(self, look: Look) -> object:
-        """Look at the queue. Raises as `do`."""
-        return await self.ask(lambda: self._owner.look(look))
+    async def _elsewhere(
+        self, command: Command, own: Request | None, until_s: float, moved: Moved
+    ) -> Any:
+        """It belongs to another shard."""
+        raise moved
 
-    async def of_owner(self, call: Callable[[QueueOwner], Coroutine[Any, Any, T]]) -> T:
-        """Call the owner; what may be done twice. Raises as `do`."""
-        return await self.ask(lambda: call(self._owner))
+    async def look_here(self, look: Look, until_s: float | None = None) -> Any:
+        """Look at the shard. Raises as `here`."""
+        return await self.of_owner(lambda owner: owner.look(look), until_s)
 
-    async def ask(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Call, and again while the cluster does not answer."""
-        return await ask(call, self.patience_s)
+    async def of_owner(
+        self, call: Callable[[QueueOwner], Awaitable[T]], until_s: float | None = None
+    ) -> T:
+        """Call the owner; what may be done twice. Raises as `here`."""
+        return await ask(lambda: call(self._owner), self.until_s() if until_s is None else until_s)
 
-    async def poll(self, command: Dequeue, request: Request, wait_ms: int) -> Polled:
+    async def poll_here(self, command: Dequeue, request: Request, wait_ms: int) -> Polled:
         """One call of a poll; not asked again."""
         owner = self._owner
         if wait_ms:
@@ -124,7 +123,8 @@ class ShardCalls:
             polled = await owner.poll(command, request, wait_ms)
         except RequestInvalid as error:
             raise as_given(error) from error.__cause__
-        self.routes.note(polled.layout, command.layout)
+        if polled.layout != command.layout:
+            self.routes.note(polled.layout, command.layout)
         return polled
 
     async def leave(self, session: str) -> None:
@@ -135,10 +135,6 @@ class ShardCalls:
         except MillstreamError as error:
             log.debug("queue %r: a poll was not told to end: %s", self.queue, error)
 
-    async def end(self, ending: Ending, /) -> Done:
-        """End or extend a lease."""
-        return cast(Done, await self.do(ending))
-
     def give_back(self, command: Release, /) -> asyncio.Task[None]:
         """Release a message in the background."""
         return self.start(self._release(command))
@@ -146,7 +142,7 @@ class ShardCalls:
     async def _release(self, command: Release) -> None:
         try:
             async with asyncio.timeout(GIVE_BACK_S):
-                await self.do(command)
+                await self.here(command)
         except PriorityQueueError as error:
             log.debug("queue %r: %r was not given back: %s", self.queue, command.id, error)
         except (MillstreamError, TimeoutError) as error:

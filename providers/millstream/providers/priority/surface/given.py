@@ -62,25 +62,39 @@ def enqueues_of(
         raise RequestInvalid(queue, "messages", f"is {type(messages).__name__}, not iterable")
     given = list(islice(messages, COUNT_MAX + 1))
     checked_number(queue, "messages", len(given), 0, COUNT_MAX)
-    return tuple([enqueue_of(queue, new, new_id) for new in given])
+    for new in given:
+        if not isinstance(new, NewMessage):
+            what = f"has {shown_value(new)}, which is no NewMessage"
+            raise RequestInvalid(queue, "messages", what)
+    return tuple([enqueue_of(queue, new_id, *new) for new in given])
 
 
-def enqueue_of(queue: str, new: NewMessage, new_id: Callable[[], str]) -> Enqueue:
-    """The command for a message. Raises `RequestInvalid`."""
-    if not isinstance(new, NewMessage):
-        raise RequestInvalid(queue, "messages", f"has {shown_value(new)}, which is no NewMessage")
-    payload, priority, id, metadata, invisible_s, lease_s, attempts = new
+def enqueue_of(
+    queue: str,
+    new_id: Callable[[], str],
+    payload: bytes,
+    priority: Priority = None,
+    id: str | None = None,
+    metadata: Pairs = (),
+    invisible_s: float | None = None,
+    lease_s: float | None = None,
+    attempts: int | None = None,
+) -> Enqueue:
+    """The command for a message, of the arguments of `PriorityQueue.enqueue`. Raises
+    `RequestInvalid`."""
     if not isinstance(payload, bytes):
         raise RequestInvalid(queue, "payload", f"is {type(payload).__name__}, not bytes")
     if attempts is not None and not is_sendable(attempts):
         checked_number(queue, "attempts", attempts, 1, ATTEMPTS_MOST)
+    if id is not None:
+        checked_text(queue, "id", id)
     return Enqueue(
-        id_of(queue, id, new_id),
+        new_id() if id is None else id,
         payload,
         wire_priority(queue, priority),
-        pairs_of(queue, "metadata", metadata),
-        milliseconds(queue, "invisible_s", invisible_s),
-        milliseconds(queue, "lease_s", lease_s),
+        () if metadata == () else checked_pairs(queue, "metadata", metadata),
+        None if invisible_s is None else milliseconds(queue, "invisible_s", invisible_s),
+        None if lease_s is None else milliseconds(queue, "lease_s", lease_s),
         attempts,
     )
 
@@ -95,18 +109,11 @@ def dequeue_of(
 ) -> Dequeue:
     """The command of a poll. Raises `RequestInvalid`."""
     checked_text(queue, "worker", worker)
-    pairs = pairs_of(queue, "wanted", wanted)
-    lease_ms = milliseconds(queue, "lease_s", lease_s)
+    pairs = () if wanted == () else checked_pairs(queue, "wanted", wanted)
+    lease_ms = None if lease_s is None else milliseconds(queue, "lease_s", lease_s)
     checked_flag(queue, "same_value_ok", same_value_ok)
-    return Dequeue(worker, counted(queue, count), pairs, lease_ms, same_value_ok)
-
-
-def id_of(queue: str, id: str | None, new_id: Callable[[], str]) -> str:
-    """The id that was given, or a new one."""
-    if id is None:
-        return new_id()
-    checked_text(queue, "id", id)
-    return id
+    checked_number(queue, "count", count, 1, COUNT_MAX)
+    return Dequeue(worker, count, pairs, lease_ms, same_value_ok)
 
 
 def pairs_of(queue: str, field: str, pairs: Pairs) -> Metadata:

@@ -103,10 +103,11 @@ class HeadBoard:
 
 
 class Routes:
-    """What one process knows of one queue."""
+    """What one process knows of one queue. `total`: how many shards there are to ask."""
 
     def __init__(self) -> None:
         self.layout = Layout()
+        self.total = 1
         self.is_stale = False
         """A shard has another layout."""
         self.learned_s: float | None = None
@@ -117,6 +118,7 @@ class Routes:
         if layout != self.layout:
             self._boards.clear()
         self.layout, self.learned_s, self.is_stale = layout, now_s, False
+        self.total = layout.total
 
     def is_other(self, known: int) -> bool:
         """Is a layout not that of the queue any more, as far as is known?"""

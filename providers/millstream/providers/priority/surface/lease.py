@@ -40,7 +40,10 @@ class Lessor(Protocol):
 
     @property
     def queue(self) -> str: ...
-    async def end(self, ending: Ending, /) -> Done: ...
+    async def here(self, ending: Ending, /) -> Done:
+        """End or extend a lease of its."""
+        ...
+
     def give_back(self, command: Release, /) -> asyncio.Task[None]:
         """Release in the background."""
         ...
@@ -139,7 +142,7 @@ class Lease:
         given_ms = milliseconds(self._lessor.queue, "lease_s", lease_s)
         lease_ms = self._lease_ms if given_ms is None else given_ms
         sent_s = self._loop.time()
-        done = await self._noting(Extend(self.id, self.token, lease_ms))
+        done = await self._end(Extend(self.id, self.token, lease_ms))
         self.deadline_ms = done.due_ms
         held_s = self._lease_s if lease_ms is None else lease_ms / 1000
         self._until_s = max(self._until_s, sent_s + held_s)
@@ -158,17 +161,15 @@ class Lease:
         return cut(reason)
 
     async def _end(self, ending: Ending) -> Done:
-        done = await self._noting(ending)
-        self._is_ended = True
-        self._is_given_back = isinstance(ending, Release)
-        return done
-
-    async def _noting(self, ending: Ending) -> Done:
         try:
-            return await self._lessor.end(ending)
+            done = await self._lessor.here(ending)
         except LOST as error:
             self._lost = error
             raise
+        if not isinstance(ending, Extend):
+            self._is_ended = True
+            self._is_given_back = isinstance(ending, Release)
+        return done
 
     # -- a block
 

@@ -9,8 +9,8 @@ messages. A shard may be asked for several groups under one request id: it answe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, cast
 
 from millstream.providers.priority.core.commands import Enqueue, EnqueueMany
 from millstream.providers.priority.core.errors import Moved, RequestInvalid
@@ -27,6 +27,7 @@ class Offering:
     """One enqueue, by a layout; `Moved`: that is not the queue's any more.
 
     Args:
+        until_s: when the patience of the enqueue ends.
         done: answers by their messages' places, of earlier layouts, too: what was taken once is
             answered as it was then.
     """
@@ -36,12 +37,14 @@ class Offering:
         queue: str,
         layout: Layout,
         shard: Callable[[int], ShardCalls],
+        until_s: float,
         own: Request | None,
         done: dict[int, Enqueued],
     ) -> None:
         self._queue = queue
         self._layout = layout
         self._shard = shard
+        self._until_s = until_s
         self._own = own
         self._done = done
 
@@ -57,10 +60,13 @@ class Offering:
         *before, home = self._homes(command)
         for shard in before:
             try:
-                return cast(Enqueued, await self._shard(shard).do(command, self._own))
+                return cast(Enqueued, await self._ask(shard, command))
             except Moved as moved:
                 command = command._replace(floor=moved.floor)
-        return cast(Enqueued, await self._shard(home).do(command, self._own))
+        return cast(Enqueued, await self._ask(home, command))
+
+    def _ask(self, shard: int, command: Enqueue | EnqueueMany) -> Coroutine[Any, Any, Any]:
+        return self._shard(shard).here(command, self._own, self._until_s)
 
     def _homes(self, command: Enqueue) -> tuple[int, ...]:
         return self._layout.homes_of(command.id, command.metadata)
@@ -72,7 +78,7 @@ class Offering:
             what = "is for messages of one shard: of one exclusivity value, while none are moved"
             raise RequestInvalid(self._queue, "all_or_nothing", what)
         shard = homes.pop()[0] if homes else 0
-        return cast(EnqueuedMany, await self._shard(shard).do(command, self._own))
+        return cast(EnqueuedMany, await self._ask(shard, command))
 
     async def _many(self, messages: Sequence[Enqueue]) -> EnqueuedMany:
         """Each to its first home, and what has moved from there to its second one."""
@@ -101,7 +107,7 @@ class Offering:
     ) -> list[Refused]:
         """Offer messages to one shard; its refusals, by their places among all."""
         command = EnqueueMany(tuple(messages.values()))
-        found = cast(EnqueuedMany, await self._shard(shard).do(command, self._own))
+        found = cast(EnqueuedMany, await self._ask(shard, command))
         for at, answer in zip(messages, found.answers, strict=True):
             answers[at] = answer and self._done.setdefault(at, answer)
         places = list(messages)

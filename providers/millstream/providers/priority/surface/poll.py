@@ -18,7 +18,7 @@ from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.owner.grain import Polled
 from millstream.providers.priority.owner.options import WAIT_MS_MAX
 
-from .asking import Lane, ask
+from .asking import AGAIN, ask_again
 from .calls import ShardCalls
 from .lease import Lease
 
@@ -32,7 +32,7 @@ class Poll:
     """One dequeue, of one shard; it ends early where the shard has another layout than the command.
 
     Args:
-        wait_s: how long a first message is waited for.
+        until_s: when a first message is waited for no longer.
         patience_s: how much longer the shard is asked while it does not answer; None: as it says.
     """
 
@@ -40,14 +40,13 @@ class Poll:
         self,
         calls: ShardCalls,
         command: Dequeue,
-        wait_s: float,
+        until_s: float,
         patience_s: float | None = None,
     ) -> None:
         self._calls = calls
         self._patience_s = calls.patience_s if patience_s is None else max(patience_s, 0.0)
         self._command = command
-        self._loop = asyncio.get_running_loop()
-        self._until_s = self._loop.time() + wait_s
+        self._until_s = until_s
         self._session = ""
         self._is_left = False
 
@@ -69,37 +68,41 @@ class Poll:
             give_back(task.result())
 
     async def _run(self) -> list[Lease]:
-        lane = await self._calls.polls.take()
+        calls, command = self._calls, self._command
+        loop = asyncio.get_running_loop()
+        lane = await calls.polls.take()
         self._session = lane.session
         try:
-            return await self._polled(lane)
+            while not self._is_left:
+                request, now_s = lane.next(), loop.time()
+                wait_ms = math.ceil(max(self._until_s - now_s, 0.0) * 1000)
+                try:
+                    polled = await calls.poll_here(command, request, min(wait_ms, WAIT_MS_MAX))
+                except AGAIN as error:
+                    until_s = max(self._until_s, now_s) + self._patience_s
+                    polled = await ask_again(partial(self._ask, request), error, until_s)
+                found = self._given(polled)
+                if found or polled.layout != command.layout or loop.time() >= self._until_s:
+                    return found
+                if not self._is_left:
+                    await asyncio.sleep(AGAIN_S)
+            return []
         finally:
-            self._calls.polls.give(lane)
-
-    async def _polled(self, lane: Lane) -> list[Lease]:
-        while not self._is_left:
-            patience_s = self._left_s() + self._patience_s
-            polled = await ask(partial(self._ask, lane.next()), patience_s)
-            found = self._given(polled)
-            if found or self._left_s() <= 0 or polled.layout != self._command.layout:
-                return found
-            await asyncio.sleep(AGAIN_S)
-        return []
-
-    def _left_s(self) -> float:
-        return 0.0 if self._is_left else max(self._until_s - self._loop.time(), 0.0)
+            calls.polls.give(lane)
 
     async def _ask(self, request: Request) -> Polled:
-        wait_ms = min(math.ceil(self._left_s() * 1000), WAIT_MS_MAX)
-        return await self._calls.poll(self._command, request, wait_ms)
+        left_s = 0.0 if self._is_left else self._until_s - asyncio.get_running_loop().time()
+        wait_ms = min(math.ceil(max(left_s, 0.0) * 1000), WAIT_MS_MAX)
+        return await self._calls.poll_here(self._command, request, wait_ms)
 
     def _given(self, polled: Polled) -> list[Lease]:
         """Its leases; of a repeated answer those that hold still."""
-        valid = [row for row in polled.leases if row.is_valid]
-        lease_ms, now_ms = self._command.lease_ms, polled.now_ms
-        return [
-            Lease(self._calls, row, (row.deadline_ms - now_ms) / 1000, lease_ms) for row in valid
-        ]
+        lease_ms, now_ms, found = self._command.lease_ms, polled.now_ms, []
+        for row in polled.leases:
+            if row.is_valid:
+                left_s = (row.deadline_ms - now_ms) / 1000
+                found.append(Lease(self._calls, row, left_s, lease_ms))
+        return found
 
 
 def give_back(leases: Sequence[Lease]) -> None:

@@ -120,9 +120,10 @@ class PriorityQueue:
         Raises: `RequestInvalid`, `ExclusivityMissing`, `EnqueueBlocked`, `MessageExists`,
             `PriorityQueueFull`, `PriorityQueueNotFound` (queues are not created on use).
         """
-        new = NewMessage(payload, priority, id, metadata, invisible_s, lease_s, attempts)
-        command = enqueue_of(self.name, new, self._calls.new_name)
-        return cast(Enqueued, await self._calls.do(command))
+        calls, terms = self._calls, (invisible_s, lease_s, attempts)
+        command = enqueue_of(self.name, calls.new_name, payload, priority, id, metadata, *terms)
+        done: Enqueued = await calls.do(command)
+        return done
 
     async def enqueue_many(
         self, messages: Iterable[NewMessage], *, all_or_nothing: bool = False
@@ -181,8 +182,8 @@ class PriorityQueue:
             or queues are not created on use; Overloaded: as many wait as may.
         """
         command = dequeue_of(self.name, worker, count, wanted, lease_s, same_value_ok)
-        wait_ms = milliseconds(self.name, "wait_s", wait_s) or 0
-        return await self._calls.leases(command, wait_ms / 1000)
+        wait_ms = milliseconds(self.name, "wait_s", wait_s)
+        return await self._calls.leases(command, (wait_ms or 0) / 1000)
 
     async def leases(
         self,
@@ -340,7 +341,7 @@ class PriorityQueue:
         Raises: `SettingsConflict`: it has others.
         """
         wanted = QueueSettings() if settings is None else self._checked(settings)
-        return await self._calls.of_owner(lambda owner: owner.create(wanted))
+        return await self._calls.create(wanted)
 
     async def settings(self) -> SettingsRow:
         """The settings, and which version of them. Raises `PriorityQueueNotFound`."""

@@ -11,8 +11,8 @@ operation by an id goes to the shards that may have it, until one does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from millstream.providers.priority.core.commands import (
@@ -38,19 +38,18 @@ from millstream.providers.priority.core.errors import (
 from millstream.providers.priority.core.reading import is_large
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import (
-    Done,
     Enqueued,
     EnqueuedMany,
     MessageView,
 )
-from millstream.providers.priority.core.settings import SettingsRow
+from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
 from millstream.providers.priority.owner.grain import Polled, QueueOwner
 from millstream.providers.priority.store.contract import ClockReading
 from millstream.runtime.extending import Backoff, Opener
 
 from .calls import ShardCalls
 from .layouts import Layout
-from .lease import Ending, Lease
+from .lease import Lease
 from .merging import merged, place_of, placed
 from .offering import Offering
 from .poll import Poll
@@ -66,20 +65,13 @@ ELSEWHERE = (MessageNotFound, LeaseForeign)
 """What a shard says that does not have the message, or has another one of the same id."""
 
 
-class QueueCalls:
-    """What the handles of one queue ask with.
-
-    Attributes: `queue`, its name; `patience_s`; `new_name`: makes a name that nothing else has.
-    """
+class QueueCalls(ShardCalls):
+    """What the handles of one queue ask with: the owner of shard 0, and others if there are any."""
 
     def __init__(self, opener: Opener, part: str, queue: str, patience_s: float) -> None:
-        self.queue = queue
-        self.patience_s = patience_s
-        self.new_name = opener.new_name
+        super().__init__(opener, part, queue, patience_s)
         self._opener, self._part = opener, part
-        self._first = ShardCalls(opener, part, queue, patience_s)
-        self._shards = {0: self._first}
-        self._routes = self._first.routes
+        self._shards: dict[int, ShardCalls] = {}
 
     def shard(self, number: int) -> ShardCalls:
         """Calls to one shard."""
@@ -91,28 +83,20 @@ class QueueCalls:
 
     # -- the layout
 
-    def _until_s(self) -> float:
-        """When the patience of an operation ends that begins now."""
-        return now_s() + self.patience_s
-
-    def _at(self, number: int, until_s: float) -> ShardCalls:
-        """Calls to one shard, by an operation whose patience ends then."""
-        return self.shard(number).within(until_s - now_s())
-
     async def learned(self, until_s: float) -> Layout:
         """The layout of now. A queue that is not there has one shard."""
         try:
-            row = cast(SettingsRow, await self._at(0, until_s).look(ReadSettings()))
+            row = cast(SettingsRow, await self.look_here(ReadSettings(), until_s))
         except PriorityQueueNotFound:
             layout = Layout()
         else:
             layout = Layout.of(row.settings)
-        self._routes.learn(layout, now_s())
+        self.routes.learn(layout, now_s())
         return layout
 
     async def _known(self, until_s: float) -> Layout:
         """The layout, as it was `LAYOUT_S` ago, or later."""
-        routes = self._routes
+        routes = self.routes
         at_s = routes.learned_s
         if routes.is_stale or at_s is None or now_s() - at_s >= LAYOUT_S:
             return await self.learned(until_s)
@@ -120,62 +104,74 @@ class QueueCalls:
 
     # -- commands
 
-    async def do(self, command: Command, own: Request | None = None) -> object:
+    def do(self, command: Command, own: Request | None = None) -> Coroutine[Any, Any, Any]:
         """Do a command, once. Raises what its operation raises, and what `ask` does.
 
         Args:
             own: the request id, where the caller has one.
         """
+        if isinstance(command, Enqueue) and self.routes.total == 1:
+            return self.here(command, own)
         if isinstance(command, Enqueue | EnqueueMany):
-            return await self._enter(command, own)
+            return self._enter(command, own, self.until_s())
         if isinstance(command, Configure):
-            row = cast(SettingsRow, await self._first.do(command, own))
-            self._routes.learn(Layout.of(row.settings), now_s())
-            return row
+            return self._configure(command, own)
         assert not isinstance(command, Dequeue), "dequeues are polls"
-        return await self._where_it_is(command.id, lambda shard: shard.do(command, own))
+        until_s = self.until_s()
+        return self._where_it_is(
+            command.id, until_s, lambda shard: shard.here(command, own, until_s)
+        )
 
-    async def end(self, ending: Ending, /) -> Done:
-        """End or extend a lease, whose shard is not known."""
-        return cast(Done, await self.do(ending))
+    async def _configure(self, command: Configure, own: Request | None) -> SettingsRow:
+        row: SettingsRow = await self.here(command, own)
+        self.routes.learn(Layout.of(row.settings), now_s())
+        return row
 
-    async def _enter(self, command: Enqueue | EnqueueMany, own: Request | None) -> object:
+    async def _elsewhere(
+        self, command: Command, own: Request | None, until_s: float, moved: Moved
+    ) -> Any:
+        assert isinstance(command, Enqueue), "others are asked of each shard"
+        await self.learned(until_s)
+        return await self._enter(command, own, until_s)
+
+    async def _enter(
+        self, command: Enqueue | EnqueueMany, own: Request | None, until_s: float
+    ) -> object:
         """To where the messages belong; again where that has changed meanwhile."""
-        layout = self._routes.layout
-        until_s, attempt = self._until_s(), 0
-        shard = partial(self._at, until_s=until_s)
+        layout, attempt = self.routes.layout, 0
         done: dict[int, Enqueued] = {}
         while True:
             try:
                 if layout.total == 1:
-                    return taken(self.queue, await self._first.do(command, own), done)
-                return await Offering(self.queue, layout, shard, own, done).of(command)
+                    answer = await self.shard(0).here(command, own, until_s)
+                    return taken(self.queue, answer, done)
+                offering = Offering(self.queue, layout, self.shard, until_s, own, done)
+                return await offering.of(command)
             except (Moved, PriorityQueueNotFound) as error:
                 attempt += 1
                 is_late = now_s() + PAUSES.whole_s(attempt) >= until_s
                 if is_late or (layout.total == 1 and isinstance(error, PriorityQueueNotFound)):
                     raise
             finally:
-                self._routes.changed()
+                self.routes.changed()
             layout = await self.learned(until_s)
             if attempt > 1:  # its shards are being told
                 await asyncio.sleep(PAUSES.whole_s(attempt))
 
     async def _where_it_is(
-        self, id: str, call: Callable[[ShardCalls], Coroutine[Any, Any, T]]
+        self, id: str, until_s: float, call: Callable[[ShardCalls], Awaitable[T]]
     ) -> T:
         """Call the shard that has a message, and the lease that is named.
 
         An id that was used twice in an exclusive queue is in two shards: what is over in one of
         them may hold in the next.
         """
-        until_s = self._until_s()
         layout = await self._known(until_s)
         passed = ELSEWHERE if layout.key is None else (*ELSEWHERE, LeaseLost)
         found: PriorityQueueError | None = None
         for number in order_of(layout, id):
             try:
-                return await call(self._at(number, until_s))
+                return await call(self.shard(number))
             except passed as error:
                 found = error if found is None or closeness(error) > closeness(found) else found
             except PriorityQueueNotFound:
@@ -188,14 +184,16 @@ class QueueCalls:
 
     async def look(self, look: Look) -> object:
         """Look at the queue. Raises as `do`."""
+        until_s = self.until_s()
         if isinstance(look, ReadSettings):
-            return await self._first.look(look)
+            return await self.look_here(look, until_s)
         if isinstance(look, Get):
-            return await self._where_it_is(look.id, lambda shard: shard.look(look))
-        until_s = self._until_s()
+            return await self._where_it_is(
+                look.id, until_s, lambda shard: shard.look_here(look, until_s)
+            )
         layout = await self._known(until_s)
         if layout.total == 1:
-            return await self._at(0, until_s).look(look)
+            return await self.look_here(look, until_s)
         if isinstance(look, Page):
             return await self._page(look, layout, until_s)
         shards = range(layout.total)
@@ -205,7 +203,7 @@ class QueueCalls:
     async def _look_at(self, number: int, look: Look, until_s: float) -> object:
         """What one shard shows; None: it is not made yet, or not needed any more."""
         try:
-            return await self._at(number, until_s).look(look)
+            return await self.shard(number).look_here(look, until_s)
         except PriorityQueueNotFound:
             if number == 0:
                 raise
@@ -230,13 +228,14 @@ class QueueCalls:
 
     async def leases(self, command: Dequeue, wait_s: float) -> list[Lease]:
         """Dequeue, waiting so long for a first message. Who is cancelled loses none."""
-        until_s, patient_s, attempt = now_s() + wait_s, self._until_s(), 0
+        routes, attempt = self.routes, 0
+        until_s = now_s() + wait_s
         while True:
-            is_stale = self._routes.is_stale
-            layout = await self.learned(patient_s) if is_stale else self._routes.layout
-            asked = command._replace(layout=layout.number)
-            found = await self._polled(asked, layout, max(until_s - now_s(), 0.0))
-            if found or not self._routes.is_other(layout.number):
+            layout = await self.learned(self.until_s()) if routes.is_stale else routes.layout
+            if layout.number:
+                command = command._replace(layout=layout.number)
+            found = await self._polled(command, layout, until_s).leases()
+            if found or not routes.is_other(layout.number):
                 return found
             attempt += 1
             if attempt > 1:  # its shards are being told
@@ -244,35 +243,35 @@ class QueueCalls:
             if now_s() >= until_s + self.patience_s:
                 return []
 
-    async def _polled(self, command: Dequeue, layout: Layout, wait_s: float) -> list[Lease]:
+    def _polled(self, command: Dequeue, layout: Layout, until_s: float) -> Poll | ShardedPoll:
         if layout.total == 1:
-            return await Poll(self._first, command, wait_s).leases()
+            return Poll(self, command, until_s)
         shards = [self.shard(number) for number in range(layout.total)]
-        return await ShardedPoll(shards, self._routes, command, wait_s).leases()
+        return ShardedPoll(shards, self.routes, command, until_s)
 
     async def poll(self, command: Dequeue, request: Request, wait_ms: int) -> Polled:
         """One call of a poll, under a request id of the caller's; not asked again.
 
         Raises `RequestInvalid`: a queue with several shards could not tell a repeat of it.
         """
-        while (layout := self._routes.layout).total == 1:
-            polled = await self._first.poll(command, request, wait_ms)
+        while (layout := self.routes.layout).total == 1:
+            polled = await self.poll_here(command, request, wait_ms)
             if polled.leases or polled.layout == layout.number:
                 return polled
-            await self.learned(self._until_s())
+            await self.learned(self.until_s())
         what = "cannot be given to a dequeue of a queue with several shards: leave it out"
         raise RequestInvalid(self.queue, "Idempotency-Key", what)
 
     # -- the queue itself
 
-    async def of_owner(self, call: Callable[[QueueOwner], Coroutine[Any, Any, T]]) -> T:
-        """Call the owner of shard 0; what may be done twice. Raises as `do`."""
-        self._routes.is_stale = True
-        return await self._first.of_owner(call)
+    async def create(self, settings: QueueSettings) -> SettingsRow:
+        """Create the queue; one that has these settings is left alone. Raises as `do`."""
+        self.routes.is_stale = True
+        return await self.of_owner(lambda owner: owner.create(settings))
 
     async def clocks(self, is_reset: bool) -> tuple[ClockReading, ...]:
         """The clock of each shard; `is_reset`: after it was set to its machine's."""
-        total = (await self.learned(self._until_s())).total
+        total = (await self.learned(self.until_s())).total
         shards = [self.shard(number) for number in range(total)]
         return tuple(
             [await shard.of_owner(lambda owner: owner.clock(is_reset)) for shard in shards]
@@ -280,27 +279,27 @@ class QueueCalls:
 
     async def delete(self) -> None:
         """Delete all shards, shard 0 last, so that an attempt that breaks off can be repeated."""
-        for number in range((await self.learned(self._until_s())).total - 1, 0, -1):
-            try:
-                await self._delete(self.shard(number))
-            except PriorityQueueNotFound:
-                continue
-        await self._delete(self._first)
-        self._routes.learn(Layout(), now_s())
+        for number in range((await self.learned(self.until_s())).total - 1, 0, -1):
+            with suppress(PriorityQueueNotFound):
+                await delete(self.shard(number))
+        await delete(self)
+        self.routes.learn(Layout(), now_s())
 
-    async def _delete(self, shard: ShardCalls) -> None:
-        asked = 0
 
-        async def delete(owner: QueueOwner) -> None:
-            nonlocal asked
-            asked += 1
-            await owner.delete()
+async def delete(shard: ShardCalls) -> None:
+    """Delete one shard."""
+    asked = 0
 
-        try:
-            await shard.of_owner(delete)
-        except PriorityQueueNotFound:
-            if asked == 1:
-                raise  # else it was done, and the answer lost
+    async def delete(owner: QueueOwner) -> None:
+        nonlocal asked
+        asked += 1
+        await owner.delete()
+
+    try:
+        await shard.of_owner(delete)
+    except PriorityQueueNotFound:
+        if asked == 1:
+            raise  # else it was done, and the answer lost
 
 
 def closeness(error: PriorityQueueError) -> int:

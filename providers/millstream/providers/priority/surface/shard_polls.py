@@ -35,24 +35,24 @@ class ShardedPoll:
 
     Args:
         shards: all of the queue.
-        wait_s: how long a first message is waited for.
+        until_s: when a first message is waited for no longer.
     """
 
     def __init__(
-        self, shards: Sequence[ShardCalls], routes: Routes, command: Dequeue, wait_s: float
+        self, shards: Sequence[ShardCalls], routes: Routes, command: Dequeue, until_s: float
     ) -> None:
         self._shards = shards
         self._routes = routes
         self._command = command
         self._loop = asyncio.get_running_loop()
-        self._until_s = self._loop.time() + wait_s
-        self._patient_s = self._until_s + shards[0].patience_s
+        self._until_s = until_s
+        self._patient_s = until_s + shards[0].patience_s
 
     async def leases(self) -> list[Lease]:
         """The leases that it gives, the most urgent first."""
         while True:
             found = await self._taken()
-            if found or self._left_s() <= 0 or self._is_over:
+            if found or self._loop.time() >= self._until_s or self._is_over:
                 return found
             found = await self._waited()
             if found or self._is_over:
@@ -62,9 +62,6 @@ class ShardedPoll:
     def _is_over(self) -> bool:
         """These are not the queue's shards any more."""
         return self._routes.is_other(self._command.layout)
-
-    def _left_s(self) -> float:
-        return max(self._until_s - self._loop.time(), 0.0)
 
     # -- what is there
 
@@ -85,16 +82,15 @@ class ShardedPoll:
         if not is_first or not board.knows(count, self._loop.time()):
             asked, looked_s = max(count, HEADS_MAX), self._loop.time()
             look = Heads(asked, self._command.wanted)
-            left_s = self._patient_s - looked_s
-            shards = [shard.within(left_s) for shard in self._shards]
-            heads = await asyncio.gather(*(heads_of(shard, look) for shard in shards))
+            asking = [heads_of(shard, look, self._patient_s) for shard in self._shards]
+            heads = await asyncio.gather(*asking)
             board.note(heads, asked, looked_s)
         return board.plan(count)
 
     async def _dequeued(self, plan: Plan, not_above: int | None) -> list[Lease]:
         """The planned ones of each shard."""
         polls = [
-            self._shards[0].start(self._poll(shard, count, not_above, 0.0))
+            self._shards[0].start(self._poll(shard, count, not_above, self._loop.time()))
             for shard, count in plan.counts.items()
         ]
         try:
@@ -105,12 +101,12 @@ class ShardedPoll:
         return await self._gathered(polls)
 
     async def _poll(
-        self, shard: int, count: int, not_above: int | None, wait_s: float
+        self, shard: int, count: int, not_above: int | None, until_s: float
     ) -> list[Lease]:
         command = self._command._replace(at_most=count, not_above=not_above)
         try:
-            patience_s = self._patient_s - self._loop.time() - wait_s
-            return await Poll(self._shards[shard], command, wait_s, patience_s).leases()
+            patience_s = self._patient_s - until_s
+            return await Poll(self._shards[shard], command, until_s, patience_s).leases()
         except PriorityQueueNotFound:
             if shard == 0:
                 raise
@@ -120,9 +116,9 @@ class ShardedPoll:
 
     async def _waited(self) -> list[Lease]:
         """Wait at all shards, until one has something."""
-        left_s, count = self._left_s(), self._command.at_most
+        count = self._command.at_most
         polls = [
-            self._shards[0].start(self._poll(shard, count, None, left_s))
+            self._shards[0].start(self._poll(shard, count, None, self._until_s))
             for shard in range(len(self._shards))
         ]
         try:
@@ -179,9 +175,9 @@ def given(task: asyncio.Task[list[Lease]]) -> list[Lease]:
     return task.result() if is_good else []
 
 
-async def heads_of(shard: ShardCalls, look: Heads) -> Sequence[int]:
+async def heads_of(shard: ShardCalls, look: Heads, until_s: float) -> Sequence[int]:
     """The heads of one shard; of one that is not there none."""
     try:
-        return cast(HeadPriorities, await shard.look(look)).priorities
+        return cast(HeadPriorities, await shard.look_here(look, until_s)).priorities
     except PriorityQueueNotFound:
         return ()

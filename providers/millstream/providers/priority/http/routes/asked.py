@@ -86,4 +86,4 @@ async def keyed_poll(
         left_ms = math.ceil(max(until_s - loop.time(), 0.0) * 1000)
         return (await calls.poll(command, request, left_ms)).leases
 
-    return await ask(poll, wait_s + calls.patience_s)
+    return await ask(poll, until_s + calls.patience_s)

@@ -39,7 +39,7 @@ from millstream.providers.priority.http.forms.bodies import (
 )
 from millstream.providers.priority.http.forms.problems import body_of
 from millstream.providers.priority.http.forms.strict import pairs_in
-from millstream.providers.priority.surface.given import NewMessage, as_given, enqueue_of
+from millstream.providers.priority.surface.given import as_given, enqueue_of
 from millstream.providers.priority.surface.priorities import PriorityClass
 
 from .asked import id_of_key
@@ -83,8 +83,10 @@ def command_of(asked: Asked[Any, Any], message: Message, at: int | None = None) 
     priority = PriorityClass[urgency] if isinstance(urgency, str) else urgency
     id = made_id(asked.request, at) if message.id is None else message.id
     terms = (message.invisible_s, message.lease_s, message.attempts)
-    new = NewMessage(message.payload, priority, id, message.metadata, *terms)
-    return enqueue_of(asked.path["queue"], new, asked.queue.calls.new_name)
+    new_id = asked.queue.calls.new_name
+    return enqueue_of(
+        asked.path["queue"], new_id, message.payload, priority, id, message.metadata, *terms
+    )
 
 
 def made_id(request: Request | None, at: int | None = None) -> str | None:
