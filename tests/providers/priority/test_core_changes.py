@@ -19,7 +19,7 @@ from millstream.providers.priority.core.message import NO_TERMS, key_of, new_mes
 SESSION, ANSWER = SessionRow("s", 1, 5), AnswerRow("s", 3, "enqueue", None)
 
 NOTES: list[tuple[Callable[[Recorder], None], Callable[[Changes], object], object]] = [
-    (lambda notes: notes.session_used(SESSION), lambda drained: drained.sessions, (SESSION,)),
+    (lambda notes: notes.session_used(*SESSION), lambda drained: drained.sessions, (SESSION,)),
     (lambda notes: notes.session_ended("s", ()), lambda drained: drained.sessions_ended, ("s",)),
     (lambda notes: notes.answered(ANSWER), lambda drained: drained.answers, (ANSWER,)),
     (

@@ -82,7 +82,8 @@ def checked_body(queue: str, settings: QueueSettings, new: New) -> Body:
         raise RequestInvalid(queue, "payload", f"has {size} bytes, payload_bytes_max is {most}")
     checked_number(queue, "priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
     metadata = () if pairs == () else checked_pairs(queue, "metadata", pairs)
-    value = value_in(queue, settings, id, metadata)
+    wanted = settings.exclusivity_key
+    value = None if wanted is None else value_of(queue, wanted, id, metadata)
     if invisible_ms is lease_ms is attempts is None:
         terms = NO_TERMS
     else:
@@ -106,11 +107,8 @@ def checked_terms(
     return Terms(lease_ms, invisible_ms, attempts)
 
 
-def value_in(queue: str, settings: QueueSettings, id: str, metadata: Metadata) -> str | None:
-    """The exclusivity value of a message; None: the queue is simple."""
-    wanted = settings.exclusivity_key
-    if wanted is None:
-        return None
+def value_of(queue: str, wanted: str, id: str, metadata: Metadata) -> str:
+    """The exclusivity value of a message. Raises `ExclusivityMissing`."""
     for key, value in metadata:
         if key == wanted:
             return value

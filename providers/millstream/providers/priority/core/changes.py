@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import starmap
 from typing import NamedTuple
 
 from .message import (
@@ -187,7 +188,7 @@ class Recorder:
         self.settings: SettingsRow | None = None
         self.sessions_ended: dict[str, None] = {}
         self.answers_ended: dict[tuple[str, int], None] = {}
-        self.sessions: dict[str, SessionRow] = {}
+        self.sessions: dict[str, tuple[str, int, int]] = {}  # as their rows
         self.answers: dict[tuple[str, int], AnswerRow] = {}
 
     def begun(self, message: Message, now_ms: int, reason: str = "") -> None:
@@ -253,10 +254,10 @@ class Recorder:
         self.is_touched = True
         self.settings = row
 
-    def session_used(self, row: SessionRow) -> None:
+    def session_used(self, session: str, acknowledged: int, used_ms: int) -> None:
         if self.keeps_rows:
             self.is_touched = True
-            self.sessions[row.session] = row
+            self.sessions[session] = session, acknowledged, used_ms
 
     def session_ended(self, session: str, answered: Iterable[int]) -> None:
         if self.keeps_rows:
@@ -291,13 +292,13 @@ class Recorder:
             return None
         changes = Changes(
             counters,
-            tuple(zip(self.deleted.values(), self.deleted, strict=True)),
+            tuple(zip(self.deleted.values(), self.deleted, strict=True)) if self.deleted else (),
             tuple(map(row_of, self.inserted.values())),
             tuple(map(row_of, self.updated.values())),
             self.settings,
             tuple(self.sessions_ended),
             tuple(self.answers_ended),
-            tuple(self.sessions.values()),
+            tuple(starmap(SessionRow, self.sessions.values())),
             tuple(self.answers.values()),
             tuple(self.events),
         )

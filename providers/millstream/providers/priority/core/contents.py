@@ -32,7 +32,6 @@ from .message import (
     State,
     Step,
     key_of,
-    new_message,
 )
 from .settings import SHAPES_MAX, QueueSettings
 
@@ -139,7 +138,9 @@ class Contents:
         sequence, now_ms = self.sequence, self.now_ms
         id, payload, priority, metadata, value, terms = body
         key = key_of(priority, sequence)
-        message = new_message(id, payload, key, metadata, value, attempts, terms, now_ms)
+        message = Message(
+            id, payload, key, metadata, value, attempts, terms, now_ms, now_ms, attempts
+        )
         message.version = 1
         self.payload_bytes += len(payload)
         self.by_id[id] = self.messages[sequence] = message

@@ -89,6 +89,8 @@ class PriorityCore:
         rows: what it is made of; of a new queue the settings and, if one of the name was there
             before, what `Counters.of_next` keeps of it.
         keeps_rows, keeps_events: whether `drain` gives rows, and events.
+    Attributes: `queue`, `settings`, `settings_version`; `read`, what can be looked at; `recorder`,
+        what changed since the last drain.
     """
 
     def __init__(
@@ -97,11 +99,11 @@ class PriorityCore:
         self.queue = queue
         self.settings_version, settings = rows.settings
         self.settings = settings
-        self._recorder = Recorder(queue, keeps_rows, keeps_events)
-        self._contents = Contents(settings, Counters(*rows.counters), self._recorder)
+        self.recorder = Recorder(queue, keeps_rows, keeps_events)
+        self._contents = Contents(settings, Counters(*rows.counters), self.recorder)
         key = settings.exclusivity_key
         self._contents.restore(message_of(row, key) for row in rows.messages)
-        self._sessions = Sessions(queue, self._recorder)
+        self._sessions = Sessions(queue, self.recorder)
         self._sessions.restore(list(rows.sessions), list(rows.answers))
         self._entering = Entering(self._contents)
         self._leasing = Leasing(self._contents)
@@ -124,12 +126,12 @@ class PriorityCore:
         rows = QueueRows(row, counters)
         core = cls(queue, rows, keeps_rows=keeps_rows, keeps_events=keeps_events)
         core._contents.now_ms = max(now_ms, counters.now_ms)
-        core._recorder.settings_changed(row)
+        core.recorder.settings_changed(row)
         return core
 
     def drain(self) -> Changes | None:
         """What changed since the last drain, to be stored in one transaction; None: nothing."""
-        return self._recorder.drain(self._contents.counters())
+        return self.recorder.drain(self._contents.counters())
 
     @property
     def now_ms(self) -> int:
@@ -144,16 +146,16 @@ class PriorityCore:
     def set_ahead(self, ahead_ms: int) -> None:
         """Keep how far the queue's time is ahead of wall clocks, for the next owner."""
         self._contents.ahead_ms = ahead_ms
-        self._recorder.is_touched = True
+        self.recorder.is_touched = True
 
     @property
     def is_drained(self) -> bool:
         """Nothing changed since the last drain."""
-        return not self._recorder.is_touched
+        return not self.recorder.is_touched
 
     def undrained(self) -> tuple[int, int]:
         """How many rows and events the next drain has, and how many bytes of payload."""
-        return self._recorder.count(), self._recorder.payload_bytes
+        return self.recorder.count(), self.recorder.payload_bytes
 
     def counters(self) -> Counters:
         """The numbers that must not go back."""
@@ -346,8 +348,9 @@ class PriorityCore:
         message = self._leasing.leased(id, token, step)
         if message.state is not RUNNING:
             return done(message, False)
-        self._contents.move(message, state, step, now + self.settings.retention_ms, reason)
-        return done(message)
+        due_ms = now + self.settings.retention_ms
+        self._contents.move(message, state, step, due_ms, reason)
+        return Done(state, message.version, due_ms, True)
 
     def extend(self, now_ms: int, id: str, token: LeaseToken, lease_ms: int | None = None) -> Done:
         """The lease holds until `lease_ms` from now, if that is later than it does.
@@ -448,7 +451,7 @@ class PriorityCore:
         self.settings = settings
         self.settings_version += 1
         row = SettingsRow(self.settings_version, settings)
-        self._recorder.settings_changed(row)
+        self.recorder.settings_changed(row)
         return row
 
     # -- of several shards
@@ -463,7 +466,7 @@ class PriorityCore:
         row, contents = SettingsRow(self.settings_version, self.settings), self._contents
         if floor > contents.epoch:
             contents.epoch = floor
-            self._recorder.settings_changed(row)  # so that it is stored
+            self.recorder.settings_changed(row)  # so that it is stored
         return self._set(settings) if settings.layout > self.settings.layout else row
 
     def settle(self, now_ms: int, layout: int) -> SettingsRow:

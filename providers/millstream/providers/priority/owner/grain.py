@@ -70,8 +70,8 @@ __all__ = ["Keeper", "Polled", "QueueOwner", "owner_of"]
 log = logging.getLogger("millstream.priority")
 
 PREFIX = "millstream.PriorityQueue."
-CREATING = (Enqueue, EnqueueMany, Dequeue)
-"""These create a queue that is not there, where that is allowed."""
+ENTERING = (Enqueue, EnqueueMany)
+"""These, and dequeues, create a queue that is not there, where that is allowed."""
 NEVER_MS = 2**62
 NONE_ABOVE = -(2**62)
 """Below all priorities: a dequeue gives nothing, but for what it gave under its request id."""
@@ -144,8 +144,11 @@ class QueueOwner(Grain):
     async def do(self, command: Command, request: Request | None) -> Answered:
         """Do a command; with a request id once. Raises what its operation raises, `OwnerLost`,
         StorageUnavailable, Overloaded, and `PriorityQueueNotFound` if it creates none."""
-        owned = self._owned or await self._used(isinstance(command, CREATING))
-        answer: Any = await owned.do(dated(command, owned.now_ms), request)
+        is_entering = isinstance(command, ENTERING)
+        owned = self._owned or await self._used(is_entering or isinstance(command, Dequeue))
+        if is_entering:
+            command = dated(command, owned.now_ms)
+        answer: Any = await owned.do(command, request)
         if isinstance(command, Configure):
             self._set(answer.settings)
             self._polls.changed()
@@ -157,7 +160,8 @@ class QueueOwner(Grain):
     async def poll(self, command: Dequeue, request: Request, wait_ms: int) -> Polled:
         """Dequeue; if nothing can be had, wait for it: so long, or until this owner ends. Raises as
         `do`."""
-        checked_number(self._queue, "wait_ms", wait_ms, 0, WAIT_MS_MAX)
+        if wait_ms:
+            checked_number(self._queue, "wait_ms", wait_ms, 0, WAIT_MS_MAX)
         if command.wanted:
             command = command._replace(wanted=tuple(sorted(command.wanted)))
         if wait_ms:
@@ -298,7 +302,7 @@ class QueueOwner(Grain):
         if self._is_over:
             return owned
         self._owned = owned
-        owned.watch(self._stored)
+        owned.watch(self._stored, self._lose)
         self._stored(owned.next_due_ms())
         self._spread()
         return owned
@@ -324,16 +328,14 @@ class QueueOwner(Grain):
     # -- what is stored, and due
 
     def _stored(self, due_ms: int | None) -> None:
-        """Something is stored, and this is due next; or the queue is lost."""
+        """Something is stored, and this is due next."""
         owned = self._owned
         if owned is None:
             return
-        if owned.is_lost:
-            self._lose()
-            return
         if due_ms is not None and due_ms < self._due_ms:
             self._arm(owned, due_ms)
-        self._polls.tell()
+        if self._polls.sleepers:
+            self._polls.tell()
 
     def _arm(self, owned: OwnedQueue, due_ms: int) -> None:
         # never in the past: else each look would be told of a change, and none would sleep

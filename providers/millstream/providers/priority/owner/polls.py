@@ -59,10 +59,14 @@ class Sleeper:
 class Polls:
     """The polls of one queue.
 
+    A poll that was told to end looks no more: who asks again under its request id learns all that
+    it gave.
+
     Args:
         dequeue: what a poll does each time it looks.
         available: see `OwnedQueue.take_available`.
         waiting_max: how many may wait.
+    Attributes: `sleepers`, those who wait, by their sessions.
     """
 
     def __init__(
@@ -77,7 +81,7 @@ class Polls:
         self._available = available
         self._layout = 0  # of the queue
         self._waiting = Waiting(queue, waiting_max)
-        self._sleepers: dict[str, Sleeper] = {}
+        self.sleepers: dict[str, Sleeper] = {}
         self._is_stopped = False
 
     async def poll(self, command: Dequeue, request: Request, wait_s: float) -> Dequeued:
@@ -97,15 +101,15 @@ class Polls:
             return await self._wait(command, request, until_s, waiter, sleeper, looks)
         finally:
             self._waiting.leaves(waiter)
-            if self._sleepers.get(request.session) is sleeper:
-                del self._sleepers[request.session]
+            if self.sleepers.get(request.session) is sleeper:
+                del self.sleepers[request.session]
             if not self._waiting.filters:
                 self._available(())  # nothing need be noted
 
     def _come(self, session: str, sleeper: Sleeper) -> None:
         """Whoever of the session waits still was given up by it."""
         self.leave(session)
-        self._sleepers[session] = sleeper
+        self.sleepers[session] = sleeper
 
     async def _wait(
         self,
@@ -130,18 +134,17 @@ class Polls:
             if not self._waiting.sleeps(waiter):
                 looks = True
                 continue
-            looks = await sleeper.sleep(until_s)
-            if not looks and not sleeper.is_over:
+            looks = await sleeper.sleep(until_s) and not sleeper.is_over
+            if not looks and sleeper.error is None:
                 return found
 
     # -- told by others
 
     def tell(self) -> None:
         """Something is stored: wake whom that may have helped."""
-        if self._sleepers:
-            helped = self._available(self._waiting.filters)
-            if helped:
-                self._waiting.changed(helped)
+        helped = self._available(self._waiting.filters)
+        if helped:
+            self._waiting.changed(helped)
 
     def changed(self) -> None:
         """The queue is another one by its settings: all who wait look again."""
@@ -149,14 +152,14 @@ class Polls:
 
     def leave(self, session: str) -> None:
         """Nobody waits for the session's poll any more."""
-        sleeper = self._sleepers.get(session)
+        sleeper = self.sleepers.get(session)
         if sleeper is not None:
             sleeper.end()
 
     def stop(self) -> None:
         """Nobody waits here any more: the owner ends."""
         self._is_stopped = True
-        for sleeper in list(self._sleepers.values()):
+        for sleeper in list(self.sleepers.values()):
             sleeper.end()
 
     def move(self, layout: int) -> None:
@@ -164,12 +167,12 @@ class Polls:
         if layout == self._layout:
             return
         self._layout = layout
-        for sleeper in list(self._sleepers.values()):
+        for sleeper in list(self.sleepers.values()):
             sleeper.end()
 
     def deleted(self) -> None:
         """The queue is gone, and who waited is told."""
-        for sleeper in list(self._sleepers.values()):
+        for sleeper in list(self.sleepers.values()):
             what = "it was deleted while this poll waited"
             sleeper.error = PriorityQueueNotFound(self._queue, what)
             sleeper.end()

@@ -69,9 +69,11 @@ class CommittingQueue:
         self._env = env
         self._limits = limits
         self._ended = ended
-        self._told: Callable[[int | None], None] | None = None
+        self._on_stored: Callable[[int | None], None] | None = None
+        self._on_lost: Callable[[], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._clock = self._opened_clock(core)
+        self._ahead_ms = core.ahead_ms  # of wall clocks, as the core has it
         self._told_ms = 0  # how far both clocks were apart as it was told last
         self._stored_due_ms = stored_due_ms
         if stored_due_ms is not None:
@@ -87,11 +89,14 @@ class CommittingQueue:
     def is_lost(self) -> bool:
         return self._core is None
 
-    def watch(self, told: Callable[[int | None], None], /) -> None:
-        self._told = told
+    def watch(self, stored: Callable[[int | None], None], lost: Callable[[], None], /) -> None:
+        self._on_stored, self._on_lost = stored, lost
 
     async def do(self, command: Operation[A], request: Request | None = None, /) -> A:
-        core = self._ready()
+        core = self._core
+        if core is None or self._task is not None:
+            core = self._ready()
+        self._hold.check_room()
         try:
             answer = perform(core, self.now_ms(), command, request)
         except MillstreamError:
@@ -117,6 +122,7 @@ class CommittingQueue:
 
     async def sweep(self, steps: int = STEPS_INLINE_MAX, /) -> Swept:
         core = self._ready()
+        self._hold.check_room()
         try:
             swept = core.sweep(self.now_ms(), steps)
         except BaseException as error:
@@ -145,7 +151,7 @@ class CommittingQueue:
     def now_ms(self) -> int:
         clock, core = self._clock, self._core
         now_ms = clock.read(int(self._env.wall_s() * 1000), int(self._loop.time() * 1000))
-        if core is not None and abs(clock.apart_ms - core.ahead_ms) > TOLERANCE_MS:
+        if core is not None and abs(clock.apart_ms - self._ahead_ms) > TOLERANCE_MS:
             self._keep_apart(core)
         elif clock.step_ms >= STEP_TOLD_MS:
             text = "queue %r: its time stepped %.0f s forward with this machine's clock"
@@ -160,6 +166,7 @@ class CommittingQueue:
         apart_ms = self._clock.apart_ms
         if apart_ms != core.ahead_ms:
             core.set_ahead(apart_ms)
+        self._ahead_ms = apart_ms
         is_told = self._told_ms and abs(apart_ms - self._told_ms) < STEP_TOLD_MS
         self._told_ms = self._told_ms if is_told else apart_ms
         if apart_ms and not is_told:
@@ -177,8 +184,10 @@ class CommittingQueue:
 
     async def reset_clock(self) -> ClockReading:
         core, before_ms, wall_ms = self._ready(), self.now_ms(), self._wall_ms()
+        self._hold.check_room()
         log.warning("queue %r: its time is set from %d to %d ms", self.name, before_ms, wall_ms)
         core.set_clock(wall_ms)
+        self._ahead_ms = 0
         self._clock.reset(wall_ms, int(self._loop.time() * 1000))
         await self._until_stored(core)
         return ClockReading(wall_ms, wall_ms)
@@ -193,7 +202,6 @@ class CommittingQueue:
         if self._task is not None:
             self._check_waiting()
             self._check_uncommitted(core)
-        self._hold.check_room()
         return core
 
     def _check_waiting(self) -> None:
@@ -219,7 +227,7 @@ class CommittingQueue:
     def _stored(self, core: PriorityCore) -> asyncio.Future[None] | None:
         """What ends when all that was done so far is stored; None: it is, and nobody else can have
         answered since. Raises `OwnerLost`."""
-        if not core.is_drained:
+        if core.recorder.is_touched:
             return self._join(core, self._next)
         if self._current:
             return self._join(core, self._late)
@@ -254,15 +262,17 @@ class CommittingQueue:
                 changes, due_ms = core.drain(), core.next_due_ms()
                 # others look for what is due by their wall clocks; one that is far ahead of the
                 # queue's time is not believed here either
-                ahead_ms = max(core.ahead_ms, 0)
+                ahead_ms = max(self._ahead_ms, 0)
                 await self._hold.commit(changes, None if due_ms is None else due_ms - ahead_ms)
                 self._stored_due_ms = due_ms
-                waiting, self._current = self._current, []
-                tell(waiting)
+                for future in self._current:
+                    if not future.done():
+                        future.set_result(None)
+                self._current = []
                 if self._late:
                     self._let_late()
-                if self._told is not None and self._core is not None:
-                    self._told(due_ms)
+                if self._on_stored is not None and self._core is not None:
+                    self._on_stored(due_ms)
         except BaseException as error:
             self._lose(error)
             if not isinstance(error, MillstreamError):
@@ -275,7 +285,9 @@ class CommittingQueue:
         late, self._late = self._late, []
         is_held = self._hold.is_held()
         if is_held:
-            tell(late)
+            for future in late:
+                if not future.done():
+                    future.set_result(None)
         else:
             self._next += late
             if is_held is not None:
@@ -295,8 +307,8 @@ class CommittingQueue:
             if not future.done():
                 future.set_exception(self._error_for(cause))
         self._ended(self)
-        if self._told is not None:
-            self._told(None)
+        if self._on_lost is not None:
+            self._on_lost()
         return self._lost()
 
     def _error_for(self, cause: BaseException) -> MillstreamError:
@@ -333,13 +345,6 @@ class CommittingQueue:
     async def _answered(self) -> None:
         if self._task is not None:
             await asyncio.wait([self._task])
-
-
-def tell(waiting: Waiting) -> None:
-    """What they wait for is stored."""
-    for future in waiting:
-        if not future.done():
-            future.set_result(None)
 
 
 def why_lost(cause: BaseException) -> str:

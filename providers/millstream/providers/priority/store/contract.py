@@ -93,9 +93,9 @@ class OwnedQueue(Protocol):
         """Do what is due, at most so many steps; when it is stored. Raises as `do`."""
         ...
 
-    def watch(self, told: Callable[[int | None], None], /) -> None:
-        """Call this after each commit, with when something is due next as of that; and when the
-        queue is lost, but not when it is released or deleted."""
+    def watch(self, stored: Callable[[int | None], None], lost: Callable[[], None], /) -> None:
+        """Call `stored` after each commit, with when something is due next as of that; `lost` when
+        the queue is lost, but not when it is released or deleted."""
         ...
 
     def next_due_ms(self) -> int | None:

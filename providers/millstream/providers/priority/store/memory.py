@@ -108,7 +108,8 @@ class MemoryHold:
         faults = self._store.faults
         if faults is not None:
             await faults.before(self.queue)
-        self._check_held()
+        if self._table.epoch != self.epoch:
+            raise OwnerLost(self.queue, TAKEN_OVER)
         if changes is not None:
             self._store.store(self._table, changes)
         self._table.next_due_ms = next_due_ms
@@ -119,15 +120,12 @@ class MemoryHold:
         faults = self._store.faults
         if faults is not None:
             await faults.before(self.queue)
-        self._check_held()
+        if self._table.epoch != self.epoch:
+            raise OwnerLost(self.queue, TAKEN_OVER)
         self._table.counters = self._table.counters.of_next()
         self._table.clear()
         if faults is not None:
             await faults.after(self.queue)
-
-    def _check_held(self) -> None:
-        if not self.is_held():
-            raise OwnerLost(self.queue, TAKEN_OVER)
 
 
 def page(names: Iterable[str], after: str, limit: int) -> list[str]:

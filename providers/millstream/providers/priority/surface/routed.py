@@ -52,7 +52,7 @@ from .layouts import Layout
 from .lease import Lease
 from .merging import merged, place_of, placed
 from .offering import Offering
-from .poll import Poll
+from .poll import leases_of
 from .shard_polls import ShardedPoll
 
 __all__ = ["QueueCalls"]
@@ -229,25 +229,25 @@ class QueueCalls(ShardCalls):
     async def leases(self, command: Dequeue, wait_s: float) -> list[Lease]:
         """Dequeue, waiting so long for a first message. Who is cancelled loses none."""
         routes, attempt = self.routes, 0
-        until_s = now_s() + wait_s
+        until_s = asyncio.get_running_loop().time() + wait_s
         while True:
-            layout = await self.learned(self.until_s()) if routes.is_stale else routes.layout
+            if routes.is_stale:
+                await self.learned(self.until_s())
+            layout = routes.layout
             if layout.number:
                 command = command._replace(layout=layout.number)
-            found = await self._polled(command, layout, until_s).leases()
-            if found or not routes.is_other(layout.number):
+            if routes.total == 1:
+                found = await leases_of(self, command, until_s)
+            else:
+                shards = [self.shard(number) for number in range(layout.total)]
+                found = await ShardedPoll(shards, routes, command, until_s).leases()
+            if found or not (routes.is_stale or routes.layout.number != layout.number):
                 return found
             attempt += 1
             if attempt > 1:  # its shards are being told
                 await asyncio.sleep(PAUSES.whole_s(attempt))
             if now_s() >= until_s + self.patience_s:
                 return []
-
-    def _polled(self, command: Dequeue, layout: Layout, until_s: float) -> Poll | ShardedPoll:
-        if layout.total == 1:
-            return Poll(self, command, until_s)
-        shards = [self.shard(number) for number in range(layout.total)]
-        return ShardedPoll(shards, self.routes, command, until_s)
 
     async def poll(self, command: Dequeue, request: Request, wait_ms: int) -> Polled:
         """One call of a poll, under a request id of the caller's; not asked again.

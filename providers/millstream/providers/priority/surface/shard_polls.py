@@ -22,7 +22,7 @@ from millstream.providers.priority.core.results import HeadPriorities
 from .calls import ShardCalls
 from .layouts import HEADS_MAX, HeadBoard, Plan, Routes
 from .lease import Lease
-from .poll import Poll, give_back
+from .poll import give_back, leases_of
 
 __all__ = ["ShardedPoll"]
 
@@ -106,7 +106,7 @@ class ShardedPoll:
         command = self._command._replace(at_most=count, not_above=not_above)
         try:
             patience_s = self._patient_s - until_s
-            return await Poll(self._shards[shard], command, until_s, patience_s).leases()
+            return await leases_of(self._shards[shard], command, until_s, patience_s)
         except PriorityQueueNotFound:
             if shard == 0:
                 raise

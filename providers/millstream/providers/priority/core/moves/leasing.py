@@ -48,7 +48,7 @@ class Leasing:
 
     def leased(self, id: str, token: LeaseToken, step: Step | None) -> Message:
         """The message that runs under this lease, or whose lease ended by this very step."""
-        message = self.message(id)
+        message = self.contents.by_id.get(id) or self.message(id)
         lease = message.lease
         if lease is not None and lease.token == token:
             if lease.ended is None:

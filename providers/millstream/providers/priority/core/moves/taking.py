@@ -41,7 +41,7 @@ class Taking:
             holds.parkings_left = STEPS_INLINE_MAX
         if count == 1:
             message = source.first()
-            if message is None or message.priority > bound:
+            if message is None or message.key >> SEQUENCE_BITS > bound:
                 return []
             return [self._lease(message, worker, lease_ms, False)]
         leases: list[Lease] = []
@@ -50,7 +50,7 @@ class Taking:
         left_bytes = ANSWER_BYTES_MAX
         while len(leases) < count and left_bytes > 0:
             message = source.first(taken)
-            if message is None or message.priority > bound:
+            if message is None or message.key >> SEQUENCE_BITS > bound:
                 break
             left_bytes -= len(message.payload)
             if message.value is not None:

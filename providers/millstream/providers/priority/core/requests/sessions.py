@@ -64,12 +64,13 @@ class Sessions:
     def find(self, now_ms: int, request: Request, what: str, settings: QueueSettings) -> Plain:
         """The answer to a repeated request; None: it is new, and there is room for its answer."""
         name, number, acknowledged, mark = request
-        checked_text(self.queue, "session", name)
+        session = self.sessions.get(name)
+        if session is None:
+            checked_text(self.queue, "session", name)
         if mark:
             checked_text(self.queue, "mark", mark, 0, MARK_BYTES_MAX)
         checked_number(self.queue, "number", number, 1, NUMBER_MAX)
         checked_number(self.queue, "acknowledged", acknowledged, 0, number - 1)
-        session = self.sessions.get(name)
         if session is not None and session.used_ms + settings.answers_kept_ms <= now_ms:
             self._forget(name)
             session = None
@@ -80,10 +81,16 @@ class Sessions:
             return None
         if number <= session.acknowledged:
             self._refuse_stale(request, session)
-        self._acknowledge(name, session, acknowledged, now_ms)
-        found = session.answers.get(number)
+        answers, had = session.answers, len(session.answers)
+        for answered in list(answers):
+            if answered <= acknowledged:
+                del answers[answered]
+                self.recorder.answer_ended(name, answered)
+        if len(answers) < had:
+            self._use(name, session, acknowledged, now_ms)
+        found = answers.get(number)
         if found is None:
-            if len(session.answers) >= OPEN_MAX:
+            if len(answers) >= OPEN_MAX:
                 what = f"session {name!r} has {OPEN_MAX} open answers, the most"
                 raise SessionFull(self.queue, what)
             return None
@@ -99,36 +106,26 @@ class Sessions:
             f"{session.acknowledged} were acknowledged",
         )
 
-    def _acknowledge(self, name: str, session: Session, upto: int, now_ms: int) -> None:
-        answers, had = session.answers, len(session.answers)
-        for number in list(answers):
-            if number <= upto:
-                del answers[number]
-                self.recorder.answer_ended(name, number)
-        if len(answers) < had:
-            session.acknowledged = max(session.acknowledged, upto)
-            self._use(name, session, now_ms)
-
-    def _use(self, name: str, session: Session, now_ms: int) -> None:
+    def _use(self, name: str, session: Session, acknowledged: int, now_ms: int) -> None:
+        session.acknowledged = max(session.acknowledged, acknowledged)
         session.used_ms = now_ms
         self.sessions[name] = self.sessions.pop(name, session)
-        self.recorder.session_used(SessionRow(name, session.acknowledged, now_ms))
+        self.recorder.session_used(name, session.acknowledged, now_ms)
 
     def remember(self, now_ms: int, request: Request, what: str, answer: Plain) -> None:
         name, number, acknowledged, _ = request
         session = self.sessions.get(name)
         if session is None:
             session = Session(acknowledged, now_ms)
-        session.acknowledged = max(session.acknowledged, acknowledged)
         session.answers[number] = (what, answer)
-        self._use(name, session, now_ms)
+        self._use(name, session, acknowledged, now_ms)
         self.recorder.answered(AnswerRow(name, number, what, answer))
 
     def set_clock(self, forward_ms: int) -> None:
         """Each session was used as long ago as before."""
         for name, session in self.sessions.items():
             session.used_ms += forward_ms
-            self.recorder.session_used(SessionRow(name, session.acknowledged, session.used_ms))
+            self.recorder.session_used(name, session.acknowledged, session.used_ms)
 
     def _forget(self, name: str) -> None:
         session = self.sessions.pop(name)
