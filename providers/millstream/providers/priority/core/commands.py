@@ -8,7 +8,6 @@ do what a class says without a core.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
@@ -400,5 +399,5 @@ def perform(core: PriorityCore, now_ms: int, command: Operation[A], request: Req
     if isinstance(command, EnqueueMany):
         messages, is_whole = command
         return cast(A, core.enqueue_many_once(now_ms, request, what, messages, is_whole))
-    act: Callable[[], Any] = partial(command.on, core, now_ms)
-    return cast(A, core.once(now_ms, request, what, act))
+    on: Any = command.on
+    return cast(A, core.once(now_ms, request, what, partial(on, core, now_ms)))

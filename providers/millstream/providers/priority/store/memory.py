@@ -108,7 +108,7 @@ class MemoryHold:
         faults = self._store.faults
         if faults is not None:
             await faults.before(self.queue)
-        if self._table.epoch != self.epoch:
+        if not self.is_held():
             raise OwnerLost(self.queue, TAKEN_OVER)
         if changes is not None:
             self._store.store(self._table, changes)
@@ -120,7 +120,7 @@ class MemoryHold:
         faults = self._store.faults
         if faults is not None:
             await faults.before(self.queue)
-        if self._table.epoch != self.epoch:
+        if not self.is_held():
             raise OwnerLost(self.queue, TAKEN_OVER)
         self._table.counters = self._table.counters.of_next()
         self._table.clear()
