@@ -293,8 +293,8 @@ class Recorder:
         changes = Changes(
             counters,
             tuple(zip(self.deleted.values(), self.deleted, strict=True)) if self.deleted else (),
-            tuple(map(row_of, self.inserted.values())),
-            tuple(map(row_of, self.updated.values())),
+            tuple(map(row_of, self.inserted.values())) if self.inserted else (),
+            tuple(map(row_of, self.updated.values())) if self.updated else (),
             self.settings,
             tuple(self.sessions_ended),
             tuple(self.answers_ended),

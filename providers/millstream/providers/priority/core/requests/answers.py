@@ -30,16 +30,15 @@ LeaseFields = tuple[str, int, int, int, int, int, int]
 
 
 def plain_of(answer: Answer) -> Plain:
-    match answer:
-        case Dequeued(leases, status, _):
-            return ("dequeued", status.value, tuple(map(plain_lease, leases)))
-        case Enqueued(id, state, version, is_changed):
-            return ("enqueued", id, int(state), version, is_changed)
-        case Done(state, version, due_ms, is_changed):
-            return ("done", int(state), version, due_ms, is_changed)
-        case EnqueuedMany(answers, refusals):
-            parts = tuple(one and (one.id, int(one.state), *one[2:]) for one in answers)
-            return ("many", parts, tuple(tuple(one) for one in refusals))
+    if isinstance(answer, Enqueued):
+        return ("enqueued", answer.id, int(answer.state), answer.version, answer.is_changed)
+    if isinstance(answer, Done):
+        state, version, due_ms, is_changed = answer
+        return ("done", int(state), version, due_ms, is_changed)
+    if isinstance(answer, Dequeued):
+        return ("dequeued", answer.status.value, tuple(map(plain_lease, answer.leases)))
+    parts = tuple(one and (one.id, int(one.state), *one[2:]) for one in answer.answers)
+    return ("many", parts, tuple(tuple(one) for one in answer.refusals))
 
 
 def plain_lease(lease: Lease) -> Plain:

@@ -115,10 +115,12 @@ class Sessions:
     def remember(self, now_ms: int, request: Request, what: str, answer: Plain) -> None:
         name, number, acknowledged, _ = request
         session = self.sessions.get(name)
+        is_new = session is None
         if session is None:
             session = Session(acknowledged, now_ms)
         session.answers[number] = (what, answer)
-        self._use(name, session, acknowledged, now_ms)
+        if is_new or session.used_ms != now_ms or session.acknowledged < acknowledged:
+            self._use(name, session, acknowledged, now_ms)  # else it was, by what it acknowledged
         self.recorder.answered(AnswerRow(name, number, what, answer))
 
     def set_clock(self, forward_ms: int) -> None:
