@@ -1,6 +1,7 @@
 """`python -m benchmarks SUITE [--rounds N] [--json] [--against REV,PEER]`, where SUITE is calls,
 streams (also with `--runs NAME,...`), activation, buffer, path, flights, detection, handover,
-ledger or priority (these two also with `--full`); `python -m benchmarks slow_consumer [--size S]`,
+priority_path, ledger or priority (these two also with `--full`);
+`python -m benchmarks slow_consumer [--size S]`,
 `python -m benchmarks bounds [WORD ...] [--size S] [--json]`,
 `python -m benchmarks ledger --chaos [--records N] [--json]`,
 `python -m benchmarks ledger --topics N` and
@@ -88,6 +89,7 @@ SUITES: dict[str, dict[str, list[str]]] = {
         "arq": ["priority.peers.arq"],
         "saq": ["priority.peers.saq"],
     },
+    "priority_path": {"ours": ["priority.path.figures"]},
     "spark": {
         "ours": ["spark.writing.ours", "spark.reading.ours", "spark.reading.index"],
         "foreach": ["spark.writing.foreach"],

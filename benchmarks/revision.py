@@ -28,7 +28,7 @@ __all__ = [
 
 ROOT = Path(__file__).parent.parent
 ROOTS = ("runtime", "streams", "providers", "balancers", "console")
-WORKLOADS = ("measure.py", "feed.py", "path.py", "flights.py")
+WORKLOADS = ("measure.py", "feed.py", "path.py", "flights.py", "priority/path.py")
 WORSE_SHARE = 0.05
 
 
@@ -52,6 +52,7 @@ def checked_out(revision: str) -> Iterator[Path]:
         if done.returncode:
             raise SystemExit(f"{revision} cannot be checked out:\n{done.stderr}")
         try:
+            (tree / "benchmarks" / "priority").mkdir(exist_ok=True)
             for name in WORKLOADS:
                 shutil.copy(ROOT / "benchmarks" / name, tree / "benchmarks" / name)
             yield tree

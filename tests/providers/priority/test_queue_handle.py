@@ -402,3 +402,19 @@ async def test_what_is_no_end_of_a_lease_is_refused_before_it_is_sent() -> None:
         ):
             with pytest.raises(RequestInvalid, match=field):
                 await ending
+
+
+async def test_a_lane_that_was_handed_to_whom_is_cancelled_goes_to_the_next() -> None:
+    lanes = Lanes(lambda: "a", 1)
+    only = await lanes.take()
+    waiting = [asyncio.create_task(lanes.take()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    lanes.give(only)
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    assert waiting[0].cancelled() and await waiting[1] is only
+    lanes.give(only)
+    waiting[2].cancel()
+    await asyncio.wait([waiting[2]])
+    assert waiting[2].cancelled() and await lanes.take() is only

@@ -284,7 +284,7 @@ class PriorityQueue:
             raise RequestInvalid(
                 self.name, "token", f"is {shown_value(ending.token)}, no LeaseToken"
             )
-        return await self._calls.end(ending)
+        return cast(Done, await self._calls.do(ending))
 
     # -- of all
 
