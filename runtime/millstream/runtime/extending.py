@@ -21,7 +21,7 @@ from .codec.hooks import register_hook as register_opened
 from .codec.types import bare, named, union_members
 from .codec.unions import needs_wrappers
 from .damage import DamageLog
-from .definition.grain import Contract, is_reentrant, states_of
+from .definition.grain import Contract, Program, is_reentrant, states_of
 from .definition.grain_type import GrainType
 from .definition.headers import check_headers
 from .definition.markers import Declaration, Mark, add_mark, marks_of, open_to, stopping
@@ -75,6 +75,7 @@ __all__ = [
     "Mark",
     "Members",
     "Opener",
+    "Program",
     "RealDisk",
     "Role",
     "Runners",

@@ -6,23 +6,16 @@ and what follows, which the agent of its queue sees to.
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from millstream.runtime import Openable
+from millstream.runtime.extending import Program
 
 from .api.namespace import StreamNamespace
 from .api.subscription_rows import HERE, WHOLE_STREAM
 
 __all__ = ["pause_stream", "resume_stream"]
 
-H = TypeVar("H")
 T = TypeVar("T")
-
-
-class Program(Protocol):
-    """A silo, a client, a cluster or a grain."""
-
-    def stream(self, namespace: Openable[H], key: str, /) -> H: ...
 
 
 async def pause_stream(program: Program, namespace: StreamNamespace[T], key: str, /) -> None:

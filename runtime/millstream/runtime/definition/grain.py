@@ -32,6 +32,7 @@ __all__ = [
     "GrainContext",
     "Home",
     "Openable",
+    "Program",
     "Runtime",
     "construct",
     "grain",
@@ -66,6 +67,12 @@ class Openable(Protocol[H_co]):
     """Something that `stream()` opens; `StreamNamespace` is one. Runtime knows no streams."""
 
     def open(self, runtime: Any, key: str, /) -> H_co: ...
+
+
+class Program(Protocol):
+    """Something that opens streams and the like: a silo, a client, a cluster or a grain."""
+
+    def stream(self, namespace: Openable[H], key: str, /) -> H: ...
 
 
 class Acknowledgeable(Protocol):

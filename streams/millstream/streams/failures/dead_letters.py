@@ -6,10 +6,9 @@ Owns: `DeadLetters`, and how one is opened. Not: what answers (`target`).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from millstream.runtime import Openable
-from millstream.runtime.extending import Gateway, Opener
+from millstream.runtime.extending import Gateway, Opener, Program
 from millstream.streams.contracts.identity import StreamId
 
 from .letters import DeadLetter
@@ -17,7 +16,6 @@ from .target import DeadLettersTarget
 
 __all__ = ["DeadLetters", "dead_letters"]
 
-H = TypeVar("H")
 LIST_MANY = 100
 
 
@@ -136,12 +134,6 @@ class GatewayLetters:
     def redrive(self, letter_id: str, /) -> Coroutine[Any, Any, None]:
         # each of its own name: one handler that takes its time holds no other up
         return self._gateway.call(letter_id, self._target, DeadLettersTarget.redrive, letter_id)
-
-
-class Program(Protocol):
-    """A silo, a client, a cluster or a grain."""
-
-    def stream(self, namespace: Openable[H], key: str, /) -> H: ...
 
 
 class Letters:

@@ -6,10 +6,10 @@ Owns: asking, from a silo or through a gateway. Not: what answers (`target`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from millstream.runtime import ConfigError, Openable
-from millstream.runtime.extending import Opener
+from millstream.runtime import ConfigError
+from millstream.runtime.extending import Opener, Program
 from millstream.streams.contracts.identity import StreamId
 
 from .report import LaggingStream
@@ -21,8 +21,6 @@ __all__ = ["lagging", "why"]
 STREAMS_MAX = 1_000
 """Streams that one answer of `lagging` names."""
 
-H = TypeVar("H")
-
 
 class StreamHandle(Protocol):
     """A stream, as `stream(namespace, key)` gives it."""
@@ -31,12 +29,6 @@ class StreamHandle(Protocol):
     def id(self) -> StreamId: ...
     @property
     def provider(self) -> str: ...
-
-
-class Program(Protocol):
-    """A silo, a client, a cluster or a grain."""
-
-    def stream(self, namespace: Openable[H], key: str, /) -> H: ...
 
 
 class Question:

@@ -10,19 +10,17 @@ nothing else of the record.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
 
 import msgspec
 
-from millstream.runtime import ConfigError, Conflict, Openable
-from millstream.runtime.extending import Opener, Role, SystemTarget, open_to, shown
+from millstream.runtime import ConfigError, Conflict
+from millstream.runtime.extending import Opener, Program, Role, SystemTarget, open_to, shown
 from millstream.streams.contracts.identity import QueueId
 
 from .record import Handoff, OwnershipStore, QueueRecord, QueueState
 
 __all__ = ["HoldingTarget", "pause_queue", "resume_queue"]
 
-H = TypeVar("H")
 Hold = Callable[[QueueId, bool], Awaitable[None]]
 NEVER_OWNED = QueueRecord("", 0, QueueState.FREE, handoff=Handoff(clean=True, in_flight=0))
 
@@ -73,12 +71,6 @@ class HoldingTarget(SystemTarget):
         except Conflict:
             return False  # somebody was faster: read again
         return True
-
-
-class Program(Protocol):
-    """A silo, a client, a cluster or a grain."""
-
-    def stream(self, namespace: Openable[H], key: str, /) -> H: ...
 
 
 class QueueHolds:

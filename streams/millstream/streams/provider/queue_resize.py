@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from millstream.runtime import ConfigError, MillstreamError, Openable
-from millstream.runtime.extending import Opener, SiloServices
+from millstream.runtime import ConfigError, MillstreamError
+from millstream.runtime.extending import Opener, Program, SiloServices
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.queue import QueueAdapter, Seals
 from millstream.streams.contracts.token import Token
@@ -29,7 +29,6 @@ from .target import StreamsTarget, target_of
 __all__ = ["QueueResize", "resize"]
 
 log = logging.getLogger("millstream.streams")
-H = TypeVar("H")
 
 LOOK_S = 1.0
 BUSY_LOOK_S = 0.1
@@ -187,12 +186,6 @@ class QueueResize:
             return record.sealed(queue, barrier, is_old=is_old)
 
         return await self._records.change(step)
-
-
-class Program(Protocol):
-    """A silo, a client, a cluster or a grain."""
-
-    def stream(self, namespace: Openable[H], key: str, /) -> H: ...
 
 
 class Resizes:
