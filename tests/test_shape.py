@@ -3,6 +3,7 @@ readers of clock, chance and sockets."""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -119,6 +120,21 @@ def touched(found: Look) -> set[str]:
     for full in filter(is_foreign, found.imported):
         names |= {full, full.split(".")[0], full.split(".")[-1]}
     return names
+
+
+# a form of the HTTP API has the name of the command or the result that it is made from
+FORMS = "providers/millstream/providers/priority/http/forms/"
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_each_class_of_a_folder_has_a_name_of_its_own(folder: str) -> None:
+    places: dict[str, list[str]] = {}
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not name.startswith(FORMS):
+                places.setdefault(node.name, []).append(name)
+    assert {name: paths for name, paths in places.items() if len(set(paths)) > 1} == {}
 
 
 def test_only_env_reads_clock_and_chance_and_only_the_transport_opens_sockets() -> None:

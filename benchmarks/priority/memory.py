@@ -24,9 +24,9 @@ from benchmarks.priority.load import (
     scaled,
 )
 from millstream.providers.priority import QueueSettings
-from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.core import PriorityCore
-from millstream.providers.priority.core.results import Lease
+from millstream.providers.priority.core.results import LeaseGrant
 
 __all__ = ["full", "full_heap", "heaps", "queues", "side_by_side"]
 
@@ -54,7 +54,7 @@ def sized(label: str, count: int, *, with_batches: bool = True) -> Figures:
     before = memory_bytes()
     with costs.each("enqueue", count):
         for number, priority in enumerate(wanted):
-            core.enqueue(0, NewMessage(f"m{number}", PAYLOAD, priority))
+            core.enqueue(0, MessageFields(f"m{number}", PAYLOAD, priority))
     costs.note("message_bytes", (memory_bytes() - before) / count)
     costs.note("rss_mb", memory_bytes() / 1e6)
     gc.freeze()
@@ -74,11 +74,11 @@ def sized(label: str, count: int, *, with_batches: bool = True) -> Figures:
 
 def note_each(costs: Costs, core: PriorityCore, count: int) -> None:
     """What single calls take: in, out and done."""
-    urgencies, leases = iter(priorities(count)), list[Lease]()
+    urgencies, leases = iter(priorities(count)), list[LeaseGrant]()
 
     def enqueue() -> None:
         priority = next(urgencies)
-        core.enqueue(1, NewMessage(f"more{priority}", PAYLOAD, priority))
+        core.enqueue(1, MessageFields(f"more{priority}", PAYLOAD, priority))
 
     def complete() -> None:
         lease = leases.pop()
@@ -104,7 +104,7 @@ def filtered(size: float) -> Figures:
         core = created(QueueSettings(shapes=shapes))
         for number, priority in enumerate(priorities(count)):
             region = {"region": f"r{number % REGIONS}"}
-            core.enqueue(0, NewMessage(f"m{number}", PAYLOAD, priority, region))
+            core.enqueue(0, MessageFields(f"m{number}", PAYLOAD, priority, region))
         calls = scaled(2_000, size) if shapes else 20
         with costs.each(name, calls):
             for number in range(calls):
@@ -119,14 +119,14 @@ def exclusive(size: float) -> Figures:
     core = created(QueueSettings("value"))
     for number, priority in enumerate(priorities(VALUES * each)):
         value = {"value": f"v{number % VALUES}"}
-        core.enqueue(0, NewMessage(f"m{number}", PAYLOAD, priority, value))
+        core.enqueue(0, MessageFields(f"m{number}", PAYLOAD, priority, value))
     core.dequeue(1, "w", VALUES * 99 // 100)
     laps = scaled(5_000, size)
     with costs.each("held_dequeue", laps):
         for _ in range(laps):
             (lease,) = core.dequeue(1, "w").leases
             core.complete(1, lease.id, lease.token)
-            core.enqueue(1, NewMessage(f"again{lease.token.epoch}", PAYLOAD, 0, lease.metadata))
+            core.enqueue(1, MessageFields(f"again{lease.token.epoch}", PAYLOAD, 0, lease.metadata))
     core.dequeue(1, "w", VALUES)
     with costs.each("held_poll", laps):
         for _ in range(laps):
@@ -157,7 +157,7 @@ async def side_by_side(work: Path, size: float) -> Figures:
     costs, count = Costs("beside_1M"), scaled(1_000_000, size, 1_000)
     core, heap, wanted = created(), list[tuple[int, int, str]](), priorities(count)
     for number, priority in enumerate(wanted):
-        core.enqueue(0, NewMessage(f"m{number}", PAYLOAD, priority))
+        core.enqueue(0, MessageFields(f"m{number}", PAYLOAD, priority))
         heappush(heap, (priority, number, f"m{number}"))
     gc.collect()
     gc.freeze()

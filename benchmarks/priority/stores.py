@@ -34,7 +34,7 @@ from millstream.providers.priority.core.commands import (
     EnqueueMany,
 )
 from millstream.providers.priority.core.message import LeaseToken
-from millstream.providers.priority.core.results import Lease
+from millstream.providers.priority.core.results import LeaseGrant
 from millstream.providers.priority.store.contract import OwnedQueue
 
 __all__ = ["embedded", "memory", "redis"]
@@ -86,7 +86,7 @@ async def stored(store: PriorityStore, name: str, label: str, count: int, size: 
 
 async def in_and_out(queue: OwnedQueue, costs: Costs, calls: int) -> None:
     """Each of the three alone; then out and done in one, as peers do it (`work`)."""
-    leases: list[Lease] = []
+    leases: list[LeaseGrant] = []
 
     async def dequeue(number: int) -> None:
         leases.extend((await queue.do(Dequeue("w"))).leases)
@@ -103,7 +103,7 @@ async def in_and_out(queue: OwnedQueue, costs: Costs, calls: int) -> None:
     await costs.crowd("work", calls, work)
 
 
-def held(leases: list[Lease]) -> tuple[str, LeaseToken]:
+def held(leases: list[LeaseGrant]) -> tuple[str, LeaseToken]:
     """One of them, which is left out from now on."""
     lease = leases.pop()
     return lease.id, lease.token

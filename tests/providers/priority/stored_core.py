@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from tests.providers.priority.places import place_of
 
-from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.changes import ChangeEvent
 from millstream.providers.priority.core.commands import (
     Cancel,
@@ -132,11 +132,11 @@ class StoredCore:
         finally:
             self.request = None
 
-    def enqueue(self, now_ms: int, new: NewMessage) -> Enqueued:
+    def enqueue(self, now_ms: int, new: MessageFields) -> Enqueued:
         return self.do(now_ms, Enqueue(*new))  # type: ignore[arg-type]
 
     def enqueue_many(
-        self, now_ms: int, news: Sequence[NewMessage], all_or_nothing: bool = False
+        self, now_ms: int, news: Sequence[MessageFields], all_or_nothing: bool = False
     ) -> EnqueuedMany:
         messages = tuple(Enqueue(*new) for new in news)  # type: ignore[arg-type]
         return self.do(now_ms, EnqueueMany(messages, all_or_nothing))
@@ -146,7 +146,7 @@ class StoredCore:
         now_ms: int,
         request: Request,
         what: str,
-        news: Sequence[NewMessage],
+        news: Sequence[MessageFields],
         all_or_nothing: bool = False,
     ) -> EnqueuedMany:
         act = partial(self.enqueue_many, now_ms, news, all_or_nothing)

@@ -12,7 +12,7 @@ from tests.providers.priority.world import in_cluster
 
 from millstream.providers.priority import NewMessage as Sent
 from millstream.providers.priority import PriorityQueueError
-from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.message import Metadata, State
 from millstream.providers.priority.core.settings import QueueSettings
@@ -55,7 +55,7 @@ class Queue:
             self.made += 1
             pairs = {"k": pick.choice("abc"), "r": pick.choice("xy")}
             invisible_ms = pick.choice((0, 0, 15))
-            message = NewMessage(f"m{self.made}", b"", self.made, pairs, invisible_ms)
+            message = MessageFields(f"m{self.made}", b"", self.made, pairs, invisible_ms)
             core.enqueue(now, message)
         elif step in (1, 2):
             self.leases += core.dequeue(now, "w", pick.choice((1, 2)), pick.choice(FILTERS)).leases
@@ -97,23 +97,23 @@ def test_all_who_may_have_what_they_could_not_are_told(is_exclusive: bool, shape
 
 def test_nothing_is_noted_before_somebody_asks() -> None:
     core = PriorityCore.created(0, "q", QueueSettings())
-    core.enqueue(0, NewMessage("a", b"", 0))
+    core.enqueue(0, MessageFields("a", b"", 0))
     assert core.take_available(FILTERS) == {}
-    core.enqueue(0, NewMessage("b", b"", 0, {"k": "v"}))
-    core.enqueue(0, NewMessage("c", b"", 0, {"k": "v"}))
+    core.enqueue(0, MessageFields("b", b"", 0, {"k": "v"}))
+    core.enqueue(0, MessageFields("c", b"", 0, {"k": "v"}))
     assert core.take_available(FILTERS) == {(("k", "v"),): 2} and core.take_available(FILTERS) == {}
 
 
 def test_nothing_is_noted_after_the_last_one_left() -> None:
     core = PriorityCore.created(0, "q", QueueSettings("k"))
     core.take_available(FILTERS)
-    core.enqueue(0, NewMessage("a", b"", 0, {"k": "a"}))
+    core.enqueue(0, MessageFields("a", b"", 0, {"k": "a"}))
     [lease] = core.dequeue(0, "w").leases
     assert core.take_available(()) == {}, "its value is held"
     core.release(0, lease.id, lease.token)
-    core.enqueue(0, NewMessage("b", b"", 0, {"k": "b"}))
+    core.enqueue(0, MessageFields("b", b"", 0, {"k": "b"}))
     assert core.take_available(FILTERS) == {}
-    core.enqueue(0, NewMessage("c", b"", 0, {"k": "c"}))
+    core.enqueue(0, MessageFields("c", b"", 0, {"k": "c"}))
     assert core.take_available(FILTERS) == {(("k", "c"),): 1}
 
 
@@ -121,17 +121,17 @@ def test_what_is_told_of_a_value_is_what_can_be_had_of_it() -> None:
     core = PriorityCore.created(0, "q", QueueSettings("k"))
     core.take_available(FILTERS)
     first, second = ({"k": "a", "r": region} for region in "xy")
-    core.enqueue(0, NewMessage("a", b"", 0, first))
+    core.enqueue(0, MessageFields("a", b"", 0, first))
     assert core.take_available(FILTERS) == {tuple(first.items()): 1}
     [lease] = core.dequeue(0, "w").leases
-    core.enqueue(0, NewMessage("b", b"", 1, second))
+    core.enqueue(0, MessageFields("b", b"", 1, second))
     assert core.take_available(FILTERS) == {}, "its value is held"
     core.release(0, lease.id, lease.token)
     each = {tuple(first.items()): 1, tuple(second.items()): 1}
     assert core.take_available(FILTERS) == each, "the one that came back, too, and once"
     assert core.take_available(FILTERS) == {}
     [lease] = core.dequeue(0, "w").leases
-    core.enqueue(0, NewMessage("c", b"", 2, first))
+    core.enqueue(0, MessageFields("c", b"", 2, first))
     core.complete(0, lease.id, lease.token)
     core.dequeue(0, "w")
     assert core.take_available(FILTERS) == {}, "it is held again"
@@ -140,10 +140,10 @@ def test_what_is_told_of_a_value_is_what_can_be_had_of_it() -> None:
 def test_what_came_to_an_exclusive_queue_is_told_when_it_is_simple() -> None:
     core = PriorityCore.created(0, "q", QueueSettings("k"))
     core.take_available(FILTERS)
-    core.enqueue(0, NewMessage("a", b"", 0, {"k": "a"}))
+    core.enqueue(0, MessageFields("a", b"", 0, {"k": "a"}))
     core.cancel(0, "a")
     core.configure(0, QueueSettings())
-    core.enqueue(0, NewMessage("b", b"", 0, {"k": "b"}))
+    core.enqueue(0, MessageFields("b", b"", 0, {"k": "b"}))
     assert core.take_available(FILTERS)[(("k", "b"),)] == 1
 
 

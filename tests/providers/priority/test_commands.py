@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from millstream.providers.priority.core import commands
-from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.commands import (
     Adopt,
     Answered,
@@ -128,7 +128,7 @@ def test_names_are_for_every_operation_and_each_for_one() -> None:
 @pytest.mark.parametrize("command", [Enqueue("a", b"", 0, FOO), Dequeue("w"), Cancel("z")])
 def test_a_command_with_a_request_is_done_once(command: Command) -> None:
     core = opened()
-    core.enqueue(0, NewMessage("z", b"", 0, FOO))
+    core.enqueue(0, MessageFields("z", b"", 0, FOO))
     first: Any = perform(core, 1, command, Request("s", 1))
     before = core.read.page()
     assert perform(core, 2, command, Request("s", 1)) == first

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 
 from millstream.providers.priority import QueueSettings, State
-from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.changes import Counters
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.message import Step
@@ -20,8 +20,8 @@ def core_at(now_ms: int, queue_settings: QueueSettings) -> PriorityCore:
     """A queue with a message in each state, and a session."""
     core = PriorityCore.created(now_ms, "q", queue_settings)
     for at, id in enumerate(("running", "done", "given up", "pending")):
-        core.enqueue(now_ms, NewMessage(id, b"x", at))
-    core.enqueue(now_ms, NewMessage("later", b"x", 9, invisible_ms=30_000))
+        core.enqueue(now_ms, MessageFields(id, b"x", at))
+    core.enqueue(now_ms, MessageFields("later", b"x", 9, invisible_ms=30_000))
     leases = core.dequeue(now_ms, "w", 3).leases
     core.complete(now_ms, "done", leases[1].token)
     core.once(

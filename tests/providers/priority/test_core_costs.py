@@ -10,7 +10,7 @@ from tests.providers.priority import test_core_vectors as vectors
 from tests.providers.priority.row_store import RowStore
 
 from millstream.providers.priority.core import changes
-from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.index import grouped, plain
 from millstream.providers.priority.core.message import State
@@ -46,7 +46,7 @@ def held_groups(count: int) -> PriorityCore:
     for number in range(count):
         metadata = {"project": f"p{number}", "region": "us"}
         for name in ("a", "b"):
-            core.enqueue(0, NewMessage(f"{name}{number}", b"", number, metadata))
+            core.enqueue(0, MessageFields(f"{name}{number}", b"", number, metadata))
     for _ in range(count // 1_000):
         assert len(core.dequeue(1, "w", 1_000).leases) == 1_000
     return core
@@ -74,8 +74,8 @@ def test_what_the_end_of_a_lease_tells_who_waits_is_not_looked_up_message_by_mes
     core = vectors.opened(QueueSettings("project", shapes=(("region",),)))
     foo = {"project": "foo", "region": "us"}
     for number in range(2_000):
-        core.enqueue(0, NewMessage(f"m{number}", b"", number, foo))
-    core.enqueue(0, NewMessage("other", b"", 10**6, {**foo, "region": "eu"}))
+        core.enqueue(0, MessageFields(f"m{number}", b"", number, foo))
+    core.enqueue(0, MessageFields("other", b"", 10**6, {**foo, "region": "eu"}))
     us, eu, asia = ((("region", name),) for name in ("us", "eu", "asia"))
     core.take_available([()])
     is_pending, looks = grouped.GroupedIndex.is_pending, 0
@@ -100,9 +100,9 @@ def test_a_crowd_of_a_held_value_ahead_costs_one_parking() -> None:  # C16.9
     foo = {"project": "foo", "region": "us"}
     for start in range(0, 20_000, 1_000):
         ahead = range(start, start + 1_000)
-        core.enqueue_many(0, [NewMessage(f"m{number}", b"", number, foo) for number in ahead])
+        core.enqueue_many(0, [MessageFields(f"m{number}", b"", number, foo) for number in ahead])
     core.dequeue(0, "w")
-    core.enqueue(0, NewMessage("last", b"", 10**6, {"project": "bar", "region": "us"}))
+    core.enqueue(0, MessageFields("last", b"", 10**6, {"project": "bar", "region": "us"}))
     before = core.read.parkings()
     (lease,) = core.dequeue(1, "w", 1, {"region": "us"}).leases
     assert lease.id == "last"
@@ -115,10 +115,12 @@ def test_a_step_that_met_many_held_values_goes_on_with_the_next() -> None:  # C9
     core = vectors.opened(QueueSettings("project", limit=2))
     for name in ("a", "b"):
         projects = ((number, {"project": str(number)}) for number in range(1_000))
-        core.enqueue_many(0, [NewMessage(f"{name}{n}", b"", n, project) for n, project in projects])
+        core.enqueue_many(
+            0, [MessageFields(f"{name}{n}", b"", n, project) for n, project in projects]
+        )
     assert len(core.dequeue(0, "w", 1_000).leases) == 1_000
     core.configure(0, QueueSettings("project", limit=1))
-    core.enqueue(0, NewMessage("free", b"", 9_999, {"project": "free"}))
+    core.enqueue(0, MessageFields("free", b"", 9_999, {"project": "free"}))
     first = core.dequeue(1, "w")
     assert (first.leases, first.status, core.read.parkings()) == ((), PollStatus.MORE, 512)
     assert [lease.id for lease in core.dequeue(1, "w").leases] == ["free"]
@@ -129,7 +131,7 @@ def test_dead_entries_never_outnumber_the_live_ones_by_much() -> None:
     core = PriorityCore.created(0, "q", QueueSettings(retention_ms=1))
     for round_ in range(0, 40, 2):
         for number in range(500):
-            core.enqueue(round_, NewMessage(f"m{number}", b"", number))
+            core.enqueue(round_, MessageFields(f"m{number}", b"", number))
         for number in range(500):
             core.prioritise(round_, f"m{number}", -number)
             core.cancel(round_, f"m{number}")
@@ -146,7 +148,7 @@ def test_an_order_that_is_made_anew_within_a_batch_has_all_it_skipped_once() -> 
     bodies += [("p0", 6_000), ("p0", 5_000)]
     bodies += [(f"p{n}", p - n) for n in range(100) for p in (4_000, 3_000)]
     for number, (project, priority) in enumerate(bodies):
-        core.enqueue(0, NewMessage(f"m{number}", b"", priority, {"project": project}))
+        core.enqueue(0, MessageFields(f"m{number}", b"", priority, {"project": project}))
     filters = core._contents.filters
     assert isinstance(filters.all, grouped.GroupedIndex) and filters.all.dead == 102
     leases = core.dequeue(0, "w", 7).leases
@@ -159,7 +161,7 @@ def test_an_order_that_is_made_anew_within_a_batch_has_all_it_skipped_once() -> 
 
 def test_extensions_do_not_pile_up() -> None:
     core = PriorityCore.created(0, "q", QueueSettings())
-    core.enqueue(0, NewMessage("a", b"", 0))
+    core.enqueue(0, MessageFields("a", b"", 0))
     (lease,) = core.dequeue(0, "w").leases
     for now in range(1, 2_000):
         core.extend(now, "a", lease.token)
@@ -169,7 +171,7 @@ def test_extensions_do_not_pile_up() -> None:
 def test_leases_that_end_in_their_order_leave_no_timers() -> None:
     core = PriorityCore.created(0, "q", QueueSettings())
     for number in range(1_000):
-        core.enqueue(0, NewMessage(f"m{number}", b"", number))
+        core.enqueue(0, MessageFields(f"m{number}", b"", number))
     for lease in core.dequeue(0, "w", 1_000).leases:
         core.complete(1, lease.id, lease.token)
     assert not core._contents.due.heap
@@ -178,16 +180,16 @@ def test_leases_that_end_in_their_order_leave_no_timers() -> None:
 def test_what_came_and_went_between_two_drains_is_not_stored() -> None:
     core, store = PriorityCore.created(0, "q", QueueSettings(retention_ms=1)), RowStore()
     for now in (0, 10):
-        core.enqueue(now, NewMessage("a", b"", now))
+        core.enqueue(now, MessageFields("a", b"", now))
         core.cancel(now, "a")
         core.sweep(now + 1)
         store.apply(core.drain())
         assert not store.messages
-        core.enqueue(now + 1, NewMessage("b", b"", now))
+        core.enqueue(now + 1, MessageFields("b", b"", now))
         store.apply(core.drain())
         core.cancel(now + 1, "b")
         core.sweep(now + 2)
-        core.enqueue(now + 2, NewMessage("b", b"new", now))
+        core.enqueue(now + 2, MessageFields("b", b"new", now))
         store.apply(core.drain())
         assert store.messages["b"].payload == b"new"
         core.cancel(now + 2, "b")
@@ -199,7 +201,7 @@ def test_what_came_and_went_between_two_drains_is_not_stored() -> None:
 def test_what_nobody_asked_for_is_not_recorded() -> None:
     core = PriorityCore.created(0, "q", QueueSettings(), keeps_rows=False, keeps_events=False)
     core.drain()
-    core.enqueue(0, NewMessage("a", b"", 0))
+    core.enqueue(0, MessageFields("a", b"", 0))
     assert core.drain() is None
 
 
@@ -212,8 +214,8 @@ def test_a_poll_that_gives_nothing_changes_nothing() -> None:
 
 def test_a_payload_is_stored_once_and_rows_once_a_drain() -> None:
     core, store = PriorityCore.created(0, "q", QueueSettings()), RowStore()
-    core.enqueue(0, NewMessage("a", b"x", 0))
-    core.enqueue(0, NewMessage("b", b"x", 1))
+    core.enqueue(0, MessageFields("a", b"x", 0))
+    core.enqueue(0, MessageFields("b", b"x", 1))
     core.dequeue(0, "w")
     found = core.drain()
     assert found is not None and not found.updated

@@ -14,7 +14,7 @@ from tests.providers.priority.test_core_vectors import EXCLUSIVE, ids, opened, p
 from millstream.providers.priority.core.body import (
     PRIORITY_MAX,
     REASON_BYTES_MAX,
-    NewMessage,
+    MessageFields,
 )
 from millstream.providers.priority.core.changes import Counters
 from millstream.providers.priority.core.core import COUNT_MAX, PriorityCore
@@ -57,8 +57,8 @@ def made(settings: QueueSettings = LIMITS) -> PriorityCore:
     return core
 
 
-def new(id: str = "n", **fields: Any) -> NewMessage:
-    return NewMessage(
+def new(id: str = "n", **fields: Any) -> MessageFields:
+    return MessageFields(
         id, **{"payload": b"x", "priority": 0, "metadata": {"project": "q"}, **fields}
     )
 
@@ -101,10 +101,10 @@ def test_a_number_is_within_its_limits_and_what_is_not_is_refused(name: str) -> 
 
 
 def test_a_batch_has_so_many_messages_with_a_request_id_or_without() -> None:
-    def once(news: list[NewMessage]) -> EnqueuedMany:
+    def once(news: list[MessageFields]) -> EnqueuedMany:
         return made().enqueue_many_once(0, Request("s", 1), "many", news)
 
-    def plainly(news: list[NewMessage]) -> EnqueuedMany:
+    def plainly(news: list[MessageFields]) -> EnqueuedMany:
         return made().enqueue_many(0, news)
 
     for enter in (once, plainly):
@@ -174,16 +174,16 @@ PAIRS = {f"k{number}": "v" for number in range(4)}
 def test_metadata_are_few_pairs_of_texts(pairs: Any) -> None:
     core = opened()
     with pytest.raises(RequestInvalid) as caught:
-        core.enqueue(0, NewMessage("m", b"x", 0, pairs))
+        core.enqueue(0, MessageFields("m", b"x", 0, pairs))
     assert "metadata" in caught.value.field
     with pytest.raises(RequestInvalid):
         core.dequeue(0, "w", 1, pairs)
     if len(pairs if isinstance(pairs, list) else ()) == 3:
         assert "names the key 'k' twice" in str(caught.value)
     with pytest.raises(RequestInvalid, match="metadata of 'k' has 1000 bytes, not 0 to 256"):
-        core.enqueue(0, NewMessage("m", b"x", 0, {"k": "v" * 1_000}))
+        core.enqueue(0, MessageFields("m", b"x", 0, {"k": "v" * 1_000}))
     for fits in (PAIRS, list(PAIRS.items()), {"k": ""}):
-        opened().enqueue(0, NewMessage("m", b"x", 0, fits))
+        opened().enqueue(0, MessageFields("m", b"x", 0, fits))
 
 
 # -- many at once: all or nothing
@@ -203,7 +203,7 @@ def test_many_messages_are_refused_where_one_would_be() -> None:
     core.configure(0, replace(LIMITS, enqueue_blocked=True))
     with pytest.raises(EnqueueBlocked):
         core.enqueue_many(0, [new("a"), new("b")], True)
-    again = core.enqueue_many(0, [NewMessage("m", b"x", 0, {"project": "p"})], True)
+    again = core.enqueue_many(0, [MessageFields("m", b"x", 0, {"project": "p"})], True)
     assert not again.is_changed and again.answers[0] is not None
 
 
@@ -257,7 +257,7 @@ def test_an_answer_is_cut_behind_the_message_that_fills_it(
         monkeypatch.setattr(taking, "ANSWER_BYTES_MAX", size)
         core = opened()
         for number in range(4):
-            core.enqueue(0, NewMessage(f"m{number}", b"x" * 100, number))
+            core.enqueue(0, MessageFields(f"m{number}", b"x" * 100, number))
         assert len(core.dequeue(0, "w", 4).leases) == count
 
 
@@ -268,7 +268,7 @@ def test_a_page_is_cut_behind_the_message_that_fills_it(monkeypatch: pytest.Monk
         monkeypatch.setattr(reading, "ANSWER_BYTES_MAX", size)
         core = opened()
         for number in range(4):
-            core.enqueue(0, NewMessage(f"m{number}", b"x" * 100, number))
+            core.enqueue(0, MessageFields(f"m{number}", b"x" * 100, number))
         assert len(core.read.page(9)) == len(core.read.peek(9)) == count
 
 
@@ -297,8 +297,8 @@ def test_there_is_more_as_long_as_something_is_due(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "STEPS_INLINE_MAX", 1)
     core = opened()
     for number in range(3):
-        core.enqueue(0, NewMessage(f"m{number}", b"x", number, invisible_ms=10))
-    core.enqueue(0, NewMessage("late", b"x", 9, invisible_ms=11))
+        core.enqueue(0, MessageFields(f"m{number}", b"x", number, invisible_ms=10))
+    core.enqueue(0, MessageFields("late", b"x", 9, invisible_ms=11))
     assert core.dequeue(9, "w").status is PollStatus.EMPTY
     assert core.dequeue(10, "w", 5).status is PollStatus.MORE  # one came, two are due
     assert core.dequeue(10, "w", 5).status is PollStatus.MORE
@@ -327,15 +327,17 @@ def test_time_never_goes_back() -> None:
 
 def test_a_queue_that_is_full_and_blocked_is_blocked() -> None:
     core = opened(QueueSettings(messages_max=1, enqueue_blocked=True))
-    refused = core.enqueue_many(0, [NewMessage("a", b"x", 0), NewMessage("b", b"x", 0)]).refusals
+    refused = core.enqueue_many(
+        0, [MessageFields("a", b"x", 0), MessageFields("b", b"x", 0)]
+    ).refusals
     assert [one.kind for one in refused] == ["EnqueueBlocked"] * 2
     with pytest.raises(EnqueueBlocked):
-        core.enqueue_many(0, [NewMessage("a", b"x", 0), NewMessage("b", b"x", 0)], True)
+        core.enqueue_many(0, [MessageFields("a", b"x", 0), MessageFields("b", b"x", 0)], True)
 
 
 def test_many_that_come_at_once_come_at_a_time_too() -> None:
     core = opened()
-    core.enqueue(0, NewMessage("m", b"x", 0, invisible_ms=5))
+    core.enqueue(0, MessageFields("m", b"x", 0, invisible_ms=5))
     core.enqueue_many(5, [])
     assert core.now_ms == 5 and state(core, "m") is State.PENDING
 
@@ -343,7 +345,7 @@ def test_many_that_come_at_once_come_at_a_time_too() -> None:
 def test_a_sweep_says_whether_more_is_due_now() -> None:
     core = opened()
     for number in range(3):
-        core.enqueue(0, NewMessage(f"m{number}", b"x", number, invisible_ms=10))
+        core.enqueue(0, MessageFields(f"m{number}", b"x", number, invisible_ms=10))
     assert core.sweep(9) == (0, False, 10)
     assert core.sweep(10, 2) == (2, True, 10)
     assert core.sweep(10, 2) == (1, False, None)
@@ -547,7 +549,7 @@ def test_timers_that_are_over_are_dropped_when_they_outnumber_the_others(
     core = opened()
     order = random.Random(count).sample(range(count), count)
     for number in order:
-        core.enqueue(0, NewMessage(f"m{number}", b"x", 0, invisible_ms=10 + number))
+        core.enqueue(0, MessageFields(f"m{number}", b"x", 0, invisible_ms=10 + number))
     due = core._contents.due
     for cleared in range(1, min(kept_after, count)):
         core.cancel(0, f"m{count - cleared}")
@@ -564,7 +566,7 @@ def test_timers_that_are_over_are_dropped_when_they_outnumber_the_others(
 def test_timers_that_are_over_are_counted_down_as_they_come_to_the_head() -> None:
     core = opened()
     for number in range(9):
-        core.enqueue(0, NewMessage(f"m{number}", b"x", 0, invisible_ms=10 + number))
+        core.enqueue(0, MessageFields(f"m{number}", b"x", 0, invisible_ms=10 + number))
     due = core._contents.due
     for number in (1, 2, 4):
         core.cancel(0, f"m{number}")
@@ -607,7 +609,7 @@ def test_a_session_that_ends_takes_its_answers_with_it() -> None:
     def ask(number: int, at: int) -> None:
         request = Request("s", number, 0)
         core.once(
-            at, request, "enqueue", lambda: core.enqueue(at, NewMessage(f"m{number}", b"x", 0))
+            at, request, "enqueue", lambda: core.enqueue(at, MessageFields(f"m{number}", b"x", 0))
         )
 
     ask(1, 0)
@@ -623,7 +625,7 @@ def test_a_session_that_ends_takes_its_answers_with_it() -> None:
     assert sorted(changes.answers_ended) == [("s", 1), ("s", 2), ("s", 3)]
     assert not changes.sessions and not changes.answers
     events = PriorityCore.created(0, "q", settings, keeps_rows=False)
-    events.once(0, Request("s", 1, 0), "x", lambda: events.enqueue(0, NewMessage("m", b"x", 0)))
+    events.once(0, Request("s", 1, 0), "x", lambda: events.enqueue(0, MessageFields("m", b"x", 0)))
     events.drain()
     events.sweep(10)
     assert events.is_drained

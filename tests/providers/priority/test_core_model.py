@@ -16,7 +16,7 @@ from tests.examples import examples
 from tests.providers.priority.model import Model, Refused, Settings
 from tests.providers.priority.row_store import RowStore
 
-from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.errors import PriorityQueueError, RequestStale
 from millstream.providers.priority.core.message import LeaseToken, State
@@ -161,9 +161,9 @@ class CoreMachine(RuleBasedStateMachine):
     def time_passes(self, by: int) -> None:
         self.now += by
 
-    def new(self, id: str, priority: int, metadata: Any, terms: Any, text: bytes) -> NewMessage:
+    def new(self, id: str, priority: int, metadata: Any, terms: Any, text: bytes) -> MessageFields:
         lease, invisible, attempts = terms
-        return NewMessage(id, text, priority, metadata, invisible, lease, attempts)
+        return MessageFields(id, text, priority, metadata, invisible, lease, attempts)
 
     @rule(id=IDS, priority=PRIORITIES, metadata=METADATA, terms=TERMS, text=st.just(b"x"))
     def enqueue(self, id: str, priority: int, metadata: Any, terms: Any, text: bytes) -> None:
@@ -198,7 +198,7 @@ class CoreMachine(RuleBasedStateMachine):
             )
             assert self.entered(news, is_all, request) == found
 
-    def entered(self, news: list[NewMessage], is_all: bool, request: Request | None) -> Any:
+    def entered(self, news: list[MessageFields], is_all: bool, request: Request | None) -> Any:
         act = partial(self.core.enqueue_many, self.now, news, is_all)
         if request is not None:
             act = partial(self.core.enqueue_many_once, self.now, request, "many", news, is_all)

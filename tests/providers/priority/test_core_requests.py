@@ -22,13 +22,13 @@ from millstream.providers.priority.core.message import (
 )
 from millstream.providers.priority.core.requests import sessions as module
 from millstream.providers.priority.core.requests.answers import Answer, answer_of, plain_of
-from millstream.providers.priority.core.requests.sessions import NUMBER_MAX, Request, Sessions
+from millstream.providers.priority.core.requests.sessions import NUMBER_MAX, Request, SessionAnswers
 from millstream.providers.priority.core.results import (
     Dequeued,
     Done,
     Enqueued,
     EnqueuedMany,
-    Lease,
+    LeaseGrant,
     PollStatus,
     Refused,
 )
@@ -94,22 +94,22 @@ class SessionModel:
         return len(silent)
 
 
-def dump(sessions: Sessions) -> list[Known]:
+def dump(sessions: SessionAnswers) -> list[Known]:
     return [
         Known(name, one.acknowledged, one.used_ms, dict(one.answers))
         for name, one in sessions.sessions.items()
     ]
 
 
-def found(sessions: Sessions, now_ms: int, request: Request, what: str) -> object:
+def found(sessions: SessionAnswers, now_ms: int, request: Request, what: str) -> object:
     try:
         return sessions.find(now_ms, request, what, SETTINGS)
     except (Overloaded, RequestInvalid, RequestStale, SessionFull) as error:
         return type(error)
 
 
-def restored(store: RowStore) -> Sessions:
-    sessions = Sessions("q", Recorder("q", keeps_rows=True, keeps_events=False))
+def restored(store: RowStore) -> SessionAnswers:
+    sessions = SessionAnswers("q", Recorder("q", keeps_rows=True, keeps_events=False))
     rows = list(store.sessions.values())
     sessions.restore(random.Random(len(rows)).sample(rows, len(rows)), [*store.answers.values()])
     return sessions
@@ -123,7 +123,7 @@ class Walk:
         self.now_ms = 0
         self.model = SessionModel()
         self.recorder = Recorder("q", keeps_rows=True, keeps_events=False)
-        self.sessions = Sessions("q", self.recorder)
+        self.sessions = SessionAnswers("q", self.recorder)
         self.store = RowStore()
         self.answers = 0
 
@@ -226,8 +226,8 @@ def test_the_limit_of_sessions_names_the_queue() -> None:
 
 
 TOKEN = LeaseToken(7, 2)
-LEASE = Lease("m", b"load", 5, (("k", "v"),), TOKEN, 900, 1, 2)
-ENDED = Lease("m", b"", 5, (), TOKEN, 900, 1, 2, is_valid=False)
+LEASE = LeaseGrant("m", b"load", 5, (("k", "v"),), TOKEN, 900, 1, 2)
+ENDED = LeaseGrant("m", b"", 5, (), TOKEN, 900, 1, 2, is_valid=False)
 ANSWERS: list[Answer] = [
     Dequeued((LEASE,), PollStatus.FULL),
     Dequeued((), PollStatus.FULL),

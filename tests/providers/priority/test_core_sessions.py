@@ -11,7 +11,7 @@ import pytest
 from tests.providers.priority import test_core_vectors as vectors
 from tests.providers.priority.row_store import RowStore
 
-from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.errors import (
     MessageExists,
@@ -30,7 +30,7 @@ from millstream.runtime import Overloaded
 def opened(*ids: str, settings: QueueSettings | None = None) -> PriorityCore:
     core = vectors.opened(settings or QueueSettings())
     for id in ids:
-        core.enqueue(0, NewMessage(id, b"x", 0))
+        core.enqueue(0, MessageFields(id, b"x", 0))
     return core
 
 
@@ -62,7 +62,7 @@ def test_what_changed_nothing_is_not_remembered() -> None:
     core.drain()
     assert not poll(core, Request("s", 1)).leases
     assert core.drain() is None
-    core.enqueue(1, NewMessage("a", b"", 0))
+    core.enqueue(1, MessageFields("a", b"", 0))
     assert poll(core, Request("s", 1), 2).leases
 
 
@@ -70,7 +70,7 @@ def test_what_was_refused_is_not_remembered() -> None:
     core = opened()
     with pytest.raises(MessageNotFound):
         core.once(0, Request("s", 1), "complete", partial(core.complete, 0, "a", LeaseToken(1, 2)))
-    core.enqueue(0, NewMessage("a", b"", 0))
+    core.enqueue(0, MessageFields("a", b"", 0))
     assert poll(core, Request("s", 1)).leases
 
 
@@ -86,8 +86,8 @@ def test_an_acknowledged_request_is_not_done_again() -> None:
 def test_what_was_acknowledged_is_stale_also_if_nothing_was_remembered_of_it() -> None:
     core, store = opened(), RowStore()
     assert not poll(core, Request("s", 1)).leases
-    core.enqueue(0, NewMessage("a", b"", 0))
-    core.enqueue(0, NewMessage("b", b"", 0))
+    core.enqueue(0, MessageFields("a", b"", 0))
+    core.enqueue(0, MessageFields("b", b"", 0))
     assert poll(core, Request("s", 2, acknowledged=1)).leases
     store.apply(core.drain())
     for one in (core, store.opened()):
@@ -137,7 +137,7 @@ def test_a_session_is_over_when_it_was_silent_for_long_swept_or_not() -> None:
 def test_a_number_is_of_one_operation() -> None:
     core = opened("a")
     poll(core, Request("s", 1))
-    enqueue = partial(core.enqueue, 0, NewMessage("b", b"", 0))
+    enqueue = partial(core.enqueue, 0, MessageFields("b", b"", 0))
     with pytest.raises(RequestInvalid, match="number 1 was a 'dequeue' before"):
         core.once(0, Request("s", 1), "enqueue", enqueue)
 
@@ -162,13 +162,13 @@ def test_answers_of_every_kind_outlive_a_restart() -> None:
     """They are plain: also after they were bytes in between, with lists for tuples."""
     core, store = opened("a", "b"), RowStore()
     lease = poll(core, Request("s", 1)).leases[0]
-    put = NewMessage("c", b"", 0)
-    wrong = NewMessage("d", b"", 2**60)
+    put = MessageFields("c", b"", 0)
+    wrong = MessageFields("d", b"", 2**60)
     acts: dict[int, tuple[str, Callable[[], Any]]] = {
         2: ("enqueue", lambda: core.enqueue(1, put)),
         4: ("complete", lambda: core.complete(1, "a", lease.token)),
     }
-    many = [put, wrong, NewMessage("e", b"", 0)]
+    many = [put, wrong, MessageFields("e", b"", 0)]
     before = [core.once(1, Request("s", n), what, act) for n, (what, act) in acts.items()]
     before.insert(1, core.enqueue_many_once(1, Request("s", 3), "many", many))
     store.apply(core.drain())
@@ -194,7 +194,7 @@ def test_answers_of_every_kind_outlive_a_restart() -> None:
 def batch(core: PriorityCore, ids: str, *, all_or_nothing: bool = False, number: int = 1) -> Any:
     """A letter is a message; a capital one is refused. By its id whether it was taken now, or under
     this request id before, or the kind of its refusal."""
-    news = [NewMessage(id, b"", 2**60 if id.isupper() else 0) for id in ids]
+    news = [MessageFields(id, b"", 2**60 if id.isupper() else 0) for id in ids]
     request = Request("s", number, mark="body")
     found = core.enqueue_many_once(7, request, "enqueue_many body", news, all_or_nothing)
     why = {one.at: one.kind for one in found.refusals}
@@ -241,7 +241,7 @@ def test_what_a_batch_took_outlives_a_restart() -> None:
     assert batch(core, "abcd") == [True] * 4 and core.read.depth()[State.PENDING] == 4
     odd: Any = [["a"], None, 7]
     found = core.enqueue_many_once(
-        7, Request("s", 1), "enqueue_many body", [NewMessage(id, b"", 0) for id in odd]
+        7, Request("s", 1), "enqueue_many body", [MessageFields(id, b"", 0) for id in odd]
     )
     assert [one.kind for one in found.refusals] == ["RequestInvalid"] * 3
 
@@ -251,16 +251,16 @@ def test_what_a_message_was_enqueued_with_is_known_after_a_restart() -> None:
     core.prioritise(1, "a", 5)
     store.apply(core.drain())
     core = store.opened()
-    assert not core.enqueue(2, NewMessage("a", b"x", 0)).is_changed
+    assert not core.enqueue(2, MessageFields("a", b"x", 0)).is_changed
     with pytest.raises(MessageExists):
-        core.enqueue(2, NewMessage("a", b"x", 5))
+        core.enqueue(2, MessageFields("a", b"x", 5))
 
 
 def test_of_two_messages_of_one_id_the_one_that_was_taken_is_so_again() -> None:
     """Whichever was refused is refused again, also when the message is gone."""
     core = opened(settings=QueueSettings(retention_ms=10))
-    wrong, first, other = (NewMessage("a", b"", priority) for priority in (2**60, 1, 2))
-    for news in ([wrong, first, other, first], [other, NewMessage("b", b"", 1), other]):
+    wrong, first, other = (MessageFields("a", b"", priority) for priority in (2**60, 1, 2))
+    for news in ([wrong, first, other, first], [other, MessageFields("b", b"", 1), other]):
         number = len(news)
 
         def ask(news: Any = news, number: int = number) -> list[Any]:

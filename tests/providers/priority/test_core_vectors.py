@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.providers.priority.row_store import RowStore
 
-from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.changes import ChangeEvent
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.errors import (
@@ -25,7 +25,7 @@ from millstream.providers.priority.core.errors import (
 )
 from millstream.providers.priority.core.message import LeaseToken, State
 from millstream.providers.priority.core.reading import ANSWER_BYTES_MAX, is_large
-from millstream.providers.priority.core.results import Dequeued, Lease, PollStatus
+from millstream.providers.priority.core.results import Dequeued, LeaseGrant, PollStatus
 from millstream.providers.priority.core.settings import QueueSettings, Template, settings_for
 
 EXCLUSIVE = QueueSettings("project", lease_ms=10_000)
@@ -47,14 +47,14 @@ def put(
 ) -> None:
     pairs = {"project": project, "region": region}
     metadata = {key: value for key, value in pairs.items() if value is not None}
-    core.enqueue(at, NewMessage(id, b"x", priority, metadata))
+    core.enqueue(at, MessageFields(id, b"x", priority, metadata))
 
 
 def ids(answer: Dequeued) -> list[str]:
     return [lease.id for lease in answer.leases]
 
 
-def take(core: PriorityCore, at: int = 0, **wanted: str) -> Lease:
+def take(core: PriorityCore, at: int = 0, **wanted: str) -> LeaseGrant:
     (lease,) = core.dequeue(at, "w", 1, wanted).leases
     return lease
 
@@ -140,9 +140,9 @@ def test_a_lease_is_over_at_its_deadline_also_if_nobody_came_to_end_it() -> None
 
 def test_an_id_is_taken_once() -> None:  # C16.6
     core = opened()
-    new = NewMessage("a", b"x", 1, {"k": "v"})
+    new = MessageFields("a", b"x", 1, {"k": "v"})
     assert core.enqueue(0, new).is_changed
-    again = core.enqueue(1, NewMessage("a", b"x", 1, [("k", "v")]))
+    again = core.enqueue(1, MessageFields("a", b"x", 1, [("k", "v")]))
     assert (again.version, again.is_changed) == (1, False)
     core.prioritise(2, "a", 5)
     assert core.enqueue(3, new).version == 2, "its body is what it came with"
@@ -154,12 +154,12 @@ def test_an_id_is_taken_once() -> None:  # C16.6
     ]
     for other in others:
         with pytest.raises(MessageExists):
-            core.enqueue(4, NewMessage("a", *other))
+            core.enqueue(4, MessageFields("a", *other))
 
 
 def test_an_invisible_message_is_given_when_its_time_has_come() -> None:  # C16.8
     core = opened()
-    core.enqueue(0, NewMessage("a", b"", 0, invisible_ms=5_000))
+    core.enqueue(0, MessageFields("a", b"", 0, invisible_ms=5_000))
     assert core.dequeue(4_999, "w") == Dequeued((), PollStatus.EMPTY, 5_000)
     assert ids(core.dequeue(5_000, "w")) == ["a"]
 
@@ -214,35 +214,35 @@ def test_bodies_are_checked_against_the_limits() -> None:  # C16.14
         put(core, "a")
     five = {f"k{number}": "v" for number in range(4)} | {"project": "foo"}
     with pytest.raises(RequestInvalid, match="metadata has 5 pairs, 4 at most"):
-        core.enqueue(0, NewMessage("a", b"", 0, five))
+        core.enqueue(0, MessageFields("a", b"", 0, five))
     foo = {"project": "foo"}
-    core.enqueue(0, NewMessage("full", b"x" * 32_768, 0, foo))
+    core.enqueue(0, MessageFields("full", b"x" * 32_768, 0, foo))
     with pytest.raises(RequestInvalid, match="payload has 32769 bytes, payload_bytes_max is 32768"):
-        core.enqueue(0, NewMessage("a", b"x" * 32_769, 0, foo))
+        core.enqueue(0, MessageFields("a", b"x" * 32_769, 0, foo))
     for wrong in (
-        NewMessage("", b"", 0, foo),
-        NewMessage("i" * 257, b"", 0, foo),
-        NewMessage("\ud800", b"", 0, foo),
-        NewMessage("a", "text", 0, foo),  # type: ignore[arg-type]
-        NewMessage("a", b"", 2**53 + 1, foo),
-        NewMessage("a", b"", -(2**53) - 1, foo),
-        NewMessage("a", b"", True, foo),
-        NewMessage("a", b"", 0, [("project", "foo"), ("project", "bar")]),
-        NewMessage("a", b"", 0, {"project": "v" * 257}),
-        NewMessage("a", b"", 0, {"project": 1}),  # type: ignore[arg-type]
-        NewMessage("a", b"", 0, ["pr"]),  # type: ignore[list-item]
-        NewMessage("a", b"", 0, "pr"),  # type: ignore[arg-type]
-        NewMessage("a", b"", 0, 7),  # type: ignore[arg-type]
-        NewMessage("a", b"", 0, foo, invisible_ms=-1),
-        NewMessage("a", b"", 0, foo, lease_ms=0),
-        NewMessage("a", b"", 0, foo, lease_ms=86_400_001),
-        NewMessage("a", b"", 0, foo, attempts=0),
-        NewMessage("a", b"", 0, foo, attempts=1_001),
+        MessageFields("", b"", 0, foo),
+        MessageFields("i" * 257, b"", 0, foo),
+        MessageFields("\ud800", b"", 0, foo),
+        MessageFields("a", "text", 0, foo),  # type: ignore[arg-type]
+        MessageFields("a", b"", 2**53 + 1, foo),
+        MessageFields("a", b"", -(2**53) - 1, foo),
+        MessageFields("a", b"", True, foo),
+        MessageFields("a", b"", 0, [("project", "foo"), ("project", "bar")]),
+        MessageFields("a", b"", 0, {"project": "v" * 257}),
+        MessageFields("a", b"", 0, {"project": 1}),  # type: ignore[arg-type]
+        MessageFields("a", b"", 0, ["pr"]),  # type: ignore[list-item]
+        MessageFields("a", b"", 0, "pr"),  # type: ignore[arg-type]
+        MessageFields("a", b"", 0, 7),  # type: ignore[arg-type]
+        MessageFields("a", b"", 0, foo, invisible_ms=-1),
+        MessageFields("a", b"", 0, foo, lease_ms=0),
+        MessageFields("a", b"", 0, foo, lease_ms=86_400_001),
+        MessageFields("a", b"", 0, foo, attempts=0),
+        MessageFields("a", b"", 0, foo, attempts=1_001),
     ):
         with pytest.raises(RequestInvalid, match="queue 'encode': "):
             core.enqueue(0, wrong)
     for priority in (2**53, -(2**53)):
-        core.enqueue(0, NewMessage(str(priority), b"", priority, foo))
+        core.enqueue(0, MessageFields(str(priority), b"", priority, foo))
         assert core.read.get(str(priority)).priority == priority
     assert core.read.depth()[State.PENDING] == 3
 
@@ -280,10 +280,10 @@ def test_a_shape_that_is_being_built_hides_nothing() -> None:  # C16.16
     core = opened(EXCLUSIVE)
     pending: dict[str, tuple[int, int, dict[str, str]]] = {}
 
-    def new(number: int) -> NewMessage:
+    def new(number: int) -> MessageFields:
         metadata = {"project": rng.choice("abcdef"), "region": rng.choice("xy")}
         pending[f"m{number}"] = (priority := rng.randrange(50), number, metadata)
-        return NewMessage(f"m{number}", b"", priority, metadata)
+        return MessageFields(f"m{number}", b"", priority, metadata)
 
     def least(wanted: dict[str, str]) -> str:
         fitting = [id for id, one in pending.items() if wanted.items() <= one[2].items()]
@@ -347,13 +347,13 @@ def test_finished_messages_are_kept_for_their_time() -> None:  # C16.19, C14.20
     core.sweep(59_000)
     assert state(core, "a") is State.COMPLETED
     with pytest.raises(MessageExists):
-        core.enqueue(59_500, NewMessage("a", b"new", 0))
+        core.enqueue(59_500, MessageFields("a", b"new", 0))
     core.sweep(61_000)
     with pytest.raises(MessageNotFound):
         core.read.get("a")
     with pytest.raises(MessageNotFound):
         core.complete(61_000, "a", lease.token)
-    core.enqueue(61_000, NewMessage("a", b"new", 0))
+    core.enqueue(61_000, MessageFields("a", b"new", 0))
     second = take(core, 61_000)
     assert second.token.version == lease.token.version and second.token > lease.token
     with pytest.raises(LeaseForeign):
@@ -396,11 +396,11 @@ def test_a_full_queue_says_so_until_something_was_collected() -> None:
 
 def test_all_or_nothing_is_nothing_if_one_is_refused() -> None:
     core = opened(QueueSettings(messages_max=2))
-    good, bad = NewMessage("a", b"", 0), NewMessage("b", b"", 2**60)
+    good, bad = MessageFields("a", b"", 0), MessageFields("b", b"", 2**60)
     with pytest.raises(RequestInvalid):
         core.enqueue_many(0, [good, bad], all_or_nothing=True)
     with pytest.raises(PriorityQueueFull):
-        core.enqueue_many(0, [NewMessage(id, b"", 0) for id in "abc"], all_or_nothing=True)
+        core.enqueue_many(0, [MessageFields(id, b"", 0) for id in "abc"], all_or_nothing=True)
     assert sum(core.read.depth().values()) == 0
     many = core.enqueue_many(0, [good, bad])
     assert state(core, "a") is State.PENDING and many.answers[1] is None
@@ -422,7 +422,7 @@ def test_a_release_without_attempts_is_an_error_unless_it_is_refunded() -> None:
 
 def test_a_requeued_message_is_a_new_one_with_all_its_attempts() -> None:
     core = opened(QueueSettings(attempts=1))
-    core.enqueue(0, NewMessage("a", b"x", 7, {"k": "v"}, invisible_ms=5, lease_ms=9))
+    core.enqueue(0, MessageFields("a", b"x", 7, {"k": "v"}, invisible_ms=5, lease_ms=9))
     with pytest.raises(RequestInvalid, match="is invisible, not canceled or errored"):
         core.requeue(1, "a", "b")
     core.fail(5, "a", take(core, 5).token)
@@ -502,7 +502,7 @@ def test_events_in_any_order_and_twice_say_how_the_queue_is() -> None:  # C16.18
 def test_events_tell_the_lives_of_an_id_apart() -> None:
     core = opened(QueueSettings(retention_ms=1))
     for at in (1, 5):
-        core.enqueue(at, NewMessage("a", b"", at))
+        core.enqueue(at, MessageFields("a", b"", at))
         core.prioritise(at, "a", at + 1)
         core.complete(at, "a", take(core, at).token)
         core.sweep(at + 1)
@@ -516,7 +516,7 @@ def test_events_tell_the_lives_of_an_id_apart() -> None:
 
 def test_an_event_says_who_what_and_when() -> None:
     core = opened(QueueSettings(lease_ms=10_000))
-    core.enqueue(1, NewMessage("a", b"four", 7, {"k": "v"}))
+    core.enqueue(1, MessageFields("a", b"four", 7, {"k": "v"}))
     lease = take(core, 2)
     core.fail(3, "a", lease.token, "no disk")
     changes = core.drain()
@@ -556,7 +556,7 @@ def test_an_answer_has_no_more_than_can_be_sent(key: str | None) -> None:
     core = opened(settings)
     for number in range(4):
         payload = b"x" * (ANSWER_BYTES_MAX // 2)
-        core.enqueue(0, NewMessage(str(number), payload, number, {"k": str(number)}))
+        core.enqueue(0, MessageFields(str(number), payload, number, {"k": str(number)}))
     assert [one.id for one in core.read.peek(4)] == ["0", "1"]
     assert [one.id for one in core.read.page(4)] == ["0", "1"] and is_large(core.read.page(4))
     first = core.dequeue(0, "w", 4)

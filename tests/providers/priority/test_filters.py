@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.errors import FilterNotReady, RequestInvalid
 from millstream.providers.priority.core.index import filters as filters_module
@@ -129,7 +129,7 @@ def queue_of(count: int, **given: Any) -> PriorityCore:
     core = PriorityCore.created(0, "q", QueueSettings(**given), keeps_rows=False)
     for number in range(count):
         pairs = {"kind": "abc"[number % 3], "region": "us"}
-        core.enqueue(0, NewMessage(f"m{number}", b"", count - number, pairs))
+        core.enqueue(0, MessageFields(f"m{number}", b"", count - number, pairs))
     return core
 
 
@@ -230,7 +230,7 @@ def done_by(
 ) -> object:
     """What one operation answers, asked as often as it says."""
     if act == "put":
-        return core.enqueue(number, NewMessage(f"m{number}", b"", number % 5, pairs))
+        return core.enqueue(number, MessageFields(f"m{number}", b"", number % 5, pairs))
     if act == "sweep":
         while core.sweep(number).is_more:
             pass

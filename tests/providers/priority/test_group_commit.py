@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.changes import Changes
 from millstream.providers.priority.core.commands import (
     Cancel,
@@ -286,7 +286,7 @@ async def test_whom_the_store_does_not_know_as_owner_gives_no_answer() -> None:
 
 class Broken:
     def on(self, core: PriorityCore, now_ms: int) -> None:
-        core.enqueue(now_ms, NewMessage("half", b"", 1))
+        core.enqueue(now_ms, MessageFields("half", b"", 1))
         raise ZeroDivisionError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.errors import MessageExists, PriorityQueueFull
 from millstream.providers.priority.core.message import State
@@ -22,7 +22,7 @@ def queue(**given: Any) -> PriorityCore:
 
 
 def put(core: PriorityCore, id: str, payload: bytes = PAYLOAD) -> None:
-    core.enqueue(0, NewMessage(id, payload, 1))
+    core.enqueue(0, MessageFields(id, payload, 1))
 
 
 def completed(core: PriorityCore, id: str = "m", payload: bytes = PAYLOAD) -> PriorityCore:
@@ -37,17 +37,17 @@ def completed(core: PriorityCore, id: str = "m", payload: bytes = PAYLOAD) -> Pr
 def test_the_payload_of_a_completed_message_is_freed_and_its_body_is_still_known() -> None:
     core = completed(queue())
     assert core.read.get("m").payload == b""
-    assert not core.enqueue(0, NewMessage("m", PAYLOAD, 1)).is_changed
+    assert not core.enqueue(0, MessageFields("m", PAYLOAD, 1)).is_changed
     for other in (b"x" * 999, b"y" * 1_000, b""):
         with pytest.raises(MessageExists):
-            core.enqueue(0, NewMessage("m", other, 1))
+            core.enqueue(0, MessageFields("m", other, 1))
 
 
 def test_an_empty_payload_is_known_too() -> None:
     core = completed(queue(), payload=b"")
-    assert not core.enqueue(0, NewMessage("m", b"", 1)).is_changed
+    assert not core.enqueue(0, MessageFields("m", b"", 1)).is_changed
     with pytest.raises(MessageExists):
-        core.enqueue(0, NewMessage("m", b"x", 1))
+        core.enqueue(0, MessageFields("m", b"x", 1))
 
 
 def test_each_event_of_a_message_has_the_size_of_its_payload() -> None:
@@ -103,7 +103,7 @@ def test_bytes_are_free_again_when_a_message_is_completed_or_collected() -> None
 
 def test_messages_that_come_together_are_refused_together() -> None:
     core = queue(bytes_max=1_999)
-    news = [NewMessage(id, PAYLOAD, 1) for id in "ab"]
+    news = [MessageFields(id, PAYLOAD, 1) for id in "ab"]
     with pytest.raises(PriorityQueueFull, match="and 2000 come"):
         core.enqueue_many(0, news, all_or_nothing=True)
     assert not core.read.page()

@@ -11,7 +11,7 @@ import pytest
 from redis.crc import key_slot
 from tests.providers.priority.row_store import RowStore
 
-from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.changes import Changes, Counters
 from millstream.providers.priority.core.commands import (
     Cancel,
@@ -190,7 +190,7 @@ def test_a_new_queue_has_counted_nothing() -> None:
 
 def test_a_state_says_how_long_the_payload_is() -> None:
     core, hashes = opened()
-    core.enqueue(1_000, NewMessage("a", b"x" * 777, 1, {"project": "x"}))
+    core.enqueue(1_000, MessageFields("a", b"x" * 777, 1, {"project": "x"}))
     hashes.apply(core.drain())  # type: ignore[arg-type]
     assert [payload_bytes(state) for state in hashes.states.values()] == [777]
 
@@ -245,7 +245,7 @@ HEAD = Head(1, SettingsRow(1, SETTINGS), Counters(99, 0, 0, 1_000), None)
 def filled(sizes: Sequence[int] = (600, 300, 200, 9_000, 10, 10, 10, 10)) -> Hashes:
     core, hashes = opened()
     for number, size in enumerate(sizes):
-        new = NewMessage(f"m{number}", bytes(size), 1, {"project": "x"})
+        new = MessageFields(f"m{number}", bytes(size), 1, {"project": "x"})
         core.enqueue(1_000, new)
     hashes.apply(core.drain())  # type: ignore[arg-type]
     return hashes

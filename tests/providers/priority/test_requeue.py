@@ -11,7 +11,7 @@ from tests.providers.priority.test_core_vectors import opened, take
 from tests.providers.priority.world import Rig, in_cluster
 
 from millstream.providers.priority import Moved, QueueSettings, RequestInvalid, State
-from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.moves import entering
 from millstream.providers.priority.core.settings import TEXT_BYTES_MAX
@@ -19,7 +19,7 @@ from millstream.providers.priority.core.shards import home_of, shard_name
 
 
 def failed(core: PriorityCore, id: str) -> None:
-    core.enqueue(0, NewMessage(id, id.encode(), 7, {"k": "v"}, lease_ms=9))
+    core.enqueue(0, MessageFields(id, id.encode(), 7, {"k": "v"}, lease_ms=9))
     core.fail(0, id, take(core).token)
 
 
@@ -79,7 +79,7 @@ def an_id(is_fit: Callable[[str], bool]) -> str:
 def canceled(id: str, settings: QueueSettings, shard: int, value: str = "") -> PriorityCore:
     """A shard with one message, of sequence 1, that is over."""
     core = PriorityCore.created(0, shard_name("q", shard), settings)
-    core.enqueue(0, NewMessage(id, b"", 0, {"plane": value} if value else (), floor=0))
+    core.enqueue(0, MessageFields(id, b"", 0, {"plane": value} if value else (), floor=0))
     core.cancel(0, id)
     return core
 

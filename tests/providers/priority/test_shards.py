@@ -31,7 +31,7 @@ from millstream.providers.priority import (
     Template,
     priority_queues,
 )
-from millstream.providers.priority.core.body import NewMessage as CoreMessage
+from millstream.providers.priority.core.body import MessageFields as CoreMessage
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.settings import SHARDS_MAX
 from millstream.providers.priority.core.shards import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream.providers.priority.core import strays
-from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.settings import QueueSettings
 from millstream.providers.priority.core.shards import home_of
@@ -96,6 +96,6 @@ def test_messages_of_other_shards_are_strays_by_their_ids() -> None:
     for ids, has_strays in ((own, False), ([*own, other[0]], True)):
         core = PriorityCore.created(0, "q", QueueSettings())
         for id in ids:
-            core.enqueue(0, NewMessage(id, b"", 0))
+            core.enqueue(0, MessageFields(id, b"", 0))
         core.adopt(0, replace(QueueSettings(), shards=2, shards_before=1, layout=1))
         assert core.read.moving().has_strays is has_strays

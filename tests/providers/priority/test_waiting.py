@@ -9,14 +9,14 @@ from random import Random
 import pytest
 
 from millstream.providers.priority.core.message import Metadata
-from millstream.providers.priority.owner.waiting import SPARE_MAX, Waiter, Waiting
+from millstream.providers.priority.owner.waiting import SPARE_MAX, QueueWaiters, Waiter
 from millstream.runtime import Overloaded
 
 A: Metadata = (("k", "a"),)
 B: Metadata = (("k", "b"),)
 
 
-def sleeper(waiting: Waiting, wanted: Metadata, woken: list[str], name: str) -> Waiter:
+def sleeper(waiting: QueueWaiters, wanted: Metadata, woken: list[str], name: str) -> Waiter:
     waiter, _ = waiting.enter(wanted, lambda: woken.append(name))
     waiting.looks(waiter)
     waiting.found_none(waiter)
@@ -25,14 +25,14 @@ def sleeper(waiting: Waiting, wanted: Metadata, woken: list[str], name: str) -> 
 
 
 def test_the_first_of_a_group_looks_and_later_ones_sleep_at_once() -> None:
-    waiting = Waiting("q", 10)
+    waiting = QueueWaiters("q", 10)
     assert waiting.enter(A, lambda: None)[1]
     assert not waiting.enter(A, lambda: None)[1]
     assert waiting.enter(B, lambda: None)[1]
 
 
 def test_a_message_wakes_the_first_of_each_group_that_it_helps_oldest_first() -> None:
-    waiting, woken = Waiting("q", 10), list[str]()
+    waiting, woken = QueueWaiters("q", 10), list[str]()
     for name, wanted in (("b1", B), ("a1", A), ("a2", A), ("any", ())):
         sleeper(waiting, wanted, woken, name)
     waiting.changed({(("k", "a"), ("z", "1")): 1})
@@ -42,7 +42,7 @@ def test_a_message_wakes_the_first_of_each_group_that_it_helps_oldest_first() ->
 
 
 def test_what_changes_while_one_looks_makes_it_look_again() -> None:
-    waiting = Waiting("q", 10)
+    waiting = QueueWaiters("q", 10)
     waiter, _ = waiting.enter((), lambda: None)
     waiting.looks(waiter)
     waiting.changed()
@@ -54,7 +54,7 @@ def test_what_changes_while_one_looks_makes_it_look_again() -> None:
 
 
 def test_who_comes_while_another_looks_or_is_about_to_may_sleep() -> None:
-    waiting, woken = Waiting("q", 10), list[str]()
+    waiting, woken = QueueWaiters("q", 10), list[str]()
     first, _ = waiting.enter((), lambda: None)
     second, _ = waiting.enter((), lambda: woken.append("second"))
     waiting.looks(first)
@@ -68,7 +68,7 @@ def test_who_comes_while_another_looks_or_is_about_to_may_sleep() -> None:
 
 
 def test_who_left_is_taken_out_of_the_heap_when_half_of_it_is_stale() -> None:
-    waiting, count = Waiting("q", 1_000), 4 * SPARE_MAX
+    waiting, count = QueueWaiters("q", 1_000), 4 * SPARE_MAX
     sleepers = [sleeper(waiting, (), [], "") for _ in range(count)]
     group = sleepers[0].group
     while len(group.asleep) == count:
@@ -78,7 +78,7 @@ def test_who_left_is_taken_out_of_the_heap_when_half_of_it_is_stale() -> None:
 
 
 def test_one_who_found_none_keeps_its_place() -> None:
-    waiting, woken = Waiting("q", 10), list[str]()
+    waiting, woken = QueueWaiters("q", 10), list[str]()
     first, second = (sleeper(waiting, (), woken, name) for name in ("first", "second"))
     waiting.changed(count=2)
     assert woken == ["first", "second"]
@@ -93,7 +93,7 @@ def test_one_who_found_none_keeps_its_place() -> None:
 
 def test_of_those_who_found_none_one_looks_again() -> None:
     """What changes while they look wakes one who sleeps, or lets one of them look again."""
-    waiting, woken = Waiting("q", 10), list[str]()
+    waiting, woken = QueueWaiters("q", 10), list[str]()
     first, second, _ = (sleeper(waiting, (), woken, name) for name in ("1", "2", "3"))
     waiting.changed(count=2)
     for waiter in (first, second):
@@ -106,7 +106,7 @@ def test_of_those_who_found_none_one_looks_again() -> None:
 
 
 def test_a_change_wakes_nobody_while_one_is_about_to_look() -> None:
-    waiting, woken = Waiting("q", 10), list[str]()
+    waiting, woken = QueueWaiters("q", 10), list[str]()
     for name in ("1", "2", "3"):
         sleeper(waiting, (), woken, name)
     waiting.changed()
@@ -117,7 +117,7 @@ def test_a_change_wakes_nobody_while_one_is_about_to_look() -> None:
 
 
 def test_who_goes_with_what_it_wanted_wakes_the_next() -> None:
-    waiting, woken = Waiting("q", 10), list[str]()
+    waiting, woken = QueueWaiters("q", 10), list[str]()
     first = sleeper(waiting, (), woken, "first")
     sleeper(waiting, (), woken, "second")
     waiting.changed()
@@ -127,7 +127,7 @@ def test_who_goes_with_what_it_wanted_wakes_the_next() -> None:
 
 
 def test_who_goes_before_it_looked_wakes_the_next() -> None:
-    waiting, woken = Waiting("q", 10), list[str]()
+    waiting, woken = QueueWaiters("q", 10), list[str]()
     first = sleeper(waiting, (), woken, "first")
     sleeper(waiting, (), woken, "second")
     waiting.changed()
@@ -136,7 +136,7 @@ def test_who_goes_before_it_looked_wakes_the_next() -> None:
 
 
 def test_who_was_woken_by_another_and_goes_before_it_looked_wakes_the_next() -> None:
-    waiting, woken = Waiting("q", 10), list[str]()
+    waiting, woken = QueueWaiters("q", 10), list[str]()
     first, second, _ = (sleeper(waiting, (), woken, name) for name in ("1", "2", "3"))
     waiting.changed()
     waiting.looks(first)
@@ -147,7 +147,7 @@ def test_who_was_woken_by_another_and_goes_before_it_looked_wakes_the_next() -> 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_those_who_stay_are_woken_in_order_whoever_left(seed: int) -> None:
-    waiting, woken, random = Waiting("q", 1_000), list[str](), Random(seed)
+    waiting, woken, random = QueueWaiters("q", 1_000), list[str](), Random(seed)
     sleepers = [sleeper(waiting, (), woken, str(number)) for number in range(300)]
     waiting.changed(count=100)
     again = sleepers[:100]
@@ -170,7 +170,7 @@ def test_those_who_stay_are_woken_in_order_whoever_left(seed: int) -> None:
 
 
 def test_who_goes_and_saw_that_there_is_no_more_wakes_nobody() -> None:
-    waiting, woken = Waiting("q", 10), list[str]()
+    waiting, woken = QueueWaiters("q", 10), list[str]()
     first = sleeper(waiting, (), woken, "first")
     sleeper(waiting, (), woken, "second")
     waiting.changed()
@@ -181,7 +181,7 @@ def test_who_goes_and_saw_that_there_is_no_more_wakes_nobody() -> None:
 
 
 def test_at_the_limit_nobody_else_may_wait() -> None:
-    waiting = Waiting("q", 2)
+    waiting = QueueWaiters("q", 2)
     first, _ = waiting.enter((), lambda: None)
     waiting.enter(A, lambda: None)
     with pytest.raises(Overloaded, match="waiting_polls_max is 2"):
@@ -191,7 +191,7 @@ def test_at_the_limit_nobody_else_may_wait() -> None:
 
 
 def test_those_who_left_are_not_kept() -> None:
-    waiting = Waiting("q", 10_000)
+    waiting = QueueWaiters("q", 10_000)
     kept = sleeper(waiting, (), [], "kept")
     for _ in range(10 * SPARE_MAX):
         waiting.leaves(sleeper(waiting, (), [], "left"))
@@ -248,7 +248,7 @@ class Model:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.waiting = Waiting("q", 1_000)
+        self.waiting = QueueWaiters("q", 1_000)
         self.messages: list[Metadata] = []
         self.workers: list[Worker] = []
 
@@ -294,7 +294,7 @@ class Model:
 
 
 def test_messages_of_several_kinds_wake_one_for_each() -> None:
-    waiting, woken = Waiting("q", 10), list[int]()
+    waiting, woken = QueueWaiters("q", 10), list[int]()
     waiters = [waiting.enter((), partial(woken.append, number))[0] for number in range(3)]
     for waiter in waiters:
         waiting.looks(waiter)

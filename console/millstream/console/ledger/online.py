@@ -20,7 +20,7 @@ ANSWER_S = 600.0
 """So long a silo may read a ledger to say what is missing."""
 
 
-class Asked:
+class RemoteTarget:
     """The target of one silo, as a client asks it."""
 
     def __init__(self, client: Client, provider: str) -> None:
@@ -41,8 +41,8 @@ class Asked:
 
 
 @asynccontextmanager
-async def running_cluster(arguments: argparse.Namespace) -> AsyncIterator[Asked]:
+async def running_cluster(arguments: argparse.Namespace) -> AsyncIterator[RemoteTarget]:
     """Connect to a gateway. Raises what clients raise."""
     options = RuntimeOptions(call_timeout_s=ANSWER_S)
     async with connected(arguments, options) as client:
-        yield Asked(client, arguments.provider)
+        yield RemoteTarget(client, arguments.provider)

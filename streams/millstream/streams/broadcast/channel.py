@@ -6,24 +6,17 @@ encoded once, and decoded for each listener.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from millstream.runtime import NotHosted
 from millstream.runtime.extending import Codec, Gateway, Opener, check_text
 from millstream.streams.api.namespace import StreamNamespace
 
-from .target import BroadcastTarget
+from .target import Broadcaster, BroadcastTarget
 
 __all__ = ["BroadcastChannel", "Channel"]
 
 T = TypeVar("T")
-
-
-class Broadcaster(Protocol):
-    """What reaches the listeners: a silo's part."""
-
-    def broadcast(self, name: str, key: str, body: bytes, /) -> Coroutine[Any, Any, None]: ...
 
 
 class BroadcastChannel(Generic[T]):

@@ -5,11 +5,18 @@ Owns: the target `$broadcast/<provider>`. Not: who listens (`fan_out`).
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
 from millstream.runtime.extending import Role, SystemTarget, open_to
 
-from .channel import Broadcaster
+__all__ = ["BroadcastTarget", "Broadcaster"]
 
-__all__ = ["BroadcastTarget"]
+
+class Broadcaster(Protocol):
+    """A silo's part, which reaches the listeners."""
+
+    def broadcast(self, name: str, key: str, body: bytes, /) -> Coroutine[Any, Any, None]: ...
 
 
 class BroadcastTarget(SystemTarget):

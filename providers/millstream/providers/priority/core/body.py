@@ -15,7 +15,7 @@ from .errors import ExclusivityMissing, RequestInvalid
 from .message import NO_TERMS, Metadata, Terms
 from .settings import METADATA_MAX, TEXT_BYTES_MAX, QueueSettings
 
-__all__ = ["New", "NewMessage", "Pairs"]
+__all__ = ["MessageFields", "New", "Pairs"]
 
 Pairs = Mapping[str, str] | Iterable[tuple[str, str]]
 PRIORITY_MAX = 2**53
@@ -47,7 +47,7 @@ class New(Protocol):
     def floor(self) -> int | None: ...
 
 
-class NewMessage(NamedTuple):
+class MessageFields(NamedTuple):
     """A `New` one."""
 
     id: str

@@ -57,7 +57,7 @@ from .moves.leasing import Leasing
 from .moves.taking import STEPS_INLINE_MAX, Taking
 from .reading import Reading, is_large
 from .requests.answers import Answer, answer_of, plain_of, taken_before
-from .requests.sessions import Request, Sessions
+from .requests.sessions import Request, SessionAnswers
 from .results import Dequeued, Done, Enqueued, EnqueuedMany, PollStatus, Swept
 from .settings import QueueSettings, SettingsRow
 from .shards import changed_to, is_wish
@@ -103,7 +103,7 @@ class PriorityCore:
         self._contents = Contents(settings, Counters(*rows.counters), self.recorder)
         key = settings.exclusivity_key
         self._contents.restore(message_of(row, key) for row in rows.messages)
-        self._sessions = Sessions(queue, self.recorder)
+        self._sessions = SessionAnswers(queue, self.recorder)
         self._sessions.restore(list(rows.sessions), list(rows.answers))
         self._entering = Entering(self._contents)
         self._leasing = Leasing(self._contents)

@@ -11,9 +11,9 @@ from itertools import islice
 from .body import Pairs, checked_number, checked_pairs
 from .contents import Contents
 from .errors import FilterNotReady, MessageNotFound
-from .index.filters import Source
+from .index.filters import MessageSource
 from .message import Message, Metadata, State
-from .results import Lease, MessageView, Moving
+from .results import LeaseGrant, MessageView, Moving
 from .shards import home_of, named
 from .strays import StraySearch
 
@@ -44,7 +44,7 @@ class Reading:
         checked_number(self.queue, "count", count, 1, COUNT_MAX)
         return views(self._source(wanted).ordered(), count)
 
-    def _source(self, wanted: Pairs) -> Source:
+    def _source(self, wanted: Pairs) -> MessageSource:
         """Raises: `FilterNotReady`, `RequestInvalid`."""
         pairs = checked_pairs(self.queue, "wanted", wanted)
         if pairs and not self._contents.is_ready_for(pairs):
@@ -153,7 +153,7 @@ def views(messages: Iterable[Message], count: int) -> list[MessageView]:
     return found
 
 
-def is_large(answer: Sequence[MessageView] | Sequence[Lease]) -> bool:
+def is_large(answer: Sequence[MessageView] | Sequence[LeaseGrant]) -> bool:
     """Is it as large as may be? Then there may be more, though fewer came than were asked for."""
     return sum(len(one.payload) for one in answer) >= ANSWER_BYTES_MAX
 

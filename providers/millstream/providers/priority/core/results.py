@@ -19,7 +19,7 @@ __all__ = [
     "Enqueued",
     "EnqueuedMany",
     "HeadPriorities",
-    "Lease",
+    "LeaseGrant",
     "MessageView",
     "Moving",
     "PollStatus",
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-class Lease(NamedTuple):
+class LeaseGrant(NamedTuple):
     """A message that one worker has, until `deadline_ms`: at that time it is over.
 
     `attempt`: 1 the first time, so many plus `attempts_left` is what the message may have.
@@ -60,7 +60,7 @@ class PollStatus(StrEnum):
 class Dequeued(NamedTuple):
     """`next_due_ms`: when something may change by itself; None: nothing will, or none was asked."""
 
-    leases: tuple[Lease, ...]
+    leases: tuple[LeaseGrant, ...]
     status: PollStatus
     next_due_ms: int | None = None
 

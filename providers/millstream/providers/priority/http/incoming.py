@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from .forms.bodies import Nothing
+from .forms.bodies import NoFields
 from .forms.problems import Limit, Problem
 from .forms.strict import read_json, read_path, read_query
 from .options import HttpOptions
@@ -155,10 +155,10 @@ def decoded(
     """Body and query. Raises Problem."""
     lists = list_fields(route.raw or route.query)
     if not route.takes_body:
-        return Nothing(), read_query(text, route.query, lists)
+        return NoFields(), read_query(text, route.query, lists)
     kind = request.content_type if "Content-Type" in request.headers else ""
     if route.raw is not None and kind == RAW:
-        return read_query(text, route.raw, lists).with_payload(data), Nothing()
+        return read_query(text, route.raw, lists).with_payload(data), NoFields()
     if data and kind != JSON:
         wanted = f"{JSON} or {RAW}" if route.raw is not None else JSON
         what = f"Content-Type: the body must be {wanted}"

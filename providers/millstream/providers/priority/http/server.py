@@ -79,7 +79,7 @@ class PriorityApi:
         self._options = HttpOptions() if options is None else options
         document = Document()
         self._reader = Reader(token_of(token, os.environ), self._options, (*ROUTES, document.route))
-        self._waiting = Waiting(self._options)
+        self._waiting = WaitingRequests(self._options)
         self._answers = Answers(self._options)
         opened = OpenedOf(part, self._options.patience_s)
         self._site = Site(
@@ -225,7 +225,7 @@ def unread(options: HttpOptions) -> Problem:
     return Problem(429, "Overloaded", what, limit=Limit(most, "answers_bytes_max"))
 
 
-class Waiting:
+class WaitingRequests:
     """Requests that wait for messages: how many there may be, and their end."""
 
     def __init__(self, options: HttpOptions) -> None:

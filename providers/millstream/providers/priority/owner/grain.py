@@ -45,7 +45,7 @@ from millstream.providers.priority.core.errors import (
 )
 from millstream.providers.priority.core.message import Metadata
 from millstream.providers.priority.core.requests.sessions import Request
-from millstream.providers.priority.core.results import Dequeued, Lease, Moving, PollStatus
+from millstream.providers.priority.core.results import Dequeued, LeaseGrant, Moving, PollStatus
 from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
 from millstream.providers.priority.core.shards import at_creation, is_wish, named
 from millstream.providers.priority.store.contract import ClockReading, OwnedQueue, PriorityStore
@@ -107,7 +107,7 @@ class Polled(NamedTuple):
     `now_ms`: the queue's time, by which leases have their deadlines; `layout`: of its settings.
     """
 
-    leases: tuple[Lease, ...]
+    leases: tuple[LeaseGrant, ...]
     status: PollStatus
     now_ms: int
     layout: int = 0

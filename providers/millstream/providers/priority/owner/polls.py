@@ -16,7 +16,7 @@ from millstream.providers.priority.core.message import Metadata
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Dequeued, PollStatus
 
-from .waiting import Waiter, Waiting
+from .waiting import QueueWaiters, Waiter
 
 __all__ = ["Polls"]
 
@@ -80,7 +80,7 @@ class Polls:
         self._look = dequeue
         self._available = available
         self._layout = 0  # of the queue
-        self._waiting = Waiting(queue, waiting_max)
+        self._waiting = QueueWaiters(queue, waiting_max)
         self.sleepers: dict[str, Sleeper] = {}
         self._is_stopped = False
 

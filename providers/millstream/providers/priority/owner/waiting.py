@@ -1,6 +1,6 @@
 """Who waits for messages of one queue, and who is told to look again.
 
-Owns: `Waiting` and `Waiter`, as decisions: no clock, no future. Not: looking (`polls`).
+Owns: `QueueWaiters` and `Waiter`, as decisions: no clock, no future. Not: looking (`polls`).
 Those who want the same are a group, in the order in which they came. Invariants:
 - while somebody of a group sleeps, nothing that it wants can be had, or one of the group is awake;
 - who is awake and goes, or gets all that it asked for, wakes the next of its group, unless another
@@ -17,13 +17,13 @@ from itertools import combinations
 from millstream.providers.priority.core.message import Metadata
 from millstream.runtime import Overloaded
 
-__all__ = ["Waiter", "Waiting"]
+__all__ = ["QueueWaiters", "Waiter"]
 
 SPARE_MAX = 64
 """Entries of waiters that left, which a group keeps before it drops them all."""
 
 
-class Group:
+class WaiterGroup:
     """Who wants messages with all of these pairs.
 
     `changes` counts what may have helped them; `fresh`: how many look since the last change;
@@ -59,7 +59,7 @@ class Waiter:
         "wake",
     )
 
-    def __init__(self, group: Group, ticket: int, wake: Callable[[], None]) -> None:
+    def __init__(self, group: WaiterGroup, ticket: int, wake: Callable[[], None]) -> None:
         self.group = group
         self.ticket = ticket
         self.wake = wake
@@ -67,7 +67,7 @@ class Waiter:
         self.seen = 0  # how many changes there were as it looked last
 
 
-class Waiting:
+class QueueWaiters:
     """The waiters of one queue.
 
     Args:
@@ -77,7 +77,7 @@ class Waiting:
     def __init__(self, queue: str, waiting_max: int) -> None:
         self._queue = queue
         self._waiting_max = waiting_max
-        self._groups: dict[Metadata, Group] = {}
+        self._groups: dict[Metadata, WaiterGroup] = {}
         self._tickets = 0
         self._size = 0
 
@@ -94,7 +94,7 @@ class Waiting:
             raise Overloaded(what, "waiting_polls_max", self._waiting_max)
         group = self._groups.get(wanted)
         if group is None:
-            group = self._groups[wanted] = Group(wanted)
+            group = self._groups[wanted] = WaiterGroup(wanted)
         self._tickets += 1
         waiter = Waiter(group, self._tickets, wake)
         is_first = group.size == 0
@@ -161,14 +161,14 @@ class Waiting:
         for waiter in sorted(found, key=lambda waiter: waiter.ticket):
             rouse(waiter)
 
-    def _helped(self, messages: Mapping[Metadata, int]) -> dict[Group, int]:
-        found: dict[Group, int] = {}
+    def _helped(self, messages: Mapping[Metadata, int]) -> dict[WaiterGroup, int]:
+        found: dict[WaiterGroup, int] = {}
         for metadata, count in messages.items():
             for group in self._wanting(metadata):
                 found[group] = found.get(group, 0) + count
         return found
 
-    def _wanting(self, metadata: Metadata) -> Iterable[Group]:
+    def _wanting(self, metadata: Metadata) -> Iterable[WaiterGroup]:
         """Those whom a message may help: a filter is a part of its pairs."""
         for size in range(len(metadata) + 1):
             for wanted in combinations(metadata, size):
@@ -186,7 +186,7 @@ class Waiting:
             assert len(group.asleep) <= 2 * group.sleeping + SPARE_MAX + 1
 
 
-def touched(group: Group, count: int) -> list[Waiter]:
+def touched(group: WaiterGroup, count: int) -> list[Waiter]:
     """Something changed: who is to look again, beside those who are about to."""
     group.changes += 1
     group.fresh = 0
@@ -194,7 +194,7 @@ def touched(group: Group, count: int) -> list[Waiter]:
     return [waiter for waiter in first if waiter is not None]
 
 
-def first_asleep(group: Group) -> Waiter | None:
+def first_asleep(group: WaiterGroup) -> Waiter | None:
     """The first that sleeps, taken out of the heap."""
     while group.asleep:
         _, waiter = heappop(group.asleep)
@@ -203,7 +203,7 @@ def first_asleep(group: Group) -> Waiter | None:
     return None
 
 
-def wake_next(group: Group) -> None:
+def wake_next(group: WaiterGroup) -> None:
     waiter = first_asleep(group)
     if waiter is not None:
         rouse(waiter)
@@ -229,7 +229,7 @@ def end_look(waiter: Waiter) -> None:
         waiter.group.fresh -= waiter.seen == waiter.group.changes
 
 
-def drop_stale(group: Group) -> None:
+def drop_stale(group: WaiterGroup) -> None:
     """Keep the heap as small as what sleeps in it."""
     if len(group.asleep) > 2 * group.sleeping + SPARE_MAX:
         group.asleep = [entry for entry in group.asleep if entry[1].is_asleep]

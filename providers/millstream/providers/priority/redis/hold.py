@@ -19,12 +19,12 @@ from .rows import commit_lists
 from .scripts import COMMIT, CONFIRM, DELETE
 from .server import Server
 
-__all__ = ["Lane", "RedisHold", "mark_of"]
+__all__ = ["RedisHold", "RedisLane", "mark_of"]
 
 log = logging.getLogger("millstream.priority")
 
 
-class Lane(Protocol):
+class RedisLane(Protocol):
     """What a hold needs of its queue's lane."""
 
     @property
@@ -54,7 +54,7 @@ class RedisHold:
     def __init__(
         self,
         server: Server,
-        lane: Lane,
+        lane: RedisLane,
         queue: str,
         keys: QueueKeys,
         epoch: int,

@@ -28,7 +28,7 @@ __all__ = [
     "OPEN_MAX",
     "POLLS_OPEN_MAX",
     "Lane",
-    "Sessions",
+    "OpenSessions",
     "ask",
     "ask_again",
     "sessions_of",
@@ -130,7 +130,7 @@ class Lanes:
         self._free.append(lane)
 
 
-class Sessions:
+class OpenSessions:
     """What one process has under way in one queue."""
 
     def __init__(self, new_name: Callable[[], str]) -> None:
@@ -147,7 +147,7 @@ class Sessions:
         return task
 
 
-_known: WeakKeyDictionary[Opener, dict[tuple[str, str], Sessions]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Opener, dict[tuple[str, str], OpenSessions]] = WeakKeyDictionary()
 
 
 def names_of(opener: Opener) -> Callable[[], str]:
@@ -162,10 +162,10 @@ def names_of(opener: Opener) -> Callable[[], str]:
     return new_name
 
 
-def sessions_of(opener: Opener, part: str, queue: str) -> Sessions:
+def sessions_of(opener: Opener, part: str, queue: str) -> OpenSessions:
     """Those of this process: all handles of a queue share them."""
     known = _known.setdefault(opener, {})
-    found = known.pop((part, queue), None) or Sessions(names_of(opener))
+    found = known.pop((part, queue), None) or OpenSessions(names_of(opener))
     known[part, queue] = found  # the latest used is the last
     if len(known) > QUEUES_KEPT_MAX:
         del known[next(iter(known))]

@@ -23,7 +23,7 @@ from millstream.providers.priority.core.errors import (
 )
 from millstream.providers.priority.core.message import LeaseToken, Metadata
 from millstream.providers.priority.core.results import Done
-from millstream.providers.priority.core.results import Lease as LeaseRow
+from millstream.providers.priority.core.results import LeaseGrant as LeaseRow
 from millstream.runtime import MillstreamError
 
 from .given import milliseconds

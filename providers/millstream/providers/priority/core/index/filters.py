@@ -30,7 +30,7 @@ from millstream.providers.priority.core.settings import SHAPES_MAX
 from .grouped import GroupedIndex, Holds
 from .plain import NO_VALUES, PlainIndex
 
-__all__ = ["SCAN_MAX", "Filters", "Readiness", "Source"]
+__all__ = ["SCAN_MAX", "Filters", "MessageSource", "Readiness"]
 
 LEARN_MIN = 1_000
 """A filter that looks at more messages than this gets a shape."""
@@ -51,7 +51,7 @@ class Readiness(Enum):
     REFUSED = "refused"  # too many messages to look at, and no room for one more shape
 
 
-class Source(Protocol):
+class MessageSource(Protocol):
     """Where a step takes messages from, the most urgent first."""
 
     def first(self, skipped: Set[str] = NO_VALUES) -> Message | None: ...
@@ -167,7 +167,7 @@ class Filters:
             self._build_step(shape)
         return Readiness.BUILDING if shape.todo else Readiness.READY
 
-    def source(self, wanted: Metadata) -> Source:
+    def source(self, wanted: Metadata) -> MessageSource:
         """Where the messages that have all these pairs are taken from; `prepare` comes before."""
         if not wanted:
             return self.all

@@ -74,7 +74,7 @@ class Holds:
             del self.parked[value]
 
 
-class Group:
+class ValueGroup:
     """Pending messages of one value in one index. `head`: None while it is parked."""
 
     __slots__ = ("dead", "head", "heap", "is_parked", "live")
@@ -94,7 +94,7 @@ class GroupedIndex:
     def __init__(self, messages: dict[int, Message], holds: Holds) -> None:
         self.messages = messages  # by sequence
         self.holds = holds
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, ValueGroup] = {}
         self.ready: list[int] = []  # keys of heads, and `dead` ones that are heads no longer
         self.live = self.dead = 0
         self.skipped: list[int] = []
@@ -103,7 +103,7 @@ class GroupedIndex:
         value, key = value_of(message), message.key
         group = self.groups.get(value)
         if group is None:
-            group = self.groups[value] = Group()
+            group = self.groups[value] = ValueGroup()
         heappush(group.heap, key)
         group.live += 1
         self.live += 1
@@ -114,14 +114,14 @@ class GroupedIndex:
             self.dead += 1
             self._lead(group, key)
 
-    def _place(self, value: str, group: Group, key: int) -> None:
+    def _place(self, value: str, group: ValueGroup, key: int) -> None:
         """The group has a most urgent message again: order it, or park it if its value is held."""
         if self.holds.is_blocked(value):
             self._park(value, group)
         else:
             self._lead(group, key)
 
-    def _lead(self, group: Group, key: int) -> None:
+    def _lead(self, group: ValueGroup, key: int) -> None:
         group.head = key
         heappush(self.ready, key)
         if self.dead > DEAD_MIN and self.dead > len(self.groups):
@@ -130,7 +130,7 @@ class GroupedIndex:
             self.dead = 0
             self.skipped.clear()  # they are in order again
 
-    def _park(self, value: str, group: Group) -> None:
+    def _park(self, value: str, group: ValueGroup) -> None:
         group.head = None
         group.is_parked = True
         self.holds.park(value, self)
@@ -162,12 +162,12 @@ class GroupedIndex:
         else:
             self.dead += 1
 
-    def _drop_group(self, value: str, group: Group) -> None:
+    def _drop_group(self, value: str, group: ValueGroup) -> None:
         del self.groups[value]
         if group.is_parked:
             self.holds.forget(value, self)
 
-    def _drop_key(self, group: Group, key: int) -> None:
+    def _drop_key(self, group: ValueGroup, key: int) -> None:
         if group.heap[0] == key:
             heappop(group.heap)
             return
@@ -177,7 +177,7 @@ class GroupedIndex:
             heapify(group.heap)
             group.dead = 0
 
-    def _least(self, group: Group) -> int:
+    def _least(self, group: ValueGroup) -> int:
         while not self.is_pending(group.heap[0]):
             heappop(group.heap)
             group.dead -= 1
@@ -207,7 +207,7 @@ class GroupedIndex:
                 self._park(value_of(message), group)
         return None
 
-    def _led_by(self, key: int, message: Message | None) -> Group | None:
+    def _led_by(self, key: int, message: Message | None) -> ValueGroup | None:
         group = self.groups.get(value_of(message)) if message is not None else None
         return group if group is not None and group.head == key else None
 
@@ -259,7 +259,7 @@ class GroupedIndex:
         for value, group in self.groups.items():
             self._check_group(value, group)
 
-    def _check_group(self, value: str, group: Group) -> None:
+    def _check_group(self, value: str, group: ValueGroup) -> None:
         keys = set(filter(self.is_pending, group.heap))
         assert group.live == len(keys) > 0
         assert len(group.heap) == group.live + group.dead

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from millstream.providers.priority.core.body import Body, New, NewMessage, checked_body
+from millstream.providers.priority.core.body import Body, MessageFields, New, checked_body
 from millstream.providers.priority.core.contents import Contents
 from millstream.providers.priority.core.errors import (
     EnqueueBlocked,
@@ -78,7 +78,7 @@ class Entering:
         """A finished message once more, as a new one with all its attempts."""
         fields, terms = (message.payload, message.priority, message.metadata), message.terms
         id = self._id_again(message) if new_id is None else new_id
-        new = NewMessage(id, *fields, 0, terms.lease_ms, terms.attempts)
+        new = MessageFields(id, *fields, 0, terms.lease_ms, terms.attempts)
         return self.one(new, f"again {message.id}")
 
     def _id_again(self, message: Message) -> str:

@@ -7,10 +7,10 @@ Invariant: a batch counts its values when all is taken, if one may come twice.
 from __future__ import annotations
 
 from millstream.providers.priority.core.contents import Contents
-from millstream.providers.priority.core.index.filters import Source
+from millstream.providers.priority.core.index.filters import MessageSource
 from millstream.providers.priority.core.message import SEQUENCE_BITS, Message
 from millstream.providers.priority.core.reading import ANSWER_BYTES_MAX
-from millstream.providers.priority.core.results import Lease, PollStatus
+from millstream.providers.priority.core.results import LeaseGrant, PollStatus
 
 __all__ = ["STEPS_INLINE_MAX", "Taking"]
 
@@ -28,13 +28,13 @@ class Taking:
 
     def take(
         self,
-        source: Source,
+        source: MessageSource,
         worker: str,
         count: int,
         lease_ms: int | None,
         same_value_ok: bool,
         bound: int,
-    ) -> list[Lease]:
+    ) -> list[LeaseGrant]:
         """Batches of one consumer count their values when all is taken, if one may come twice."""
         holds = self._contents.holds
         if holds is not None:
@@ -44,7 +44,7 @@ class Taking:
             if message is None or message.key >> SEQUENCE_BITS > bound:
                 return []
             return [self._lease(message, worker, lease_ms, False)]
-        leases: list[Lease] = []
+        leases: list[LeaseGrant] = []
         taken: set[str] = set()
         held: list[str] = []
         left_bytes = ANSWER_BYTES_MAX
@@ -65,7 +65,7 @@ class Taking:
 
     def _lease(
         self, message: Message, worker: str, lease_ms: int | None, is_held_later: bool
-    ) -> Lease:
+    ) -> LeaseGrant:
         contents = self._contents
         if lease_ms is None:
             lease_ms = message.terms.lease_ms
@@ -73,7 +73,7 @@ class Taking:
                 lease_ms = contents.settings.lease_ms
         contents.lease(message, worker, contents.now_ms + lease_ms, is_held_later)
         assert message.lease is not None
-        return Lease(
+        return LeaseGrant(
             message.id,
             message.payload,
             message.key >> SEQUENCE_BITS,

@@ -16,7 +16,7 @@ from millstream.providers.priority.core.results import (
     Done,
     Enqueued,
     EnqueuedMany,
-    Lease,
+    LeaseGrant,
     PollStatus,
     Refused,
 )
@@ -41,7 +41,7 @@ def plain_of(answer: Answer) -> Plain:
     return ("many", parts, tuple(tuple(one) for one in answer.refusals))
 
 
-def plain_lease(lease: Lease) -> Plain:
+def plain_lease(lease: LeaseGrant) -> Plain:
     epoch, version = lease.token
     times = (lease.deadline_ms, lease.attempt, lease.attempts_left)
     return (lease.id, lease.priority, epoch, version, *times)
@@ -74,7 +74,7 @@ def taken_before(plain: Plain) -> dict[str, Enqueued]:
     return {one.id: one for one in before.answers if one is not None}
 
 
-def lease_of(plain: LeaseFields, messages: Mapping[str, Message]) -> Lease:
+def lease_of(plain: LeaseFields, messages: Mapping[str, Message]) -> LeaseGrant:
     """A lease as it was given; it is valid if it still holds."""
     id, priority, epoch, version, deadline_ms, attempt, attempts_left = plain
     token = LeaseToken(epoch, version)
@@ -82,8 +82,8 @@ def lease_of(plain: LeaseFields, messages: Mapping[str, Message]) -> Lease:
     message = messages.get(id)
     held = message.lease if message is not None else None
     if message is None or held is None or held.token != token or message.state is not RUNNING:
-        return Lease(id, b"", priority, (), token, *rest, is_valid=False)
-    return Lease(id, message.payload, priority, message.metadata, token, *rest)
+        return LeaseGrant(id, b"", priority, (), token, *rest, is_valid=False)
+    return LeaseGrant(id, message.payload, priority, message.metadata, token, *rest)
 
 
 def enqueued_of(plain: EnqueuedFields | None) -> Enqueued | None:

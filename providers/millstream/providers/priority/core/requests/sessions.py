@@ -2,7 +2,7 @@
 
 A request is (session, number). A session acknowledges answers with its next request: all up to a
 number. What changed nothing is not remembered: asked again, it is done anew.
-Owns: `Sessions`, `Request`, answers as plain values. Not: doing anything (`core`).
+Owns: `SessionAnswers`, `Request`, answers as plain values. Not: doing anything (`core`).
 Invariants:
 - a session has at most `OPEN_MAX` answers that it did not acknowledge; there are at most
   `sessions_max` sessions, and one that is silent for `answers_kept_ms` is forgotten;
@@ -19,7 +19,7 @@ from millstream.providers.priority.core.errors import RequestInvalid, RequestSta
 from millstream.providers.priority.core.settings import QueueSettings
 from millstream.runtime import Overloaded
 
-__all__ = ["OPEN_MAX", "Request", "Sessions"]
+__all__ = ["OPEN_MAX", "Request", "SessionAnswers"]
 
 OPEN_MAX = 64
 NUMBER_MAX = 2**53
@@ -47,7 +47,7 @@ class Session:
         self.answers: dict[int, tuple[str, Plain]] = {}
 
 
-class Sessions:
+class SessionAnswers:
     """The answers of one queue's sessions that these may ask for again."""
 
     def __init__(self, queue: str, recorder: Recorder) -> None:

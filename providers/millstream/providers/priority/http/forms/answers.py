@@ -203,7 +203,7 @@ def message_of(view: results.MessageView, with_payload: bool = True) -> MessageB
     return MessageBody(**(places | {"payload": payload, "token": token}))
 
 
-def lease_of(row: results.Lease) -> LeaseBody:
+def lease_of(row: results.LeaseGrant) -> LeaseBody:
     token, metadata = token_text(row.token), dict(row.metadata)
     rest = (row.deadline_ms, row.attempt, row.attempts_left, row.is_valid)
     return LeaseBody(row.id, token, row.payload, row.priority, metadata, *rest)

@@ -30,7 +30,7 @@ __all__ = [
     "EnqueueMany",
     "Extend",
     "Message",
-    "Nothing",
+    "NoFields",
     "Peek",
     "Prioritise",
     "RawMessage",
@@ -57,7 +57,7 @@ PairTexts = Annotated[list[str], Meta(description="key=value, each once; may be 
 StateName = Literal["invisible", "pending", "running", "completed", "canceled", "errored"]
 
 
-class Nothing(Struct, forbid_unknown_fields=True):
+class NoFields(Struct, forbid_unknown_fields=True):
     """No fields."""
 
 

@@ -20,7 +20,7 @@ import msgspec
 
 from millstream.providers.priority.core.commands import Dequeue
 from millstream.providers.priority.core.requests.sessions import Request
-from millstream.providers.priority.core.results import Lease
+from millstream.providers.priority.core.results import LeaseGrant
 from millstream.providers.priority.surface.asking import ask
 from millstream.providers.priority.surface.queue import PriorityQueue
 from millstream.providers.priority.surface.routed import QueueCalls
@@ -72,7 +72,7 @@ def id_of_key(request: Request, at: int | None = None) -> str:
 
 async def keyed_poll(
     calls: QueueCalls, command: Dequeue, request: Request, wait_s: float
-) -> tuple[Lease, ...]:
+) -> tuple[LeaseGrant, ...]:
     """A dequeue under a key: what it leased the first time, with what is over marked; if nothing,
     a new poll.
 
@@ -82,7 +82,7 @@ async def keyed_poll(
     loop = asyncio.get_running_loop()
     until_s = loop.time() + wait_s
 
-    async def poll() -> tuple[Lease, ...]:
+    async def poll() -> tuple[LeaseGrant, ...]:
         left_ms = math.ceil(max(until_s - loop.time(), 0.0) * 1000)
         return (await calls.poll(command, request, left_ms)).leases
 

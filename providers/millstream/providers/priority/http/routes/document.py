@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.providers.priority.http.forms.bodies import Nothing
+from millstream.providers.priority.http.forms.bodies import NoFields
 from millstream.providers.priority.http.forms.problems import ProblemBody
 
 from .leases import LEASE_HEADER
@@ -70,7 +70,7 @@ def types_in(routes: Iterable[Route[Any, Any]]) -> list[type[Any]]:
     named: list[type[Any]] = [ProblemBody]
     for route in routes:
         named += [one for one in (route.body, route.query, route.raw, route.answer) if one]
-    return list(dict.fromkeys(one for one in named if one not in (bytes, Nothing)))
+    return list(dict.fromkeys(one for one in named if one not in (bytes, NoFields)))
 
 
 class Schemas:
@@ -86,7 +86,7 @@ class Schemas:
 
     def fields(self, kind: type[Any] | None) -> list[dict[str, Any]]:
         """The fields of a query as parameters."""
-        if kind is None or kind is Nothing:
+        if kind is None or kind is NoFields:
             return []
         schema = self.components[kind.__name__]
         required = schema.get("required", ())
@@ -124,7 +124,7 @@ def parameters(route: Route[Any, Any], schemas: Schemas) -> list[dict[str, Any]]
 
 
 def request_body(route: Route[Any, Any], schemas: Schemas) -> dict[str, Any]:
-    if route.body is Nothing:
+    if route.body is NoFields:
         empty = {"type": "object", "additionalProperties": False}
         return {"required": False, "content": {JSON: {"schema": empty}}}
     content: dict[str, Any] = {JSON: {"schema": schemas.ref(route.body)}}

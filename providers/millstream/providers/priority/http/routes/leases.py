@@ -29,7 +29,7 @@ from millstream.providers.priority.http.forms.answers import (
 from millstream.providers.priority.http.forms.bodies import (
     Dequeue,
     Extend,
-    Nothing,
+    NoFields,
     Reason,
     Release,
 )
@@ -47,7 +47,7 @@ LEASE_HEADER = "Millstream-Lease"
 """Has the lease as JSON, in ASCII, where the body is the payload."""
 
 
-async def dequeue(asked: Asked[Dequeue, Nothing]) -> Answer:
+async def dequeue(asked: Asked[Dequeue, NoFields]) -> Answer:
     body, name = asked.body, asked.path["queue"]
     if asked.wants_raw and body.count != 1:
         raise RequestInvalid(name, "count", f"is {body.count}, 1 at most without JSON")
@@ -66,7 +66,7 @@ async def dequeue(asked: Asked[Dequeue, Nothing]) -> Answer:
 
 
 def body_of(lease: Lease) -> LeaseBody:
-    row = results.Lease(
+    row = results.LeaseGrant(
         lease.id,
         lease.payload,
         lease.priority,
@@ -93,24 +93,24 @@ def leased(found: Sequence[LeaseBody], is_raw: bool) -> Answer:
 # -- ending them
 
 
-async def complete(asked: Asked[Nothing, Nothing]) -> Answer:
+async def complete(asked: Asked[NoFields, NoFields]) -> Answer:
     return await end(asked, Complete(asked.path["id"], token_in(asked)))
 
 
-async def fail(asked: Asked[Reason, Nothing]) -> Answer:
+async def fail(asked: Asked[Reason, NoFields]) -> Answer:
     return await end(asked, Fail(asked.path["id"], token_in(asked), asked.body.reason))
 
 
-async def cancel(asked: Asked[Reason, Nothing]) -> Answer:
+async def cancel(asked: Asked[Reason, NoFields]) -> Answer:
     return await end(asked, Cancel(asked.path["id"], token_in(asked), asked.body.reason))
 
 
-async def extend(asked: Asked[Extend, Nothing]) -> Answer:
+async def extend(asked: Asked[Extend, NoFields]) -> Answer:
     lease_ms = milliseconds(asked.path["queue"], "lease_s", asked.body.lease_s)
     return await end(asked, ExtendCommand(asked.path["id"], token_in(asked), lease_ms))
 
 
-async def release(asked: Asked[Release, Nothing]) -> Answer:
+async def release(asked: Asked[Release, NoFields]) -> Answer:
     body = asked.body
     delay_ms = milliseconds(asked.path["queue"], "delay_s", body.delay_s) or 0
     command = ReleaseCommand(asked.path["id"], token_in(asked), delay_ms, body.refund, body.reason)
@@ -118,14 +118,14 @@ async def release(asked: Asked[Release, Nothing]) -> Answer:
 
 
 async def end(
-    asked: Asked[Any, Nothing],
+    asked: Asked[Any, NoFields],
     command: Complete | Fail | Cancel | ExtendCommand | ReleaseCommand,
 ) -> Answer:
     done: results.Done = await do(asked, command)
     return Answer(done_of(done))
 
 
-def token_in(asked: Asked[Any, Nothing]) -> LeaseToken:
+def token_in(asked: Asked[Any, NoFields]) -> LeaseToken:
     """The token that the path names. Raises RequestInvalid."""
     text = asked.path["token"]
     epoch, _, version = text.partition(".")

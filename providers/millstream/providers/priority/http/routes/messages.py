@@ -31,7 +31,7 @@ from millstream.providers.priority.http.forms.bodies import (
     AfterSequence,
     EnqueueMany,
     Message,
-    Nothing,
+    NoFields,
     Peek,
     Prioritise,
     Reason,
@@ -63,7 +63,7 @@ async def do(asked: Asked[Any, Any], command: Command) -> Any:
     return await asked.queue.calls.do(command, asked.request)
 
 
-async def enqueue(asked: Asked[Message, Nothing]) -> Answer:
+async def enqueue(asked: Asked[Message, NoFields]) -> Answer:
     row: results.Enqueued = await do(asked, command_of(asked, asked.body))
     return entered(asked, row)
 
@@ -93,7 +93,7 @@ def made_id(request: Request | None, at: int | None = None) -> str | None:
     return None if request is None else id_of_key(request, at)
 
 
-async def enqueue_many(asked: Asked[EnqueueMany, Nothing]) -> Answer:
+async def enqueue_many(asked: Asked[EnqueueMany, NoFields]) -> Answer:
     body = asked.body
     commands = tuple(command_of(asked, one, at) for at, one in enumerate(body.messages))
     many: results.EnqueuedMany = await do(asked, EnqueueManyCommand(commands, body.all_or_nothing))
@@ -104,18 +104,18 @@ async def enqueue_many(asked: Asked[EnqueueMany, Nothing]) -> Answer:
     return Answer(EnqueuedMany(found))
 
 
-async def requeue(asked: Asked[Requeue, Nothing]) -> Answer:
+async def requeue(asked: Asked[Requeue, NoFields]) -> Answer:
     command = RequeueCommand(asked.path["id"], asked.body.new_id)
     row: results.Enqueued = await do(asked, command)
     return entered(asked, row)
 
 
-async def cancel(asked: Asked[Reason, Nothing]) -> Answer:
+async def cancel(asked: Asked[Reason, NoFields]) -> Answer:
     command = Cancel(asked.path["id"], None, asked.body.reason)
     return Answer(done_of(cast(results.Done, await do(asked, command))))
 
 
-async def prioritise(asked: Asked[Prioritise, Nothing]) -> Answer:
+async def prioritise(asked: Asked[Prioritise, NoFields]) -> Answer:
     command = PrioritiseCommand(asked.path["id"], asked.body.priority)
     return Answer(done_of(cast(results.Done, await do(asked, command))))
 
@@ -123,15 +123,15 @@ async def prioritise(asked: Asked[Prioritise, Nothing]) -> Answer:
 # -- looks
 
 
-async def get(asked: Asked[Nothing, Nothing]) -> Answer:
+async def get(asked: Asked[NoFields, NoFields]) -> Answer:
     return Answer(message_of(await asked.queue.handle.get(asked.path["id"])))
 
 
-async def payload(asked: Asked[Nothing, Nothing]) -> Answer:
+async def payload(asked: Asked[NoFields, NoFields]) -> Answer:
     return Answer(raw=(await asked.queue.handle.get(asked.path["id"])).payload)
 
 
-async def page(asked: Asked[Nothing, AfterSequence]) -> Answer:
+async def page(asked: Asked[NoFields, AfterSequence]) -> Answer:
     query, wanted = asked.query, pairs_in("wanted", asked.query.wanted)
     state = None if query.state is UNSET else State[query.state.upper()]
     found = await asked.queue.handle.page(
@@ -142,7 +142,7 @@ async def page(asked: Asked[Nothing, AfterSequence]) -> Answer:
     return Answer(Messages([message_of(view, query.payload) for view in found], after))
 
 
-async def peek(asked: Asked[Nothing, Peek]) -> Answer:
+async def peek(asked: Asked[NoFields, Peek]) -> Answer:
     query, wanted = asked.query, pairs_in("wanted", asked.query.wanted)
     found = await asked.queue.handle.peek(query.count, wanted=wanted)
     return Answer(Messages([message_of(view, query.payload) for view in found]))

@@ -20,7 +20,7 @@ from millstream.providers.priority.http.forms.answers import (
     depth_of,
     queue_of,
 )
-from millstream.providers.priority.http.forms.bodies import AfterName, DepthQuery, Nothing, Version
+from millstream.providers.priority.http.forms.bodies import AfterName, DepthQuery, NoFields, Version
 from millstream.providers.priority.http.forms.strict import pairs_in
 
 from .route import Asked
@@ -31,7 +31,7 @@ CHANGES_MAX = 3
 """How often a change of settings is tried while others change them."""
 
 
-async def names(asked: Asked[Nothing, AfterName]) -> Answer:
+async def names(asked: Asked[NoFields, AfterName]) -> Answer:
     query, found, after = asked.query, list[str](), asked.query.after
     while len(found) <= query.limit and (page := await asked.site.names(query.prefix, after)):
         found += page
@@ -40,7 +40,7 @@ async def names(asked: Asked[Nothing, AfterName]) -> Answer:
     return Answer(Queues(page, page[-1] if is_more else None))
 
 
-async def create(asked: Asked[Any, Nothing]) -> Answer:
+async def create(asked: Asked[Any, NoFields]) -> Answer:
     settings = settings_with(asked.path["queue"], QueueSettings(), given(asked.body))
     return Answer(queue_of(asked.path["queue"], await asked.queue.handle.create(settings)))
 
@@ -51,7 +51,7 @@ def given(settings: msgspec.Struct) -> dict[str, Any]:
     return {name: value for name, value in places if value is not UNSET}
 
 
-async def settings(asked: Asked[Nothing, Nothing]) -> Answer:
+async def settings(asked: Asked[NoFields, NoFields]) -> Answer:
     return Answer(queue_of(asked.path["queue"], await asked.queue.handle.settings()))
 
 
@@ -74,18 +74,18 @@ def suppress_while(is_again: bool) -> AbstractContextManager[None]:
     return suppress(SettingsConflict) if is_again else nullcontext()
 
 
-async def delete(asked: Asked[Nothing, Nothing]) -> Answer:
+async def delete(asked: Asked[NoFields, NoFields]) -> Answer:
     await asked.queue.handle.delete()
     return Answer(status=204)
 
 
-async def depth(asked: Asked[Nothing, DepthQuery]) -> Answer:
+async def depth(asked: Asked[NoFields, DepthQuery]) -> Answer:
     query = asked.query
     value = None if query.value is UNSET else query.value
     wanted = pairs_in("wanted", query.wanted)
     return Answer(depth_of(await asked.queue.handle.depth(wanted=wanted, value=value)))
 
 
-async def values(asked: Asked[Nothing, Nothing]) -> Answer:
+async def values(asked: Asked[NoFields, NoFields]) -> Answer:
     found = await asked.queue.handle.values()
     return Answer(Depths({value: depth_of(counts) for value, counts in found.items()}))

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.http.forms.answers import Answer
-from millstream.providers.priority.http.forms.bodies import Nothing, RawMessage
+from millstream.providers.priority.http.forms.bodies import NoFields, RawMessage
 
 from .asked import Opened
 
@@ -72,8 +72,8 @@ class Route(Generic[B, Q]):
     text: str
     act: Callable[[Asked[B, Q]], Awaitable[Answer]]
     answer: type[Any] | None
-    body: type[B] = Nothing  # type: ignore[assignment]
-    query: type[Q] = Nothing  # type: ignore[assignment]
+    body: type[B] = NoFields  # type: ignore[assignment]
+    query: type[Q] = NoFields  # type: ignore[assignment]
     raw: type[RawMessage] | None = None
     statuses: tuple[int, ...] = (200,)
     is_keyed: bool = False
