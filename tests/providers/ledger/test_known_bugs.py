@@ -273,7 +273,7 @@ def written_back_as_the_writer(patch: pytest.MonkeyPatch) -> None:
     def sending(context: Any, core: AppendCore, term: int, store: Any) -> LedgerSender:
         return LedgerSender(context, core, term - 1, store)
 
-    patch.setattr(recovery, "Sending", sending)
+    patch.setattr(recovery, "LedgerSender", sending)
 
 
 def changes_by_anybody(patch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,7 @@ from millstream.streams import (
     SubscriptionFaulted,
     SubscriptionReport,
     Why,
+    cluster_stats,
     dead_letters,
     lagging,
     pause_queue,
@@ -212,6 +213,7 @@ async def client_program() -> None:
         assert_type(known, SubscriptionReport | None)
         assert_type(found.reports[1].letters, Sequence[LetterReport])
         assert_type(await lagging(client, "words", limit=5), Sequence[LaggingStream])
+        assert_type(await cluster_stats(client), list[SiloStats])
         await resize(client, queues=16)
         await resize(client, "default", queues=16)
         await pause_queue(client, "queue-3")
