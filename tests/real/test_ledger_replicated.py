@@ -6,8 +6,9 @@ import asyncio
 import os
 import resource
 import signal
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,30 @@ async def evicted(client: Client, silo: str) -> None:
         await asyncio.sleep(0.1)
 
 
+def is_unlocked(file: Path) -> bool:
+    """Can somebody write to a SQLite file within a second?"""
+    with closing(sqlite3.connect(file, timeout=1.0, isolation_level=None)) as rows:
+        try:
+            rows.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        rows.execute("ROLLBACK")
+        return True
+
+
+async def stop_without_a_lock(silo: SiloProcess, rows: Path) -> None:
+    """Stop a process between two of its writes to the rows that all silos share.
+
+    A process that is stopped with the lock of a SQLite file holds up every silo of its machine.
+    """
+    while True:
+        os.kill(silo.pid, signal.SIGSTOP)
+        if all(is_unlocked(file) for file in rows.glob("*.db")):
+            return
+        os.kill(silo.pid, signal.SIGCONT)
+        await asyncio.sleep(0.01)
+
+
 async def test_a_zombie_stores_nothing_more_and_what_it_had_accepted_is_kept(
     tmp_path: Path,
 ) -> None:
@@ -90,7 +115,7 @@ async def test_a_zombie_stores_nothing_more_and_what_it_had_accepted_is_kept(
                 async with publishing(its_client, 1_000_000) as through:
                     await publisher.has_more(20)
                     await through.has_more(20)
-                    os.kill(zombie.pid, signal.SIGSTOP)
+                    await stop_without_a_lock(zombie, tmp_path / "data" / "rows")
                     async with asyncio.timeout(ENDS_S):
                         await evicted(client, zombie.address)
                     await publisher.has_more(20)  # others own what it owned
