@@ -1,4 +1,4 @@
-"""Mending ledgers while no silo runs: with the directories of this machine.
+"""Repairing ledgers while no silo runs: with the directories of this machine.
 
 Owns: `stopped_cluster`.
 """
@@ -9,7 +9,7 @@ import argparse
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from millstream.providers.ledger.inspection import RepairTarget, mending, places_of
+from millstream.providers.ledger.inspection import RepairTarget, open_repair_target, places_of
 from millstream.runtime import ConfigError, QueueUnavailable
 
 from .source import source_of
@@ -27,7 +27,7 @@ async def stopped_cluster(arguments: argparse.Namespace) -> AsyncIterator[Repair
             content.ledger(ledger)
         places = places_of(content, arguments.directory)
         try:
-            async with mending(source, content, places) as target:
+            async with open_repair_target(source, content, places) as target:
                 yield target
         except QueueUnavailable as error:
             text = "say --gateway instead of --store, or stop the silos that run its bookies"

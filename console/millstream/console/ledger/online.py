@@ -1,4 +1,4 @@
-"""Mending ledgers of a running cluster: a silo does it.
+"""Repairing ledgers of a running cluster: a silo does it.
 
 Owns: `running_cluster`.
 """

@@ -5,7 +5,7 @@ directory of entries) and `metadata` (rows of a state store), `handle` (writing,
 recovering one ledger), `serving` (which silo runs which bookie), `recovery` (copies that were lost
 are made again), `scrubbing` (each bookie reads what it has, and repairs damage), `topic` (a
 sequence of ledgers, with cursors), `queues` (topics as queues of streams), `alone` (topics without
-a silo) and `inspection` (looking into ledgers from outside, and mending them).
+a silo) and `inspection` (reading and repairing ledgers from outside).
 """
 
 from .alone.buffer.consumer import LedgerBufferConsumer

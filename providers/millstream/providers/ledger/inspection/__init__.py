@@ -1,7 +1,7 @@
-"""Looking into ledgers from outside, and mending them: for programs such as `millstream ledger`.
+"""Reading and repairing ledgers from outside: for programs such as `millstream ledger`.
 
 `source_in(store, cluster)` has the rows, `file_ledgers` reads out of directories, `verify` checks
-one, `mending` runs the bookies of a machine while no silo does.
+one, `open_repair_target` runs the bookies of a machine while no silo does.
 """
 
 from millstream.providers.ledger.alone.message import CONTENT as TOPIC_CONTENT
@@ -28,8 +28,7 @@ from millstream.providers.ledger.topic.form import EntryKind, StoredMessage, hea
 from millstream.providers.ledger.topic.record import TopicRecord
 
 from .content import Content, Source, scopes_in, source_in
-from .directories import file_ledgers, path_of, places_of, topic_reader
-from .repairs import mending
+from .directories import file_ledgers, open_repair_target, path_of, places_of, topic_reader
 
 __all__ = [
     "ENDLESS",
@@ -61,7 +60,7 @@ __all__ = [
     "file_ledgers",
     "head_of",
     "mark_draining",
-    "mending",
+    "open_repair_target",
     "path_of",
     "places_of",
     "scopes_in",

@@ -1,28 +1,35 @@
-"""Where the directories of bookies are, as rows say, on this machine.
+"""The directories of bookies on this machine: their places, reading and repairing them.
 
-Owns: `places_of`, `file_ledgers`, `topic_reader`. Invariant: directories are only read.
+Owns: `places_of`, `file_ledgers`, `topic_reader`, which only read; `open_repair_target`, which runs
+the bookies. Invariant: a directory is written by nobody else meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+from millstream.providers.ledger.alone.own import OwnLedgers
 from millstream.providers.ledger.bookie.offline.view import FileBookies, View, bookie_of, viewed
+from millstream.providers.ledger.bookie.options import BookieOptions
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.handle.ledgers import BookieLedgers
 from millstream.providers.ledger.handle.options import HandleOptions
 from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.protocol.errors import DirectoryRefused
+from millstream.providers.ledger.serving.home import Home
+from millstream.providers.ledger.serving.repair_target import RepairTarget
+from millstream.providers.ledger.topic.numbers import LostNumbers
 from millstream.providers.ledger.topic.reading.reader import TopicReader
 from millstream.providers.ledger.topic.record import topic_rows
+from millstream.runtime import Env
 from millstream.runtime.extending import RealDisk
 
 from .content import Content, Source
 
-__all__ = ["file_ledgers", "path_of", "places_of", "topic_reader"]
+__all__ = ["file_ledgers", "open_repair_target", "path_of", "places_of", "topic_reader"]
 
 
 def path_of(record: BookieRecord) -> str:
@@ -74,3 +81,24 @@ def file_ledgers(
 def topic_reader(source: Source, ledgers: BookieLedgers, topic: str) -> TopicReader:
     """Reads the messages of a topic; to be closed."""
     return TopicReader(ledgers, topic_rows(source.metadata), topic, source.process.clock.now)
+
+
+@asynccontextmanager
+async def open_repair_target(
+    source: Source, content: Content, places: Mapping[str, str]
+) -> AsyncIterator[RepairTarget]:
+    """Run the bookies that have rows, by their directories. Raises QueueUnavailable: a silo runs
+    one of them."""
+    homes = [
+        Home(path, content.bookies[bookie].place, content.bookies[bookie].owner)
+        for bookie, path in places.items()
+        if bookie in content.bookies
+    ]
+    own = OwnLedgers(homes, source.store, source.scope, BookieOptions(), Env(), RealDisk())
+    try:
+        await own.start(0.0)
+        lost = content.lost_bookies()
+        numbers = LostNumbers(topic_rows(source.metadata))
+        yield RepairTarget(own.context, numbers, lost.__contains__)
+    finally:
+        await own.aclose()
