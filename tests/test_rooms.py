@@ -172,7 +172,7 @@ OUTSIDE = ("console", "examples/flights")
 
 
 def inner(names: Iterable[str]) -> set[str]:
-    """What of the product is no face, and no public name of one."""
+    """Names of the product that are no face, and no public name of one."""
     found = set()
     for name in names:
         module, _, last = name.rpartition(".")

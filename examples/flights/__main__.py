@@ -89,7 +89,7 @@ def wrong_options(arguments: argparse.Namespace) -> str:
 
 
 def options_of(arguments: argparse.Namespace) -> JobOptions:
-    """What the job is asked for."""
+    """The options of the job."""
     return JobOptions(
         source=arguments.source,
         is_local=arguments.local,

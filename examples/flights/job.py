@@ -50,7 +50,7 @@ log = logging.getLogger("millstream.flights")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """What `python -m examples.flights` was asked for."""
+    """The options of `python -m examples.flights`."""
 
     source: str = "spark"
     is_local: bool = False

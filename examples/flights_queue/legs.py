@@ -1,4 +1,4 @@
-"""What there is to fly: legs of 2013, out of the file that `python -m examples.flights` reads.
+"""Legs of flights of 2013, out of the file that `python -m examples.flights` reads.
 
 Owns: which flights are legs, and how one is a message. Invariants: each leg has an id of its own
 and a tail number; `departs_ms` is its scheduled departure in Unix milliseconds.

@@ -38,7 +38,7 @@ class Empty:
 
 
 async def test_a_poll_that_is_told_to_end_as_it_wakes_looks_no_more() -> None:
-    """Who asks again under its request id is answered at once, and must have learned all."""
+    """A caller that repeats its request id is answered at once, with all that the poll gave."""
     queue = Empty()
     polling = queue.poll("s")
     await asyncio.sleep(0)

@@ -49,7 +49,7 @@ PROGRESS_EVERY_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimOptions:
-    """What `python -m tests.sim` was asked for."""
+    """The options of `python -m tests.sim`."""
 
     suites: Sequence[str] = tuple(SUITES)
     first_seed: int = 1

@@ -102,7 +102,7 @@ class PriorityQueues(SiloPart):
     # -- what owners are given
 
     def created_on_use(self, queue: str, /) -> QueueSettings | None:
-        """What a queue is like that is created by its first use; None: it is not."""
+        """The settings of a queue that its first use creates; None: a use creates none."""
         if SHARD_MARK in queue or queue.startswith(STREAMS):
             return None  # the owner of the queue makes its shards, a stream provider its queues
         return settings_for(queue, self._templates) if self._auto_create else None

@@ -97,7 +97,7 @@ class Keeper(Protocol):
         ...
 
     def created_on_use(self, queue: str, /) -> QueueSettings | None:
-        """What a queue is like that is created by its first use; None: it is not."""
+        """The settings of a queue that its first use creates; None: a use creates none."""
         ...
 
 
@@ -251,7 +251,7 @@ class QueueOwner(Grain):
             await asyncio.sleep(0)
 
     def _take_available(self, wanted: Collection[Metadata]) -> Mapping[Metadata, int]:
-        """What may be had since this was asked last, as of `OwnedQueue`."""
+        """Counts of messages that became available since the last call; see `OwnedQueue`."""
         return {} if self._owned is None else self._owned.take_available(wanted)
 
     # -- opening

@@ -225,8 +225,8 @@ class CommittingQueue:
     # -- commits
 
     def _stored(self, core: PriorityCore) -> asyncio.Future[None] | None:
-        """What ends when all that was done so far is stored; None: it is, and nobody else can have
-        answered since. Raises `OwnerLost`."""
+        """A future that ends when all operations so far are stored; None: they are stored, and no
+        other owner can have answered since. Raises `OwnerLost`."""
         if core.recorder.is_touched:
             return self._join(core, self._next)
         if self._current:

@@ -103,7 +103,7 @@ class HeadBoard:
 
 
 class Routes:
-    """What one process knows of one queue. `total`: how many shards there are to ask."""
+    """The layout of one queue as one process knows it. `total`: the number of shards to ask."""
 
     def __init__(self) -> None:
         self.layout = Layout()

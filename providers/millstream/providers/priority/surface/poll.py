@@ -36,7 +36,7 @@ async def leases_of(
     calls: ShardCalls, command: Dequeue, until_s: float, patience_s: float | None = None
 ) -> list[Lease]:
     """The leases of one dequeue, of one shard; it ends early where the shard has another layout
-    than the command. Who is cancelled loses none of them.
+    than the command. A cancelled caller loses none of them.
 
     Args:
         until_s: when a first message is waited for no longer.

@@ -66,7 +66,8 @@ ELSEWHERE = (MessageNotFound, LeaseForeign)
 
 
 class QueueCalls(ShardCalls):
-    """What the handles of one queue ask with: the owner of shard 0, and others if there are any."""
+    """The calls of the handles of one queue: to the owner of shard 0, and to other shards if there
+    are any."""
 
     def __init__(self, opener: Opener, part: str, queue: str, patience_s: float) -> None:
         super().__init__(opener, part, queue, patience_s)
@@ -227,7 +228,7 @@ class QueueCalls(ShardCalls):
     # -- dequeues
 
     async def leases(self, command: Dequeue, wait_s: float) -> list[Lease]:
-        """Dequeue, waiting so long for a first message. Who is cancelled loses none."""
+        """Dequeue, waiting at most `wait_s` for a first message. A cancelled caller loses none."""
         routes, attempt = self.routes, 0
         until_s = asyncio.get_running_loop().time() + wait_s
         while True:

@@ -23,7 +23,7 @@ __all__ = ["Available"]
 
 
 class Available:
-    """What became available since it was asked last. `is_on`: it is to be told."""
+    """Messages that became available since the last call. `is_on`: they are noted."""
 
     __slots__ = ("_came", "_freed", "is_on")
 
