@@ -78,7 +78,7 @@ from .insight.why import lagging, why
 from .ownership.function_mapper import FunctionMapper
 from .ownership.mapper import HashRingMapper
 from .ownership.options import OwnershipOptions
-from .ownership.queue_holds import pause_queue, resume_queue
+from .ownership.queue_pauses import pause_queue, resume_queue
 from .paused_streams import pause_stream, resume_stream
 from .provider.provider import PersistentStreams
 from .provider.queue_resize import resize

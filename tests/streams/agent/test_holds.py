@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millstream.streams import StreamId
-from millstream.streams.agent.audience.held_subscriptions import HeldSubscriptions
+from millstream.streams.agent.audience.stopped_subscriptions import StoppedSubscriptions
 from millstream.streams.api.subscription_rows import SubscriptionRow
 
 A, B = StreamId("ns", "a"), StreamId("ns", "b")
@@ -27,7 +27,7 @@ class Stored:
 
 async def test_it_is_read_once_for_all_streams() -> None:
     stored = Stored((A, row("One")), (B, row("Two")))
-    holds = HeldSubscriptions(stored)
+    holds = StoppedSubscriptions(stored)
     assert holds.known(A) is None
     assert list(await holds.of(A)) == [row("One")] and holds.known(B) == [row("Two")]
     await holds.of(B)
@@ -35,7 +35,7 @@ async def test_it_is_read_once_for_all_streams() -> None:
 
 
 async def test_what_was_told_is_newer_than_what_is_read() -> None:
-    holds = HeldSubscriptions(Stored((A, row("One")), (A, row("Two"))))
+    holds = StoppedSubscriptions(Stored((A, row("One")), (A, row("Two"))))
     holds.tell(A, row("One"), is_held=False)
     holds.tell(B, row("Two"), is_held=True)
     assert list(await holds.of(A)) == [row("Two")] and holds.known(B) == [row("Two")]

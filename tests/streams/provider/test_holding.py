@@ -23,7 +23,7 @@ from millstream.streams import (
     subscribe,
     why,
 )
-from millstream.streams.ownership.queue_holds import HoldingTarget
+from millstream.streams.ownership.queue_pauses import QueuePauseTarget
 from millstream.streams.ownership.record import OwnershipStore
 from millstream.streams.provider import stream_reports
 from millstream.streams.testing import owned, owners
@@ -146,7 +146,7 @@ class Busy(MemoryStateStore):
 async def test_a_record_that_changes_meanwhile_is_read_again() -> None:
     store, told = Busy(), list[str]()
     records = OwnershipStore(store, "p")
-    target = HoldingTarget("p", records, lambda: [QUEUE], told.append)
+    target = QueuePauseTarget("p", records, lambda: [QUEUE], told.append)
     await target.hold(QUEUE, True)
     stored = await records.read(QUEUE)
     assert stored is not None and stored.record.is_held and stored.record.epoch == 0

@@ -39,8 +39,8 @@ from millstream.streams.ownership.record import ListedSubscription, QueueProgres
 
 from .audience.fan_out import AT_ONCE, spread
 from .audience.handover_list import Former, listed
-from .audience.held_subscriptions import HeldSubscriptions
 from .audience.newcomers import Newcomers
+from .audience.stopped_subscriptions import StoppedSubscriptions
 from .audience.stream_entry import StreamEntry, has_backlog, parts, places
 from .audience.whole_stream import follow_few, follow_stream
 from .cache.lagging_cursors import UNKNOWN, LaggingCursors
@@ -133,7 +133,7 @@ class Subscribers:
         self._tasks = tasks
         self._streams: dict[StreamId, StreamEntry] = {}
         self._unasked: list[tuple[StreamId, StreamEntry]] = []  # cold, since this turn of the loop
-        self._holds = HeldSubscriptions(known)
+        self._holds = StoppedSubscriptions(known)
         self._reconciling: Reconciliation | None = None
         if stored is not None:
             self._reconciling = Reconciliation(self._streams, self, stored, reconcile_s, tasks)

@@ -45,7 +45,7 @@ from millstream.streams.ownership.brought import BroughtMapper
 from millstream.streams.ownership.layout import Layout
 from millstream.streams.ownership.manager import QueueManager
 from millstream.streams.ownership.mapper_record import MapperRecords
-from millstream.streams.ownership.queue_holds import HoldingTarget
+from millstream.streams.ownership.queue_pauses import QueuePauseTarget
 from millstream.streams.ownership.record import OwnershipStore
 from millstream.streams.publishing.ingest import IngestTarget
 from millstream.streams.publishing.outbox import resume_outbox
@@ -113,7 +113,7 @@ class PersistentStreams:
         self.adapter: QueueAdapter
         self.agents: AgentCalls
         self.reports: StreamReports
-        self.holding: HoldingTarget
+        self.holding: QueuePauseTarget
         self.dead_letters: DeadLetters
         self._staging: Staging | None = None
         self._rewinding: RewindTarget | None = None
@@ -231,7 +231,7 @@ class PersistentStreams:
         )
         services.targets.add(target, name)
         stirred = self._reading.stirred
-        self.holding = HoldingTarget(name, records, self._layout.read_queues, stirred)
+        self.holding = QueuePauseTarget(name, records, self._layout.read_queues, stirred)
         services.targets.add(self.holding, name)
         services.targets.add(AcksTarget(self.manager), name)
         self.ack_calls = AckCalls(services, name, self.agents.owner)

@@ -1,6 +1,6 @@
 """Asking a filter of the items of one delivery, before they are sent.
 
-Owns: `ItemFilter`, `FilteredItems`. Not: filters themselves (`api.filtering`), sending
+Owns: `ItemFilter`, `FilteredItems`. Not: filters themselves (`api.filters`), sending
 (`consumer_calls`).
 Invariants: what does not fit is done without a call; what the filter fails at is not sent, counts
 as an attempt, and nothing behind it is looked at; a run of items that are only looked at yields to

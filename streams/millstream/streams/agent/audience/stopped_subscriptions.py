@@ -1,8 +1,8 @@
 """Which implicit subscriptions are held in namespaces that have no others.
 
-Owns: `HeldSubscriptions`. Such a namespace's streams are known without asking for each: all that is
-held is read once, at the first event, and later changes are told. Invariant: what was told is newer
-than what is read.
+Owns: `StoppedSubscriptions`. Such a namespace's streams are known without asking for each: all that
+is held is read once, at the first event, and later changes are told. Invariant: what was told is
+newer than what is read.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Protocol
 from millstream.streams.api.subscription_rows import SubscriptionRow
 from millstream.streams.contracts.identity import StreamId
 
-__all__ = ["HeldSubscriptions"]
+__all__ = ["StoppedSubscriptions"]
 
 
-class HeldRows(Protocol):
+class StoppedRows(Protocol):
     """Where it is read."""
 
     def held(self, namespace: str, /) -> Awaitable[Sequence[tuple[StreamId, SubscriptionRow]]]: ...
 
 
-class HeldSubscriptions:
+class StoppedSubscriptions:
     """What one agent knows."""
 
-    def __init__(self, stored: HeldRows) -> None:
+    def __init__(self, stored: StoppedRows) -> None:
         self._stored = stored
         self._rows: dict[StreamId, dict[str, SubscriptionRow | None]] = {}  # None: told, not held
         self._read: set[str] = set()

@@ -19,13 +19,13 @@ from millstream.streams.contracts.identity import QueueId
 
 from .record import Handoff, OwnershipStore, QueueRecord, QueueState
 
-__all__ = ["HoldingTarget", "pause_queue", "resume_queue"]
+__all__ = ["QueuePauseTarget", "pause_queue", "resume_queue"]
 
 Hold = Callable[[QueueId, bool], Awaitable[None]]
 NEVER_OWNED = QueueRecord("", 0, QueueState.FREE, handoff=Handoff(clean=True, in_flight=0))
 
 
-class HoldingTarget(SystemTarget):
+class QueuePauseTarget(SystemTarget):
     """Who pauses the queues of one provider.
 
     Args:
@@ -73,18 +73,18 @@ class HoldingTarget(SystemTarget):
         return True
 
 
-class QueueHolds:
+class QueuePauses:
     """Opens the holding of queues as a namespace opens streams; the key is the provider."""
 
     def open(self, runtime: Opener, key: str, /) -> Hold:
         runtime.check_running()
-        gateway, target = runtime.gateway, f"{HoldingTarget.target_name}/{key}"
+        gateway, target = runtime.gateway, f"{QueuePauseTarget.target_name}/{key}"
         if gateway is None:
             hold: Hold = runtime.part(key).holding.hold
             return hold
 
         async def there(queue: QueueId, is_held: bool) -> None:
-            await gateway.call(queue, target, HoldingTarget.hold, queue, is_held)
+            await gateway.call(queue, target, QueuePauseTarget.hold, queue, is_held)
 
         return there
 
@@ -103,7 +103,7 @@ async def pause_queue(program: Program, queue: QueueId, /, provider: str = "defa
 
     Raises ConfigError (no such provider or queue), StorageError, and what calls raise.
     """
-    await program.stream(QueueHolds(), provider)(queue, True)
+    await program.stream(QueuePauses(), provider)(queue, True)
 
 
 async def resume_queue(program: Program, queue: QueueId, /, provider: str = "default") -> None:
@@ -111,4 +111,4 @@ async def resume_queue(program: Program, queue: QueueId, /, provider: str = "def
 
     Arguments and errors: those of `pause_queue`. Again is harmless.
     """
-    await program.stream(QueueHolds(), provider)(queue, False)
+    await program.stream(QueuePauses(), provider)(queue, False)
