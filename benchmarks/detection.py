@@ -68,14 +68,14 @@ class Cut:
         self._receiver = receiver
         self._is_cut = is_cut
 
-    def received(self, data: bytes, /) -> None:
+    def on_received(self, data: bytes, /) -> None:
         if not self._is_cut():
-            self._receiver.received(data)
+            self._receiver.on_received(data)
 
     def writable(self, is_writable: bool, /) -> None:
         self._receiver.writable(is_writable)
 
-    def closed(self, reason: str, /) -> None:
+    def on_closed(self, reason: str, /) -> None:
         self._receiver.closed(reason)
 
 

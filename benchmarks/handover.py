@@ -40,7 +40,7 @@ from millstream.streams import (
     StreamOptions,
     subscribe,
 )
-from millstream.streams.testing import owned, owners
+from millstream.streams.testing import owners, wait_owned
 
 __all__ = ["brief_handlers", "long_handlers"]
 
@@ -170,7 +170,7 @@ async def _play(handling_s: float, max_handoff_s: float, every_s: float) -> dict
     log, cluster, loop = Log(handling_s), Cluster(max_handoff_s), asyncio.get_running_loop()
     LOGS.append(log)
     await cluster.join("base")
-    await owned(cluster)
+    await wait_owned(cluster)
     publishing = loop.create_task(_publish(cluster, log, every_s))
     watching = loop.create_task(log.watch_loop())
     await asyncio.sleep(1.0)
@@ -179,7 +179,7 @@ async def _play(handling_s: float, max_handoff_s: float, every_s: float) -> dict
         before, start_s = owners(cluster), loop.time()
         await cluster.change(step)
         await asyncio.sleep(STEP_S if step else QUIET_S)
-        after = await owned(cluster)
+        after = await wait_owned(cluster)
         windows.append((start_s, loop.time(), {q for q in after if before.get(q) != after[q]}))
     publishing.cancel()
     watching.cancel()

@@ -33,10 +33,10 @@ from millstream.streams import Broadcast, HashRingMapper, PersistentStreams
 OPEN = {
     Role.CLIENT: {
         "$broadcast": {"publish"},
-        "$gateway": {"evicted", "gateways", "members"},
+        "$gateway": {"gateways", "list_evicted", "members"},
         "$ingest": {"publish", "publish_next"},
         "$priority": {"changes_lag_s", "queues"},
-        "$retain": {"claim", "let_go", "release", "retain", "retained"},
+        "$retain": {"claim", "let_go", "list_retained", "release", "retain"},
         "$rewind": {"columns", "extents", "measure", "read", "seek"},
         "$staging": {"abort", "begin", "commit", "stage"},
         "InboxGrain": {"leave", "take"},
@@ -44,10 +44,10 @@ OPEN = {
         "Rendezvous": {"end", "everyone", "join"},
     },
     Role.OPERATOR: {
-        "$dead_letters": {"damaged", "delete", "get", "page", "redrive"},
+        "$dead_letters": {"delete", "get", "list_damaged", "page", "redrive"},
         "$holding": {"hold"},
         "$ledgers": {"give_up", "left", "recover"},
-        "$staging": {"abandon", "refused", "status", "writers"},
+        "$staging": {"abandon", "list_refused", "status", "writers"},
         "$streams": {"cluster_stats", "resize", "silo_stats"},
         "$why": {"lagging", "why"},
         "QueueOwner": {"clock"},
@@ -150,7 +150,7 @@ def role_for(name: str, method: str) -> Role:
 
 async def is_refused(client: Client, kind: str, key: str, method: str) -> bool:
     """Is a call without arguments refused for its caller, and not for its arguments?"""
-    wait, (peer, *_) = Waits(), client.engine.peers.known()
+    wait, (peer, *_) = Waits(), client.engine.peers.list_known()
     peer.send_call(call(kind=kind, key=key, method=method), wait)
     await until(lambda: bool(wait.told))
     ((what, body),) = wait.told

@@ -42,7 +42,7 @@ POLLS = 20_000
 def created(settings: QueueSettings | None = None) -> PriorityCore:
     """An empty queue that keeps nothing for a store."""
     given = settings or QueueSettings()
-    return PriorityCore.created(0, "bench", given, keeps_rows=False, keeps_events=False)
+    return PriorityCore.create(0, "bench", given, keeps_rows=False, keeps_events=False)
 
 
 def sized(label: str, count: int, *, with_batches: bool = True) -> Figures:

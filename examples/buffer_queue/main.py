@@ -74,7 +74,7 @@ async def main() -> None:
     await asyncio.gather(*(produce(topic, number) for number in range(PRODUCERS)))
     queue.close()  # consumers end when they have had the rest
     await asyncio.gather(*stores)
-    await alerts.drained()
+    await alerts.wait_drained()
     print(f"stored {len(store.spans)} of {SPANS} spans; {store.failures} batches came again")
     print(f"errors: {dict(errors)}")
 

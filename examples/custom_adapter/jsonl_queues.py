@@ -54,7 +54,7 @@ class JsonLinesAdapter:
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int
     ) -> Sequence[Token | None]:
-        lines = [encoded(message) for message in messages]
+        lines = [encode(message) for message in messages]
         try:
             async with self._one_at_a_time:
                 ends = await asyncio.to_thread(append, self._directory / queue, lines)
@@ -91,12 +91,12 @@ class JsonLinesReceiver:
     async def aclose(self) -> None: ...
 
 
-def encoded(message: OutMessage) -> bytes:
+def encode(message: OutMessage) -> bytes:
     items = [base64.b64encode(item).decode() for item in message.items]
     return (json.dumps([*message.stream, items, dict(message.headers)]) + "\n").encode()
 
 
-def decoded(line: bytes, end: int) -> QueueMessage:
+def decode(line: bytes, end: int) -> QueueMessage:
     namespace, key, items, headers = json.loads(line)
     bodies = [base64.b64decode(item) for item in items]
     return QueueMessage(StreamId(namespace, key), Token(ERA, end), bodies, headers)
@@ -138,7 +138,7 @@ def lines_from(path: Path, begin: int, max_events: int, max_bytes: int) -> list[
     with path.open("rb") as file:
         file.seek(begin)
         while (line := file.readline()).endswith(b"\n"):
-            message = decoded(line, file.tell())
+            message = decode(line, file.tell())
             max_events -= len(message.items)
             max_bytes -= sum(map(len, message.items))
             if found and (max_events < 0 or max_bytes < 0):

@@ -145,7 +145,7 @@ class Job:
         await asyncio.to_thread(split_months, self._work / MONTHS, options.rows_max)
         if options.spark_victim:
             victim = options.spark_victim
-            self._spark_process = SparkProcess(self._work, victim, self._delivered, self._say)
+            self._spark_process = SparkProcess(self._work, victim, self._count_delivered, self._say)
             return
         self._say("starting Spark ...")
         self._spark = await self._in_spark(SparkFlights, self._work, options.spark_master)
@@ -211,14 +211,16 @@ class Job:
         """Kill silos while the flights flow, if that was asked for."""
         plan = self._options.killing
         if plan is not None:
-            self._killer = Killer(cluster, plan, self._options.silos, self._delivered, self._say)
+            self._killer = Killer(
+                cluster, plan, self._options.silos, self._count_delivered, self._say
+            )
             try:
                 await self._killer.run()
             except MillstreamError as error:
                 self._failures.append(f"a silo that was killed did not come back: {error}")
                 self._killer.stop()
 
-    def _delivered(self) -> float:
+    def _count_delivered(self) -> float:
         """How much of the job is delivered: also what nobody can tell of any more."""
         progress = self._progress
         if progress.held and progress.is_drained:
@@ -268,7 +270,7 @@ class Job:
         progress, killer = self._progress, self._killer
         if progress.share >= 1 or killer is None:
             return progress.share >= 1
-        still_s = progress.stuck_s(asyncio.get_running_loop().time())
+        still_s = progress.find_stuck_s(asyncio.get_running_loop().time())
         return not killer.is_busy and progress.is_drained and still_s >= DRAINED_S
 
     async def _sample(self, cluster: FlightCluster) -> None:
@@ -281,7 +283,7 @@ class Job:
 
     def _is_stuck(self, is_published: bool) -> bool:
         """Did nothing move for too long? Notes it as a failure; the comparison says the rest."""
-        stuck_s = self._progress.stuck_s(asyncio.get_running_loop().time())
+        stuck_s = self._progress.find_stuck_s(asyncio.get_running_loop().time())
         has_begun = self._progress.has_begun or is_published
         is_slow = self._spark_process is not None or not has_begun
         stuck_s_max = FIRST_EVENT_S if is_slow else STUCK_S_MAX

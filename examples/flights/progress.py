@@ -81,7 +81,7 @@ class Progress:
         """Something was published."""
         return self.read > 0
 
-    def stuck_s(self, now_s: float) -> float:
+    def find_stuck_s(self, now_s: float) -> float:
         """Seconds since something was read from a queue or delivered."""
         return 0.0 if self._first_s is None else now_s - self._moved_s
 

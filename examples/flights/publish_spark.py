@@ -136,17 +136,17 @@ def _finish(query: Any, again: Callable[[], Any]) -> int:
         try:
             if not query.awaitTermination(QUERY_S):
                 raise MillstreamError(f"Spark did not finish writing within {QUERY_S} s")
-            return rows + _written(query)
+            return rows + _count_written(query)
         except StreamingQueryException as error:
             if attempt == TRIES_MAX:
                 raise MillstreamError(f"Spark could not write: {error}") from error
             log.warning("a Spark query failed and is started again: %s", error)
-            rows += _written(query)
+            rows += _count_written(query)
             query = again()
     raise AssertionError("the last attempt returns or raises")
 
 
-def _written(query: Any) -> int:
+def _count_written(query: Any) -> int:
     batches = [progress.observedMetrics.get(OBSERVED) for progress in query.recentProgress]
     return sum(int(batch["rows"]) for batch in batches if batch is not None)
 

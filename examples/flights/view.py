@@ -39,7 +39,7 @@ class LineView(View):
             return
         self._next = percent - percent % 10 + 10
         text = (
-            f"{percent:3d} %  {shown_of(progress):>9,} of {progress.expected:,} events  "
+            f"{percent:3d} %  {count_shown(progress):>9,} of {progress.expected:,} events  "
             f"{elapsed_s:6.1f} s  {progress.delivered_per_s:>9,.0f}/s"
         )
         print(text, file=self._out, flush=True)
@@ -61,7 +61,7 @@ class TableView(View):
         self._live.stop()
 
 
-def shown_of(progress: Progress) -> int:
+def count_shown(progress: Progress) -> int:
     """Delivered events; what came once more, as a silo had died, is not shown."""
     return min(progress.delivered, progress.expected)
 
@@ -75,7 +75,7 @@ def draw(progress: Progress, elapsed_s: float, eta_s: float) -> Any:
     eta = "?" if eta_s == float("inf") else f"{eta_s:,.0f} s"
     head = Table.grid()
     head.add_row(
-        f"{shown_of(progress):,} of {progress.expected:,} events delivered "
+        f"{count_shown(progress):,} of {progress.expected:,} events delivered "
         f"({progress.delivered_per_s:,.0f}/s), {progress.read:,} read, "
         f"{elapsed_s:,.0f} s, {eta} left"
     )

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from legs import TAIL, Leg, minutes_of, read_legs
-from proof import Attempt, Transition, judge, leases_of, waited
+from proof import Attempt, Transition, count_waited, judge, leases_of
 
 from millstream.providers.priority import (
     EmbeddedStore,
@@ -171,7 +171,9 @@ def tell(legs: Sequence[Leg], transitions: Sequence[Transition], took_s: float) 
     extensions = sum(one.step == "extended" for one in transitions)
     print(f"{len(leases):,} leases in {took_s:.1f} s, {broken_off:,} of them broken off")
     print(f"{extensions:,} extensions of leases, by workers that flew far")
-    print(f"{waited(transitions):,} legs waited for their plane while later ones were leased\n")
+    print(
+        f"{count_waited(transitions):,} legs waited for their plane while later ones were leased\n"
+    )
     judged = judge({leg.id for leg in legs}, ATTEMPTS, transitions)
     for what, faults in judged.items():
         print(f"{what:<56}{f'NO: {len(faults):,}' if faults else 'yes'}")
@@ -180,7 +182,7 @@ def tell(legs: Sequence[Leg], transitions: Sequence[Transition], took_s: float) 
     return not any(judged.values())
 
 
-def parsed() -> argparse.Namespace:
+def parse() -> argparse.Namespace:
     """The arguments."""
     parser = argparse.ArgumentParser(description="Flights as work that must not run in parallel.")
     parser.add_argument("--days", type=int, default=20, help="first days of 2013 (20)")
@@ -199,7 +201,7 @@ def parsed() -> argparse.Namespace:
 
 def main() -> int:
     """Fly and judge; returns the exit code: 1, if something is wrong."""
-    options = parsed()
+    options = parse()
     legs, left_out = read_legs(options.days, options.planes)
     planes = len({leg.tail for leg in legs})
     print(f"{len(legs):,} legs of {planes:,} planes in {options.days} days, for {WORKERS} workers")

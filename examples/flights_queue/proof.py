@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-__all__ = ["Attempt", "Lease", "Transition", "judge", "leases_of", "waited"]
+__all__ = ["Attempt", "Lease", "Transition", "count_waited", "judge", "leases_of"]
 
 
 @dataclass(slots=True)
@@ -55,16 +55,18 @@ def judge(
 ) -> dict[str, list[str]]:
     """What is wrong, by what should be."""
     return {
-        "each leg was completed once": list(completed_once(legs, transitions)),
+        "each leg was completed once": list(check_completed(legs, transitions)),
         "a plane had one leg at a time, by the workers' clock": list(one_by_clock(attempts)),
         "a plane had one leg at a time, by the queue": list(one_by_queue(transitions)),
         "the tokens of a plane rose": list(tokens_rise(attempts)),
         "the legs of a plane were begun by departure": list(by_departure(attempts)),
-        "what workers had is what the queue gave": list(agreed(attempts, leases_of(transitions))),
+        "what workers had is what the queue gave": list(
+            check_agreed(attempts, leases_of(transitions))
+        ),
     }
 
 
-def completed_once(legs: Collection[str], transitions: Iterable[Transition]) -> Iterator[str]:
+def check_completed(legs: Collection[str], transitions: Iterable[Transition]) -> Iterator[str]:
     """Every leg, and nothing else; the queue says so."""
     completed = Counter(one.leg for one in transitions if one.to_state == "completed")
     for leg in sorted({*legs, *completed}):
@@ -114,7 +116,7 @@ def by_departure(attempts: Iterable[Attempt]) -> Iterator[str]:
                 yield f"{tail}: {one.leg} was begun after {last.leg}"
 
 
-def agreed(attempts: Iterable[Attempt], leases: Sequence[Lease]) -> Iterator[str]:
+def check_agreed(attempts: Iterable[Attempt], leases: Sequence[Lease]) -> Iterator[str]:
     """Each attempt is a lease that the queue gave, to this worker, and ended as the worker says;
     whatever was completed was flown."""
     flown = Counter(one.epoch for one in attempts)
@@ -144,7 +146,7 @@ def leases_of(transitions: Iterable[Transition]) -> list[Lease]:
     return leases
 
 
-def waited(transitions: Iterable[Transition]) -> int:
+def count_waited(transitions: Iterable[Transition]) -> int:
     """How many legs were overtaken by a later departure, as their plane was in the air."""
     latest_ms, leased = -math.inf, dict[str, bool]()
     for one in transitions:

@@ -45,15 +45,15 @@ class DefaultSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """For `df.write`. Raises ValueError for an option that cannot work."""
-        from .writer import BatchWriter, planned
+        from .writer import BatchWriter, plan
 
-        return BatchWriter(planned(self.options, schema, overwrite))
+        return BatchWriter(plan(self.options, schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """For `df.writeStream`. Raises ValueError for an option that cannot work."""
-        from .writer import StreamWriter, planned
+        from .writer import StreamWriter, plan
 
-        return StreamWriter(planned(self.options, schema, overwrite))
+        return StreamWriter(plan(self.options, schema, overwrite))
 
     def schema(self) -> str:
         """Of what is read, where the user gives none: the item's fields, if the cluster knows them.
@@ -63,9 +63,9 @@ class DefaultSource(DataSource):
         """
         from .columns import PLAIN_SCHEMA
         from .read_options import parse_read
-        from .reader import told_schema
+        from .reader import ask_schema
 
-        return told_schema(parse_read(self.options, is_stream=True)) or PLAIN_SCHEMA
+        return ask_schema(parse_read(self.options, is_stream=True)) or PLAIN_SCHEMA
 
     def reader(self, schema: StructType) -> BatchReader:
         """For `spark.read`. Raises ValueError for an option that cannot work."""

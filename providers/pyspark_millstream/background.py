@@ -94,7 +94,7 @@ class Background:
         async with self._opening:
             kept = self._kept.pop(route, None)
             if kept is None:
-                kept = Kept(await _connected(options))
+                kept = Kept(await _connect(options))
             self._kept[route] = kept  # the last in use is the last to go
             kept.users += 1
         try:
@@ -129,7 +129,7 @@ class Background:
             await self._kept.popitem()[1].client.aclose()
 
 
-async def _connected(options: Where) -> Client:
+async def _connect(options: Where) -> Client:
     """A client that has reached a gateway."""
     call_timeout_s = min(CALL_TIMEOUT_S, options.patience_s)
     runtime = RuntimeOptions(call_timeout_s=call_timeout_s)

@@ -111,7 +111,7 @@ class Columns:
             kind = self._schema.field(name).type
             arrays[name] = _array([value(*place) for place in places], name, kind, places, None)
         if self._corrupt:
-            arrays[self._corrupt] = self._told(places, malformed)
+            arrays[self._corrupt] = self._tell(places, malformed)
         made = RecordBatch.from_arrays(
             [arrays[name] for name in self._schema.names], schema=self._schema
         )
@@ -137,7 +137,7 @@ class Columns:
             for name in self._of_item
         }
 
-    def _told(self, places: Sequence[ItemPlace], malformed: Mapping[int, str]) -> Array:
+    def _tell(self, places: Sequence[ItemPlace], malformed: Mapping[int, str]) -> Array:
         """The column that tells what was malformed."""
         from pyarrow import array
         from pyarrow.types import is_binary

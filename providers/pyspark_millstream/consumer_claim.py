@@ -18,7 +18,7 @@ from millstream.runtime import ConfigError, Env, MillstreamError
 from millstream.streams.rewinding.outside import RENEW_S
 
 from .background import background
-from .questions import asked
+from .questions import ask_cluster
 from .read_options import ReadOptions
 
 __all__ = ["ConsumerClaim"]
@@ -53,7 +53,7 @@ class ConsumerClaim:
             raise self._lost
         if self._renewing is None or self._renewing.done():  # the clients were closed meanwhile
             background().run(
-                asked(self._options, lambda reads: reads.claim_in_turn(self._name, self.run))
+                ask_cluster(self._options, lambda reads: reads.claim_in_turn(self._name, self.run))
             )
             self._renewing = background().start(self._renew())
         else:
@@ -70,7 +70,7 @@ class ConsumerClaim:
                 log.info("consumer %s: the claim is not renewed: %s", self._name, error)
 
     async def _renew_once(self) -> None:
-        holder = await asked(self._options, lambda reads: reads.claim(self._name, self.run))
+        holder = await ask_cluster(self._options, lambda reads: reads.claim(self._name, self.run))
         if holder.run != self.run:
             self._lost = ConfigError(
                 f"consumer {self._name!r} was taken over by another run ({holder.run}), as this "
@@ -87,7 +87,7 @@ class ConsumerClaim:
         self._renewing = None
         try:
             background().run(
-                asked(self._options, lambda reads: reads.release(self._name, self.run))
+                ask_cluster(self._options, lambda reads: reads.release(self._name, self.run))
             )
         except (MillstreamError, RuntimeError) as error:
             log.warning("consumer %s is not given up: %s", self._name, error)

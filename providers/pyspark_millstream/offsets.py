@@ -28,10 +28,10 @@ __all__ = [
     "ends",
     "firsts",
     "losses",
-    "parsed",
+    "make_stored",
+    "parse",
     "ranges",
-    "restored",
-    "stored",
+    "restore",
     "texts",
 ]
 
@@ -73,12 +73,12 @@ class Loss(NamedTuple):
     end: Token | None
 
 
-def stored(source: ReadSource, offset: Offset) -> dict[str, Any]:
+def make_stored(source: ReadSource, offset: Offset) -> dict[str, Any]:
     """An offset for Spark, which compares texts: equal offsets are alike in every order."""
     return {**source._asdict(), "queues": texts(offset)}
 
 
-def restored(given: Mapping[str, Any]) -> StoredOffset:
+def restore(given: Mapping[str, Any]) -> StoredOffset:
     """An offset as Spark stores it. Raises ValueError naming what is wrong."""
     names, queues = ReadSource._fields, given.get("queues")
     values = [given.get(name) for name in names]
@@ -88,10 +88,10 @@ def restored(given: Mapping[str, Any]) -> StoredOffset:
             f"{', '.join(map(str, given)) or 'nothing'}: another version of Millstream, or another "
             "program, wrote the checkpoint. Give the query a new checkpoint"
         )
-    return StoredOffset(ReadSource(*map(str, values)), parsed(queues))
+    return StoredOffset(ReadSource(*map(str, values)), parse(queues))
 
 
-def parsed(given: Mapping[str, object]) -> dict[QueueId, Token]:
+def parse(given: Mapping[str, object]) -> dict[QueueId, Token]:
     """Positions by queue. Raises ValueError naming the queue."""
     found: dict[QueueId, Token] = {}
     for queue, text in given.items():
@@ -140,7 +140,7 @@ def advance(
     total = sum(ahead.values())
     found: dict[QueueId, Token] = {}
     for queue, position in start.items():
-        found[queue] = _moved(position, limits.get(queue, position), ahead[queue], total, most)
+        found[queue] = _move(position, limits.get(queue, position), ahead[queue], total, most)
     for one in extents:
         if one.queue not in start and one.first is not None:
             if target is None or one.queue in target:
@@ -151,7 +151,7 @@ def advance(
     return found
 
 
-def _moved(position: Token, end: Token, ahead: int, total: int, most: int) -> Token:
+def _move(position: Token, end: Token, ahead: int, total: int, most: int) -> Token:
     if not ahead:
         return max(position, end)
     if position.era != end.era:

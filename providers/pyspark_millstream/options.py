@@ -15,7 +15,7 @@ from typing import Any
 
 from millstream.runtime import ConfigError, connect
 
-__all__ = ["WriteOptions", "check_names", "count", "gateways", "parse", "required", "seconds"]
+__all__ = ["WriteOptions", "check_names", "count", "gateways", "parse", "require", "seconds"]
 
 GATEWAYS_MAX = 64
 CHUNK_ROWS_MAX = 100_000
@@ -24,7 +24,7 @@ WINDOW_MAX = 256
 PATIENCE_S_MAX = 3600.0
 DELIVERIES = ("staged", "direct")
 MAY_BE_EMPTY = ("consumer", "writer_id", "gateways", "namespace", "key_column")
-"""Options whose default is an empty text, and those of which `required` says that they are missing.
+"""Options whose default is an empty text, and those of which `require` says that they are missing.
 """
 NOT_OURS = ("path", "checkpointlocation", "queryname", "mergeschema")
 
@@ -65,9 +65,9 @@ def parse(given: Mapping[str, str], columns: Sequence[str]) -> WriteOptions:
     texts = {name.lower(): text.strip() for name, text in given.items()}
     check_names(texts, WriteOptions)
     return WriteOptions(
-        gateways=gateways(required(texts, "gateways", "127.0.0.1:7700,127.0.0.1:7701")),
-        namespace=required(texts, "namespace", "arrivals"),
-        key_column=_column("key_column", required(texts, "key_column", "id"), columns),
+        gateways=gateways(require(texts, "gateways", "127.0.0.1:7700,127.0.0.1:7701")),
+        namespace=require(texts, "namespace", "arrivals"),
+        key_column=_column("key_column", require(texts, "key_column", "id"), columns),
         value_columns=_value_columns(texts.get("value_columns", ""), columns),
         cluster=texts.get("cluster") or "dev",
         provider=texts.get("provider") or "default",
@@ -104,7 +104,7 @@ def _check_text(name: str, text: str) -> None:
         raise ValueError(f"option {name!r} is {text!r}: write it without control characters")
 
 
-def required(texts: Mapping[str, str], name: str, example: str) -> str:
+def require(texts: Mapping[str, str], name: str, example: str) -> str:
     """An option that must be there. Raises ValueError."""
     text = texts.get(name, "")
     if not text:
@@ -112,13 +112,13 @@ def required(texts: Mapping[str, str], name: str, example: str) -> str:
     return text
 
 
-def _listed(text: str) -> list[str]:
+def _list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def gateways(text: str) -> tuple[str, ...]:
     """The addresses that are listed. Raises ValueError."""
-    listed = tuple(_listed(text))
+    listed = tuple(_list(text))
     if not 1 <= len(listed) <= GATEWAYS_MAX:
         raise ValueError(
             f"option 'gateways' lists {len(listed)} addresses: write 1 to {GATEWAYS_MAX}"
@@ -143,7 +143,7 @@ def _column(option: str, name: str, columns: Sequence[str]) -> str:
 
 
 def _value_columns(text: str, columns: Sequence[str]) -> tuple[str, ...]:
-    names = _listed(text) if text else list(columns)
+    names = _list(text) if text else list(columns)
     if not names:
         raise ValueError(
             f"option 'value_columns' is {text!r}: write names of columns, separated by commas"

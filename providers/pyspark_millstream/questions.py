@@ -1,6 +1,6 @@
 """Questions of the reader to the cluster.
 
-Owns: `asked`. Not: the clients (`background`), what is asked (`QueueReads`).
+Owns: `ask_cluster`. Not: the clients (`background`), what is asked (`QueueReads`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from millstream.streams.rewinding.outside import QueueReads
 from .background import background
 from .read_options import ReadOptions
 
-__all__ = ["asked"]
+__all__ = ["ask_cluster"]
 
 T = TypeVar("T")
 
 
-async def asked(
+async def ask_cluster(
     options: ReadOptions, ask: Callable[[QueueReads], Awaitable[T]], *, incarnation: str = ""
 ) -> T:
     """What the cluster answers.

@@ -16,8 +16,8 @@ from millstream.streams import QueueId, Token
 from millstream.streams.rewinding.retain_target import READER_CHARS_MAX
 
 from .columns import MODES
-from .offsets import ReadSource, parsed, restored
-from .options import check_names, count, gateways, required, seconds
+from .offsets import ReadSource, parse, restore
+from .options import check_names, count, gateways, require, seconds
 
 __all__ = ["ReadOptions", "StatedOffset", "parse_read"]
 
@@ -78,8 +78,8 @@ def parse_read(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     texts = {SPARKS.get(name, name): text for name, text in lowered.items()}
     check_names(texts, ReadOptions)
     return ReadOptions(
-        gateways=gateways(required(texts, "gateways", "127.0.0.1:7700,127.0.0.1:7701")),
-        namespace=required(texts, "namespace", "arrivals"),
+        gateways=gateways(require(texts, "gateways", "127.0.0.1:7700,127.0.0.1:7701")),
+        namespace=require(texts, "namespace", "arrivals"),
         cluster=texts.get("cluster") or "dev",
         provider=texts.get("provider") or "default",
         starting_offsets=_starting(texts.get("starting_offsets", ""), is_stream),
@@ -105,7 +105,7 @@ def _starting(text: str, is_stream: bool) -> str | float | StatedOffset:
         return text
     try:
         if text.startswith("{"):
-            return _stated(json.loads(text))
+            return _read_stated(json.loads(text))
         when = datetime.fromisoformat(text)
         if when.tzinfo is None:
             raise ValueError("it has no zone")
@@ -117,11 +117,11 @@ def _starting(text: str, is_stream: bool) -> str | float | StatedOffset:
         ) from None
 
 
-def _stated(given: dict[str, Any]) -> StatedOffset:
+def _read_stated(given: dict[str, Any]) -> StatedOffset:
     """Positions by queue, or an offset with its source. Raises ValueError."""
     if isinstance(given.get("queues"), dict):
-        return StatedOffset(*restored(given))
-    return StatedOffset(None, parsed(given))
+        return StatedOffset(*restore(given))
+    return StatedOffset(None, parse(given))
 
 
 def _consumer(text: str, is_stream: bool) -> str:

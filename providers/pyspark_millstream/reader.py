@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 
 from millstream.runtime import ConfigError, CursorTooOld, MillstreamError
 from millstream.streams import QueueId, Token
-from millstream.streams.rewinding.item_columns import quoted
+from millstream.streams.rewinding.item_columns import quote
 from millstream.streams.rewinding.outside import QueueReads, Range
 from millstream.streams.rewinding.target import Extent, ReadPage
 
@@ -43,18 +43,18 @@ from .offsets import (
     ends,
     firsts,
     losses,
+    make_stored,
     ranges,
-    restored,
-    stored,
+    restore,
 )
-from .questions import asked
+from .questions import ask_cluster
 from .read_options import ReadOptions, StatedOffset, parse_read
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchReader", "NamespaceSource", "StreamReader", "told_schema", "told_source"]
+__all__ = ["BatchReader", "NamespaceSource", "StreamReader", "ask_schema", "ask_source"]
 
 log = logging.getLogger("millstream.spark")
 
@@ -77,13 +77,13 @@ OF_MESSAGE = {"_key": "string", "_token": "string", "_time": "timestamp"}
 """Columns beside those of items whose fields the cluster knows."""
 
 
-def told_schema(options: ReadOptions) -> str:
+def ask_schema(options: ReadOptions) -> str:
     """The columns of a namespace's items, as the cluster knows them; empty: it does not.
 
     Raises ConfigError (the provider cannot be read again, or a field has no type in Spark),
     SiloUnavailable after `patience_s`.
     """
-    columns = background().run(asked(options, QueueReads.columns))
+    columns = background().run(ask_cluster(options, QueueReads.columns))
     if not columns:
         return ""
     unsaid = [f"field {one.name!r}: {one.unsaid}" for one in columns if not one.kind]
@@ -94,13 +94,13 @@ def told_schema(options: ReadOptions) -> str:
             f"they are: schema({PLAIN_SCHEMA!r})"
         )
     found = {one.name: one.kind for one in columns}
-    return ", ".join(f"{quoted(name)} {kind}" for name, kind in {**OF_MESSAGE, **found}.items())
+    return ", ".join(f"{quote(name)} {kind}" for name, kind in {**OF_MESSAGE, **found}.items())
 
 
-def told_source(given: Mapping[str, str]) -> str:
+def ask_source(given: Mapping[str, str]) -> str:
     """What these options read, as the cluster says: cluster, provider, namespace, incarnation.
 
-    Raises ValueError: an option that cannot work; else as `told_schema`.
+    Raises ValueError: an option that cannot work; else as `ask_schema`.
     """
     from pyspark.sql.types import StructType
 
@@ -139,7 +139,7 @@ class NamespaceSource:
         """
         options, incarnation = self.options, of.incarnation if of is not None else ""
         found = background().run(
-            asked(
+            ask_cluster(
                 options,
                 lambda reads: reads.extents_from(reached or {}),
                 incarnation=incarnation,
@@ -155,11 +155,11 @@ class NamespaceSource:
         """
         wanted = self.options.starting_offsets
         if isinstance(wanted, StatedOffset):
-            return self._stated(wanted)
+            return self._read_stated(wanted)
         source, extents = self.look()
         if isinstance(wanted, float):
             found = background().run(
-                asked(
+                ask_cluster(
                     self.options,
                     lambda reads: reads.seek(wanted),
                 )
@@ -168,10 +168,10 @@ class NamespaceSource:
             return StoredOffset(source, {**ends(extents), **known})
         return StoredOffset(source, firsts(extents) if wanted == "earliest" else ends(extents))
 
-    def _stated(self, wanted: StatedOffset) -> StoredOffset:
+    def _read_stated(self, wanted: StatedOffset) -> StoredOffset:
         source, extents = self.look(wanted.positions, wanted.source)
         if wanted.source not in (None, source):
-            self.begun_anew(wanted.source, source)
+            self.begin_anew(wanted.source, source)
             return StoredOffset(source, firsts(extents))
         for one in extents:
             if one.queue in wanted.positions and not one.is_open and one.last is None:
@@ -182,7 +182,7 @@ class NamespaceSource:
                 )
         return StoredOffset(source, wanted.positions)
 
-    def begun_anew(self, before: ReadSource | None, own: ReadSource) -> None:
+    def begin_anew(self, before: ReadSource | None, own: ReadSource) -> None:
         """Positions are of another source. Raises ConfigError, if `fail_on_data_loss`."""
         text = f"this query reads {own}, and its offset is of {before}"
         if self.options.fail_on_data_loss:
@@ -193,17 +193,17 @@ class NamespaceSource:
             )
         log.warning("%s: the query begins anew, at the first message of each queue", text)
 
-    def kept(self, start: Offset, extents: Sequence[Extent]) -> dict[QueueId, Token]:
+    def list_kept(self, start: Offset, extents: Sequence[Extent]) -> dict[QueueId, Token]:
         """The start, but where messages are lost: there the first message that is kept.
 
         Raises CursorTooOld, if `fail_on_data_loss`.
         """
         found = losses(start, extents)
         for loss in found:
-            self._lost(loss)
+            self._on_lost(loss)
         return {**start, **{loss.queue: loss.first for loss in found}}
 
-    def _lost(self, loss: Loss) -> None:
+    def _on_lost(self, loss: Loss) -> None:
         if loss.end is None:
             text = f"messages from {loss.position} on are gone, {loss.first} is the first"
             advice = (
@@ -228,7 +228,7 @@ class NamespaceSource:
         name = self.options.consumer
         if name and positions:
             background().run(
-                asked(
+                ask_cluster(
                     self.options,
                     lambda reads: reads.retain(name, positions, run=run),
                     incarnation=incarnation,
@@ -241,7 +241,7 @@ class NamespaceSource:
         if most is None:
             return end
         return background().run(
-            asked(
+            ask_cluster(
                 self.options,
                 lambda reads: reads.within_bytes(start, end, most),
                 incarnation=source.incarnation,
@@ -283,7 +283,7 @@ class NamespaceSource:
                 page = coming.result()
                 coming = None
                 if page.gone is not None:
-                    self._lost(Loss(part.queue, position, page.gone, None))
+                    self._on_lost(Loss(part.queue, position, page.gone, None))
                 position = page.next if page.gone is None else page.gone
                 if position < part.end:
                     coming = self._fetch(part, position, incarnation)
@@ -294,11 +294,13 @@ class NamespaceSource:
 
     def _fetch(self, part: Range, position: Token, incarnation: str) -> Future[ReadPage]:
         return background().start(
-            asked(self.options, lambda reads: reads.page(part, position), incarnation=incarnation)
+            ask_cluster(
+                self.options, lambda reads: reads.page(part, position), incarnation=incarnation
+            )
         )
 
 
-def planned(source: ReadSource, start: Offset, end: Offset, split: int) -> list[QueueRange]:
+def plan(source: ReadSource, start: Offset, end: Offset, split: int) -> list[QueueRange]:
     """The tasks of a batch."""
     found = ranges(start, end, split)
     return [QueueRange(one.queue, one.start, one.end, source.incarnation) for one in found]
@@ -316,10 +318,10 @@ class BatchReader(DataSourceReader):
         begun = source.begin()
         own, extents = source.look(begun.positions, begun.source)
         if own != begun.source:
-            source.begun_anew(begun.source, own)
+            source.begin_anew(begun.source, own)
             begun = StoredOffset(own, {})
-        start = source.kept({**firsts(extents), **begun.positions}, extents)
-        return planned(own, start, ends(extents), source.options.split_messages)
+        start = source.list_kept({**firsts(extents), **begun.positions}, extents)
+        return plan(own, start, ends(extents), source.options.split_messages)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """One task."""
@@ -360,7 +362,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._retain(own, {}, [one.queue for one in extents])
             begun = self._source.begin()
             self._source.retain(begun.positions, begun.source.incarnation, run)
-            self._begun = stored(*begun)
+            self._begun = make_stored(*begun)
         return self._begun
 
     def _retain(self, source: ReadSource, start: Offset, queues: Sequence[QueueId]) -> None:
@@ -375,19 +377,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next batch goes."""
-        begun = restored(start)
+        begun = restore(start)
         self._hold()
         own, extents = self._source.look(begun.positions, begun.source)
-        self._newest = stored(own, ends(extents))
+        self._newest = make_stored(own, ends(extents))
         if own != begun.source:
-            self._source.begun_anew(begun.source, own)
-            return stored(own, firsts(extents))
-        kept = self._source.kept(begun.positions, extents)
+            self._source.begin_anew(begun.source, own)
+            return make_stored(own, firsts(extents))
+        kept = self._source.list_kept(begun.positions, extents)
         self._retain(own, kept, [one.queue for one in extents])
         if any(kept[queue] < position for queue, position in begun.positions.items()):
-            return stored(own, kept)  # a batch of nothing, behind which queues are read again
+            return make_stored(own, kept)  # a batch of nothing, behind which queues are read again
         end = advance(kept, extents, self._most(limit), self._target)
-        return stored(own, self._source.within_bytes(own, kept, end))
+        return make_stored(own, self._source.within_bytes(own, kept, end))
 
     def _most(self, limit: ReadLimit) -> int:
         """How many messages a batch may have."""
@@ -403,11 +405,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan the tasks of a batch."""
-        begun, stop = restored(start), restored(end)
+        begun, stop = restore(start), restore(end)
         if begun.source != stop.source:
             return []  # the query began anew
         split = self._source.options.split_messages
-        return planned(stop.source, begun.positions, stop.positions, split)
+        return plan(stop.source, begun.positions, stop.positions, split)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """One task."""
@@ -419,7 +421,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         What cannot be said now is said with the next batch, or when the query starts again. Raises
         ConfigError: another query has the `consumer`, or `end` is of another source.
         """
-        done = restored(end)
+        done = restore(end)
         name = self._source.options.consumer
         if not name:
             return

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from millstream.runtime.extending import shown, text_bytes
+from millstream.runtime.extending import show_text, text_bytes
 
 from .values import values_of
 
@@ -167,7 +167,7 @@ class Chunker:
 
     def _refuse(self, key: str, size: int) -> None:
         raise ValueError(
-            f"row {self._rows} of the partition, of key {shown(key)!r}, has {size} bytes as a "
+            f"row {self._rows} of the partition, of key {show_text(key)!r}, has {size} bytes as a "
             f"message; a queue of the stream accepts {self._message.bytes_max}: write fewer or "
             "smaller columns, or raise the limit of the queue"
         )

@@ -104,7 +104,7 @@ class Link:
 
 
 @contextmanager
-def linked(options: WriteOptions, origin: Origin, name: StagedWriterName) -> Iterator[Link]:
+def open_link(options: WriteOptions, origin: Origin, name: StagedWriterName) -> Iterator[Link]:
     """A `Link`; whatever happens, nothing of it is out afterwards."""
     link = Link(background(), options, origin, name)
     try:
@@ -128,16 +128,16 @@ def stage_rows(
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
         return NoRows()
-    name = staged_name(options, origin.writer, once=once)
-    with linked(options, origin, name) as link:
+    name = make_writer_name(options, origin.writer, once=once)
+    with open_link(options, origin, name) as link:
         if not link.begin():
             for _ in batches:
                 pass  # so that Spark's worker stays as it is
             return StagedPart(0, 0, 0, name, origin.batch, None)
-        return staged(options, origin, name, link, first, batches)
+        return stage(options, origin, name, link, first, batches)
 
 
-def staged(
+def stage(
     options: WriteOptions,
     origin: Origin,
     name: StagedWriterName,
@@ -165,7 +165,7 @@ def message_size(options: WriteOptions, limits: Begun) -> MessageSize:
     return MessageSize(min(options.message_bytes, most), limits.items_max, most)
 
 
-def staged_name(options: WriteOptions, writer: str, *, once: bool) -> StagedWriterName:
+def make_writer_name(options: WriteOptions, writer: str, *, once: bool) -> StagedWriterName:
     """A writer in the cluster; a long name keeps its beginning."""
     if len(writer.encode()) > NAME_BYTES_MAX:
         writer = f"{writer[:32]}-{sha256(writer.encode()).hexdigest()}"
@@ -180,27 +180,27 @@ def commit_batch(options: WriteOptions, messages: Messages) -> None:
     parts = parts_of(messages)
     if parts:
         manifests = [part.manifest for part in parts if part.manifest is not None]
-        background().run(committed(options, parts[0], manifests))
+        background().run(commit(options, parts[0], manifests))
 
 
 def abort_batch(options: WriteOptions, messages: Messages) -> None:
     """Drop what is staged of a batch, if any of its tasks says which; else it expires."""
     parts = parts_of(messages)
     if parts:
-        background().run(aborted(options, parts[0]))
+        background().run(abort(options, parts[0]))
 
 
 def parts_of(messages: Messages) -> list[StagedPart]:
     return [message for message in messages if isinstance(message, StagedPart)]
 
 
-async def committed(options: WriteOptions, of: StagedPart, manifests: list[Manifest]) -> None:
+async def commit(options: WriteOptions, of: StagedPart, manifests: list[Manifest]) -> None:
     async with background().client(options) as client:
         batch = StagedBatch(client.gateway, of.name, of.batch, patience_s=options.patience_s)
         await batch.commit(manifests)
 
 
-async def aborted(options: WriteOptions, of: StagedPart) -> None:
+async def abort(options: WriteOptions, of: StagedPart) -> None:
     async with background().client(options) as client:
         batch = StagedBatch(client.gateway, of.name, of.batch, patience_s=options.patience_s)
         await batch.abort()

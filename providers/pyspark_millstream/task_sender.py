@@ -67,10 +67,10 @@ class TaskSender:
 
     async def _publish(self, body: bytes, count: int) -> None:
         if self._publisher is None:
-            self._publisher = await self._opened()
+            self._publisher = await self._open_publisher()
         await self._publisher.publish(body, count)
 
-    async def _opened(self) -> NumberedPublisher:
+    async def _open_publisher(self) -> NumberedPublisher:
         options, origin = self._options, self._origin
         client = await self._open.enter_async_context(self._background.client(options))
         publisher = NumberedPublisher(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchWriter", "StreamWriter", "Written", "planned", "send_rows"]
+__all__ = ["BatchWriter", "StreamWriter", "Written", "plan", "send_rows"]
 
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
@@ -55,7 +55,7 @@ class Written(WriterCommitMessage):
     calls: int
 
 
-def planned(given: Mapping[str, str], schema: StructType, overwrite: bool) -> WriteOptions:
+def plan(given: Mapping[str, str], schema: StructType, overwrite: bool) -> WriteOptions:
     """Options checked against the DataFrame's columns. Raises ValueError."""
     if overwrite:
         raise ValueError(

@@ -13,7 +13,7 @@ from tests.balancers.deals import Cluster, Manager, Silos
 from tests.examples import examples
 
 from millstream.balancers import DeploymentBalancer, LeaseBalancer, RingBalancer
-from millstream.runtime.testing import Random, Simulation, run, seeded_random
+from millstream.runtime.testing import Random, Simulation, make_random, run
 from millstream.streams import QueueBalancer
 
 MAKERS: dict[str, Callable[[], QueueBalancer]] = {
@@ -80,7 +80,7 @@ def play(kind: str, queues: int, steps: list[bool], seed: int) -> Trial:
     found: list[Trial] = []
 
     async def main(simulation: Simulation) -> None:
-        trial = Trial(kind, queues, seeded_random(seed, "balancers"))
+        trial = Trial(kind, queues, make_random(seed, "balancers"))
         await trial.play(steps)
         trial.check()
         moves = trial.cluster.moves

@@ -12,7 +12,7 @@ import pytest
 import millstream.runtime
 from millstream.console.main import main
 from millstream.runtime import ConfigError, Silo
-from millstream.runtime.run.program import given, prepare
+from millstream.runtime.run.program import prepare, read_arguments
 
 APP = """
 from millstream.balancers import DeploymentBalancer
@@ -63,8 +63,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_only_what_was_given_reaches_the_factory() -> None:
-    assert given({}, {}) == {}
-    assert given({"name": "one", "cluster": None}, {"MILLSTREAM_CLUSTER": ""}) == {"name": "one"}
+    assert read_arguments({}, {}) == {}
+    assert read_arguments({"name": "one", "cluster": None}, {"MILLSTREAM_CLUSTER": ""}) == {
+        "name": "one"
+    }
 
 
 def test_each_option_has_a_flag_and_a_variable_and_the_flag_wins() -> None:
@@ -89,7 +91,11 @@ def test_each_option_has_a_flag_and_a_variable_and_the_flag_wins() -> None:
         "bookie": True,
     }
     variables = {f"MILLSTREAM_{flag.upper()}": text or "" for flag, text in flags.items()}
-    assert given({}, variables) == given(flags, dict.fromkeys(variables, "wrong")) == expected
+    assert (
+        read_arguments({}, variables)
+        == read_arguments(flags, dict.fromkeys(variables, "wrong"))
+        == expected
+    )
 
 
 def test_the_factory_makes_the_silo_with_the_options(here: str) -> None:

@@ -213,7 +213,7 @@ class ReferenceAdapter:
     async def let_go(self, queue: QueueId, reader: str, /) -> None:
         self.broker.shelf(queue).retained.pop(reader, None)
 
-    async def retained(self, queue: QueueId, /) -> Mapping[str, Token]:
+    async def list_retained(self, queue: QueueId, /) -> Mapping[str, Token]:
         return dict(self.broker.shelf(queue).retained)
 
     async def aclose(self) -> None:

@@ -163,7 +163,7 @@ def test_waiting_for_a_kill_is_no_stand_still_once_all_is_delivered() -> None:
     assert progress.is_drained and progress.still_max_s == 1.0
     progress.sample(sample(7, 6), 10.0)
     progress.sample(sample(7, 6), 12.0)
-    assert not progress.is_drained and progress.stuck_s(13.0) == 3.0
+    assert not progress.is_drained and progress.find_stuck_s(13.0) == 3.0
 
 
 def test_the_report_says_what_the_kills_cost() -> None:

@@ -36,11 +36,11 @@ def test_nothing_that_was_counted_is_lost_when_a_silo_does_not_answer() -> None:
 
 def test_it_is_stuck_since_the_last_event_moved() -> None:
     progress = Progress(expected=100)
-    assert progress.stuck_s(50.0) == 0
+    assert progress.find_stuck_s(50.0) == 0
     progress.sample([silo("a", queue("q0", 1, 60, 40))], 50.0)
     progress.sample([silo("a", queue("q0", 1, 61, 40))], 60.0)
     progress.sample([silo("a", queue("q0", 1, 61, 40))], 75.0)
-    assert progress.stuck_s(80.0) == 20.0
+    assert progress.find_stuck_s(80.0) == 20.0
 
 
 def test_the_queue_that_lags_is_named_with_its_owner() -> None:

@@ -28,11 +28,11 @@ def state_of(partition: Partition[int], groups: tuple[str, ...]) -> object:
     partition.check()
     assert partition.first <= partition.released <= partition.end
     if groups:
-        assert partition.released == min(map(partition.committed, groups))
+        assert partition.released == min(map(partition.find_committed, groups))
     return (
         (partition.first, partition.released, partition.end),
         (partition.segment_count, partition.spare_count),
-        [partition.committed(group) for group in groups],
+        [partition.find_committed(group) for group in groups],
         partition.read_at(partition.first, partition.end - partition.first),
     )
 

@@ -291,7 +291,7 @@ def test_reads_outside_of_what_is_stored_are_refused() -> None:
         partition.read_at(111, 1)
     with pytest.raises(ValueError, match="end is 110"):
         partition.reset("g", 111)
-    assert partition.committed("g") == 106
+    assert partition.find_committed("g") == 106
 
 
 def test_read_at_needs_no_group_and_moves_none() -> None:
@@ -319,7 +319,12 @@ def test_group_names_are_checked() -> None:
     partition = partition_of(1, "g")
     with pytest.raises(StreamError, match="already"):
         partition.register("g")
-    for unknown in (partition.commit, partition.depth, partition.unregister, partition.committed):
+    for unknown in (
+        partition.commit,
+        partition.depth,
+        partition.unregister,
+        partition.find_committed,
+    ):
         with pytest.raises(StreamError, match="'x' is not registered"):
             unknown("x")
     with pytest.raises(StreamError, match="'x' is not registered"):
@@ -474,7 +479,7 @@ class PartitionMachine(RuleBasedStateMachine):
         assert self.partition.end == len(self.items)
         assert self.partition.released == self.freed
         for name, model in self.groups.items():
-            assert self.partition.committed(name) == model.committed
+            assert self.partition.find_committed(name) == model.committed
             assert self.partition.depth(name) == len(self.items) - model.committed
         if self.groups:
             assert self.freed >= min(group.committed for group in self.groups.values())
@@ -499,7 +504,7 @@ def test_committed_batches_join_to_what_was_appended(steps: list[tuple[int, int]
         extend(partition, produced)
         seen += consume(partition, "g", pulled)
     assert seen == list(range(len(seen)))
-    assert len(seen) == partition.committed("g")
+    assert len(seen) == partition.find_committed("g")
     assert partition.pull("idle", partition.end) == list(range(partition.end))
 
 

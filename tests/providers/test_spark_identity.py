@@ -23,9 +23,9 @@ from millstream.streams import Token
 from millstream.streams.rewinding.claims import Holder
 from millstream.streams.rewinding.outside import QueueReads
 from pyspark_millstream.background import background
-from pyspark_millstream.offsets import stored
-from pyspark_millstream.questions import asked
-from pyspark_millstream.reader import told_source
+from pyspark_millstream.offsets import make_stored
+from pyspark_millstream.questions import ask_cluster
+from pyspark_millstream.reader import ask_source
 
 pytestmark = pytest.mark.real
 
@@ -116,7 +116,7 @@ async def test_an_index_takes_changes_of_one_cluster(tmp_path: Path) -> None:
     for folder in ("before", "anew"):
         async with in_cluster(tmp_path / folder) as spark:
             given = {**spark.source().options, "namespace": CHANGES}
-            found += [await asyncio.to_thread(told_source, given) for _ in range(2)]
+            found += [await asyncio.to_thread(ask_source, given) for _ in range(2)]
     assert found[0] == found[1] and found[2] == found[3] != found[0]
     place = f"sqlite:{tmp_path}/index.db"
     IndexWriter(place).prepare(found[0])
@@ -133,10 +133,10 @@ async def test_a_position_behind_the_end_of_its_queue_is_a_loss(
         source, extents = await asyncio.to_thread(spark.reader()._source.look)
         ahead = {one.queue: Token(0, one.end.seq + 9) for one in extents if one.end is not None}
         with pytest.raises(CursorTooOld, match="it ends before .* put back from an older copy"):
-            await end_in(spark, stored(source, ahead), patience_s="0.2")
+            await end_in(spark, make_stored(source, ahead), patience_s="0.2")
         with caplog.at_level(logging.WARNING):
             reader = spark.reader(fail_on_data_loss="false", patience_s="0.2")
-            _, found = await spark.drain(reader, stored(source, ahead), 1 << 40)
+            _, found = await spark.drain(reader, make_stored(source, ahead), 1 << 40)
         assert found == expected(0, EACH) and "the query goes on there" in caplog.text
 
 
@@ -175,7 +175,7 @@ async def test_a_run_that_was_taken_over_is_told_by_whom(tmp_path: Path) -> None
             return await reads.claim("totals", "newer", await reads.claim("totals", "newer"))
 
         options = former._source.options
-        taken = await asyncio.to_thread(lambda: background().run(asked(options, take_over)))
+        taken = await asyncio.to_thread(lambda: background().run(ask_cluster(options, take_over)))
         assert taken.run == "newer"
         calls = (
             lambda: former.latestOffset(begun, ReadAllAvailable()),
@@ -185,13 +185,13 @@ async def test_a_run_that_was_taken_over_is_told_by_whom(tmp_path: Path) -> None
             with pytest.raises(ConfigError, match="'totals' was taken over by another run .newer"):
                 await asyncio.to_thread(call)
         await asyncio.to_thread(former.stop)  # which leaves the other's claim
-        again = await asyncio.to_thread(lambda: background().run(asked(options, take_over)))
+        again = await asyncio.to_thread(lambda: background().run(ask_cluster(options, take_over)))
         assert again.run == "newer" and again.beat > taken.beat
 
         async def give_up(reads: QueueReads) -> None:
             await reads.release("totals", "newer")
 
-        await asyncio.to_thread(lambda: background().run(asked(options, give_up)))
+        await asyncio.to_thread(lambda: background().run(ask_cluster(options, give_up)))
         for call in calls:  # a run that was taken over once does not come back
             with pytest.raises(ConfigError, match="was taken over by another run .newer"):
                 await asyncio.to_thread(call)

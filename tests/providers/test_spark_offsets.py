@@ -22,10 +22,10 @@ from pyspark_millstream.offsets import (
     ends,
     firsts,
     losses,
-    parsed,
+    make_stored,
+    parse,
     ranges,
-    restored,
-    stored,
+    restore,
     texts,
 )
 from pyspark_millstream.read_options import parse_read
@@ -136,12 +136,12 @@ def test_a_position_behind_the_end_of_a_queue_is_a_loss() -> None:
 
 def test_an_offset_is_stored_with_its_source_and_restored() -> None:
     source = ReadSource("airports", "default", "arrivals", "00ff")
-    found = stored(source, {"b": t(2), "a": t(1)})
-    assert restored(found) == (source, {"a": t(1), "b": t(2)})
-    assert json.dumps(found) == json.dumps(stored(source, {"a": t(1), "b": t(2)}))
+    found = make_stored(source, {"b": t(2), "a": t(1)})
+    assert restore(found) == (source, {"a": t(1), "b": t(2)})
+    assert json.dumps(found) == json.dumps(make_stored(source, {"a": t(1), "b": t(2)}))
     for odd in ({"a": str(t(1))}, {**found, "queues": []}, {**found, "incarnation": None}, {}):
         with pytest.raises(ValueError, match="Give the query a new checkpoint"):
-            restored(odd)
+            restore(odd)
     given = options(starting_offsets=json.dumps(found)).starting_offsets
     assert given == (source, {"a": t(1), "b": t(2)})
 
@@ -165,7 +165,7 @@ def test_batches_read_each_message_once_and_in_order(
         for part in ranges(start, end, split):
             assert 0 < part.end.seq - part.start.seq <= split
             read[part.queue] += range(part.start.seq, part.end.seq)
-        assert parsed(json.loads(json.dumps(texts(end)))) == end
+        assert parse(json.loads(json.dumps(texts(end)))) == end
         start = end
     else:
         pytest.fail("it never ends")

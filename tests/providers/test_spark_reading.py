@@ -58,8 +58,8 @@ from millstream.streams.rewinding.outside import QueueReads  # noqa: E402
 from pyspark_millstream import DefaultSource  # noqa: E402
 from pyspark_millstream.background import background, end_background  # noqa: E402
 from pyspark_millstream.columns import PLAIN_SCHEMA  # noqa: E402
-from pyspark_millstream.offsets import restored, stored  # noqa: E402
-from pyspark_millstream.questions import asked  # noqa: E402
+from pyspark_millstream.offsets import make_stored, restore  # noqa: E402
+from pyspark_millstream.questions import ask_cluster  # noqa: E402
 
 pytestmark = pytest.mark.real
 
@@ -308,7 +308,7 @@ async def test_what_is_gone_ends_a_query_or_is_passed_over(
     async with in_cluster(tmp_path) as spark:
         await spark.publish()
         source, extents = await asyncio.to_thread(spark.reader()._source.look)
-        before = stored(source, {one.queue: Token(0, 0) for one in extents if one.first})
+        before = make_stored(source, {one.queue: Token(0, 0) for one in extents if one.first})
         with pytest.raises(CursorTooOld, match="option.'fail_on_data_loss', 'false'"):
             await asyncio.to_thread(spark.reader().latestOffset, before, ReadAllAvailable())
         with caplog.at_level(logging.WARNING):
@@ -384,11 +384,11 @@ async def test_a_query_that_was_there_before_keeps_from_where_it_goes_on(tmp_pat
         reader = spark.reader(consumer="late")
         await asyncio.to_thread(reader.latestOffset, end, ReadAllAvailable())
         kept = await asyncio.to_thread(lambda: background().run(asked_of(reader)))
-        assert kept["late"] == {**kept["late"], **restored(end).positions}
+        assert kept["late"] == {**kept["late"], **restore(end).positions}
 
 
 async def asked_of(reader: Any) -> Any:
-    return await asked(reader._source.options, QueueReads.retained)
+    return await ask_cluster(reader._source.options, QueueReads.list_retained)
 
 
 async def test_what_is_kept_is_listed_by_a_command(

@@ -50,8 +50,8 @@ from pyspark_millstream.staging import (  # noqa: E402
     StagedPart,
     abort_batch,
     commit_batch,
+    make_writer_name,
     stage_rows,
-    staged_name,
 )
 from pyspark_millstream.tokens import Origin  # noqa: E402
 from pyspark_millstream.writer import batch_writer  # noqa: E402
@@ -295,7 +295,7 @@ def test_calls_are_cut_by_bytes_and_keep_the_order() -> None:
 def test_a_long_name_of_a_writer_is_cut_and_told_from_others() -> None:
     columns = tuple(f"column-{n}" for n in range(99))
     options = WriteOptions(("a:1",), "r", "key", columns, writer_id="job")
-    name = staged_name(options, batch_writer(options, Env()), once=False)
-    other = staged_name(options, batch_writer(options, Env()) + "!", once=False)
+    name = make_writer_name(options, batch_writer(options, Env()), once=False)
+    other = make_writer_name(options, batch_writer(options, Env()) + "!", once=False)
     assert len(name.writer) < 200 and name.writer.startswith("job/") and name != other
-    assert staged_name(options, "q", once=True).writer == "q"
+    assert make_writer_name(options, "q", once=True).writer == "q"

@@ -11,7 +11,7 @@ from tests.providers.index.suite import FOR_EVER, IndexSuite, content, put
 from tests.real.postgres_server import PostgresServer, require_postgres
 
 from millstream.providers.spark.index import IndexWriter, PriorityIndex, postgres
-from millstream.providers.spark.index.place import opened
+from millstream.providers.spark.index.place import open_database
 from millstream.runtime import ConfigError, StorageUnavailable
 
 pytestmark = pytest.mark.real
@@ -40,7 +40,7 @@ def test_a_server_that_dies_in_a_transaction_has_nothing_of_it(
 ) -> None:
     writer = put(place, [[change()]])
     before = content(place)
-    with closing(opened(place, writes=True)) as database:
+    with closing(open_database(place, writes=True)) as database:
         with pytest.raises(StorageUnavailable), database.transaction():
             database.run("DELETE FROM historic")
             server.kill()
@@ -55,10 +55,10 @@ def test_a_server_that_dies_in_a_transaction_has_nothing_of_it(
 def test_no_error_tells_a_password(place: str) -> None:
     url = place.replace("postgres@", "postgres:secret@")
     IndexWriter(url, FOR_EVER).prepare("here")
-    with closing(opened(url, writes=True)) as database:
+    with closing(open_database(url, writes=True)) as database:
         assert "secret" not in database.name
         with pytest.raises(ConfigError) as refused:
-            opened(url, writes=True)
+            open_database(url, writes=True)
         assert "secret" not in str(refused.value)
     with pytest.raises(StorageUnavailable) as failed:
         PriorityIndex(url.replace("127.0.0.1:", "127.0.0.1:1"))

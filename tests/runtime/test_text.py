@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.runtime.text import check_text, is_text, shown, shown_value, text_bytes
+from millstream.runtime.text import check_text, is_text, show_text, show_value, text_bytes
 
 LONE = "a\ud800"
 
@@ -29,13 +29,13 @@ def test_a_text_has_as_many_bytes_as_it_takes_to_send_it() -> None:
 
 
 def test_a_long_text_is_cut_and_its_length_told() -> None:
-    assert shown("abc", 3) == "abc"
-    assert shown("abcd", 3) == "abc... (4 characters)"
+    assert show_text("abc", 3) == "abc"
+    assert show_text("abcd", 3) == "abc... (4 characters)"
 
 
 def test_what_is_shown_is_one_line() -> None:
-    assert shown("a é") == "a é"
-    assert shown("a\n\x1bé\ud800") == r"a\n\x1bé\ud800"
+    assert show_text("a é") == "a é"
+    assert show_text("a\n\x1bé\ud800") == r"a\n\x1bé\ud800"
 
 
 def test_any_value_is_shown_in_one_short_line() -> None:
@@ -43,9 +43,9 @@ def test_any_value_is_shown_in_one_short_line() -> None:
         def __repr__(self) -> str:
             raise RuntimeError
 
-    assert shown_value("a\n\ud800") == r"'a\n\ud800'"
-    assert shown_value([1] * 100, 4) == "[1, ... (300 characters)"
-    assert shown_value(10**5_000) == "a number of 16610 bits"
-    assert shown_value(Odd()) == "what cannot be shown (Odd)"
+    assert show_value("a\n\ud800") == r"'a\n\ud800'"
+    assert show_value([1] * 100, 4) == "[1, ... (300 characters)"
+    assert show_value(10**5_000) == "a number of 16610 bits"
+    assert show_value(Odd()) == "what cannot be shown (Odd)"
     with pytest.raises(TypeError, match="key is a str, not a number of 16610 bits"):
         check_text("key", 10**5_000)

@@ -79,7 +79,7 @@ def test_an_event_that_the_adapter_drops_is_noticed(monkeypatch: pytest.MonkeyPa
 
 def test_events_in_another_order_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     plant_read(monkeypatch, lambda found: [*found[1::-1], *found[2:]])
-    monkeypatch.setattr(reader, "checked_messages", lambda answer, *_, **__: list(answer))
+    monkeypatch.setattr(reader, "check_messages", lambda answer, *_, **__: list(answer))
     assert is_noticed("streams", "took effect")
 
 
@@ -122,12 +122,12 @@ def test_repeated_events_that_are_not_dropped_are_noticed(monkeypatch: pytest.Mo
 
 
 def test_two_owners_of_an_epoch_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    acquired = decision._acquired
+    acquired = decision._acquire
 
     def in_the_same_epoch(record: Any, *arguments: Any) -> Any:
         return msgspec.structs.replace(acquired(record, *arguments), epoch=1)
 
-    monkeypatch.setattr(decision, "_acquired", in_the_same_epoch)
+    monkeypatch.setattr(decision, "_acquire", in_the_same_epoch)
     assert is_noticed("streams", "is owned by")
 
 

@@ -182,7 +182,7 @@ def with_book(act: Callable[[Run, Book], T]) -> T:
 def test_what_was_acknowledged_or_seen_must_be_there_in_the_end(log: Log, count: int) -> None:
     def act(notes: Run, book: Book) -> list[str]:
         book.saw(QUEUE, 1, Content(STREAM, ("a",)), "a reader")
-        book.accepted(QUEUE, 2, message("b"), 0.0)
+        book.on_accepted(QUEUE, 2, message("b"), 0.0)
         return [*book.check_log(QUEUE, log), *notes.violations]
 
     assert len(with_book(act)) == count
@@ -190,7 +190,7 @@ def test_what_was_acknowledged_or_seen_must_be_there_in_the_end(log: Log, count:
 
 def test_what_was_deleted_does_not_come_back() -> None:
     def act(notes: Run, book: Book) -> list[str]:
-        book.trimmed(QUEUE, 3)
+        book.on_trimmed(QUEUE, 3)
         return list(book.check_log(QUEUE, Log("a", 2, 3)))
 
     assert with_book(act) == ["q: a begins at 2, after 3"]
@@ -198,7 +198,7 @@ def test_what_was_deleted_does_not_come_back() -> None:
 
 def test_a_number_reads_the_same_for_everybody() -> None:
     def act(notes: Run, book: Book) -> list[str]:
-        book.accepted(QUEUE, 1, message("a"), 0.0)
+        book.on_accepted(QUEUE, 1, message("a"), 0.0)
         book.saw(QUEUE, 1, Content(STREAM, ("a",)), "a reader")
         assert notes.violations == []
         book.saw(QUEUE, 1, Content(STREAM, ("b",)), "another")
@@ -222,7 +222,7 @@ def test_the_sequences_of_a_producer_are_stored_once_and_in_order(
 ) -> None:
     def act(notes: Run, book: Book) -> list[str]:
         for number, seq in acks:
-            book.accepted(QUEUE, number, message(f"{number}", seq), 0.0)
+            book.on_accepted(QUEUE, number, message(f"{number}", seq), 0.0)
         return list(book.check_acks())
 
     assert len(with_book(act)) == count
@@ -233,8 +233,8 @@ def test_what_was_sent_after_an_acknowledgement_is_stored_behind_it(
     started_s: float, count: int
 ) -> None:
     def act(notes: Run, book: Book) -> list[str]:
-        book.accepted(QUEUE, 2, message("a"), -1.0)
-        book.accepted(QUEUE, 1, message("b"), started_s)
+        book.on_accepted(QUEUE, 2, message("a"), -1.0)
+        book.on_accepted(QUEUE, 1, message("b"), started_s)
         return list(book.check_acks())
 
     assert len(with_book(act)) == count
@@ -255,7 +255,7 @@ def test_what_was_deleted_may_be_known_from_its_handlers_only() -> None:
         book.saw(QUEUE, 3, Content(STREAM, ("c",)), "a reader")
         for number, text in ((1, "a"), (3, "c")):
             notes.history.record(Delivered(STREAM, "ada", Token(0, number, 0), text, False))
-        book.trimmed(QUEUE, 2)
+        book.on_trimmed(QUEUE, 2)
         book.learn()
         assert list(book.check_delivered()) == []
         return book.items_of(STREAM)

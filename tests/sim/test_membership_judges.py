@@ -145,7 +145,7 @@ def test_crashed_silos_that_stay_in_the_table_are_noticed(monkeypatch: pytest.Mo
     """Newcomers that join without waiting for anybody, beside those that crashed."""
     only(monkeypatch, "slow network")
     monkeypatch.setattr(Prober, "_suspect", never)
-    monkeypatch.setattr(member, "superseded", lambda view, silo: [])
+    monkeypatch.setattr(member, "find_superseded", lambda view, silo: [])
 
     async def everyone(self: Any) -> None:
         return None

@@ -136,8 +136,8 @@ def test_a_gap_is_told_before_what_follows_it_unless_nothing_is_missing(
     async def driver(simulation: Simulation) -> list[str]:
         notes = MemoryRun(simulation)
         for era, text in ((FIRST, "a"), (SECOND, "b")):
-            notes.ledger.opened(era, 0.0, 0, [])
-            notes.ledger.accepted(era, 1, message(text))
+            notes.ledger.on_opened(era, 0.0, 0, [])
+            notes.ledger.on_accepted(era, 1, message(text))
         notes.heard = what
         return list(notes._check_told())
 
@@ -178,10 +178,10 @@ def with_ledger(act: Callable[[Run, Ledger], T]) -> T:
 def test_an_era_may_be_lost_if_its_holder_ended_abruptly(end: Any, is_lost: bool) -> None:
     def act(notes: Run, ledger: Ledger) -> tuple[bool, list[str]]:
         notes.history.record(Activated(GRAIN, "a:1", 1, "a"))
-        ledger.opened(FIRST, 0.0, 0, [])
+        ledger.on_opened(FIRST, 0.0, 0, [])
         notes.history.record(end)
-        ledger.opened(SECOND, 0.0, 0, [])
-        lost = ledger.lost_eras()
+        ledger.on_opened(SECOND, 0.0, 0, [])
+        lost = ledger.find_lost_eras()
         return lost[FIRST], list(ledger.check_eras(lost))
 
     found, violations = with_ledger(act)
@@ -191,14 +191,14 @@ def test_an_era_may_be_lost_if_its_holder_ended_abruptly(end: Any, is_lost: bool
 
 def test_what_is_loaded_must_be_what_was_accepted() -> None:
     def act(notes: Run, ledger: Ledger) -> list[str]:
-        ledger.opened(FIRST, 0.0, 0, [])
+        ledger.on_opened(FIRST, 0.0, 0, [])
         for number, text in enumerate("abc", 1):
-            ledger.accepted(FIRST, number, message(text))
-        ledger.opened(FIRST, 0.0, 1, [held("b"), held("c")])
+            ledger.on_accepted(FIRST, number, message(text))
+        ledger.on_opened(FIRST, 0.0, 1, [held("b"), held("c")])
         assert notes.violations == []
-        ledger.opened(FIRST, 0.0, 1, [held("c")])
-        ledger.accepted(FIRST, 3, message("d"))
-        ledger.accepted(FIRST, 4, message("a"))
+        ledger.on_opened(FIRST, 0.0, 1, [held("c")])
+        ledger.on_accepted(FIRST, 3, message("d"))
+        ledger.on_accepted(FIRST, 4, message("a"))
         return [text.partition(": ")[2].partition(": [")[0] for text in notes.violations]
 
     assert with_ledger(act) == [
@@ -212,8 +212,8 @@ def test_what_is_loaded_must_be_what_was_accepted() -> None:
 def test_a_sequence_is_stored_again_only_where_it_was_lost(is_lost: bool) -> None:
     def act(notes: Run, ledger: Ledger) -> list[str]:
         for era, text in ((FIRST, "a"), (SECOND, "b")):
-            ledger.opened(era, 0.0, 0, [])
-            ledger.accepted(era, 1, message(text, 7))
+            ledger.on_opened(era, 0.0, 0, [])
+            ledger.on_accepted(era, 1, message(text, 7))
         return list(ledger.check_repeats({FIRST: is_lost, SECOND: False}))
 
     assert len(with_ledger(act)) == (0 if is_lost else 1)
@@ -233,13 +233,13 @@ def test_a_sequence_is_stored_again_only_where_it_was_lost(is_lost: bool) -> Non
 def test_what_must_have_had_its_effect(found: str, is_lost: bool, wanted: str) -> None:
     async def driver(simulation: Simulation) -> str:
         notes = MemoryRun(simulation)
-        notes.ledger.opened(FIRST, 0.0, 0, [])
-        notes.ledger.opened(SECOND, 0.0, 0, [])
+        notes.ledger.on_opened(FIRST, 0.0, 0, [])
+        notes.ledger.on_opened(SECOND, 0.0, 0, [])
         for number, text in enumerate("abc", 1):
-            notes.ledger.accepted(FIRST, number, message(text))
-        notes.ledger.accepted(SECOND, 1, message("d"))
+            notes.ledger.on_accepted(FIRST, number, message(text))
+        notes.ledger.on_accepted(SECOND, 1, message("d"))
         lost = {FIRST: is_lost, SECOND: False}
-        return "".join(notes._owed("orders/k", list(found), lost))
+        return "".join(notes._iter_owed("orders/k", list(found), lost))
 
     assert run(driver, 1).result == wanted
 

@@ -16,7 +16,7 @@ from tests.contract.reference import LEDGER, Broker, ReferenceQueues, Shelf
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
 from millstream.runtime import ConfigError, Grain, MillstreamError, RuntimeOptions, Silo
-from millstream.runtime.testing import Random, SimCluster, Simulation, run, seeded_random
+from millstream.runtime.testing import Random, SimCluster, Simulation, make_random, run
 from millstream.streams import (
     Capability,
     DeliveryOptions,
@@ -45,7 +45,7 @@ class World:
     """What one run has seen."""
 
     def __init__(self, seed: int) -> None:
-        self.rng: Random = seeded_random(seed, "resizing")
+        self.rng: Random = make_random(seed, "resizing")
         self.firsts: dict[str, list[int]] = defaultdict(list)
         self.accepted: dict[str, set[int]] = defaultdict(set)
         self.is_over = False

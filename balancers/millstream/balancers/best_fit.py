@@ -43,7 +43,7 @@ def best_fit(
         has.get((held or {}).get(queue, ""), []).append(queue)
     counts = {name: len(found) for name, found in has.items()}
     room = shares(len(wanted), names, weights or {}, counts)
-    dealt = {name: kept(name, found, room[name]) for name, found in has.items()}
+    dealt = {name: choose_kept(name, found, room[name]) for name, found in has.items()}
     taken = {queue for found in dealt.values() for queue in found}
     for queue in wanted:
         if queue not in taken:
@@ -52,7 +52,7 @@ def best_fit(
     return {name: tuple(sorted(found)) for name, found in dealt.items()}
 
 
-def kept(silo: str, queues: Iterable[QueueId], room: int) -> list[QueueId]:
+def choose_kept(silo: str, queues: Iterable[QueueId], room: int) -> list[QueueId]:
     """Those of its queues that a silo keeps."""
     return sorted(queues, key=lambda queue: rank(queue, silo))[:room]
 

@@ -20,7 +20,7 @@ from .rounds import CALM_LOOK_S, LOOK_S, Rounds, Wish, check_number
 __all__ = ["DeploymentBalancer"]
 
 
-def listed(silos: object) -> Iterable[object]:
+def list_names(silos: object) -> Iterable[object]:
     """What the names of silos are to be; one that is no list is its own member."""
     if silos is None:
         return ()
@@ -45,7 +45,7 @@ class DeploymentBalancer:
         weights: Mapping[str, float] | None = None,
     ) -> None:
         check_number("rebalance_delay_s", rebalance_delay_s)
-        if isinstance(silos, str) or not all(isinstance(one, str) for one in listed(silos)):
+        if isinstance(silos, str) or not all(isinstance(one, str) for one in list_names(silos)):
             raise ConfigError(f"silos is {silos!r}: give a list of names")
         if weights is not None and not isinstance(weights, Mapping):
             raise ConfigError(f"weights is {weights!r}: give a dict of shares by silo name")
@@ -69,7 +69,7 @@ class DeploymentBalancer:
     ) -> None:
         """Answer at once, and again after each change."""
         self._queues, self._silos = queues, silos
-        wish = self._shared if self._deployment is None else self._listed
+        wish = self._wish_share if self._deployment is None else self._wish_from_list
         self._rounds = Rounds(silos, self._delay_s, wanted, wish)
         await self._rounds.start()
 
@@ -78,14 +78,14 @@ class DeploymentBalancer:
         if self._rounds is not None:
             await self._rounds.aclose()
 
-    async def _listed(self, counted: frozenset[str]) -> Wish:
+    async def _wish_from_list(self, counted: frozenset[str]) -> Wish:
         """What the list gives to this silo."""
         assert self._deployment is not None
         me = self._silos.me
         dealt = best_fit(self._queues, self._deployment, self._weights)
         return Wish(frozenset(dealt.get(self._silos.names().get(me, me), ())))
 
-    async def _shared(self, counted: frozenset[str]) -> Wish:
+    async def _wish_share(self, counted: frozenset[str]) -> Wish:
         """This silo's share of all queues."""
         held = {queue: owner.silo for queue, owner in (await self._silos.owners()).items()}
         names = self._silos.names()

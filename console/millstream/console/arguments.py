@@ -6,7 +6,7 @@ import argparse
 import math
 
 from millstream.runtime import Address
-from millstream.runtime.extending import shown_value
+from millstream.runtime.extending import show_value
 
 __all__ = ["address", "part_name", "port", "positive", "seconds", "some_seconds", "utf8", "whole"]
 
@@ -27,7 +27,7 @@ def utf8(given: str) -> str:
     try:
         given.encode()
     except UnicodeEncodeError:
-        what = f"{shown_value(given)} is no text that UTF-8 can say"
+        what = f"{show_value(given)} is no text that UTF-8 can say"
         raise argparse.ArgumentTypeError(what) from None
     return given
 
@@ -35,7 +35,7 @@ def utf8(given: str) -> str:
 def part_name(given: str) -> str:
     """The name of a namespace, a stream provider or another part."""
     if not given or "/" in given:
-        raise argparse.ArgumentTypeError(f"{shown_value(given)}: a name is not empty and has no /")
+        raise argparse.ArgumentTypeError(f"{show_value(given)}: a name is not empty and has no /")
     return utf8(given)
 
 

@@ -18,7 +18,7 @@ from millstream.runtime import MillstreamError
 from millstream.streams import DeadLetter, DeadLetters, dead_letters
 
 from .arguments import part_name, positive, utf8
-from .gateway import add_gateway, connected
+from .gateway import add_gateway, connect_gateway
 
 __all__ = ["add_dead_letters"]
 
@@ -78,7 +78,7 @@ def fail(text: str, code: int) -> int:
 
 async def act(arguments: argparse.Namespace) -> int:
     """Connect, and do what is asked. Raises what clients raise."""
-    async with connected(arguments) as client:
+    async with connect_gateway(arguments) as client:
         letters = dead_letters(client, arguments.provider)
         if arguments.action == "ls":
             return await print_list(letters, arguments)
@@ -104,7 +104,7 @@ async def print_list(letters: DeadLetters, arguments: argparse.Namespace) -> int
 
 async def tell_damaged(letters: DeadLetters, arguments: argparse.Namespace) -> int:
     """Say which letters are damaged, and in no list; 1: some are."""
-    found = await letters.damaged(arguments.subscription, limit=LINES_MAX)
+    found = await letters.list_damaged(arguments.subscription, limit=LINES_MAX)
     if not found:
         return 0
     count = f"{len(found)}{' or more' if len(found) == LINES_MAX else ''}"
@@ -118,7 +118,7 @@ async def tell_damaged(letters: DeadLetters, arguments: argparse.Namespace) -> i
 async def do_each(letters: DeadLetters, arguments: argparse.Namespace) -> int:
     """Redrive or delete; those that fail are told, and the others go on."""
     failed = 0
-    async for letter_id in chosen(letters, arguments):
+    async for letter_id in choose_ids(letters, arguments):
         try:
             if arguments.action == "redrive":
                 await letters.redrive(letter_id)
@@ -132,7 +132,7 @@ async def do_each(letters: DeadLetters, arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-async def chosen(letters: DeadLetters, arguments: argparse.Namespace) -> AsyncIterator[str]:
+async def choose_ids(letters: DeadLetters, arguments: argparse.Namespace) -> AsyncIterator[str]:
     """The ids that were named, or all of a subscription."""
     for letter_id in arguments.id:
         yield letter_id

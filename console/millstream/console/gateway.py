@@ -13,7 +13,7 @@ from millstream.runtime import Client, ConfigError, RuntimeOptions, connect, ope
 
 from .arguments import address, utf8
 
-__all__ = ["CLUSTER", "add_gateway", "connected", "secret_of"]
+__all__ = ["CLUSTER", "add_gateway", "connect_gateway", "secret_of"]
 
 GATEWAY = "127.0.0.1:7700"
 CLUSTER = "dev"
@@ -45,7 +45,7 @@ def add_gateway(action: argparse.ArgumentParser, *, has_cluster: bool = True) ->
     )
 
 
-def connected(arguments: argparse.Namespace, options: RuntimeOptions | None = None) -> Client:
+def connect_gateway(arguments: argparse.Namespace, options: RuntimeOptions | None = None) -> Client:
     """The client, to be entered. Raises ConfigError."""
     return connect(
         *(arguments.gateway or [GATEWAY]),

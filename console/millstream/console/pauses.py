@@ -23,7 +23,7 @@ from millstream.streams import (
 
 from .arguments import part_name, utf8
 from .dead_letters import add_cluster, plain
-from .gateway import connected
+from .gateway import connect_gateway
 from .readers import add_readers
 
 __all__ = ["add_queues", "add_streams"]
@@ -69,7 +69,7 @@ def run_pausing(arguments: argparse.Namespace) -> int:
 
 async def _act(arguments: argparse.Namespace) -> int:
     code = 0
-    async with connected(arguments) as client:
+    async with connect_gateway(arguments) as client:
         for name in arguments.name:
             try:
                 await arguments.act(client, arguments, name)

@@ -15,7 +15,7 @@ from millstream.streams.extending import QueueReads
 
 from .arguments import utf8
 from .dead_letters import add_cluster, plain
-from .gateway import connected
+from .gateway import connect_gateway
 
 __all__ = ["add_readers"]
 
@@ -44,9 +44,9 @@ def run_readers(arguments: argparse.Namespace) -> int:
 
 
 async def _act(arguments: argparse.Namespace) -> int:
-    async with connected(arguments) as client:
+    async with connect_gateway(arguments) as client:
         reads = QueueReads(client.gateway, arguments.provider, "", patience_s=PATIENCE_S)
-        known = await reads.retained()
+        known = await reads.list_retained()
         if not arguments.name:
             for reader, positions in sorted(known.items()):
                 for queue, position in sorted(positions.items()):

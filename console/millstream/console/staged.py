@@ -15,7 +15,7 @@ from millstream.streams.extending import RefusedMessage, StagedWrites, WriterSta
 
 from .arguments import part_name, utf8, whole
 from .dead_letters import add_cluster, plain
-from .gateway import connected
+from .gateway import connect_gateway
 
 __all__ = ["add_staged"]
 
@@ -50,7 +50,7 @@ def run_staged(arguments: argparse.Namespace) -> int:
 
 
 async def _act(arguments: argparse.Namespace) -> int:
-    async with connected(arguments) as client:
+    async with connect_gateway(arguments) as client:
         writes = StagedWrites(client.gateway, arguments.provider)
         if arguments.action == "list":
             async for status in writes.writers():
@@ -70,8 +70,8 @@ async def _show(writes: StagedWrites, status: WriterStatus) -> int:
             f"batch {abandoned.batch} was abandoned: {abandoned.published} messages are published, "
             f"{abandoned.refused} are not:"
         )
-        async for message in writes.refused(*status.name, abandoned.batch):
-            print(refused_line(message))
+        async for message in writes.iter_refused(*status.name, abandoned.batch):
+            print(show_refused(message))
     return 0
 
 
@@ -89,7 +89,7 @@ def line(status: WriterStatus) -> str:
     return plain("  ".join(found))
 
 
-def refused_line(message: RefusedMessage) -> str:
+def show_refused(message: RefusedMessage) -> str:
     """A message that was given up, in a line: where it was, its stream and size, and why."""
     where = f"part {message.part}, chunk {message.chunk}, message {message.place}"
     size = f"{message.items} items of {message.size_bytes} bytes"

@@ -25,7 +25,7 @@ from millstream.streams import (
 
 from .arguments import part_name, utf8
 from .dead_letters import add_cluster, plain
-from .gateway import connected
+from .gateway import connect_gateway
 
 __all__ = ["add_why"]
 
@@ -56,7 +56,7 @@ def run_why(arguments: argparse.Namespace) -> int:
 
 async def ask(arguments: argparse.Namespace) -> list[str]:
     """Connect, and ask; what is printed. Raises what clients raise."""
-    async with connected(arguments) as client:
+    async with connect_gateway(arguments) as client:
         name, provider = arguments.namespace, arguments.provider
         if arguments.key is None:
             return lagging_lines(name, await lagging(client, name, provider, limit=STREAMS_MAX))

@@ -18,7 +18,7 @@ from .client.client import Client
 from .codec.codec import Codec, build_codec
 from .codec.failures import answerable, describe
 from .codec.hooks import register_hook as register_opened
-from .codec.types import bare, named, union_members
+from .codec.types import bare, show_hint, union_members
 from .codec.unions import needs_wrappers
 from .damage import DamageLog
 from .definition.grain import Contract, Program, is_reentrant, states_of
@@ -48,7 +48,7 @@ from .silo.services import (
     services_of,
 )
 from .tasks import Tasks
-from .text import check_text, shown, shown_value, text_bytes
+from .text import check_text, show_text, show_value, text_bytes
 from .turns.budget import Budget
 from .turns.runners import Runners
 from .wire.address import SiloAddress
@@ -105,7 +105,6 @@ __all__ = [
     "kind_of",
     "load_plugin",
     "marks_of",
-    "named",
     "needs_wrappers",
     "open_row",
     "open_to",
@@ -117,8 +116,9 @@ __all__ = [
     "seal_content",
     "secret_in_file",
     "services_of",
-    "shown",
-    "shown_value",
+    "show_hint",
+    "show_text",
+    "show_value",
     "source_of",
     "states_of",
     "stopping",

@@ -13,7 +13,7 @@ import traceback
 from textwrap import indent
 from typing import Any
 
-from millstream.runtime.text import escaped
+from millstream.runtime.text import escape_text
 
 __all__ = ["Lines", "guard_lines"]
 
@@ -36,10 +36,10 @@ class OneLine:
         self._value = value
 
     def __str__(self) -> str:
-        return escaped(str(self._value))
+        return escape_text(str(self._value))
 
     def __repr__(self) -> str:
-        return escaped(repr(self._value))
+        return escape_text(repr(self._value))
 
 
 class LineGuard(logging.NullHandler):
@@ -48,7 +48,7 @@ class LineGuard(logging.NullHandler):
     def handle(self, record: logging.LogRecord) -> bool:  # type: ignore[override, unused-ignore]
         """Escape what the record shows."""
         if isinstance(record.args, tuple):
-            record.args = tuple(map(guarded, record.args))
+            record.args = tuple(map(guard, record.args))
         if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
             record.exc_text = traceback_of(record.exc_info[1])
         last = logging.lastResort
@@ -57,17 +57,17 @@ class LineGuard(logging.NullHandler):
         return True
 
 
-def guarded(value: Any) -> Any:
+def guard(value: Any) -> Any:
     """An argument of a record as it is logged."""
     if isinstance(value, Lines):
-        return Lines(escaped(value, keep="\n"))
+        return Lines(escape_text(value, keep="\n"))
     return value if isinstance(value, PLAIN) else OneLine(value)
 
 
 def traceback_of(error: BaseException | None) -> str:
     """A traceback whose lines after the first are indented, whatever the error says."""
     text = "".join(traceback.format_exception(error)).rstrip("\n")
-    first, line_end, rest = escaped(text, keep="\n").partition("\n")
+    first, line_end, rest = escape_text(text, keep="\n").partition("\n")
     return first + line_end + indent(rest, "  ", lambda line: True)
 
 

@@ -13,7 +13,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from .errors import ConfigError
-from .text import shown_value
+from .text import show_value
 
 __all__ = [
     "MembershipOptions",
@@ -50,21 +50,21 @@ def check_fields(options: Any, named: Callable[[str], str] | None = None) -> Non
         wanted = _complaint(getattr(options, one.name), hints[one.name], one.metadata)
         if wanted:
             name = named(one.name) if named else f"{type(options).__name__}.{one.name}"
-            value = shown_value(getattr(options, one.name))
+            value = show_value(getattr(options, one.name))
             raise ConfigError(f"{name} is {value}; it must be {wanted}")
 
 
 def check_kind(what: str, value: object, kind: type[Any]) -> None:
     """Raise ConfigError for an argument, called `what`, that is not of its type."""
     if not isinstance(value, kind):
-        raise ConfigError(f"{what} is {shown_value(value)}; it must be a {kind.__name__}")
+        raise ConfigError(f"{what} is {show_value(value)}; it must be a {kind.__name__}")
 
 
 def _complaint(value: object, hint: Any, metadata: Mapping[str, float]) -> str:
     """What the value should be; empty if it is."""
     if get_origin(hint) is Literal:
         texts = list(map(repr, get_args(hint)))
-        return "" if shown_value(value) in texts else f"{', '.join(texts[:-1])} or {texts[-1]}"
+        return "" if show_value(value) in texts else f"{', '.join(texts[:-1])} or {texts[-1]}"
     kinds = get_args(hint) or (hint,)
     lowest, highest = metadata.get("min"), metadata.get("max", math.inf)
     for kind in kinds:

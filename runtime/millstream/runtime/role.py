@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from .errors import NotAllowed
-from .text import shown
+from .text import show_text
 
 __all__ = ["Role", "check_role"]
 
@@ -39,5 +39,5 @@ def check_role(caller: int, open_to: Role, what: str) -> None:
     if caller >= open_to:
         return
     if open_to is Role.OPERATOR:
-        raise NotAllowed(f"{shown(what)} is for operators of the cluster: {SECRET_TEXT}")
-    raise NotAllowed(f"{shown(what)} is for silos of the cluster, not for clients")
+        raise NotAllowed(f"{show_text(what)} is for operators of the cluster: {SECRET_TEXT}")
+    raise NotAllowed(f"{show_text(what)} is for silos of the cluster, not for clients")

@@ -22,7 +22,7 @@ from msgspec import MsgspecError
 from xxhash import xxh3_64
 
 from .errors import Corrupt
-from .text import shown
+from .text import show_text
 
 __all__ = ["SEAL_BYTES", "Sealed", "open_row", "seal", "seal_content", "unseal"]
 
@@ -63,10 +63,10 @@ def unseal(key: str, data: bytes) -> Sealed:
     """The row that was sealed under this key. Raises Corrupt: these are not the bytes of it."""
     front, content = data[: FRONT.size], data[SEAL_BYTES:]
     if len(data) < SEAL_BYTES or not front.startswith(MAGIC):
-        raise Corrupt(f"row {shown(key)} is no sealed row: {ADVICE}")
+        raise Corrupt(f"row {show_text(key)} is no sealed row: {ADVICE}")
     (check,) = CHECK.unpack_from(data, FRONT.size)
     if check != check_of(key, front, content):
-        text = f"row {shown(key)} is damaged, or was written under another key: its check over"
+        text = f"row {show_text(key)} is damaged, or was written under another key: its check over"
         raise Corrupt(f"{text} {len(data)} bytes does not fit; {ADVICE}")
     _, generation, birth = FRONT.unpack(front)
     return Sealed(generation, birth, content)
@@ -87,9 +87,11 @@ def open_row(key: str, data: bytes, decode: Callable[[bytes], C]) -> C:
         return decode(content)
     except (MsgspecError, ValueError) as error:
         if is_sealed:
-            text = f"row {shown(key)} is whole, and not what this version writes: {error}; read it"
+            text = (
+                f"row {show_text(key)} is whole, and not what this version writes: {error}; read it"
+            )
             raise Corrupt(f"{text} with the newer version, or restore the row") from error
-        raise Corrupt(f"row {shown(key)} is damaged: {error}; {ADVICE}") from error
+        raise Corrupt(f"row {show_text(key)} is damaged: {error}; {ADVICE}") from error
 
 
 ADVICE = "stop the processes that use the store, and restore all of the store from one backup"

@@ -1,7 +1,7 @@
 """Text that others chose, such as names and keys: can it be sent, how large is it, how is it shown.
 
-Invariants: what passed `check_text` can be sent and stored as UTF-8; what `shown` returns is one
-line of a bounded length, so no key forges or floods a log.
+Invariants: what passed `check_text` can be sent and stored as UTF-8; what `show_text` returns is
+one line of a bounded length, so no key forges or floods a log.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterable
 __all__ = [
     "SHOWN_CHARS_MAX",
     "check_text",
-    "escaped",
+    "escape_text",
     "is_text",
-    "shown",
-    "shown_value",
+    "show_text",
+    "show_value",
     "text_bytes",
 ]
 
@@ -29,14 +29,14 @@ def check_text(what: str, text: object) -> None:
     """
     if type(text) is not str:
         raise TypeError(
-            f"{what} is a str, not {shown_value(text)}: convert it, for example by str(...)"
+            f"{what} is a str, not {show_value(text)}: convert it, for example by str(...)"
         )
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise TypeError(
-            f"{what}, {shown(repr(text))}, has a lone surrogate at position {error.start}, which "
-            "UTF-8 cannot carry: decode it anew with errors='replace', or leave that out"
+            f"{what}, {show_text(repr(text))}, has a lone surrogate at position {error.start}, "
+            "which UTF-8 cannot carry: decode it anew with errors='replace', or leave that out"
         ) from None
 
 
@@ -55,14 +55,14 @@ def text_bytes(texts: Iterable[str]) -> int:
     return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
 
 
-def shown(text: str, chars_max: int = SHOWN_CHARS_MAX) -> str:
+def show_text(text: str, chars_max: int = SHOWN_CHARS_MAX) -> str:
     """The text in one line: control characters escaped, and cut after `chars_max` characters."""
     if len(text) > chars_max:
         text = f"{text[:chars_max]}... ({len(text)} characters)"
-    return escaped(text)
+    return escape_text(text)
 
 
-def escaped(text: str, keep: str = "") -> str:
+def escape_text(text: str, keep: str = "") -> str:
     """The text with its control characters escaped, but for those to keep."""
     if text.isprintable():
         return text
@@ -72,10 +72,10 @@ def escaped(text: str, keep: str = "") -> str:
     )
 
 
-def shown_value(value: object, chars_max: int = SHOWN_CHARS_MAX) -> str:
-    """A value that others gave, as `shown` does it with a text; never raises."""
+def show_value(value: object, chars_max: int = SHOWN_CHARS_MAX) -> str:
+    """A value that others gave, as `show_text` does it with a text; never raises."""
     try:
-        return shown(repr(value), chars_max)
+        return show_text(repr(value), chars_max)
     except Exception:  # thousands of digits, or a repr that fails
         if isinstance(value, int):
             return f"a number of {value.bit_length()} bits"

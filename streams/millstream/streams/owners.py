@@ -1,8 +1,8 @@
 """Who reads which queue in a cluster of this process, for tests.
 
-Owns: `owners` and `owned`. Not: ownership itself (`ownership`), the cluster. Invariant: only what
-silos that run now say is used, so a crashed silo owns nothing; of two that name one queue, the one
-with the later epoch does.
+Owns: `owners` and `wait_owned`. Not: ownership itself (`ownership`), the cluster. Invariant: only
+what silos that run now say is used, so a crashed silo owns nothing; of two that name one queue, the
+one with the later epoch does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millstream.runtime import ConfigError, Silo
 from .contracts.identity import QueueId
 from .provider.provider import PersistentStreams
 
-__all__ = ["Running", "owned", "owners"]
+__all__ = ["Running", "owners", "wait_owned"]
 
 LOOK_S = 0.05
 
@@ -43,7 +43,7 @@ def owners(cluster: Running, provider: str = "default") -> dict[QueueId, str]:
     return {queue: found[queue][1] for queue in sorted(found)}
 
 
-async def owned(
+async def wait_owned(
     cluster: Running, provider: str = "default", within_s: float = 60.0
 ) -> dict[QueueId, str]:
     """Wait until every queue has an owner; returns the `owners`.
@@ -53,17 +53,17 @@ async def owned(
     """
     try:
         async with asyncio.timeout(within_s):
-            while not cluster.silos() or _unowned(cluster, provider):  # noqa: ASYNC110  nobody tells
+            while not cluster.silos() or _list_unowned(cluster, provider):  # noqa: ASYNC110  nobody tells
                 await asyncio.sleep(LOOK_S)
     except TimeoutError:
-        left = ", ".join(_unowned(cluster, provider)) or "no silo runs"
+        left = ", ".join(_list_unowned(cluster, provider)) or "no silo runs"
         raise TimeoutError(
             f"stream provider {provider!r}: without an owner after {within_s:g} s: {left}"
         ) from None
     return owners(cluster, provider)
 
 
-def _unowned(cluster: Running, provider: str) -> list[QueueId]:
+def _list_unowned(cluster: Running, provider: str) -> list[QueueId]:
     """Queues that some running silo knows, and none reads."""
     known = {
         queue for silo in cluster.silos() for queue in _streams(silo, provider).mapper.queues()

@@ -1,8 +1,8 @@
 """Writing down what the stream providers of a simulated cluster do, for the checkers.
 
-Owns: `recorded`, what it puts around adapters and consumers, and the names of items. Not: what is
-judged (`millstream.runtime.testing`). Invariants: programs and grains need no line for it; an item
-is named when it goes into its queue, by a header that it keeps, and a repeated message of a
+Owns: `record_providers`, what it puts around adapters and consumers, and the names of items. Not:
+what is judged (`millstream.runtime.testing`). Invariants: programs and grains need no line for it;
+an item is named when it goes into its queue, by a header that it keeps, and a repeated message of a
 producer keeps its name.
 """
 
@@ -42,7 +42,7 @@ from .contracts.token import Token
 from .failures.handler import DeliveryFailure
 from .provider.provider import PersistentStreams
 
-__all__ = ["recorded"]
+__all__ = ["record_providers"]
 
 HEADER = "recorded"
 NOTE_BYTES_MAX = 2048
@@ -50,7 +50,7 @@ NOTE_BYTES_MAX = 2048
 MAY_HAVE = ("mapper", "reader", "seal")  # of an adapter; `enqueue_at_once` is recorded
 
 
-def recorded(
+def record_providers(
     simulation: Simulation, streams: Mapping[str, Callable[[], PersistentStreams]], /
 ) -> dict[str, Callable[[], PersistentStreams]]:
     """`SimCluster(simulation, streams=recorded(simulation, {"default": make}), ...)`: what happens
@@ -83,7 +83,7 @@ class Recording:
     def over(self, make: Callable[[], PersistentStreams]) -> Callable[[], PersistentStreams]:
         """Makes what `make` makes, recorded."""
 
-        def made() -> PersistentStreams:
+        def make_provider() -> PersistentStreams:
             streams = make()
             settings, tell = streams.settings, streams.settings.gave_up
 
@@ -98,11 +98,11 @@ class Recording:
             )
             return streams
 
-        return made
+        return make_provider
 
     # -- queues
 
-    def named(self, messages: Sequence[OutMessage]) -> list[OutMessage]:
+    def name(self, messages: Sequence[OutMessage]) -> list[OutMessage]:
         """The messages, each with a name."""
         named = msgspec.structs.replace
         return [named(one, headers={**one.headers, HEADER: self._name(one)}) for one in messages]
@@ -113,31 +113,31 @@ class Recording:
         self._names += 1
         return f"{self._names}"
 
-    def published(self, messages: Sequence[OutMessage], started_s: float) -> None:
+    def on_published(self, messages: Sequence[OutMessage], started_s: float) -> None:
         """A queue has accepted these."""
         for one in messages:
             for index in range(len(one.items)):
                 item = f"{one.headers[HEADER]}/{index}"
                 self._history.record(Published(str(one.stream), item, started_s))
 
-    def acquired(self, queue: QueueId, silo: str, epoch: int) -> None:
+    def on_acquired(self, queue: QueueId, silo: str, epoch: int) -> None:
         """A silo reads a queue."""
         self._epochs[queue] = max(epoch, self._epochs.get(queue, 0))
         self._history.record(QueueAcquired(queue, silo, epoch))
 
     # -- subscriptions
 
-    def subscribed(self, stream: str, subscription: str) -> None:
+    def on_subscribed(self, stream: str, subscription: str) -> None:
         """The subscription stands."""
         if (stream, subscription) not in self._subscribed:
             self._subscribed.add((stream, subscription))
             self._history.record(Subscribed(stream, subscription))
 
-    def ended(self, stream: str, subscription: str) -> None:
+    def on_ended(self, stream: str, subscription: str) -> None:
         """It stands no more, and is owed nothing."""
         self._history.record(Unsubscribed(stream, subscription))
 
-    def handled(self, grain: Grain | None, batch: WireBatch, items: Sequence[Item]) -> None:
+    def on_handled(self, grain: Grain | None, batch: WireBatch, items: Sequence[Item]) -> None:
         """A handler is done with some items of a batch."""
         is_known = not batch.has_positions or self._may_know(grain, batch)
         stream = str(StreamId(batch.namespace, batch.key))
@@ -183,7 +183,7 @@ class RecordedRun(HandlerRun):
     async def upto(self, end: int, *, is_again: bool = False) -> tuple[int, bytes]:
         done, error = await super().upto(end, is_again=is_again)
         if not is_again:
-            self.recording.handled(self._grain.grain, self.batch, self.items[:done])
+            self.recording.on_handled(self._grain.grain, self.batch, self.items[:done])
         return done, error
 
 
@@ -192,15 +192,15 @@ class RecordedConsumer(ConsumerExtension):
 
     recording: ClassVar[Recording]
 
-    def added(self, row: SubscriptionRow) -> None:
+    def on_added(self, row: SubscriptionRow) -> None:
         if not row.where:
             _, stream = parse_subscription_id(row.id)
-            self.recording.subscribed(str(stream), row.id)
+            self.recording.on_subscribed(str(stream), row.id)
 
     def left(self, subscription: str) -> None:
         super().left(subscription)
         _, stream = parse_subscription_id(subscription)
-        self.recording.ended(str(stream), subscription)
+        self.recording.on_ended(str(stream), subscription)
 
 
 class RecordedQueues:
@@ -257,40 +257,40 @@ class RecordedAdapter:
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
     ) -> Sequence[Token | None]:
         """Store, and note what is accepted."""
-        started_s = self._begun(messages)
-        sent = self._recording.named(messages)
+        started_s = self._begin(messages)
+        sent = self._recording.name(messages)
         try:
             tokens = await self._adapter.enqueue(queue, sent, mapper_epoch)
         except EnqueueFailed as failed:
-            self._recording.published(sent[: len(failed.accepted)], started_s)
+            self._recording.on_published(sent[: len(failed.accepted)], started_s)
             raise
-        self._recording.published(sent, started_s)
+        self._recording.on_published(sent, started_s)
         return tokens
 
     def _enqueue_at_once(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
     ) -> Sequence[Token | None] | None:
-        started_s = self._begun(messages)
-        sent = self._recording.named(messages)
+        started_s = self._begin(messages)
+        sent = self._recording.name(messages)
         store: Any = self._adapter
         tokens: Sequence[Token | None] | None = store.enqueue_at_once(queue, sent, mapper_epoch)
         if tokens is not None:
-            self._recording.published(sent, started_s)
+            self._recording.on_published(sent, started_s)
         return tokens
 
-    def _begun(self, messages: Sequence[OutMessage]) -> float:
+    def _begin(self, messages: Sequence[OutMessage]) -> float:
         """Note the implicit subscriptions that are owed these; returns the time."""
         view, wall_s = self._host.members.view, self._host.clock.wall_s()
         known = implicit_in(view, self._provider, wall_s, self._retention_s)
         for stream in dict.fromkeys(one.stream for one in messages):
             for subscription, one in known.of(stream).items():
                 if not one.where:
-                    self._recording.subscribed(str(stream), subscription)
+                    self._recording.on_subscribed(str(stream), subscription)
         return self._host.clock.now()
 
     def receiver(self, queue: QueueId, epoch: int, /) -> QueueReceiver:
         """The owner's."""
-        self._recording.acquired(queue, self._host.silo, epoch)
+        self._recording.on_acquired(queue, self._host.silo, epoch)
         return self._adapter.receiver(queue, epoch)
 
     async def aclose(self) -> None:

@@ -19,8 +19,8 @@ from .contracts.suite.check import AdapterCheck
 from .contracts.suite.hooks import AdapterHooks
 from .contracts.suite.run import ADAPTER_CHECKS, run_adapter_check
 from .contracts.suite.verdict import ContractBroken
-from .owners import owned, owners
-from .recording import recorded
+from .owners import owners, wait_owned
+from .recording import record_providers
 
 __all__ = [
     "ADAPTER_CHECKS",
@@ -28,8 +28,8 @@ __all__ = [
     "AdapterCheck",
     "AdapterHooks",
     "ContractBroken",
-    "owned",
     "owners",
-    "recorded",
+    "record_providers",
     "run_adapter_check",
+    "wait_owned",
 ]

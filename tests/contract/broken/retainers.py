@@ -18,8 +18,8 @@ class TellsOnlyItsOwn(ReferenceAdapter):
         self.mine |= {reader}
         await super().retain(queue, reader, position)
 
-    async def retained(self, queue: str, /) -> Mapping[str, Token]:
-        found = await super().retained(queue)
+    async def list_retained(self, queue: str, /) -> Mapping[str, Token]:
+        found = await super().list_retained(queue)
         return {name: token for name, token in found.items() if name in self.mine}
 
 
@@ -32,8 +32,8 @@ class TakesQueuesForOne(ReferenceAdapter):
 
 @refused_by("what_is_retained_is_told")
 class TellsTheLastDone(ReferenceAdapter):
-    async def retained(self, queue: str, /) -> Mapping[str, Token]:
-        found = await super().retained(queue)
+    async def list_retained(self, queue: str, /) -> Mapping[str, Token]:
+        found = await super().list_retained(queue)
         return {name: token._replace(seq=token.seq - 1) for name, token in found.items()}
 
 
@@ -91,8 +91,8 @@ class RemembersWhoWasLetGo(ReferenceAdapter):
         await super().retain(queue, f"past {reader}", None)
         await super().let_go(queue, reader)
 
-    async def retained(self, queue: str, /) -> Mapping[str, Token]:
-        found = await super().retained(queue)
+    async def list_retained(self, queue: str, /) -> Mapping[str, Token]:
+        found = await super().list_retained(queue)
         return {name: token for name, token in found.items() if f"past {name}" not in found}
 
 

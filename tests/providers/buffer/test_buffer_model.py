@@ -140,7 +140,7 @@ class BufferMachine(RuleBasedStateMachine):
             partition.check()
             assert partition.end == len(self.lists[at])
             for group in self.consumers:
-                assert partition.committed(group) == self.done[group][at]
+                assert partition.find_committed(group) == self.done[group][at]
             lag = partition.end - min((self.done[g][at] for g in self.done), default=0)
             assert partition.segment_count <= -(-lag // 3) + 2
         for _, batch, copy in self.given.values():

@@ -24,7 +24,7 @@ from millstream.providers.memory import (
     TopicOptions,
     UnknownTopic,
 )
-from millstream.providers.memory.buffer.routing import dealt, partition_of_key
+from millstream.providers.memory.buffer.routing import deal, partition_of_key
 from millstream.runtime import ConfigError, QueueFull
 from millstream.streams import BufferQueue
 
@@ -211,7 +211,7 @@ async def test_groups_are_independent() -> None:
 def test_partitions_are_dealt_in_even_ranges(
     partitions: int, consumers: int, sizes: list[int]
 ) -> None:
-    found = dealt(partitions, consumers)
+    found = deal(partitions, consumers)
     assert [len(one) for one in found] == sizes
     assert [at for one in found for at in one] == list(range(partitions))
 
@@ -679,10 +679,10 @@ async def test_who_stops_waiting_for_the_end_of_a_group_ends_nothing() -> None:
     group = topic.subscribe("g", handler)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.001):
-            await group.drained()
+            await group.wait_drained()
     await topic.producer().produce(1)
     topic.close()
-    await group.drained()
+    await group.wait_drained()
     assert seen == [1]
 
 
@@ -714,7 +714,7 @@ async def test_a_last_resort_that_fails_stops_the_group_and_keeps_the_batch() ->
     await topic.producer().produce(1)
     await until(lambda: group.failed is not None)
     with pytest.raises(KeyError):
-        await group.drained()
+        await group.wait_drained()
     assert topic.depth("g") == [1]
 
 

@@ -37,7 +37,7 @@ from millstream.providers.spark.index import (
 )
 from millstream.providers.spark.index.changes import COLUMNS, DAY_MS, day_of
 from millstream.providers.spark.index.files import HistoryFiles
-from millstream.providers.spark.index.place import opened
+from millstream.providers.spark.index.place import open_database
 from millstream.runtime import ConfigError, StorageUnavailable
 from millstream.runtime.extending import RealDisk
 
@@ -46,7 +46,7 @@ END_MS = START_MS + 400 * DAY_MS
 
 
 def content(place: str) -> Contents:
-    with closing(opened(place, writes=False)) as database:
+    with closing(open_database(place, writes=False)) as database:
         return contents(database)
 
 
@@ -68,7 +68,7 @@ def put_dying(writer: IndexWriter, place: str, rows: Sequence[ChangeRow], at: in
     """A batch by a process that dies before a step; how many steps there were."""
     dying = Dying(at)
     writer._disk = DyingDisk(RealDisk(), dying)
-    with closing(opened(place, writes=True)) as database:
+    with closing(open_database(place, writes=True)) as database:
         writer.apply_in(DyingDatabase(database, dying), "query", 1, rows, END_MS)
     return dying.steps
 
@@ -375,7 +375,9 @@ class IndexSuite:
         first, second = change(shard=1), change(shard=2, seq=2)
         later = change(shard=2, sequence=2, id="n", created_ms=START_MS + 1, seq=3)
         put(place, [[first, second, later]])
-        with closing(opened(place, writes=True)) as database:  # as if no shard were in the key
+        with closing(
+            open_database(place, writes=True)
+        ) as database:  # as if no shard were in the key
             database.run("DELETE FROM current WHERE shard = 1")
             database.run("UPDATE historic SET id = 'm' WHERE id = 'n'")
             database.run("UPDATE current SET id = 'm', shard = 3 WHERE id = 'n'")
@@ -397,7 +399,7 @@ class IndexSuite:
         changes = lived(6)
         put(place, [changes])
         present = sorted(wanted_current(changes))
-        with closing(opened(place, writes=True)) as database:
+        with closing(open_database(place, writes=True)) as database:
             gone, stale = present[:2]
             where = "queue = ? AND shard = ? AND id = ?"
             database.run(f"DELETE FROM current WHERE {where}", gone)
@@ -430,9 +432,9 @@ class IndexSuite:
 
     def test_one_writes_at_a_time_and_readers_do_not_mind(self, place: str) -> None:
         put(place, [[change()]])
-        with closing(opened(place, writes=True)):
+        with closing(open_database(place, writes=True)):
             with pytest.raises(ConfigError, match="writes this index"):
-                opened(place, writes=True)
+                open_database(place, writes=True)
             with PriorityIndex(place) as index:
                 assert index.depth() == {"q": {"pending": 1}}
         put(place, [[], [change(id="b")]])
@@ -443,7 +445,7 @@ class IndexSuite:
         with pytest.raises(ConfigError, match="where is the index"):
             PriorityIndex(place)
         writer = put(place, [[change()]])
-        with closing(opened(place, writes=True)) as database:
+        with closing(open_database(place, writes=True)) as database:
             database.run("UPDATE marks SET value = '7' WHERE name = 'version'")
         for use in (lambda: PriorityIndex(place), lambda: writer.apply("q", 1, [], END_MS)):
             with pytest.raises(ConfigError, match="is an index of version 7"):
@@ -458,7 +460,7 @@ class IndexSuite:
         assert content(place) == wanted_contents([change()])
 
     def test_tables_of_somebody_else_are_refused(self, place: str) -> None:
-        with closing(opened(place, writes=True)) as database:
+        with closing(open_database(place, writes=True)) as database:
             database.run("CREATE TABLE theirs (a TEXT)")
         with pytest.raises(ConfigError, match="not those of an index"):
             put(place, [[change()]])

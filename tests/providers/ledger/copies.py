@@ -42,7 +42,7 @@ class Around:
         self._bookies = bookies
         self._is_first = is_first
 
-    def known(self) -> Mapping[str, BookieRecord]:
+    def list_known(self) -> Mapping[str, BookieRecord]:
         return {
             name: BookieRecord(name, f"silo-{name}", 1, is_draining=one.is_leaving)
             for name, one in self._bookies.all.items()

@@ -29,7 +29,7 @@ from millstream.providers.ledger.protocol.record import (
     Fragment,
     LedgerRecord,
     LedgerState,
-    closed,
+    close,
     recovering,
 )
 
@@ -183,7 +183,7 @@ class MemoryWriter:
         def end(found: LedgerRecord | None) -> LedgerRecord:
             if found is None:
                 raise LedgerClosed(f"ledger {self._ledger} is gone")
-            return closed(found, 1, last, length)
+            return close(found, 1, last, length)
 
         self._record = await self._ledgers.rows.update(self._ledger, end)
         return self._record
@@ -306,7 +306,7 @@ class MemoryLedgers:
                 raise LedgerGone(f"ledger {ledger}")
             if found.state is LedgerState.CLOSED:
                 return found
-            return closed(found, found.term, last, stored.length(last))
+            return close(found, found.term, last, stored.length(last))
 
         return await self.rows.update(ledger, end)
 

@@ -30,7 +30,7 @@ from millstream.providers.ledger.protocol.record import (
     Fragment,
     LedgerRecord,
     LedgerState,
-    closed,
+    close,
     recovering,
     with_ensemble,
 )
@@ -190,18 +190,18 @@ class ModelWriter:
                     self.failed = error
 
     def _send(self, send: Send) -> None:
-        packed = [one for e in send.entries if (one := self.core.packed(e)) is not None]
+        packed = [one for e in send.entries if (one := self.core.find_packed(e)) is not None]
         bookie = self.world.bookies[send.bookie]
 
         def answer(told: Any) -> None:
             if isinstance(told, LedgerFenced):
                 self.do(self.core.stop(told))
             elif isinstance(told, BlockingIOError):
-                self.do(self.core.unanswered(send.place, send.change, PlaceState.FULL))
+                self.do(self.core.on_unanswered(send.place, send.change, PlaceState.FULL))
             elif told == "stored":
-                self.do(self.core.acknowledged(send.place, send.change, send.entries))
+                self.do(self.core.on_acknowledged(send.place, send.change, send.entries))
             else:
-                self.do(self.core.unanswered(send.place, send.change, PlaceState.AWAY))
+                self.do(self.core.on_unanswered(send.place, send.change, PlaceState.AWAY))
 
         def act() -> str:
             bookie.add(self.term, packed)
@@ -229,7 +229,7 @@ class ModelWriter:
             elif told is None:  # whoever asks again finds the own change, or makes it
                 self.world.send(act, answer)
             else:
-                self.do(self.core.changed(instead))
+                self.do(self.core.on_changed(instead))
 
         self.world.send(act, answer)
 
@@ -241,13 +241,13 @@ class ModelWriter:
             if self.fragments[-1].first == change.first:
                 self.fragments.pop()
             self.fragments.append(Fragment(change.first, tuple(bookies)))
-        self.do(self.core.changed(instead))
+        self.do(self.core.on_changed(instead))
 
     def tend(self) -> None:
         """Who was away may be back; there may be other bookies."""
         for place in self.core.away():
             if self.world.rng.random() < 0.5:
-                self.do(self.core.returned(place))
+                self.do(self.core.on_returned(place))
         self.do(self.core.try_change())
 
     def close(self) -> None:
@@ -257,7 +257,7 @@ class ModelWriter:
         last, length = self.core.confirmed, self.core.confirmed_length
         self.do(self.core.close())
         self.world.send(
-            lambda: self.world.store(lambda record: closed(record, self.term, last, length)),
+            lambda: self.world.store(lambda record: close(record, self.term, last, length)),
             lambda told: None,
         )
 
@@ -326,7 +326,7 @@ class ModelRecovery:
             if isinstance(told, LedgerFenced):
                 self.core = None
             elif told is None:
-                self.do(self.core.unanswered(place))
+                self.do(self.core.on_unanswered(place))
             else:
                 self.do(take(self.core, told))
 
@@ -334,7 +334,7 @@ class ModelRecovery:
 
     def _fence(self, place: int, name: str) -> None:
         act = partial(self.world.bookies[name].fence, self.record.term)
-        self._ask(place, act, lambda core, told: core.fenced(place, told))
+        self._ask(place, act, lambda core, told: core.on_fenced(place, told))
 
     def _read(self, place: int, name: str, first: int) -> None:
         bookie, count = self.world.bookies[name], self.world.rng.randint(1, 4)
@@ -354,7 +354,7 @@ class ModelRecovery:
             fragments = tuple(writer.fragments)
             quietly(
                 lambda: self.world.store(
-                    lambda r: closed(r, self.record.term, end, length, fragments)
+                    lambda r: close(r, self.record.term, end, length, fragments)
                 )
             )
 

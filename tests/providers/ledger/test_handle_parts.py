@@ -15,8 +15,8 @@ from millstream.providers.ledger.handle.bookie_sender import BookieSender, Outco
 from millstream.providers.ledger.handle.context import (
     BETWEEN_TRIES,
     HandleContext,
-    chosen,
-    drawn,
+    choose,
+    draw,
     existing,
 )
 from millstream.providers.ledger.handle.hedging import HEDGE_S, first_answer
@@ -53,16 +53,16 @@ class Rolls:
     ("roll", "name"), [(0.0, "a"), (1.9, "a"), (2.0, "b"), (4.9, "b"), (5.0, "b"), (5.1, "b")]
 )
 def test_a_name_is_drawn_by_its_weight(roll: float, name: str) -> None:
-    assert drawn({"a": 2.0, "b": 3.0}, roll) == name
+    assert draw({"a": 2.0, "b": 3.0}, roll) == name
 
 
 def test_bookies_are_chosen_without_those_that_are_taken_and_each_once() -> None:
     clock: Any = Rolls(0.0, 0.0, 0.5)
     weights = {"c": 0.0, "b": 0.25, "a": 7.0, "d": 9.0}
-    assert chosen(weights, 9, ("d",), clock) == ["a", "b", "c"]
+    assert choose(weights, 9, ("d",), clock) == ["a", "b", "c"]
     assert clock.asked == [(0.0, 9.0), (0.0, 2.0), (0.0, 1.0)], "one that is full has a chance"
-    assert chosen(weights, 1, (), Rolls(8.9)) == ["c"]  # type: ignore[arg-type]
-    assert chosen(weights, 0, (), Rolls()) == []  # type: ignore[arg-type]
+    assert choose(weights, 1, (), Rolls(8.9)) == ["c"]  # type: ignore[arg-type]
+    assert choose(weights, 0, (), Rolls()) == []  # type: ignore[arg-type]
 
 
 def test_pauses_between_tries_rise_with_chance() -> None:

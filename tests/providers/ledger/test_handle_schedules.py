@@ -25,7 +25,7 @@ from millstream.providers.ledger.protocol.record import (
     Fragment,
     LedgerRecord,
     LedgerState,
-    closed,
+    close,
     recovering,
 )
 
@@ -124,7 +124,7 @@ async def test_an_end_by_somebody_else_during_a_change_stands() -> None:  # W08
     scene = Scene(6)
     writer, record, future = await changing(scene)
     go_on = scene.store.gates.pass_others("write")
-    end = closed(recovering(record), 2, 1234, 9999)
+    end = close(recovering(record), 2, 1234, 9999)
     await scene.one.rows.update(writer.ledger, lambda _: end)
     go_on()
     assert await told(future) is LedgerClosed
@@ -174,7 +174,7 @@ async def test_an_end_that_another_gave_it_is_the_writers_if_it_is_the_same() ->
         writer = await scene.one.ledgers.create(USUAL, "t")
         await asyncio.gather(writer.append(b"ab"), writer.append(b"cd"))
         record = await scene.record(writer)
-        end = closed(record, 1, last, 2 * (last + 1))
+        end = close(record, 1, last, 2 * (last + 1))
         await scene.one.rows.update(writer.ledger, lambda _, end=end: end)  # type: ignore[misc]
         if is_same:
             assert (await writer.close()).last == 1
@@ -235,7 +235,7 @@ async def test_an_end_of_another_recovery_is_taken_over() -> None:  # F16
     recovery = asyncio.ensure_future(scene.other().ledgers.recover(writer.ledger))
     await scene.gates.until(*gates)
     record = await scene.record(writer)
-    other = closed(record, record.term, -1, 0)
+    other = close(record, record.term, -1, 0)
     await scene.one.rows.update(writer.ledger, lambda _: other)
     scene.gates.open(*gates)
     assert (await recovery).last == -1
@@ -280,7 +280,7 @@ async def test_an_entry_behind_a_missing_one_is_not_kept() -> None:  # F22
 
 
 def writer_entries(writer: LedgerWriter, entry: int) -> list[bytes]:
-    packed = writer._sending.core.packed(entry)
+    packed = writer._sending.core.find_packed(entry)
     return [] if packed is None else [packed]
 
 

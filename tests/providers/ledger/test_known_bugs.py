@@ -77,7 +77,7 @@ def explored(name: str) -> Callable[[], None]:
 def confirmed_between_unsets(patch: pytest.MonkeyPatch) -> None:
     """#3005: an entry whose write set has not the replaced place confirms those behind it, whose
     acknowledgements of the replaced one are still there."""
-    unset_all = AppendCore.changed
+    unset_all = AppendCore.on_changed
 
     def changed(self: AppendCore, instead: Mapping[int, str]) -> list[Action]:
         for entry, pending in self._pending.items():
@@ -90,12 +90,12 @@ def confirmed_between_unsets(patch: pytest.MonkeyPatch) -> None:
                 pending.acks &= ~(1 << place)
         return unset_all(self, instead)
 
-    patch.setattr(AppendCore, "changed", changed)
+    patch.setattr(AppendCore, "on_changed", changed)
 
 
 def confirmed_before_unset(patch: pytest.MonkeyPatch) -> None:
     """#4097: confirming goes on before the acknowledgements of the replaced are dropped."""
-    unset_all = AppendCore.changed
+    unset_all = AppendCore.on_changed
 
     def changed(self: AppendCore, instead: Mapping[int, str]) -> list[Action]:
         self._is_changing = False
@@ -103,7 +103,7 @@ def confirmed_before_unset(patch: pytest.MonkeyPatch) -> None:
         self._is_changing = True
         return [*confirmed, *unset_all(self, instead)]
 
-    patch.setattr(AppendCore, "changed", changed)
+    patch.setattr(AppendCore, "on_changed", changed)
 
 
 def confirmed_during_change(patch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def counted_for_the_next_bookie(patch: pytest.MonkeyPatch) -> None:
             self._settle(entry, place, has_it=True)
         return self._confirm()
 
-    patch.setattr(AppendCore, "acknowledged", acknowledged)
+    patch.setattr(AppendCore, "on_acknowledged", acknowledged)
 
 
 # --- fences and ends ---
@@ -237,7 +237,7 @@ def damage_is_absence(patch: pytest.MonkeyPatch) -> None:
         self: RealBookie, entries: list[bytes], ledger: int, missing: Missing, fault: str = ""
     ) -> Found:
         told = Missing.ABSENT if missing is Missing.UNKNOWN else missing
-        return Found(tuple(entries), told, self.store.index.confirmed(ledger))
+        return Found(tuple(entries), told, self.store.index.find_confirmed(ledger))
 
     patch.setattr(RealBookie, "_found", put)
 
@@ -300,7 +300,7 @@ def a_fresh_bookie_of_the_same_name(patch: pytest.MonkeyPatch) -> None:
 
 def an_older_copy_is_believed(patch: pytest.MonkeyPatch) -> None:
     """#4812, in the bookie: nobody looks how far the directory was."""
-    patch.setattr(startup, "judged", lambda loaded, found, known, path: loaded)
+    patch.setattr(startup, "judge", lambda loaded, found, known, path: loaded)
 
 
 def tombstones_are_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -359,7 +359,7 @@ def tokens_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
             return await self._discard(name)
         if new != known:
             if found is None:
-                witness = await self._reserved(name, witness)
+                witness = await self._reserve(name, witness)
             found = await self._write(name, new, found, operation)
         if self._is_witnessed:
             await self._pin(name, found.seal, witness)

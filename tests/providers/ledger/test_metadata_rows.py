@@ -22,7 +22,7 @@ from millstream.providers.ledger.protocol.record import (
     Fragment,
     LedgerRecord,
     LedgerState,
-    closed,
+    close,
 )
 from millstream.runtime import Conflict, Corrupt, Etag, Row, StorageUnavailable
 from millstream.runtime.extending import Sealed, seal
@@ -256,12 +256,12 @@ def test_an_error_of_the_change_is_the_callers_and_ends_the_update() -> None:
     async def main() -> None:
         rows = ledger_rows(Metadata(SlowStore(), "c", LoopClock()))
         await rows.create(7, open_)
-        sealed = await rows.update(7, lambda found: closed(found or open_, 1, 3, 30))
+        sealed = await rows.update(7, lambda found: close(found or open_, 1, 3, 30))
         assert sealed.last == 3
-        again = await rows.update(7, lambda found: closed(found or open_, 1, 3, 30))
+        again = await rows.update(7, lambda found: close(found or open_, 1, 3, 30))
         assert again == sealed
         with pytest.raises(LedgerClosed):
-            await rows.update(7, lambda found: closed(found or open_, 1, 4, 40))
+            await rows.update(7, lambda found: close(found or open_, 1, 4, 40))
 
     in_virtual_time(main)
 

@@ -31,7 +31,7 @@ def writer(quorum: Quorum = USUAL, owed_bytes_max: int = 10_000) -> AppendCore:
 
 
 def acked(core: AppendCore, place: int, *entries: int, change: int = 0) -> list[Action]:
-    return core.acknowledged(place, change, entries)
+    return core.on_acknowledged(place, change, entries)
 
 
 def sends(actions: list[Action]) -> list[tuple[int, str, int, tuple[int, ...]]]:
@@ -45,11 +45,11 @@ def test_an_entry_goes_to_its_write_set_with_what_is_known_in_its_head() -> None
     acked(core, 0, 0)
     acked(core, 1, 0)
     assert sends(core.append(b"three")) == [(2, "c", 0, (2,)), (0, "a", 0, (2,))]
-    packed = core.packed(2)
+    packed = core.find_packed(2)
     assert packed is not None
     head = unpack(packed, 7, 2).head
     assert (head.confirmed, head.complete, head.length, head.size_bytes) == (0, 0, 9, 5)
-    assert core.next_entry == 3 and core.packed(0) is None and core.packed(3) is None
+    assert core.next_entry == 3 and core.find_packed(0) is None and core.find_packed(3) is None
 
 
 def test_an_entry_is_confirmed_once_by_enough_different_bookies() -> None:  # Q01
@@ -84,9 +84,9 @@ def test_what_is_complete_is_on_all_bookies_with_everything_before_it() -> None:
     assert core.complete == NOTHING
     acked(core, 2, 0)
     assert core.complete == 1
-    core.unanswered(2, 0, AWAY)
+    core.on_unanswered(2, 0, AWAY)
     assert core.complete == 1, "entry 2 never got its third copy"
-    core.returned(2)
+    core.on_returned(2)
     core.append(b"x")
     for place in range(3):
         acked(core, place, 3)
@@ -99,10 +99,10 @@ def test_an_earlier_entry_that_lacks_a_copy_is_not_complete_though_a_later_one_w
     core.append(b"x")
     acked(core, 0, 0, 1)
     acked(core, 1, 0)
-    core.unanswered(1, 0, AWAY)
+    core.on_unanswered(1, 0, AWAY)
     acked(core, 2, 1)
     assert (core.confirmed, core.complete) == (1, NOTHING), "entry 1 lacks one for good"
-    core.unanswered(2, 0, AWAY)
+    core.on_unanswered(2, 0, AWAY)
     assert core.complete == NOTHING, "entry 0, too"
 
 
@@ -123,12 +123,12 @@ def test_an_end_does_not_make_complete_what_was_not(complete: int) -> None:
 def test_one_that_does_not_answer_is_done_without_and_gets_what_is_open_when_it_is_back() -> None:
     core = writer()
     core.append(b"x")
-    assert core.unanswered(2, 0, AWAY) == [] and core.away() == [2]
+    assert core.on_unanswered(2, 0, AWAY) == [] and core.away() == [2]
     assert sorted(place for place, *_ in sends(core.append(b"x"))) == [0, 1]
     acked(core, 0, 0)
     acked(core, 1, 0)
-    assert core.returned(2) == [Send(2, "c", 0, (1,))], "entry 0 is confirmed"
-    assert core.away() == [] and core.returned(2) == []
+    assert core.on_returned(2) == [Send(2, "c", 0, (1,))], "entry 0 is confirmed"
+    assert core.away() == [] and core.on_returned(2) == []
     assert acked(core, 2, 1) == [] and acked(core, 0, 1) == [Confirm(1)]
 
 
@@ -136,36 +136,36 @@ def test_what_was_acknowledged_before_a_bookie_went_counts() -> None:
     core = writer()
     core.append(b"x")
     acked(core, 2, 0)
-    core.unanswered(2, 0, AWAY)
+    core.on_unanswered(2, 0, AWAY)
     assert acked(core, 0, 0) == [Confirm(0)]
 
 
 def test_others_are_wanted_when_some_write_set_has_no_ack_quorum() -> None:  # W13, W14
     core = writer()
     core.append(b"x")
-    assert core.unanswered(0, 0, AWAY) == []
-    assert core.unanswered(2, 0, AWAY) == [Change(0, {0: "a", 2: "c"})]
+    assert core.on_unanswered(0, 0, AWAY) == []
+    assert core.on_unanswered(2, 0, AWAY) == [Change(0, {0: "a", 2: "c"})]
     assert core.is_changing and core.try_change() == []
     striped = writer(Quorum(3, 2, 2))
     striped.append(b"x")
-    assert striped.unanswered(2, 0, AWAY) == [Change(0, {2: "c"})], "other entries need it"
+    assert striped.on_unanswered(2, 0, AWAY) == [Change(0, {2: "c"})], "other entries need it"
 
 
 def test_a_full_one_is_replaced_though_the_rest_would_do() -> None:  # W15
     core = writer()
     core.append(b"x")
-    assert core.unanswered(1, 0, FULL) == [Change(0, {1: "b"})]
+    assert core.on_unanswered(1, 0, FULL) == [Change(0, {1: "b"})]
 
 
 def changed(core: AppendCore, instead: dict[int, str]) -> list[Action]:
-    return core.changed(instead)
+    return core.on_changed(instead)
 
 
 def test_nothing_is_confirmed_during_a_change_and_all_of_it_after() -> None:  # W03, W11
     core = writer()
     for _ in range(3):
         core.append(b"x")
-    core.unanswered(1, 0, FULL)
+    core.on_unanswered(1, 0, FULL)
     for place in (0, 2):
         assert acked(core, place, 0, 1) == []
     assert core.confirmed == NOTHING
@@ -179,12 +179,12 @@ def test_what_a_replaced_one_acknowledged_does_not_count_any_more() -> None:  # 
     core.append(b"x")
     acked(core, 0, 0)
     acked(core, 1, 0)
-    core.unanswered(0, 0, AWAY)
+    core.on_unanswered(0, 0, AWAY)
     assert acked(core, 2, 0) == []
     assert changed(core, {0: "d"}) == [Send(0, "d", 1, (0,))], "three of other bookies are not"
     assert acked(core, 0, 0) == [], "the former one of the place, late"
     assert acked(core, 0, 0, change=1) == [Confirm(0)]
-    assert core.unanswered(0, 0, AWAY) == [] and core.away() == []
+    assert core.on_unanswered(0, 0, AWAY) == [] and core.away() == []
 
 
 def test_a_change_behind_what_is_confirmed_begins_there() -> None:  # W04
@@ -193,8 +193,8 @@ def test_a_change_behind_what_is_confirmed_begins_there() -> None:  # W04
         core.append(b"x")
     for place in (0, 1):
         acked(core, place, 0)
-    core.unanswered(0, 0, AWAY)
-    assert core.unanswered(1, 0, AWAY) == [Change(1, {0: "a", 1: "b"})]
+    core.on_unanswered(0, 0, AWAY)
+    assert core.on_unanswered(1, 0, AWAY) == [Change(1, {0: "a", 1: "b"})]
     assert sends(changed(core, {0: "d", 1: "e"})) == [(0, "d", 1, (1,)), (1, "e", 1, (1,))]
     for place in (0, 1, 2):
         acked(core, place, 1, change=1)
@@ -207,7 +207,7 @@ def test_an_entry_that_needs_no_replaced_one_is_confirmed_behind_the_change() ->
     core = writer(Quorum(3, 2, 2))
     core.append(b"x")
     acked(core, 0, 0)
-    core.unanswered(2, 0, AWAY)
+    core.on_unanswered(2, 0, AWAY)
     assert acked(core, 1, 0) == []
     assert changed(core, {2: "d"}) == [Confirm(0)], "without sending it again"
 
@@ -215,8 +215,8 @@ def test_an_entry_that_needs_no_replaced_one_is_confirmed_behind_the_change() ->
 def test_a_change_for_which_there_is_nobody_is_wanted_again_when_it_is_tried() -> None:
     core = writer()
     core.append(b"x")
-    core.unanswered(0, 0, AWAY)
-    core.unanswered(1, 0, AWAY)
+    core.on_unanswered(0, 0, AWAY)
+    core.on_unanswered(1, 0, AWAY)
     assert changed(core, {}) == [] and not core.is_changing
     assert core.try_change() == [Change(0, {0: "a", 1: "b"})]
     assert changed(core, {0: "d"}) == [Send(0, "d", 1, (0,))], "the first change that was one"
@@ -226,8 +226,8 @@ def test_a_change_for_which_there_is_nobody_is_wanted_again_when_it_is_tried() -
 def test_more_that_fail_during_a_change_are_replaced_in_the_next_one() -> None:  # W02
     core = writer(Quorum(3, 3, 3))
     core.append(b"x")
-    assert core.unanswered(0, 0, AWAY) == [Change(0, {0: "a"})]
-    assert core.unanswered(1, 0, AWAY) == []
+    assert core.on_unanswered(0, 0, AWAY) == [Change(0, {0: "a"})]
+    assert core.on_unanswered(1, 0, AWAY) == []
     assert changed(core, {0: "d"}) == [Send(0, "d", 1, (0,)), Change(0, {1: "b"})]
     assert core.is_changing and changed(core, {1: "e"}) == [Send(1, "e", 2, (0,))]
 
@@ -236,14 +236,14 @@ def test_it_knows_whether_all_bookies_do_what_is_asked() -> None:
     core = writer(Quorum(3, 3, 3))
     assert core.are_all_good
     core.append(b"x")
-    core.unanswered(0, 0, AWAY)
-    core.unanswered(1, 0, AWAY)
+    core.on_unanswered(0, 0, AWAY)
+    core.on_unanswered(1, 0, AWAY)
     assert not core.are_all_good
-    core.returned(0)
+    core.on_returned(0)
     assert not core.are_all_good
-    core.returned(1)
+    core.on_returned(1)
     assert core.are_all_good
-    core.unanswered(2, 0, AWAY)
+    core.on_unanswered(2, 0, AWAY)
     changed(core, {0: "d"})
     assert not core.are_all_good and core.is_changing
     changed(core, {2: "e"})
@@ -253,8 +253,8 @@ def test_it_knows_whether_all_bookies_do_what_is_asked() -> None:
 def test_one_that_is_back_during_a_change_and_replaced_all_the_same_owes_nothing_for_it() -> None:
     core = writer(Quorum(3, 3, 3))
     core.append(b"x")
-    core.unanswered(0, 0, AWAY)
-    assert core.returned(0) == [Send(0, "a", 0, (0,))]
+    core.on_unanswered(0, 0, AWAY)
+    assert core.on_returned(0) == [Send(0, "a", 0, (0,))]
     assert changed(core, {0: "d"}) == [Send(0, "d", 1, (0,))]
 
 
@@ -263,8 +263,8 @@ def test_one_that_is_back_is_not_sent_what_it_has() -> None:
     for _ in range(3):
         core.append(b"x")
     acked(core, 2, 1)
-    core.unanswered(2, 0, AWAY)
-    assert core.returned(2) == [Send(2, "c", 0, (0, 2))]
+    core.on_unanswered(2, 0, AWAY)
+    assert core.on_returned(2) == [Send(2, "c", 0, (0, 2))]
 
 
 @pytest.mark.parametrize(("over", "is_away"), [(0, False), (-1, True)])
@@ -285,8 +285,8 @@ def test_what_one_bookie_owes_is_bounded_and_then_it_has_failed() -> None:  # W3
     assert core.away() == []
     core.append(bytes(10))
     assert core.away() == [2]
-    assert core.complete == NOTHING and core.packed(0) is None
-    assert core.returned(2) == [Send(2, "c", 0, (2,))]
+    assert core.complete == NOTHING and core.find_packed(0) is None
+    assert core.on_returned(2) == [Send(2, "c", 0, (2,))]
     for place in (0, 1, 2):
         acked(core, place, 2)
     core.append(bytes(10))
@@ -297,10 +297,10 @@ def test_what_one_bookie_owes_is_bounded_and_then_it_has_failed() -> None:  # W3
 def test_a_bookie_that_is_sent_much_again_owes_that_too() -> None:
     size = HEAD_BYTES + 10
     core = writer(owed_bytes_max=2 * size)
-    core.unanswered(2, 0, AWAY)
+    core.on_unanswered(2, 0, AWAY)
     core.append(bytes(10))
     core.append(bytes(10))
-    assert core.returned(2) == [Send(2, "c", 0, (0, 1))]
+    assert core.on_returned(2) == [Send(2, "c", 0, (0, 1))]
     assert (2, "c", 0, (2,)) in sends(core.append(bytes(10)))
     assert core.away() == [0, 1, 2], "all of them owe too much"
 
@@ -308,14 +308,14 @@ def test_a_bookie_that_is_sent_much_again_owes_that_too() -> None:
 def test_a_writer_that_stopped_does_nothing_more() -> None:
     core = writer()
     core.append(b"x")
-    core.unanswered(0, 0, AWAY)
-    core.unanswered(1, 0, AWAY)
+    core.on_unanswered(0, 0, AWAY)
+    core.on_unanswered(1, 0, AWAY)
     fenced = LedgerFenced("a higher term", 2)
     assert core.stop(fenced) == [FailAppends(fenced)] and core.failed is fenced
     assert core.stop(LedgerClosed("again")) == [] and core.failed is fenced
     assert changed(core, {0: "d"}) == [] and core.bookies() == NAMES
-    assert acked(core, 2, 0) == [] and core.unanswered(2, 0, FULL) == []
-    assert core.returned(0) == [] and core.try_change() == [] and core.packed(0) is None
+    assert acked(core, 2, 0) == [] and core.on_unanswered(2, 0, FULL) == []
+    assert core.on_returned(0) == [] and core.try_change() == [] and core.find_packed(0) is None
     assert not core.is_changing
     with pytest.raises(AssertionError):
         core.append(b"late")

@@ -70,4 +70,4 @@ def test_quorums_that_work_are_taken() -> None:
 def test_with_fewer_bookies_the_ensemble_shrinks_first_and_then_the_copies(
     bookies: int, reduced: tuple[int, int, int]
 ) -> None:
-    assert Quorum(5, 3, 2).reduced(bookies) == Quorum(*reduced)
+    assert Quorum(5, 3, 2).reduce(bookies) == Quorum(*reduced)

@@ -15,8 +15,8 @@ from millstream.providers.ledger.protocol.record import (
     Fragment,
     LedgerRecord,
     LedgerState,
-    closed,
-    given_up,
+    close,
+    give_up_entries,
     recovering,
     with_ensemble,
 )
@@ -67,55 +67,55 @@ def test_who_recovers_has_a_higher_term_and_the_writer_changes_nothing_more() ->
     with pytest.raises(LedgerFenced):
         with_ensemble(one, 2, 4, {0: ("a", "d")})  # only with its end
     with pytest.raises(LedgerFenced):
-        closed(one, 1, 3, 30)
+        close(one, 1, 3, 30)
     with pytest.raises(LedgerFenced):
-        closed(two, 2, 3, 30)
+        close(two, 2, 3, 30)
 
 
 def test_an_end_is_final() -> None:
-    end = closed(recovering(OPEN), 2, 3, 30, (Fragment(0, ("a", "b", "d")),))
+    end = close(recovering(OPEN), 2, 3, 30, (Fragment(0, ("a", "b", "d")),))
     assert (end.state, end.last, end.length) == (LedgerState.CLOSED, 3, 30)
     assert end.fragments == (Fragment(0, ("a", "b", "d")),)
-    assert closed(end, 1, 3, 30) is end
+    assert close(end, 1, 3, 30) is end
     changes: list[Callable[[], object]] = [
-        lambda: closed(end, 2, 4, 40),
+        lambda: close(end, 2, 4, 40),
         lambda: recovering(end),
         lambda: with_ensemble(end, 2, 4, {}),
     ]
     for change in changes:
         with pytest.raises(LedgerClosed, match="ends with entry 3"):
             change()
-    assert closed(OPEN, 1, 3, 30).state is LedgerState.CLOSED
+    assert close(OPEN, 1, 3, 30).state is LedgerState.CLOSED
 
 
 def test_a_bookie_may_let_go_of_a_ledger_that_ended_without_it() -> None:
     assert OPEN.needs("x"), "the ledger may still come to any bookie"
-    end = closed(OPEN, 1, 3, 30)
+    end = close(OPEN, 1, 3, 30)
     assert end.needs("a") and not end.needs("x")
     copied = msgspec.structs.replace(end, claim=Claim("token", ("x",)))
     assert copied.needs("x") and not copied.needs("y")
 
 
 def test_no_more_is_complete_than_the_ledger_has() -> None:
-    assert closed(OPEN, 1, 3, 30).complete == -1
-    assert closed(OPEN, 1, 3, 30, complete=2).complete == 2
-    assert closed(OPEN, 1, 3, 30, complete=9).complete == 3
+    assert close(OPEN, 1, 3, 30).complete == -1
+    assert close(OPEN, 1, 3, 30, complete=2).complete == 2
+    assert close(OPEN, 1, 3, 30, complete=9).complete == 3
 
 
 # --- what a person gave up
 
 
 def with_lost(*lost: tuple[int, int], last: int = 9) -> LedgerRecord:
-    return msgspec.structs.replace(closed(OPEN, 1, last, 90), lost=lost)
+    return msgspec.structs.replace(close(OPEN, 1, last, 90), lost=lost)
 
 
 def test_an_entry_is_in_the_range_that_was_given_up_with_it() -> None:
     record = with_lost((0, 0), (3, 5), (8, ENDLESS))
-    found = [record.lost_at(entry) for entry in range(10)]
+    found = [record.find_lost(entry) for entry in range(10)]
     assert found[0] == (0, 0) and found[1:3] == [None, None]
     assert found[3:6] == [(3, 5)] * 3 and found[6:8] == [None, None]
     assert found[8:] == [(8, ENDLESS)] * 2
-    assert OPEN.lost_at(0) is None
+    assert OPEN.find_lost(0) is None
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,15 @@ def test_an_entry_is_in_the_range_that_was_given_up_with_it() -> None:
     ],
 )
 def test_what_was_not_given_up_is_left_of_a_range(entries: range, kept: list[range]) -> None:
-    assert list(with_lost((0, 0), (3, 5), (8, ENDLESS)).kept(entries)) == kept
-    assert list(with_lost((0, 0), (3, 5), (8, 11)).kept(entries)) == kept
+    assert list(with_lost((0, 0), (3, 5), (8, ENDLESS)).iter_kept(entries)) == kept
+    assert list(with_lost((0, 0), (3, 5), (8, 11)).iter_kept(entries)) == kept
 
 
 def test_of_a_ledger_of_which_nothing_was_given_up_all_is_left() -> None:
-    assert list(OPEN.kept(range(2, 5))) == [range(2, 5)] and list(OPEN.kept(range(2, 2))) == []
+    assert (
+        list(OPEN.iter_kept(range(2, 5))) == [range(2, 5)]
+        and list(OPEN.iter_kept(range(2, 2))) == []
+    )
 
 
 def test_the_end_is_lost_where_the_last_entry_is_or_more_may_have_been() -> None:
@@ -146,20 +149,20 @@ def test_the_end_is_lost_where_the_last_entry_is_or_more_may_have_been() -> None
 
 
 def test_entries_are_given_up_with_the_end_of_a_ledger_that_has_none() -> None:
-    record = given_up(recovering(OPEN), 2, 4, 40, [(5, ENDLESS), (1, 2)])
+    record = give_up_entries(recovering(OPEN), 2, 4, 40, [(5, ENDLESS), (1, 2)])
     assert (record.state, record.last, record.length) == (LedgerState.CLOSED, 4, 40)
     assert record.lost == ((1, 2), (5, ENDLESS))
-    assert given_up(record, 2, 4, 40, [(5, ENDLESS), (1, 2)]) == record
+    assert give_up_entries(record, 2, 4, 40, [(5, ENDLESS), (1, 2)]) == record
     with pytest.raises(LedgerFenced):
-        given_up(recovering(recovering(OPEN)), 2, 4, 40, [])
+        give_up_entries(recovering(recovering(OPEN)), 2, 4, 40, [])
     with pytest.raises(LedgerClosed):
-        given_up(record, 2, 3, 30, [])
+        give_up_entries(record, 2, 3, 30, [])
 
 
 def test_what_is_given_up_of_a_closed_ledger_joins_what_was_before() -> None:
-    record = given_up(with_lost((1, 2), (7, 7)), 1, 9, 90, [(3, 3), (5, 5), (6, 8)])
+    record = give_up_entries(with_lost((1, 2), (7, 7)), 1, 9, 90, [(3, 3), (5, 5), (6, 8)])
     assert record.lost == ((1, 3), (5, 8))
-    assert given_up(record, 1, 9, 90, [(2, 6)]).lost == ((1, 8),)
+    assert give_up_entries(record, 1, 9, 90, [(2, 6)]).lost == ((1, 8),)
     assert (record.state, record.last, record.length) == (LedgerState.CLOSED, 9, 90)
 
 

@@ -41,7 +41,7 @@ def reading(core: RecoveryCore) -> RecoveryCore:
     """Fenced everywhere, with nothing known to be confirmed."""
     core.begin()
     for place in range(3):
-        core.fenced(place, -1)
+        core.on_fenced(place, -1)
     return core
 
 
@@ -49,10 +49,10 @@ def test_it_fences_all_and_reads_as_soon_as_the_rest_is_no_ack_quorum() -> None:
     core = RecoveryCore(record())
     assert core.at == -1
     assert core.begin() == [Fence(0, "a"), Fence(1, "b"), Fence(2, "c")]
-    assert core.fenced(1, 4) == []
-    assert sorted(core.fenced(2, 3)) == [Read(0, "a", 5), Read(1, "b", 5), Read(2, "c", 5)]
+    assert core.on_fenced(1, 4) == []
+    assert sorted(core.on_fenced(2, 3)) == [Read(0, "a", 5), Read(1, "b", 5), Read(2, "c", 5)]
     assert core.start == 4
-    assert core.fenced(0, 9) == [] and core.start == 4, "what comes later is a hint too late"
+    assert core.on_fenced(0, 9) == [] and core.start == 4, "what comes later is a hint too late"
 
 
 def test_an_answer_that_comes_late_holds_no_bytes_of_what_was_kept() -> None:
@@ -83,7 +83,7 @@ def test_a_page_without_entries_that_says_nothing_proves_nothing() -> None:
     core = reading(RecoveryCore(record(Quorum(3, 3, 3))))
     assert core.found(0, 0, Found((), Missing.LIMIT)) == []
     assert core.found(1, 0, Found((), Missing.UNKNOWN)) == []
-    (abort,) = core.unanswered(2)
+    (abort,) = core.on_unanswered(2)
     assert isinstance(abort, Abort)
     for text in ("ledger 7", "whether it has an entry 0", "from a, b, c", "bring them back"):
         assert text in str(abort.error)
@@ -105,26 +105,26 @@ def test_an_entry_that_nobody_can_read_ends_the_attempt_and_each_fault_is_told()
 def test_too_few_that_can_be_fenced_end_the_attempt_and_are_named() -> None:
     core = RecoveryCore(record())
     core.begin()
-    assert core.unanswered(0) == [] and core.fenced(2, -1) == []
-    (abort,) = core.unanswered(1)
+    assert core.on_unanswered(0) == [] and core.on_fenced(2, -1) == []
+    (abort,) = core.on_unanswered(1)
     assert isinstance(abort, Abort)
     for text in ("only 1 of its bookies could be fenced", "2 of each write set", "from a, b"):
         assert text in str(abort.error)
-    assert core.is_over and core.fenced(0, 1) == []
+    assert core.is_over and core.on_fenced(0, 1) == []
 
 
 def test_one_that_answers_late_is_asked_on_and_what_it_says_counts() -> None:
     core = RecoveryCore(record())
     core.begin()
-    core.fenced(0, -1)
-    core.fenced(1, -1)
+    core.on_fenced(0, -1)
+    core.on_fenced(1, -1)
     assert core.found(1, 0, Found((), Missing.ABSENT)) == []
     assert core.found(2, 0, Found(entries(0, 1), Missing.LIMIT)) == [
         Keep(0, entries(0, 1)[0], 8),
         Read(1, "b", 1),
         Read(2, "c", 1),
     ]
-    core.unanswered(0)
+    core.on_unanswered(0)
     assert core.found(0, 0, Found(entries(0, 1), Missing.ABSENT)) == []
     assert core.found(1, 1, Found((), Missing.ABSENT)) == [End(0)]
 
@@ -132,8 +132,8 @@ def test_one_that_answers_late_is_asked_on_and_what_it_says_counts() -> None:
 def test_it_never_looks_before_the_last_fragment() -> None:  # 4.10, #2615
     core = RecoveryCore(record(first=6))
     core.begin()
-    core.fenced(0, -1)
-    assert core.fenced(1, 2) == [Read(place, name, 6) for place, name in enumerate(NAMES)]
+    core.on_fenced(0, -1)
+    assert core.on_fenced(1, 2) == [Read(place, name, 6) for place, name in enumerate(NAMES)]
     assert core.start == 5
 
 
@@ -150,16 +150,16 @@ def test_a_damaged_copy_is_neither_the_entry_nor_a_denial() -> None:  # 4.18 (i)
 def test_with_striping_only_the_write_set_of_an_entry_is_asked() -> None:
     core = RecoveryCore(record(Quorum(3, 2, 2)))
     core.begin()
-    core.fenced(0, -1)
-    assert core.fenced(2, 0) == [Read(1, "b", 1), Read(2, "c", 1)]
+    core.on_fenced(0, -1)
+    assert core.on_fenced(2, 0) == [Read(1, "b", 1), Read(2, "c", 1)]
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_who_did_not_answer_is_not_asked_again(place: int) -> None:
     core = RecoveryCore(record())
     core.begin()
-    core.unanswered(place)
+    core.on_unanswered(place)
     others = [at for at in range(3) if at != place]
-    core.fenced(others[0], -1)
-    steps = core.fenced(others[1], -1)
+    core.on_fenced(others[0], -1)
+    steps = core.on_fenced(others[1], -1)
     assert [step.place for step in steps if isinstance(step, Read)] == others

@@ -15,7 +15,7 @@ from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX
 from millstream.providers.ledger.protocol.errors import LedgerFenced
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.protocol.record import LedgerState
-from millstream.providers.ledger.recovery.changes import claimed
+from millstream.providers.ledger.recovery.changes import claim
 from millstream.providers.ledger.recovery.options import RecoveryOptions
 from millstream.providers.ledger.recovery.report import report_rows
 from millstream.runtime import StorageUnavailable
@@ -373,7 +373,7 @@ def test_a_claim_that_a_crash_has_left_is_released() -> None:
     async def main(world: Copies) -> None:
         ledger = await world.ledger()
         await world.writer.rows.update(
-            ledger, lambda found: claimed(existing(ledger, found), "of one that died", ["b4"])
+            ledger, lambda found: claim(existing(ledger, found), "of one that died", ["b4"])
         )
         world.auditor()
         await asyncio.sleep(COPIED_S)

@@ -13,11 +13,11 @@ from millstream.providers.ledger.recovery.agenda import RETRY_FIRST_S, Agenda
 from millstream.providers.ledger.recovery.bookie_standing import BookieStanding, BookieStandings
 from millstream.providers.ledger.recovery.changes import (
     ClaimLost,
-    checked,
-    claimed,
-    moved,
-    released,
-    widened,
+    claim,
+    mark_checked,
+    move,
+    release,
+    widen,
 )
 from millstream.providers.ledger.recovery.copier import add_to
 from millstream.providers.ledger.recovery.copy_rate import CopyRate
@@ -199,7 +199,7 @@ def test_what_failed_waits_longer_each_time_unless_bookies_come_or_go() -> None:
     assert looked(agenda, waits_s - 0.1, need) == [] and 7 in agenda.lacking
     agenda.anew()
     assert looked(agenda, waits_s - 0.1, need) == [(7, False)]
-    agenda.done(7)
+    agenda.on_done(7)
     assert not agenda.lacking and not agenda.failed
     for _ in range(40):
         agenda.fail(7, error, 0.0)
@@ -214,44 +214,44 @@ FIRST = Vacancy(FragmentSpan(0, 4, ABC), 1)
 
 
 def test_a_place_gets_its_bookie_under_the_claim_that_stands_alone() -> None:
-    mine = claimed(CLOSED, "mine", ["x"])
+    mine = claim(CLOSED, "mine", ["x"])
     assert mine.claim == Claim("mine", ("x",))
-    done = moved(mine, "mine", FIRST, "x")
+    done = move(mine, "mine", FIRST, "x")
     assert done.fragments == (Fragment(0, ("a", "x", "c")), Fragment(5, ABD))
     assert done.claim is None and done.term == CLOSED.term
-    assert moved(done, "mine", FIRST, "x") == done, "again is harmless"
-    theirs = claimed(mine, "theirs", ["x"])
+    assert move(done, "mine", FIRST, "x") == done, "again is harmless"
+    theirs = claim(mine, "theirs", ["x"])
     for found in (CLOSED, theirs):
         with pytest.raises(ClaimLost):
-            moved(found, "mine", FIRST, "x")
+            move(found, "mine", FIRST, "x")
     other = msgspec.structs.replace(mine, fragments=(Fragment(0, ("x", "b", "c")),))
     with pytest.raises(ClaimLost, match="meanwhile"):
-        moved(other, "mine", FIRST, "x")
+        move(other, "mine", FIRST, "x")
 
 
 def test_a_claim_is_released_by_whose_it_is() -> None:
-    mine = claimed(CLOSED, "mine", ["x"])
-    assert released(mine, "mine").claim is None
-    assert released(mine, "theirs") is mine and released(CLOSED, "mine") is CLOSED
+    mine = claim(CLOSED, "mine", ["x"])
+    assert release(mine, "mine").claim is None
+    assert release(mine, "theirs") is mine and release(CLOSED, "mine") is CLOSED
 
 
 def test_a_small_ledger_gets_all_its_copies_in_one_step() -> None:
     wanted, two = Quorum(5, 3, 2), Quorum(2, 2, 2)
     small = record((0, ("a", "b")), (5, ("a", "c")), last=8, quorum=two, wanted=wanted)
-    mine = claimed(small, "mine", ["c", "d"])
-    done = widened(mine, "mine", mine, {0: ["c"], 5: ["d"]})
+    mine = claim(small, "mine", ["c", "d"])
+    done = widen(mine, "mine", mine, {0: ["c"], 5: ["d"]})
     assert done.quorum == (3, 3, 2) and done.wanted is None and done.claim is None
     assert [one.bookies for one in done.fragments] == [("a", "b", "c"), ("a", "c", "d")]
-    assert widened(done, "mine", mine, {0: ["c"], 5: ["d"]}) == done
+    assert widen(done, "mine", mine, {0: ["c"], 5: ["d"]}) == done
     with pytest.raises(ClaimLost):
-        widened(claimed(mine, "theirs", []), "mine", mine, {0: ["c"], 5: ["d"]})
+        widen(claim(mine, "theirs", []), "mine", mine, {0: ["c"], 5: ["d"]})
     more = msgspec.structs.replace(mine, wanted=Quorum(5, 4, 2))
-    assert widened(more, "mine", more, {0: ["c"], 5: ["d"]}).wanted == (5, 4, 2)
+    assert widen(more, "mine", more, {0: ["c"], 5: ["d"]}).wanted == (5, 4, 2)
 
 
 def test_what_is_complete_only_grows() -> None:
-    assert checked(msgspec.structs.replace(CLOSED, complete=3), 8).complete == 8
-    assert checked(CLOSED, 3).complete == 8
+    assert mark_checked(msgspec.structs.replace(CLOSED, complete=3), 8).complete == 8
+    assert mark_checked(CLOSED, 3).complete == 8
 
 
 def test_pages_keep_to_the_pace_together() -> None:

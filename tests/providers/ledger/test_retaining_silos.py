@@ -20,7 +20,7 @@ from millstream.providers.ledger import (
     LedgerTopicSettings,
 )
 from millstream.runtime import MillstreamError, PublishUnknown
-from millstream.runtime.testing import HostCrashed, Random, Simulation, run, seeded_random
+from millstream.runtime.testing import HostCrashed, Random, Simulation, make_random, run
 from millstream.streams import EnqueueFailed, QueueReader, Token
 
 PLAY_S = 40.0
@@ -118,7 +118,7 @@ class Play:
 def test_a_reader_loses_nothing_while_silos_die(seed: int) -> None:
     async def main(sim: Simulation) -> Play:
         async with Silos(sim, 3, options=FORGETFUL) as silos:
-            play = Play(silos, seeded_random(seed, "retaining"))
+            play = Play(silos, make_random(seed, "retaining"))
             await play.retain()
             programs = [play.publish(), play.crash(), play.read()]
             tasks = [sim.loop.create_task(program) for program in programs]

@@ -174,7 +174,7 @@ async def test_bookies_are_followed_beside_a_damaged_row_and_keep_what_was_known
     await world.rows.update("u", lambda _: BookieRecord("u", "b", 2, False, place="data/{silo}"))
     await asyncio.sleep(2 * LOOK_S)
     assert set(world.bookies.writable()) == {bookie.name}
-    assert world.bookies.known()["u"].boot == 2
+    assert world.bookies.list_known()["u"].boot == 2
     assert world.bookies.runs(bookie.name) and set(world.bookies.unreadable()) == {bookie.name}
     await bookie.aclose()
 

@@ -362,7 +362,7 @@ def test_an_entry_of_an_open_ledger_is_repaired_once_it_is_known_to_be_confirmed
         world.flip(bookie, writer.ledger, 2, 5)
         outcome = await world.repairer().repair(bookie, writer.ledger, [2, 5, 6, 9])
         assert outcome.damaged == {2, 5} and outcome.missing == set()
-        assert list(outcome.failures) == ([] if bookie.store.index.confirmed(1) >= 5 else [5])
+        assert list(outcome.failures) == ([] if bookie.store.index.find_confirmed(1) >= 5 else [5])
         assert 2 not in await world.damaged(bookie, writer.ledger, 6)
         await writer.close()
         await world.repairer().repair(bookie, writer.ledger, [5, 6, 9])

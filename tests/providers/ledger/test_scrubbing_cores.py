@@ -18,7 +18,7 @@ from millstream.providers.ledger.scrubbing import docket as docket_module
 from millstream.providers.ledger.scrubbing.docket import RETRY_FIRST_S, Docket, Failure
 from millstream.providers.ledger.scrubbing.options import ScrubOptions
 from millstream.providers.ledger.scrubbing.scrubber import is_busy
-from millstream.providers.ledger.scrubbing.wanted import judged, missing_from, runs_of
+from millstream.providers.ledger.scrubbing.wanted import judge, missing_from, runs_of
 
 RECORD = LedgerRecord(
     ledger=3,
@@ -31,19 +31,19 @@ CLOSED = msgspec.structs.replace(RECORD, state=LedgerState.CLOSED, last=19)
 
 
 def test_only_entries_that_belong_to_a_bookie_are_wanted() -> None:
-    assert judged(CLOSED, "b", range(30), -1).now == (0, 1, 3, 4, 6, 7, 9)
-    assert judged(CLOSED, "d", range(30), -1).now == (10, 12, 13, 15, 16, 18, 19)
-    assert judged(CLOSED, "e", range(30), 99) == ((), ())
+    assert judge(CLOSED, "b", range(30), -1).now == (0, 1, 3, 4, 6, 7, 9)
+    assert judge(CLOSED, "d", range(30), -1).now == (10, 12, 13, 15, 16, 18, 19)
+    assert judge(CLOSED, "e", range(30), 99) == ((), ())
 
 
 def test_entries_of_an_open_fragment_wait_until_they_are_confirmed() -> None:
-    assert judged(RECORD, "d", range(9, 17), 12) == ((10, 12), (13, 15, 16))
-    assert judged(RECORD, "b", range(12), -1).now == (0, 1, 3, 4, 6, 7, 9)
+    assert judge(RECORD, "d", range(9, 17), 12) == ((10, 12), (13, 15, 16))
+    assert judge(RECORD, "b", range(12), -1).now == (0, 1, 3, 4, 6, 7, 9)
 
 
 def test_entries_that_were_given_up_are_left_alone() -> None:
     lost = msgspec.structs.replace(CLOSED, lost=((3, 6), (18, 2**62)))
-    assert judged(lost, "b", range(30), 99).now == (0, 1, 7, 9)
+    assert judge(lost, "b", range(30), 99).now == (0, 1, 7, 9)
     assert [*missing_from(lost, "d", lambda _: False)] == [[10], [12, 13], [15, 16], []]
 
 
@@ -86,7 +86,7 @@ def test_what_is_repaired_leaves_and_what_is_lost_is_told_once() -> None:
     assert [*docket.failures()] == [(1, 2, gone), (1, 3, away)] and len(docket) == 2
     assert docket.settle(1, [2, 3], {2: gone, 3: gone}, 9.0) == [3]
     assert docket.settle(1, [2, 3], {}, 99.0) == []
-    assert len(docket) == 0 and docket.due(1e9) == [] and docket.failed(1) == {}
+    assert len(docket) == 0 and docket.due(1e9) == [] and docket.list_failed(1) == {}
 
 
 def test_a_full_docket_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, 
 from millstream.providers.ledger.topic.record import (
     LedgerSpan,
     TopicRecord,
-    listed_and_gone,
+    make_listed_and_gone,
     refuse_other,
     topic_rows,
 )
@@ -83,7 +83,7 @@ def test_a_ledger_that_is_listed_and_gone_is_named() -> None:
     text = (
         "topic t: its row (topics/) lists ledger 7, and the row of that ledger (ledgers/) is gone"
     )
-    assert str(listed_and_gone("t", 7)).startswith(text)
+    assert str(make_listed_and_gone("t", 7)).startswith(text)
 
 
 def test_a_row_of_a_topic_that_is_lost_is_noticed() -> None:

@@ -8,7 +8,7 @@ from millstream.providers.ledger.topic.appending.outbox import Batch
 from millstream.providers.ledger.topic.form import TopicMessage
 from millstream.providers.ledger.topic.reading import index, tail
 from millstream.providers.ledger.topic.reading.tail import PageLimit, TopicTail
-from millstream.providers.ledger.topic.record import opened
+from millstream.providers.ledger.topic.record import make_opening
 
 
 def batch(first: int, size: int = 1, count: int = 1) -> Batch:
@@ -85,5 +85,5 @@ def test_an_index_of_nothing_has_all_to_look_at(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_each_opening_of_a_topic_has_a_number_of_its_own() -> None:
-    record = opened("t", 1, "a", None)(None)
-    assert (record.opening, opened("t", 1, "a", None)(record).opening) == (1, 2)
+    record = make_opening("t", 1, "a", None)(None)
+    assert (record.opening, make_opening("t", 1, "a", None)(record).opening) == (1, 2)

@@ -37,7 +37,7 @@ class Queue:
             limit=1 + seed % 2 * is_exclusive,
             shapes=shapes,
         )
-        self.core = PriorityCore.created(0, "q", settings)
+        self.core = PriorityCore.create(0, "q", settings)
         self.filters = FILTERS if seed % 3 else FILTERS[:1]
         self.now_ms = self.made = 0
         self.leases: list[Any] = []
@@ -96,7 +96,7 @@ def test_all_who_may_have_what_they_could_not_are_told(is_exclusive: bool, shape
 
 
 def test_nothing_is_noted_before_somebody_asks() -> None:
-    core = PriorityCore.created(0, "q", QueueSettings())
+    core = PriorityCore.create(0, "q", QueueSettings())
     core.enqueue(0, MessageFields("a", b"", 0))
     assert core.take_available(FILTERS) == {}
     core.enqueue(0, MessageFields("b", b"", 0, {"k": "v"}))
@@ -105,7 +105,7 @@ def test_nothing_is_noted_before_somebody_asks() -> None:
 
 
 def test_nothing_is_noted_after_the_last_one_left() -> None:
-    core = PriorityCore.created(0, "q", QueueSettings("k"))
+    core = PriorityCore.create(0, "q", QueueSettings("k"))
     core.take_available(FILTERS)
     core.enqueue(0, MessageFields("a", b"", 0, {"k": "a"}))
     [lease] = core.dequeue(0, "w").leases
@@ -118,7 +118,7 @@ def test_nothing_is_noted_after_the_last_one_left() -> None:
 
 
 def test_what_is_told_of_a_value_is_what_can_be_had_of_it() -> None:
-    core = PriorityCore.created(0, "q", QueueSettings("k"))
+    core = PriorityCore.create(0, "q", QueueSettings("k"))
     core.take_available(FILTERS)
     first, second = ({"k": "a", "r": region} for region in "xy")
     core.enqueue(0, MessageFields("a", b"", 0, first))
@@ -138,7 +138,7 @@ def test_what_is_told_of_a_value_is_what_can_be_had_of_it() -> None:
 
 
 def test_what_came_to_an_exclusive_queue_is_told_when_it_is_simple() -> None:
-    core = PriorityCore.created(0, "q", QueueSettings("k"))
+    core = PriorityCore.create(0, "q", QueueSettings("k"))
     core.take_available(FILTERS)
     core.enqueue(0, MessageFields("a", b"", 0, {"k": "a"}))
     core.cancel(0, "a")
@@ -151,7 +151,7 @@ def test_what_came_to_an_exclusive_queue_is_told_when_it_is_simple() -> None:
 def test_work_that_helps_no_filter_makes_none_look(
     key: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, looks = QueueOwner._dequeued, 0
+    look, looks = QueueOwner._dequeue, 0
 
     async def counted(self: QueueOwner, command: Any, *args: Any) -> Any:
         nonlocal looks
@@ -188,5 +188,5 @@ def test_work_that_helps_no_filter_makes_none_look(
         for poll in polls:
             poll.cancel()
 
-    monkeypatch.setattr(QueueOwner, "_dequeued", counted)
+    monkeypatch.setattr(QueueOwner, "_dequeue", counted)
     in_cluster(main)

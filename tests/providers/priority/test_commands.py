@@ -80,7 +80,7 @@ OWN = (Adopt, Settle)
 
 
 def opened() -> PriorityCore:
-    return PriorityCore.created(0, "q", QueueSettings("project", limit=9))
+    return PriorityCore.create(0, "q", QueueSettings("project", limit=9))
 
 
 def over_the_wire(hint: Any, value: Any) -> Any:

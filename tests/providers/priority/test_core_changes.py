@@ -21,7 +21,7 @@ SESSION, ANSWER = SessionRow("s", 1, 5), AnswerRow("s", 3, "enqueue", None)
 NOTES: list[tuple[Callable[[Recorder], None], Callable[[Changes], object], object]] = [
     (lambda notes: notes.session_used(*SESSION), lambda drained: drained.sessions, (SESSION,)),
     (lambda notes: notes.session_ended("s", ()), lambda drained: drained.sessions_ended, ("s",)),
-    (lambda notes: notes.answered(ANSWER), lambda drained: drained.answers, (ANSWER,)),
+    (lambda notes: notes.on_answered(ANSWER), lambda drained: drained.answers, (ANSWER,)),
     (
         lambda notes: notes.answer_ended("s", 3),
         lambda drained: drained.answers_ended,

@@ -18,7 +18,7 @@ START_MS = 1_700_000_000_000
 
 def core_at(now_ms: int, queue_settings: QueueSettings) -> PriorityCore:
     """A queue with a message in each state, and a session."""
-    core = PriorityCore.created(now_ms, "q", queue_settings)
+    core = PriorityCore.create(now_ms, "q", queue_settings)
     for at, id in enumerate(("running", "done", "given up", "pending")):
         core.enqueue(now_ms, MessageFields(id, b"x", at))
     core.enqueue(now_ms, MessageFields("later", b"x", 9, invisible_ms=30_000))
@@ -68,7 +68,7 @@ def test_what_was_due_long_before_the_clock_was_set_back_is_due_at_once() -> Non
 
 
 def test_how_far_the_time_is_ahead_is_kept_for_the_next_owner_until_it_is_set() -> None:
-    core = PriorityCore.created(START_MS, "q", QueueSettings())
+    core = PriorityCore.create(START_MS, "q", QueueSettings())
     core.drain()
     assert core.drain() is None
     core.set_ahead(700)
@@ -84,16 +84,16 @@ def test_the_next_queue_of_a_name_goes_on_with_all_counters_but_the_time() -> No
 
 
 def test_layouts_rise_over_a_reset_and_over_a_deletion() -> None:
-    core = PriorityCore.created(START_MS, "q", QueueSettings())
+    core = PriorityCore.create(START_MS, "q", QueueSettings())
     high = core.configure(START_MS, QueueSettings(shards=2)).settings.layout
     core.set_clock(5)
     settled = core.settle(6, high).settings.layout
-    again = PriorityCore.created(7, "q", QueueSettings(), core.counters().of_next())
+    again = PriorityCore.create(7, "q", QueueSettings(), core.counters().of_next())
     assert high == START_MS < settled < again.configure(8, QueueSettings(shards=2)).settings.layout
 
 
 def test_layouts_rise_over_those_that_a_queue_was_made_or_loaded_with() -> None:
-    made = PriorityCore.created(5, "q", QueueSettings(shards=2, layout=900))
+    made = PriorityCore.create(5, "q", QueueSettings(shards=2, layout=900))
     assert made.counters().layout == 900
     assert made.configure(6, QueueSettings(shards=3)).settings.layout == 901
     assert made.settle(7, 901).settings.layout == 902

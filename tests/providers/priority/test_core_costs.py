@@ -42,7 +42,7 @@ def pops(monkeypatch: pytest.MonkeyPatch) -> Counter:
 def held_groups(count: int) -> PriorityCore:
     """Two messages of each of so many values, the first one leased."""
     settings = QueueSettings("project", shapes=(("region",),))
-    core = PriorityCore.created(0, "q", settings, keeps_rows=False, keeps_events=False)
+    core = PriorityCore.create(0, "q", settings, keeps_rows=False, keeps_events=False)
     for number in range(count):
         metadata = {"project": f"p{number}", "region": "us"}
         for name in ("a", "b"):
@@ -128,7 +128,7 @@ def test_a_step_that_met_many_held_values_goes_on_with_the_next() -> None:  # C9
 
 
 def test_dead_entries_never_outnumber_the_live_ones_by_much() -> None:
-    core = PriorityCore.created(0, "q", QueueSettings(retention_ms=1))
+    core = PriorityCore.create(0, "q", QueueSettings(retention_ms=1))
     for round_ in range(0, 40, 2):
         for number in range(500):
             core.enqueue(round_, MessageFields(f"m{number}", b"", number))
@@ -143,7 +143,7 @@ def test_dead_entries_never_outnumber_the_live_ones_by_much() -> None:
 
 
 def test_an_order_that_is_made_anew_within_a_batch_has_all_it_skipped_once() -> None:
-    core = PriorityCore.created(0, "q", QueueSettings("project", limit=2))
+    core = PriorityCore.create(0, "q", QueueSettings("project", limit=2))
     bodies = [("twice", 0), ("twice", 1), *((f"single{number}", 2) for number in range(5))]
     bodies += [("p0", 6_000), ("p0", 5_000)]
     bodies += [(f"p{n}", p - n) for n in range(100) for p in (4_000, 3_000)]
@@ -160,7 +160,7 @@ def test_an_order_that_is_made_anew_within_a_batch_has_all_it_skipped_once() -> 
 
 
 def test_extensions_do_not_pile_up() -> None:
-    core = PriorityCore.created(0, "q", QueueSettings())
+    core = PriorityCore.create(0, "q", QueueSettings())
     core.enqueue(0, MessageFields("a", b"", 0))
     (lease,) = core.dequeue(0, "w").leases
     for now in range(1, 2_000):
@@ -169,7 +169,7 @@ def test_extensions_do_not_pile_up() -> None:
 
 
 def test_leases_that_end_in_their_order_leave_no_timers() -> None:
-    core = PriorityCore.created(0, "q", QueueSettings())
+    core = PriorityCore.create(0, "q", QueueSettings())
     for number in range(1_000):
         core.enqueue(0, MessageFields(f"m{number}", b"", number))
     for lease in core.dequeue(0, "w", 1_000).leases:
@@ -178,7 +178,7 @@ def test_leases_that_end_in_their_order_leave_no_timers() -> None:
 
 
 def test_what_came_and_went_between_two_drains_is_not_stored() -> None:
-    core, store = PriorityCore.created(0, "q", QueueSettings(retention_ms=1)), RowStore()
+    core, store = PriorityCore.create(0, "q", QueueSettings(retention_ms=1)), RowStore()
     for now in (0, 10):
         core.enqueue(now, MessageFields("a", b"", now))
         core.cancel(now, "a")
@@ -199,21 +199,21 @@ def test_what_came_and_went_between_two_drains_is_not_stored() -> None:
 
 
 def test_what_nobody_asked_for_is_not_recorded() -> None:
-    core = PriorityCore.created(0, "q", QueueSettings(), keeps_rows=False, keeps_events=False)
+    core = PriorityCore.create(0, "q", QueueSettings(), keeps_rows=False, keeps_events=False)
     core.drain()
     core.enqueue(0, MessageFields("a", b"", 0))
     assert core.drain() is None
 
 
 def test_a_poll_that_gives_nothing_changes_nothing() -> None:
-    core = PriorityCore.created(0, "q", QueueSettings())
+    core = PriorityCore.create(0, "q", QueueSettings())
     core.drain()
     core.dequeue(5, "w")
     assert core.drain() is None
 
 
 def test_a_payload_is_stored_once_and_rows_once_a_drain() -> None:
-    core, store = PriorityCore.created(0, "q", QueueSettings()), RowStore()
+    core, store = PriorityCore.create(0, "q", QueueSettings()), RowStore()
     core.enqueue(0, MessageFields("a", b"x", 0))
     core.enqueue(0, MessageFields("b", b"x", 1))
     core.dequeue(0, "w")

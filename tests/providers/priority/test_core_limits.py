@@ -312,7 +312,7 @@ def test_there_is_more_as_long_as_something_is_due(monkeypatch: pytest.MonkeyPat
 def test_a_new_queue_begins_at_the_latest_time_that_it_is_told() -> None:
     for now_ms, kept_ms in ((7, 5), (5, 7)):
         counters = Counters(now_ms=kept_ms)
-        core = PriorityCore.created(now_ms, "q", QueueSettings(), counters)
+        core = PriorityCore.create(now_ms, "q", QueueSettings(), counters)
         assert core.now_ms == 7
 
 
@@ -355,7 +355,7 @@ def test_a_sweep_says_whether_more_is_due_now() -> None:
 
 
 def test_a_shard_takes_later_settings_and_higher_numbers_only() -> None:
-    core = PriorityCore.created(0, "q", SHARDED)
+    core = PriorityCore.create(0, "q", SHARDED)
     put(core, "m", project="p")
     first = take(core).token
     core.release(0, "m", first)
@@ -369,7 +369,7 @@ def test_a_shard_takes_later_settings_and_higher_numbers_only() -> None:
 
 
 def test_numbers_alone_are_stored_too() -> None:
-    core = PriorityCore.created(0, "q", SHARDED)
+    core = PriorityCore.create(0, "q", SHARDED)
     core.drain()
     core.adopt(0, SHARDED, 5)
     changes = core.drain()
@@ -384,7 +384,7 @@ def test_settled_settings_have_a_later_layout_or_none_with_one_shard(
     now_ms: int, shards: int, layout: int, later: int
 ) -> None:
     settings = QueueSettings("project", shards=shards, shards_before=3, layout=layout)
-    core = PriorityCore.created(0, "q", settings)
+    core = PriorityCore.create(0, "q", settings)
     assert core.settle(now_ms, layout + 1).settings == settings
     found = core.settle(now_ms, layout).settings
     assert (found.shards_before, found.layout) == (0, later)
@@ -577,14 +577,14 @@ def test_timers_that_are_over_are_counted_down_as_they_come_to_the_head() -> Non
 
 def test_rows_are_noted_where_nobody_wants_events_and_the_other_way_round() -> None:
     for keeps_rows in (True, False):
-        core = PriorityCore.created(
+        core = PriorityCore.create(
             0, "q", LIMITS, keeps_rows=keeps_rows, keeps_events=not keeps_rows
         )
         core.drain()
         put(core, "m", project="p")
-        assert core.undrained() == (1, 1 if keeps_rows else 0) and not core.is_drained
+        assert core.count_undrained() == (1, 1 if keeps_rows else 0) and not core.is_drained
         changes = core.drain()
-        assert changes is not None and core.is_drained and core.undrained() == (0, 0)
+        assert changes is not None and core.is_drained and core.count_undrained() == (0, 0)
         assert (len(changes.events) == 1) is not keeps_rows
         lease = take(core)
         assert core.drain() is not None and core.drain() is None
@@ -593,9 +593,9 @@ def test_rows_are_noted_where_nobody_wants_events_and_the_other_way_round() -> N
         core.sweep(1 + LIMITS.retention_ms)
         assert core.drain() is not None and not sum(core.read.depth().values())
         put(core, "gone", project="p", at=2 + LIMITS.retention_ms)
-        assert core.undrained()[0] == 1
+        assert core.count_undrained()[0] == 1
         core.drain()
-    off = PriorityCore.created(0, "q", LIMITS, keeps_rows=False, keeps_events=False)
+    off = PriorityCore.create(0, "q", LIMITS, keeps_rows=False, keeps_events=False)
     off.drain()
     put(off, "m", project="p")
     assert off.is_drained
@@ -604,7 +604,7 @@ def test_rows_are_noted_where_nobody_wants_events_and_the_other_way_round() -> N
 def test_a_session_that_ends_takes_its_answers_with_it() -> None:
     """Also where neither was stored yet; events alone note nothing of sessions."""
     settings = QueueSettings(answers_kept_ms=10)
-    core = PriorityCore.created(0, "q", settings, keeps_events=False)
+    core = PriorityCore.create(0, "q", settings, keeps_events=False)
 
     def ask(number: int, at: int) -> None:
         request = Request("s", number, 0)
@@ -624,7 +624,7 @@ def test_a_session_that_ends_takes_its_answers_with_it() -> None:
     assert changes is not None and changes.sessions_ended == ("s",)
     assert sorted(changes.answers_ended) == [("s", 1), ("s", 2), ("s", 3)]
     assert not changes.sessions and not changes.answers
-    events = PriorityCore.created(0, "q", settings, keeps_rows=False)
+    events = PriorityCore.create(0, "q", settings, keeps_rows=False)
     events.once(0, Request("s", 1, 0), "x", lambda: events.enqueue(0, MessageFields("m", b"x", 0)))
     events.drain()
     events.sweep(10)

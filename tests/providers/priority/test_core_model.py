@@ -93,7 +93,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.now = 1_000
         self.shapes = shapes
         self.model = Model(Settings(key, limit if key else 1, invisible=invisible), self.now)
-        self.core = PriorityCore.created(self.now, "q", self.core_settings())
+        self.core = PriorityCore.create(self.now, "q", self.core_settings())
         self.store = RowStore()
         self.tokens: list[tuple[str, tuple[int, int]]] = [("a", (1, 2))]
         self.asked: dict[tuple[str, int], list[Any]] = {}

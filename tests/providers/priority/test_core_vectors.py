@@ -33,7 +33,7 @@ SIMPLE = QueueSettings(lease_ms=10_000)
 
 
 def opened(settings: QueueSettings = SIMPLE) -> PriorityCore:
-    return PriorityCore.created(0, "encode", settings)
+    return PriorityCore.create(0, "encode", settings)
 
 
 def put(
@@ -470,7 +470,7 @@ def test_the_next_queue_of_a_name_goes_on_counting() -> None:
     core = opened()
     put(core, "a")
     lease = take(core, 3)
-    again = PriorityCore.created(1, "encode", SIMPLE, core.counters())
+    again = PriorityCore.create(1, "encode", SIMPLE, core.counters())
     put(again, "a", at=1)
     other = take(again, 1)
     assert other.token > lease.token and other.deadline_ms == 10_003

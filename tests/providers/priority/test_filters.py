@@ -126,7 +126,7 @@ def test_a_check_of_all_sees_what_is_wrong_with_any_index(holds: Holds | None) -
 
 def queue_of(count: int, **given: Any) -> PriorityCore:
     """Pending messages, every third of kind `a`."""
-    core = PriorityCore.created(0, "q", QueueSettings(**given), keeps_rows=False)
+    core = PriorityCore.create(0, "q", QueueSettings(**given), keeps_rows=False)
     for number in range(count):
         pairs = {"kind": "abc"[number % 3], "region": "us"}
         core.enqueue(0, MessageFields(f"m{number}", b"", count - number, pairs))
@@ -208,7 +208,7 @@ def test_a_queue_that_learns_its_shapes_gives_what_one_without_shapes_gives(
 ) -> None:
     key = data.draw(st.sampled_from([None, "kind"]))
     with pytest.MonkeyPatch.context() as patch:
-        cores = [PriorityCore.created(0, "q", QueueSettings(key, lease_ms=3)) for _ in "ab"]
+        cores = [PriorityCore.create(0, "q", QueueSettings(key, lease_ms=3)) for _ in "ab"]
         for number in range(data.draw(st.integers(1, 40))):
             limits = data.draw(st.sampled_from([(0, 0, 1), (1, 2, 3), (3, 5, 1)]))
             act = data.draw(st.sampled_from(["put", "put", "take", "sweep", "depth"]))

@@ -81,7 +81,7 @@ class Desk:
         self.hold = Slow()
         self.clock = Clock()
         self.ended = 0
-        core = PriorityCore.created(1_000, "q", QueueSettings(**settings))
+        core = PriorityCore.create(1_000, "q", QueueSettings(**settings))
         core.drain()
         limits = limits or StoreLimits()
         self.queue = CommittingQueue(core, None, self.hold, self.clock, limits, self._end)

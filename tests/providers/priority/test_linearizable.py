@@ -169,7 +169,7 @@ def is_refused(tmp_path: Path) -> bool:
 def test_answers_that_leave_before_they_are_stored_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stored, storing = CommittingQueue._stored, list[asyncio.Task[None]]()
+    stored, storing = CommittingQueue._wait_stored, list[asyncio.Task[None]]()
 
     async def awaited(queue: CommittingQueue, core: PriorityCore) -> None:
         future = stored(queue, core)
@@ -181,7 +181,7 @@ def test_answers_that_leave_before_they_are_stored_are_refused(
         task.add_done_callback(lambda done: done.exception())
         storing.append(task)
 
-    monkeypatch.setattr(CommittingQueue, "_stored", too_early)
+    monkeypatch.setattr(CommittingQueue, "_wait_stored", too_early)
     assert is_refused(tmp_path)
 
 

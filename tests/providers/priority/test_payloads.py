@@ -18,7 +18,7 @@ PAYLOAD = b"x" * 1_000
 
 
 def queue(**given: Any) -> PriorityCore:
-    return PriorityCore.created(0, "q", QueueSettings(**given))
+    return PriorityCore.create(0, "q", QueueSettings(**given))
 
 
 def put(core: PriorityCore, id: str, payload: bytes = PAYLOAD) -> None:

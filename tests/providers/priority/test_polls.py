@@ -43,7 +43,7 @@ async def test_a_poll_that_is_told_to_end_as_it_wakes_looks_no_more() -> None:
     polling = queue.poll("s")
     await asyncio.sleep(0)
     assert queue.looks == ["s"]
-    queue.polls.changed()
+    queue.polls.on_changed()
     queue.polls.leave("s")
     assert (await polling).leases == () and queue.looks == ["s"]
 
@@ -53,7 +53,7 @@ async def test_who_is_behind_a_poll_that_ends_as_it_wakes_looks_instead() -> Non
     polls = [queue.poll(session) for session in "ab"]
     await asyncio.sleep(0)
     assert queue.looks == ["a"]
-    queue.polls.changed()
+    queue.polls.on_changed()
     queue.polls.leave("a")
     await polls[0]
     await asyncio.sleep(0)

@@ -317,7 +317,7 @@ def test_polls_that_wait_take_no_place_of_a_change() -> None:
 def test_a_message_costs_as_many_looks_however_many_wait(
     waiting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, looks = QueueOwner._dequeued, 0
+    look, looks = QueueOwner._dequeue, 0
 
     async def counted(self: QueueOwner, *args: Any) -> Any:
         nonlocal looks
@@ -338,7 +338,7 @@ def test_a_message_costs_as_many_looks_however_many_wait(
         for poll in polls:
             poll.cancel()
 
-    monkeypatch.setattr(QueueOwner, "_dequeued", counted)
+    monkeypatch.setattr(QueueOwner, "_dequeue", counted)
     in_cluster(main)
 
 

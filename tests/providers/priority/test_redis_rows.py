@@ -40,7 +40,7 @@ from millstream.providers.priority.redis.rows import (
     event_of,
     head_of,
     message_of,
-    packed_settings,
+    pack_settings,
     payload_bytes,
     session_of,
 )
@@ -125,8 +125,8 @@ def as_sent(value: Any) -> bytes:
 
 
 def opened() -> tuple[PriorityCore, Hashes]:
-    core, hashes = PriorityCore.created(1_000, "q", SETTINGS), Hashes()
-    hashes.head = {b"settings_version": b"1", b"settings": packed_settings(SETTINGS)}
+    core, hashes = PriorityCore.create(1_000, "q", SETTINGS), Hashes()
+    hashes.head = {b"settings_version": b"1", b"settings": pack_settings(SETTINGS)}
     return core, hashes
 
 
@@ -183,7 +183,7 @@ def test_answers_of_sessions_that_ended_go_with_them() -> None:
 
 
 def test_a_new_queue_has_counted_nothing() -> None:
-    settings = packed_settings(SETTINGS)
+    settings = pack_settings(SETTINGS)
     found = head_of([b"1", b"1", settings, None, None, None, None, None, b"7"])
     assert found == Head(1, SettingsRow(1, SETTINGS), Counters(), 7)
 

@@ -31,7 +31,7 @@ from millstream.providers.priority import (
 )
 from millstream.providers.priority import part as part_module
 from millstream.providers.priority.core.message import TRANSITIONS
-from millstream.providers.priority.core.shards import named
+from millstream.providers.priority.core.shards import split_name
 from millstream.providers.priority.relay.change import change_of
 from millstream.runtime import (
     ConfigError,
@@ -113,7 +113,7 @@ def relayed(
         await settled(rig)
         wanted: dict[str, list[PriorityChange]] = defaultdict(list)
         for event in rig.store.kept:
-            wanted[named(event.queue)[0]].append(change_of(event))
+            wanted[split_name(event.queue)[0]].append(change_of(event))
         assert stream.arrived() == wanted and wanted
 
     streams = {"default": stream.part}

@@ -78,7 +78,7 @@ def an_id(is_fit: Callable[[str], bool]) -> str:
 
 def canceled(id: str, settings: QueueSettings, shard: int, value: str = "") -> PriorityCore:
     """A shard with one message, of sequence 1, that is over."""
-    core = PriorityCore.created(0, shard_name("q", shard), settings)
+    core = PriorityCore.create(0, shard_name("q", shard), settings)
     core.enqueue(0, MessageFields(id, b"", 0, {"plane": value} if value else (), floor=0))
     core.cancel(0, id)
     return core

@@ -37,10 +37,10 @@ from millstream.providers.priority.core.settings import SHARDS_MAX
 from millstream.providers.priority.core.shards import (
     STREAMS,
     at_creation,
-    changed_to,
+    change_settings,
     home_of,
-    named,
     shard_name,
+    split_name,
 )
 from millstream.providers.priority.surface.layouts import HeadBoard, Layout, Plan, Routes
 
@@ -72,7 +72,7 @@ def test_homes_are_the_same_for_ever() -> None:
 
 def test_a_shard_is_named_after_its_queue() -> None:
     assert shard_name("q", 0) == "q"
-    assert [named(shard_name("q", number)) for number in (0, 1, 63)] == [
+    assert [split_name(shard_name("q", number)) for number in (0, 1, 63)] == [
         ("q", 0),
         ("q", 1),
         ("q", 63),
@@ -82,14 +82,14 @@ def test_a_shard_is_named_after_its_queue() -> None:
 def test_a_queue_of_streams_has_one_shard() -> None:
     name, two = f"{STREAMS}x", replace(FOUR, shards=2)
     one = replace(FOUR, shards=1)
-    assert at_creation(name, one) == one and changed_to(name, one, one, 9) == one
-    assert at_creation("x", two) == two and changed_to("x", one, two, 9).shards == 2
+    assert at_creation(name, one) == one and change_settings(name, one, one, 9) == one
+    assert at_creation("x", two) == two and change_settings("x", one, two, 9).shards == 2
     match = "shards is 2, the queue of a stream provider has 1"
     with pytest.raises(RequestInvalid, match=match) as refused:
         at_creation(name, two)
     assert refused.value.field == "shards"
     with pytest.raises(RequestInvalid, match=match):
-        changed_to(name, one, two, 9)
+        change_settings(name, one, two, 9)
 
 
 def test_a_new_queue_has_been_nowhere_else() -> None:
@@ -102,7 +102,7 @@ def test_a_new_queue_has_been_nowhere_else() -> None:
 
 
 def core_of(shard: int, settings: QueueSettings) -> PriorityCore:
-    return PriorityCore.created(0, shard_name("q", shard), settings, keeps_rows=False)
+    return PriorityCore.create(0, shard_name("q", shard), settings, keeps_rows=False)
 
 
 def value_at(shard: int, shards: int, but_at: int = -1, of: int = 1) -> str:
@@ -152,7 +152,7 @@ def test_a_new_shard_takes_what_was_offered_to_the_former_one_with_higher_tokens
 
 
 def test_a_floor_is_stored_with_the_settings_and_an_older_layout_is_none() -> None:
-    core = PriorityCore.created(0, shard_name("q", 1), GROWING)
+    core = PriorityCore.create(0, shard_name("q", 1), GROWING)
     core.drain()
     older = replace(GROWING, layout=4, lease_ms=1)
     assert core.adopt(0, older, 40).settings == GROWING

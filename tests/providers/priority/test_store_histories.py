@@ -191,7 +191,7 @@ class Replay:
 
     def __init__(self) -> None:
         self.rows = RowStore()
-        self.core = PriorityCore.created(1_000, "q", SETTINGS)
+        self.core = PriorityCore.create(1_000, "q", SETTINGS)
 
     def stored(self) -> None:
         self.rows.apply(self.core.drain())

@@ -94,7 +94,7 @@ def test_an_empty_shard_has_none(shard: Shard) -> None:
 def test_messages_of_other_shards_are_strays_by_their_ids() -> None:
     own, other = ([id for id in "abcdefgh" if home_of(id, 2) == shard] for shard in (0, 1))
     for ids, has_strays in ((own, False), ([*own, other[0]], True)):
-        core = PriorityCore.created(0, "q", QueueSettings())
+        core = PriorityCore.create(0, "q", QueueSettings())
         for id in ids:
             core.enqueue(0, MessageFields(id, b"", 0))
         core.adopt(0, replace(QueueSettings(), shards=2, shards_before=1, layout=1))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream.providers.priority import NewMessage
-from millstream.providers.priority.adapter.publishing import enqueued
+from millstream.providers.priority.adapter.publishing import enqueue
 from millstream.providers.priority.core.errors import PriorityQueueFull, RequestInvalid
 from millstream.runtime import EnqueueFailed, QueueFull, StreamError
 from millstream.streams import OutMessage, StreamId
@@ -52,7 +52,7 @@ async def test_a_message_that_is_too_large_for_a_changed_queue_is_refused_for_go
     sizes = [10] * 9
     sizes[at] = 500
     with pytest.raises(EnqueueFailed) as raised:
-        await enqueued(queue, messages(*sizes), CLOCK, 1_000)
+        await enqueue(queue, messages(*sizes), CLOCK, 1_000)
     assert len(raised.value.accepted) == len(queue.stored) == at
     assert type(raised.value.cause) is StreamError
     assert "payload is larger than 200" in str(raised.value.cause)
@@ -61,5 +61,5 @@ async def test_a_message_that_is_too_large_for_a_changed_queue_is_refused_for_go
 async def test_a_full_queue_is_told_from_one_that_refuses() -> None:
     queue: Any = Queue(200, 5)
     with pytest.raises(EnqueueFailed) as raised:
-        await enqueued(queue, messages(*[10] * 9), CLOCK, 1_000)
+        await enqueue(queue, messages(*[10] * 9), CLOCK, 1_000)
     assert len(raised.value.accepted) == 5 and type(raised.value.cause) is QueueFull

@@ -35,9 +35,9 @@ def test_a_message_wakes_the_first_of_each_group_that_it_helps_oldest_first() ->
     waiting, woken = QueueWaiters("q", 10), list[str]()
     for name, wanted in (("b1", B), ("a1", A), ("a2", A), ("any", ())):
         sleeper(waiting, wanted, woken, name)
-    waiting.changed({(("k", "a"), ("z", "1")): 1})
+    waiting.on_changed({(("k", "a"), ("z", "1")): 1})
     assert woken == ["a1", "any"]
-    waiting.changed()
+    waiting.on_changed()
     assert woken == ["a1", "any", "b1"], "the others of these groups are about to look"
 
 
@@ -45,7 +45,7 @@ def test_what_changes_while_one_looks_makes_it_look_again() -> None:
     waiting = QueueWaiters("q", 10)
     waiter, _ = waiting.enter((), lambda: None)
     waiting.looks(waiter)
-    waiting.changed()
+    waiting.on_changed()
     waiting.found_none(waiter)
     assert not waiting.sleeps(waiter)
     waiting.looks(waiter)
@@ -61,7 +61,7 @@ def test_who_comes_while_another_looks_or_is_about_to_may_sleep() -> None:
     assert waiting.sleeps(second), "the first looks, and wakes it if there is more"
     waiting.found_none(first)
     assert waiting.sleeps(first)
-    waiting.changed()
+    waiting.on_changed()
     third, _ = waiting.enter((), lambda: None)
     assert waiting.sleeps(third), "the first is about to look"
     assert woken == []
@@ -80,14 +80,14 @@ def test_who_left_is_taken_out_of_the_heap_when_half_of_it_is_stale() -> None:
 def test_one_who_found_none_keeps_its_place() -> None:
     waiting, woken = QueueWaiters("q", 10), list[str]()
     first, second = (sleeper(waiting, (), woken, name) for name in ("first", "second"))
-    waiting.changed(count=2)
+    waiting.on_changed(count=2)
     assert woken == ["first", "second"]
     for waiter in (second, first):
         waiting.looks(waiter)
     for waiter in (second, first):
         waiting.found_none(waiter)
         assert waiting.sleeps(waiter)
-    waiting.changed()
+    waiting.on_changed()
     assert woken[2:] == ["first"]
 
 
@@ -95,10 +95,10 @@ def test_of_those_who_found_none_one_looks_again() -> None:
     """What changes while they look wakes one who sleeps, or lets one of them look again."""
     waiting, woken = QueueWaiters("q", 10), list[str]()
     first, second, _ = (sleeper(waiting, (), woken, name) for name in ("1", "2", "3"))
-    waiting.changed(count=2)
+    waiting.on_changed(count=2)
     for waiter in (first, second):
         waiting.looks(waiter)
-    waiting.changed()
+    waiting.on_changed()
     assert woken == ["1", "2", "3"]
     for waiter in (first, second):
         waiting.found_none(waiter)
@@ -109,10 +109,10 @@ def test_a_change_wakes_nobody_while_one_is_about_to_look() -> None:
     waiting, woken = QueueWaiters("q", 10), list[str]()
     for name in ("1", "2", "3"):
         sleeper(waiting, (), woken, name)
-    waiting.changed()
-    waiting.changed()
+    waiting.on_changed()
+    waiting.on_changed()
     assert woken == ["1"]
-    waiting.changed(count=2)
+    waiting.on_changed(count=2)
     assert woken == ["1", "2"]
 
 
@@ -120,7 +120,7 @@ def test_who_goes_with_what_it_wanted_wakes_the_next() -> None:
     waiting, woken = QueueWaiters("q", 10), list[str]()
     first = sleeper(waiting, (), woken, "first")
     sleeper(waiting, (), woken, "second")
-    waiting.changed()
+    waiting.on_changed()
     waiting.looks(first)
     waiting.leaves(first)  # it got all that it asked for
     assert woken == ["first", "second"]
@@ -130,7 +130,7 @@ def test_who_goes_before_it_looked_wakes_the_next() -> None:
     waiting, woken = QueueWaiters("q", 10), list[str]()
     first = sleeper(waiting, (), woken, "first")
     sleeper(waiting, (), woken, "second")
-    waiting.changed()
+    waiting.on_changed()
     waiting.leaves(first)
     assert woken == ["first", "second"]
 
@@ -138,7 +138,7 @@ def test_who_goes_before_it_looked_wakes_the_next() -> None:
 def test_who_was_woken_by_another_and_goes_before_it_looked_wakes_the_next() -> None:
     waiting, woken = QueueWaiters("q", 10), list[str]()
     first, second, _ = (sleeper(waiting, (), woken, name) for name in ("1", "2", "3"))
-    waiting.changed()
+    waiting.on_changed()
     waiting.looks(first)
     waiting.leaves(first)  # wakes the second, as there may be more
     waiting.leaves(second)
@@ -149,7 +149,7 @@ def test_who_was_woken_by_another_and_goes_before_it_looked_wakes_the_next() -> 
 def test_those_who_stay_are_woken_in_order_whoever_left(seed: int) -> None:
     waiting, woken, random = QueueWaiters("q", 1_000), list[str](), Random(seed)
     sleepers = [sleeper(waiting, (), woken, str(number)) for number in range(300)]
-    waiting.changed(count=100)
+    waiting.on_changed(count=100)
     again = sleepers[:100]
     random.shuffle(again)
     for waiter in again:
@@ -161,7 +161,7 @@ def test_those_who_stay_are_woken_in_order_whoever_left(seed: int) -> None:
         waiting.leaves(sleepers[number])
     woken.clear()
     for _ in stay:
-        waiting.changed()
+        waiting.on_changed()
         woken_last = sleepers[int(woken[-1])]
         waiting.looks(woken_last)
         waiting.found_none(woken_last)
@@ -173,7 +173,7 @@ def test_who_goes_and_saw_that_there_is_no_more_wakes_nobody() -> None:
     waiting, woken = QueueWaiters("q", 10), list[str]()
     first = sleeper(waiting, (), woken, "first")
     sleeper(waiting, (), woken, "second")
-    waiting.changed()
+    waiting.on_changed()
     waiting.looks(first)
     waiting.found_none(first)
     waiting.leaves(first)
@@ -264,7 +264,7 @@ class Model:
         self.messages.append(message)
         is_told = self.random.random() < 0.8
         count = self.random.choice((1, 1, 3))
-        self.waiting.changed({message: count} if is_told else None, count)
+        self.waiting.on_changed({message: count} if is_told else None, count)
 
     def come(self) -> None:
         self.workers.append(Worker(self, self.random.choice(((), A, B, (("z", "1"),)))))
@@ -277,7 +277,7 @@ class Model:
             worker = self.random.choice(self.workers)
             if worker.saw:  # what it was given goes back, as when a lease is released
                 self.messages += worker.saw
-                self.waiting.changed()
+                self.waiting.on_changed()
             worker.leave()
 
     def work(self) -> None:
@@ -301,7 +301,7 @@ def test_messages_of_several_kinds_wake_one_for_each() -> None:
         waiting.found_none(waiter)
         assert waiting.sleeps(waiter)
     assert list(waiting.filters) == [()]
-    waiting.changed({A: 1, B: 1})
+    waiting.on_changed({A: 1, B: 1})
     assert woken == [0, 1]
     for waiter in waiters:
         waiting.leaves(waiter)

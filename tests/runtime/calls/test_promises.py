@@ -119,13 +119,13 @@ class GatewayLink:
         self._link = link
         self._frames = FrameReader(1_000_000)
 
-    def received(self, data: bytes, /) -> None:
+    def on_received(self, data: bytes, /) -> None:
         for payload in self._frames.feed(data):
             for message in decode_messages(payload):
                 self._gateway.take(self._link, message)
 
     def writable(self, is_writable: bool, /) -> None: ...
-    def closed(self, reason: str, /) -> None: ...
+    def on_closed(self, reason: str, /) -> None: ...
 
 
 async def test_a_call_that_is_sent_on_too_often_raises() -> None:

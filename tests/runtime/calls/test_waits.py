@@ -34,12 +34,12 @@ def local_wait() -> LocalWait:
 def tellings(wait: LocalWait | RemoteWait) -> list[Callable[[], object]]:
     """All that the one who waits may be told."""
     if isinstance(wait, LocalWait):
-        return [wait.grant, lambda: wait.moved("b:1@1"), lambda: wait.fail(ValueError("full"))]
+        return [wait.grant, lambda: wait.on_moved("b:1@1"), lambda: wait.fail(ValueError("full"))]
     return [
         lambda: wait.reply(BODY),
         lambda: wait.failure(BODY),
         lambda: wait.redirect("b:1@1"),
-        lambda: wait.broken(ValueError("gone")),
+        lambda: wait.on_broken(ValueError("gone")),
     ]
 
 
@@ -82,7 +82,7 @@ async def test_a_grant_that_nobody_takes_says_so() -> None:
 
 async def test_a_local_caller_hears_where_its_grain_went_or_why_it_did_not_start() -> None:
     moved, failed = local_wait(), local_wait()
-    moved.moved("b:1@1")
+    moved.on_moved("b:1@1")
     assert moved.future.result() == "b:1@1"
     raised = ValueError("full")
     failed.fail(raised)

@@ -279,7 +279,7 @@ def test_a_gateway_that_was_restarted_where_it_was_is_used_again() -> None:
                 assert set(client.gateways.known) == addresses
                 for key in KEYS:
                     await client.grain(Desk, key).where()
-                live = {peer.name for peer in client.engine.peers.known()}
+                live = {peer.name for peer in client.engine.peers.list_known()}
                 assert live == addresses
 
         await simulation.call(host, program())

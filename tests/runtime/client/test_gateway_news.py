@@ -104,13 +104,13 @@ async def test_a_local_cluster_sends_calls_through_its_newest_silo_at_once() -> 
         await until(lambda: new.address in cluster.client.gateways.known)
         for key in range(20):
             await cluster.grain(Desk, f"{key}").where()
-        assert new.address in {peer.name for peer in cluster.client.engine.peers.known()}
+        assert new.address in {peer.name for peer in cluster.client.engine.peers.list_known()}
         assert asyncio.get_running_loop().time() - begun < GATEWAYS_EVERY_S / 2
 
 
 def test_a_client_hears_at_once_of_a_silo_that_stops_though_it_is_not_connected_to_it() -> None:
     async def step(simulation: Simulation, cluster: SimCluster, client: Client) -> None:
-        connected = {peer.name for peer in client.engine.peers.known()}
+        connected = {peer.name for peer in client.engine.peers.list_known()}
         leaving = next(silo for silo in cluster.silos() if silo.address not in connected)
         name = endpoint_of(leaving.address).partition(":")[0]
         removing = asyncio.ensure_future(cluster.remove_silo(name))
@@ -124,7 +124,7 @@ def test_a_client_hears_at_once_of_a_silo_that_stops_though_it_is_not_connected_
 
 def test_a_client_hears_of_a_silo_that_was_evicted_though_it_is_not_connected_to_it() -> None:
     async def step(simulation: Simulation, cluster: SimCluster, client: Client) -> None:
-        connected = {peer.name for peer in client.engine.peers.known()}
+        connected = {peer.name for peer in client.engine.peers.list_known()}
         dead = next(silo for silo in cluster.silos() if silo.address not in connected)
         others = [address for address in addresses(cluster) if address != dead.address]
         simulation.crash(endpoint_of(dead.address).partition(":")[0], is_silent=True)
@@ -162,14 +162,14 @@ def test_a_gateway_that_does_not_answer_is_passed_over_after_a_moment() -> None:
 def test_silos_that_join_together_are_told_together() -> None:
     async def step(simulation: Simulation, cluster: SimCluster, client: Client) -> None:
         times: list[float] = []
-        tell = client.gateways.told
+        tell = client.gateways.on_gateways
 
         def told(peer: Peer, view: GatewayView, /) -> None:
             times.append(asyncio.get_running_loop().time())
             tell(peer, view)
 
-        client.gateways.told = told  # type: ignore[method-assign]
-        gateway, *_ = client.engine.peers.known()
+        client.gateways.on_gateways = told  # type: ignore[method-assign]
+        gateway, *_ = client.engine.peers.list_known()
         news = next(
             silo.assembly.visitors._news for silo in cluster.silos() if silo.address == gateway.name
         )
@@ -193,14 +193,14 @@ def test_silos_that_join_together_are_told_together() -> None:
 def test_a_silo_that_joins_tells_its_clients_nothing_and_then_what_there_is() -> None:
     async def step(simulation: Simulation, cluster: SimCluster, client: Client) -> None:
         told: list[list[str]] = []
-        tell = client.gateways.told
+        tell = client.gateways.on_gateways
 
         def noted(peer: Peer, view: GatewayView, /) -> None:
             if peer.name.startswith("silo-3:"):
                 told.append(view.gateways)
             tell(peer, view)
 
-        client.gateways.told = noted  # type: ignore[method-assign]
+        client.gateways.on_gateways = noted  # type: ignore[method-assign]
         simulation.crash("silo-0", is_silent=True)
         cluster.names = cluster.names[1:]
         cluster.add_silo()
@@ -262,7 +262,7 @@ async def test_a_list_of_another_membership_table_changes_nothing() -> None:
             stranger = client.engine.peers.get(other.gateway)
             await stranger.ready()
             version = other.assembly.membership.view.version + 10**6
-            client.gateways.told(stranger, GatewayView(version, [other.address]))
+            client.gateways.on_gateways(stranger, GatewayView(version, [other.address]))
             assert client.gateways.known == [silo.address]
             await client.gateways.refresh()
             assert client.gateways.known == [silo.address]
@@ -272,7 +272,7 @@ async def test_an_answer_that_is_older_than_what_was_told_changes_nothing() -> N
     async with Silo(grains=[Desk]) as silo, connect(silo.gateway) as client:
         peer = client.engine.peers.get(silo.address)
         version = silo.assembly.membership.view.version
-        client.gateways.told(peer, GatewayView(version + 1, [silo.address, "127.0.0.1:1@1"]))
+        client.gateways.on_gateways(peer, GatewayView(version + 1, [silo.address, "127.0.0.1:1@1"]))
         await client.gateways.refresh()  # the silo has not read that version yet
         assert len(client.gateways.known) == 2
 
@@ -301,7 +301,7 @@ async def opened(end: LocalEnd, link: FakeLink) -> Peer:
     """A connection of a client to a silo, which has greeted."""
     peer = Peer(end, "gateway:1", lambda peer: None)
     peer.attach(link)
-    peer.received(raw(greeting_of_silo(end)))
+    peer.on_received(raw(greeting_of_silo(end)))
     assert peer.is_ready
     return peer
 
@@ -311,7 +311,7 @@ async def visited(link: FakeLink, **options: Any) -> Peer:
     end = end_of(Office(), **options)
     peer = Peer(end, "", lambda peer: None)
     peer.attach(link)
-    peer.received(raw(hello_of(Identity("dev", "client-1", False), end.options, end.env)))
+    peer.on_received(raw(hello_of(Identity("dev", "client-1", False), end.options, end.env)))
     assert peer.is_ready
     return peer
 
@@ -324,7 +324,7 @@ async def test_a_list_that_comes_before_the_greeting_ends_the_connection() -> No
     office, link = Office(), FakeLink()
     peer = Peer(client_end(office), "gateway:1", lambda peer: None)
     peer.attach(link)
-    peer.received(raw(GatewayView(1, ["a:1@1"])))
+    peer.on_received(raw(GatewayView(1, ["a:1@1"])))
     assert peer.is_closed and link.ended == "aborted" and not office.views
 
 
@@ -333,7 +333,7 @@ async def test_a_list_that_comes_with_the_greeting_is_taken_after_it() -> None:
     end = client_end(office)
     peer = Peer(end, "gateway:1", lambda peer: None)
     peer.attach(link)
-    peer.received(raw(greeting_of_silo(end)) + raw(GatewayView(1, ["a:1@1"])))
+    peer.on_received(raw(greeting_of_silo(end)) + raw(GatewayView(1, ["a:1@1"])))
     assert not peer.is_closed and office.views == [GatewayView(1, ["a:1@1"])]
     assert peer.table_id == "table" and office.greeted_by == [peer]
 
@@ -342,7 +342,7 @@ async def test_a_list_that_comes_with_the_greeting_is_taken_after_it() -> None:
 async def test_what_is_no_list_ends_the_connection(wrong: list[Any]) -> None:
     office, link = Office(), FakeLink()
     peer = await opened(client_end(office), link)
-    peer.received(raw(wrong))
+    peer.on_received(raw(wrong))
     assert peer.is_closed and not office.views
 
 

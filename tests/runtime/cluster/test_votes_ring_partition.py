@@ -18,14 +18,14 @@ from millstream.runtime.cluster.changes import tell_changes, what_happened
 from millstream.runtime.cluster.directory.partition import Entry, Partition
 from millstream.runtime.cluster.member import Member
 from millstream.runtime.cluster.placement import choose_silo, placement_in
-from millstream.runtime.cluster.ring import HASH_MAX, Ring, covers, gained, hash_of
+from millstream.runtime.cluster.ring import HASH_MAX, Ring, covers, find_gained, hash_of
 from millstream.runtime.cluster.table import (
     MemberRow,
     MemoryMembershipTable,
     Status,
     TableView,
 )
-from millstream.runtime.cluster.votes import superseded, suspect, votes_needed
+from millstream.runtime.cluster.votes import find_superseded, suspect, votes_needed
 from millstream.runtime.definition.placement import (
     HASHED,
     LEAST_ACTIVATIONS,
@@ -146,7 +146,7 @@ def test_only_older_generations_at_the_same_address_are_superseded() -> None:
         row("h:2@1"),
         row("g:1@1"),
     ]
-    found = superseded(view(*rows), "h:1@8")
+    found = find_superseded(view(*rows), "h:1@8")
     assert [r.silo for r in found] == ["h:1@5", "h:1@7"]
 
 
@@ -365,7 +365,7 @@ def test_gained_covers_exactly_the_hashes_whose_owner_changed_to_me(
 ) -> None:
     old, new = Ring(before), Ring(after)
     me = data.draw(silo_names)
-    segments = gained(old, new, me)
+    segments = find_gained(old, new, me)
     edges = [p for segment in segments for p in segment]
     edges += [*old.points()[:40], *new.points()[:40], 0, HASH_MAX]
     nearby = {max(0, min(HASH_MAX, p + d)) for p in edges for d in (-1, 0, 1)}
@@ -397,9 +397,9 @@ def test_a_silo_that_joins_takes_hashes_from_others_and_moves_none_between_them(
 
 def test_nothing_is_gained_from_an_equal_ring_and_everything_from_an_empty_one() -> None:
     ring = Ring(["a:1@1", "b:1@1"])
-    assert gained(ring, ring, "a:1@1") == []
-    assert gained(Ring([]), Ring(["a:1@1"]), "a:1@1") == [(0, HASH_MAX)]
-    assert gained(Ring(["a:1@1"]), Ring([]), "a:1@1") == []
+    assert find_gained(ring, ring, "a:1@1") == []
+    assert find_gained(Ring([]), Ring(["a:1@1"]), "a:1@1") == [(0, HASH_MAX)]
+    assert find_gained(Ring(["a:1@1"]), Ring([]), "a:1@1") == []
 
 
 def test_the_ring_is_frozen() -> None:
@@ -580,7 +580,7 @@ def test_options_that_are_not_positive_are_refused_by_name(value: float) -> None
 
 
 def test_a_silo_does_not_supersede_itself() -> None:
-    assert superseded(view(row("h:1@8"), row("h:1@7")), "h:1@8") == [row("h:1@7")]
+    assert find_superseded(view(row("h:1@8"), row("h:1@7")), "h:1@8") == [row("h:1@7")]
 
 
 def test_a_vote_counts_up_to_the_very_end_of_its_time() -> None:

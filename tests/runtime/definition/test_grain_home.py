@@ -13,7 +13,7 @@ import pytest
 from tests.conditions import until
 
 from millstream.runtime import Grain, GrainError, LocalCluster, NotInCluster, Silo, state
-from millstream.runtime.text import SHOWN_CHARS_MAX, shown
+from millstream.runtime.text import SHOWN_CHARS_MAX, show_text
 
 KEPT: dict[str, Any] = {}
 
@@ -129,4 +129,4 @@ async def test_a_key_cannot_forge_a_line_of_the_log(caplog: pytest.LogCaptureFix
     ],
 )
 def test_text_of_others_is_shown_in_one_line_of_bounded_length(text: str, expected: str) -> None:
-    assert shown(text) == expected
+    assert show_text(text) == expected

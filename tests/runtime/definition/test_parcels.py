@@ -30,10 +30,10 @@ class Sender:
     def __init__(self) -> None:
         self.told = 0
 
-    def stored(self) -> None:
+    def on_stored(self) -> None:
         self.told += 1
 
-    async def sent(self) -> None: ...
+    async def wait_sent(self) -> None: ...
 
 
 class Store(MemoryStateStore):
@@ -102,12 +102,12 @@ async def test_what_is_sent_leaves_the_row_and_its_number_is_not_given_again() -
     one = made(store)
     add(one, b"x", b"y")
     await one.write()
-    one.parcels.done(1)
+    one.parcels.on_done(1)
     assert one.parcels.unsent(9) == [(2, b"y")] and not one.parcels.is_trimmed
     add(one, b"z")
     await one.commit("s", "q", (1, 1, 0))
     assert row(store)[2:] == ["o", 2, [b"y", b"z"]]
-    one.parcels.done(3)
+    one.parcels.on_done(3)
     one.value.count = 99  # not written
     await one.trim()
     assert row(store)[2:] == ["o", 4, []] and row(store)[0]["count"] == 3
@@ -203,7 +203,7 @@ async def test_trimming_does_not_store_what_was_not_asked_for() -> None:
     one = made(store)
     add(one, b"x")
     await one.write()
-    one.parcels.done(1)
+    one.parcels.on_done(1)
     trimming = asyncio.ensure_future(one.trim())
     await asyncio.sleep(0)
     add(one, b"lost")
@@ -223,7 +223,7 @@ def test_parcels_of_a_row_are_numbered_from_its_first() -> None:
     parcels = Parcels()
     parcels.load(ParcelRow("o", 7, [b"a", b"bc"]))
     assert parcels.unsent(9) == [(7, b"a"), (8, b"bc")] and parcels.count == 2
-    parcels.done(7)
+    parcels.on_done(7)
     assert parcels.row(8) == ("o", 8, [b"bc"]) and parcels.size_bytes == 2
     assert parcels.row(7) == ("o", 8, [])
 
@@ -249,7 +249,7 @@ async def test_a_failed_write_is_not_kept_for_the_sake_of_another_one() -> None:
     one = made(store)
     add(one, b"x")
     await one.write()
-    one.parcels.done(1)
+    one.parcels.on_done(1)
     add(one, b"lost")
     store.fails = "before"
     commit = asyncio.ensure_future(one.commit("s", "q", (1, 1, 0)))

@@ -39,7 +39,7 @@ class Owner:
         if self.has_ended:
             raise NotInCluster("ended")
 
-    def conflicted(self) -> None:
+    def on_conflict(self) -> None:
         self.conflicts += 1
 
     def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:

@@ -13,7 +13,7 @@ import pytest
 from millstream.runtime.disk.real import RealDisk
 from millstream.runtime.disk.seam import JOBS_MAX, Disk, parent_of
 from millstream.runtime.disk.whole import read_file, replace_file
-from millstream.runtime.testing import SimDisk, Simulation, run, seeded_random
+from millstream.runtime.testing import SimDisk, Simulation, make_random, run
 
 Job = Callable[[Disk, str], Coroutine[Any, Any, None]]
 
@@ -42,7 +42,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
 
         run(main, 1)
 
-    disk = SimDisk(seeded_random(1))
+    disk = SimDisk(make_random(1))
     disk.make_dir("/home")
     return Bench(disk, "/home", play)
 

@@ -134,7 +134,7 @@ async def test_a_client_cannot_call_what_is_for_silos(
 
 async def test_a_client_cannot_call_an_extension_of_a_grain() -> None:
     async with Silo(grains=[Desk]) as silo, Client([silo.gateway]) as client:
-        wait, (peer, *_) = Waits(), client.engine.peers.known()
+        wait, (peer, *_) = Waits(), client.engine.peers.list_known()
         silo.assembly.add_extension("drawer", Drawer, lambda activation: Drawer())
         peer.send_call(call(method="drawer.empty"), wait)
         await until(lambda: bool(wait.told))
@@ -219,7 +219,7 @@ async def test_an_override_does_not_open_what_its_base_has_closed() -> None:
 async def test_a_client_that_claims_a_role_in_its_calls_does_not_get_it() -> None:
     async with Silo(grains=[Safe]) as silo, Client([silo.gateway]) as client:
         for is_here in (False, True):
-            wait, (peer, *_) = Waits(), client.engine.peers.known()
+            wait, (peer, *_) = Waits(), client.engine.peers.list_known()
             forged = call(kind="Safe", method="refill")
             assert forged.role == Role.SILO
             peer.send_call(forged, wait)
@@ -356,7 +356,7 @@ async def test_clients_of_one_name_count_each() -> None:
             links.append(link := FakeLink())
             visitors.accept(link)
             identity = Identity("dev", "client-x", False)
-            link.receiver.received(raw(hello_of(identity, end.options, Env())))
+            link.receiver.on_received(raw(hello_of(identity, end.options, Env())))
         assert [bool(link.ended) for link in links] == [False] * 3 + [True] * 7
 
 
@@ -368,7 +368,7 @@ async def test_a_client_that_vanished_is_noticed() -> None:
         peer = Peer(silo.assembly.engine.end, "", lambda peer: None)
         peer.attach(link)
         identity = Identity("dev", "client-x", False)
-        peer.received(raw(hello_of(identity, options, Env())))
+        peer.on_received(raw(hello_of(identity, options, Env())))
         assert peer.name in visitors.clients
         await until(lambda: link.ended == "aborted")
 

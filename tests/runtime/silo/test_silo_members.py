@@ -94,7 +94,7 @@ async def test_what_ended_a_silo_is_told() -> None:
         await silo.start()
     await stopped.stop()
     await killed.kill()
-    evicted.assembly.evicted("by a test")
+    evicted.assembly.on_evicted("by a test")
     assert await stopped.wait_stopped() is StopReason.STOPPED
     assert await killed.wait_stopped() is StopReason.KILLED
     assert await evicted.wait_stopped() is StopReason.EVICTED

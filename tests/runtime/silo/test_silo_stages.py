@@ -414,7 +414,7 @@ async def test_a_silo_closes_the_table_and_stores_that_it_made_itself(
             case "kill":
                 await silo.kill()
             case _:
-                silo.assembly.evicted()
+                silo.assembly.on_evicted()
                 await silo.wait_stopped()
     assert is_closed(silo) == [True, True]
     again = made_from_text(tmp_path, address=silo.gateway)
@@ -450,7 +450,7 @@ async def test_a_stop_and_an_eviction_at_once_end_the_silo_once() -> None:
     silo = Silo(grains=[Desk], streams={"default": queues})
     await silo.start()
     stops = [asyncio.create_task(silo.kill()), asyncio.create_task(silo.kill())]
-    silo.assembly.evicted()
+    silo.assembly.on_evicted()
     await asyncio.gather(*stops, silo.stop())
     assert LOG.count("queues abort") == 1
     with pytest.raises(SiloUnavailable):

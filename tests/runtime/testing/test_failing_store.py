@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.runtime import ConfigError, Grain, StorageUnavailable, state
-from millstream.runtime.testing import FailingStore, SimCluster, Simulation, run, seeded_random
+from millstream.runtime.testing import FailingStore, SimCluster, Simulation, make_random, run
 
 
 class Tally(Grain):
@@ -44,7 +44,7 @@ def test_what_was_said_fails_and_nothing_else() -> None:
 
 def test_chance_is_the_seeds_and_ends_when_it_is_told() -> None:
     def failures(seed: int) -> list[int]:
-        store = FailingStore(seeded_random(seed, "store"), rate=0.3)
+        store = FailingStore(make_random(seed, "store"), rate=0.3)
         failed = []
         for number in range(200):
             try:

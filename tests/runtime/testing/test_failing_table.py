@@ -21,8 +21,8 @@ from millstream.runtime.testing import (
     SimCluster,
     Simulation,
     check_views,
+    make_random,
     run,
-    seeded_random,
 )
 
 A, B = (MemberRow(f"{name}:1@1", Status.JOINING) for name in "ab")
@@ -59,7 +59,7 @@ def test_what_was_said_fails_and_nothing_else() -> None:
 
 def test_chance_is_the_seeds_and_ends_when_it_is_told() -> None:
     def failures(seed: int) -> list[int]:
-        table = FailingTable(seeded_random(seed, "table"), rate=0.3)
+        table = FailingTable(make_random(seed, "table"), rate=0.3)
         failed = []
         for number in range(200):
             try:

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from millstream.runtime.disk.seam import DiskFile, DiskFull, SyncFailed
 from millstream.runtime.disk.whole import read_file, replace_file
-from millstream.runtime.testing import SimDisk, Simulation, run, seeded_random
+from millstream.runtime.testing import SimDisk, Simulation, make_random, run
 
 SEEDS = range(60)
 
 
 def new_disk(seed: int = 1) -> tuple[SimDisk, DiskFile]:
     """A disk with an empty file `/d/log`, whose name is durable."""
-    disk = SimDisk(seeded_random(seed))
+    disk = SimDisk(make_random(seed))
     disk.make_dir("/d")
     file = disk.create("/d/log")
     disk.sync_dir("/d")
@@ -137,7 +137,7 @@ def test_preallocated_room_survives() -> None:
 
 
 def names_after_a_crash(seed: int, change: Callable[[SimDisk], None]) -> tuple[str, ...]:
-    disk = SimDisk(seeded_random(seed))
+    disk = SimDisk(make_random(seed))
     disk.make_dir("/d")
     replace_file(disk, "/d/a", b"a")
     replace_file(disk, "/d/b", b"b")
@@ -189,7 +189,7 @@ def test_synced_names_survive() -> None:
 def test_a_file_whose_name_was_not_synced_may_be_gone_with_all_its_synced_bytes() -> None:
     found = set()
     for seed in SEEDS:
-        disk = SimDisk(seeded_random(seed))
+        disk = SimDisk(make_random(seed))
         file = disk.create("/log")
         file.write_at(0, b"x")
         file.sync()
@@ -212,7 +212,7 @@ def test_a_file_that_moved_to_another_directory_has_one_name_after_a_crash() -> 
 def test_a_replaced_file_is_old_or_new_whenever_the_power_goes() -> None:
     found = set()
     for seed in range(120):
-        disk = SimDisk(seeded_random(seed))
+        disk = SimDisk(make_random(seed))
         replace_file(disk, "/id", b"old")
         disk.cut_power_after(seed % 7, disk.crash)
         try:
@@ -351,7 +351,7 @@ def test_what_was_ordered_before_a_crash_is_over_after_it() -> None:
 
 
 def test_a_new_disk_owes_no_time_and_a_sync_does_once() -> None:
-    assert SimDisk(seeded_random(1)).take_owed_s() == 0.0
+    assert SimDisk(make_random(1)).take_owed_s() == 0.0
     disk, file = new_disk()
     disk.take_owed_s()
     file.sync()
@@ -447,7 +447,7 @@ def test_a_write_behind_the_end_of_a_full_disk_leaves_the_file_as_it_was() -> No
 
 
 def test_syncs_fail_by_chance() -> None:
-    disk = SimDisk(seeded_random(1), sync_failure_chance=1.0)
+    disk = SimDisk(make_random(1), sync_failure_chance=1.0)
     with pytest.raises(SyncFailed):
         disk.create("a").sync()
 
@@ -550,7 +550,7 @@ def test_an_older_copy_of_a_directory_comes_back(seed: int) -> None:
     disk.crash()
     assert disk.copy_of("/d") == {"/d/log": b"old", "/d/sub/id": b"1"}
     assert content(disk, "/other") == b"stays"
-    other = SimDisk(seeded_random(seed))
+    other = SimDisk(make_random(seed))
     other.restore("/", copy)
     other.crash()
     assert other.copy_of("/d") == copy and other.free_bytes("/d/sub") > 0

@@ -22,10 +22,10 @@ from millstream.runtime.testing import (
     SimDisk,
     Simulation,
     SimulationFailed,
+    make_random,
     make_script,
     parse_script,
     run,
-    seeded_random,
 )
 
 # -- A log that acknowledges too early must fail here.
@@ -323,7 +323,7 @@ def test_a_script_with_disks_prints_parses_and_can_be_played(seed: int) -> None:
     names = ["a", "b", "c"]
     verbs = [*VERBS, *DISK_VERBS]
     script = make_script(
-        seeded_random(seed), names, duration_s=30, troubles=12, verbs=verbs, steady=["c"]
+        make_random(seed), names, duration_s=30, troubles=12, verbs=verbs, steady=["c"]
     )
     text = "\n".join(map(str, script))
     assert [str(step) for step in parse_script(text)] == text.splitlines()
@@ -349,7 +349,7 @@ def test_a_script_with_disks_prints_parses_and_can_be_played(seed: int) -> None:
 
 
 def test_scripts_are_what_they_were_without_disks() -> None:
-    script = make_script(seeded_random(1), ["a", "b", "c"])
+    script = make_script(make_random(1), ["a", "b", "c"])
     assert not any(step.verb in DISK_VERBS for step in script)
 
 

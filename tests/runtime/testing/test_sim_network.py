@@ -31,7 +31,7 @@ class Peer:
         self.hosts: set[Host | None] = set()
         link.start(self)
 
-    def received(self, data: bytes, /) -> None:
+    def on_received(self, data: bytes, /) -> None:
         assert not self.reasons, "received after closed"
         self.data += data
         self.times.append(asyncio.get_running_loop().time())
@@ -42,7 +42,7 @@ class Peer:
     def writable(self, is_writable: bool, /) -> None:
         self.writables.append(is_writable)
 
-    def closed(self, reason: str, /) -> None:
+    def on_closed(self, reason: str, /) -> None:
         self.reasons.append(reason)
 
 
@@ -447,7 +447,7 @@ def test_silent_crash_may_cut_off_all_that_is_under_way() -> None:
 
 def test_receiver_that_raises_breaks_its_link_and_fails_the_run() -> None:
     class Broken(Peer):
-        def received(self, data: bytes, /) -> None:
+        def on_received(self, data: bytes, /) -> None:
             raise ZeroDivisionError("broken receiver")
 
     async def scenario(pair: Pair) -> None:

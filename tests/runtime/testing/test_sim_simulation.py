@@ -40,7 +40,7 @@ from millstream.runtime.testing import (
     run,
     shrink,
 )
-from millstream.runtime.testing.world.env import WALL_START_S, seeded_random
+from millstream.runtime.testing.world.env import WALL_START_S, make_random
 from millstream.runtime.wire.address import Address
 from millstream.runtime.wire.transport import Link
 
@@ -54,13 +54,13 @@ class Echo:
         self.link = link
         link.start(self)
 
-    def received(self, data: bytes, /) -> None:
+    def on_received(self, data: bytes, /) -> None:
         self.link.write(data)
 
     def writable(self, is_writable: bool, /) -> None:
         self.link.reading(is_writable)
 
-    def closed(self, reason: str, /) -> None:
+    def on_closed(self, reason: str, /) -> None:
         return None
 
 
@@ -81,7 +81,7 @@ class Asker:
                 self.answer = asyncio.get_running_loop().create_future()
         return self.data
 
-    def received(self, data: bytes, /) -> None:
+    def on_received(self, data: bytes, /) -> None:
         self.data += data
         if not self.answer.done():
             self.answer.set_result(data)
@@ -89,7 +89,7 @@ class Asker:
     def writable(self, is_writable: bool, /) -> None:
         return None
 
-    def closed(self, reason: str, /) -> None:
+    def on_closed(self, reason: str, /) -> None:
         if not self.answer.done():
             self.answer.set_exception(SiloUnavailable(reason))
             self.answer.exception()  # nobody may be waiting
@@ -419,7 +419,7 @@ def test_forbidden_fault_never_fires() -> None:
 @given(st.integers(0, 100_000))
 @settings(max_examples=examples(50))
 def test_script_prints_and_parses_and_ends_its_own_troubles(seed: int) -> None:
-    script = make_script(seeded_random(seed), NAMES, duration_s=30, troubles=12)
+    script = make_script(make_random(seed), NAMES, duration_s=30, troubles=12)
     times = [step.at_s for step in script]
     assert times == sorted(times) and script[-1] == Step(30, "repair")
     text = "\n".join(map(str, script))
@@ -436,9 +436,9 @@ def test_script_prints_and_parses_and_ends_its_own_troubles(seed: int) -> None:
 
 def test_every_seed_uses_its_own_script() -> None:
     assert (
-        make_script(seeded_random(1), NAMES)
-        == make_script(seeded_random(1), NAMES)
-        != make_script(seeded_random(2), NAMES)
+        make_script(make_random(1), NAMES)
+        == make_script(make_random(1), NAMES)
+        != make_script(make_random(2), NAMES)
     )
 
 
@@ -528,7 +528,7 @@ def test_power_cut_that_had_no_occasion_is_taken_back_by_the_restart() -> None:
 
 
 def test_shrink_drops_every_line_that_is_not_needed() -> None:
-    script = make_script(seeded_random(4), NAMES, troubles=10)
+    script = make_script(make_random(4), NAMES, troubles=10)
     needed = {script[2], script[7]}
 
     def fails(candidate: Script) -> bool:

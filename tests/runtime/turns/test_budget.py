@@ -147,7 +147,7 @@ async def test_a_one_way_call_that_finds_a_full_mailbox_says_so() -> None:
             await desk.note(number)
         with pytest.raises(Overloaded, match="waiting_calls_max"):
             await desk.note(5)
-        assert len(list(silo.assembly.turns.deadlines.watched())) == 6
+        assert len(list(silo.assembly.turns.deadlines.iter_watched())) == 6
         GATE.set()
         await staying
         await until(lambda: len(NOTED) == 5)
@@ -217,11 +217,11 @@ async def test_many_that_wait_cost_the_sweep_nothing_until_they_are_due(silo: Si
     ]
     await spin()
     looked = list(deadlines._due_in_slots(silo.assembly.loop.time()))
-    assert looked == [] and len(list(deadlines.watched())) == 3_000
+    assert looked == [] and len(list(deadlines.iter_watched())) == 3_000
     assert max(map(len, deadlines._slots.values())) < 10
     GATE.set()
     await asyncio.gather(*waiting)
-    assert list(deadlines.watched()) == []
+    assert list(deadlines.iter_watched()) == []
 
 
 @pytest.mark.parametrize("where", ["silo", "client"])

@@ -233,11 +233,11 @@ WHERE = pytest.mark.parametrize("where", ["local", "silo", "client"])
 def nothing_is_left(cluster: LocalCluster) -> None:
     """No request pending, no turn running, nobody waiting."""
     for silo in cluster.silos:
-        assert list(silo.assembly.turns.deadlines.watched()) == []
+        assert list(silo.assembly.turns.deadlines.iter_watched()) == []
         for activation in silo.assembly.catalog.all():
             activation.check()
             assert activation.is_idle
-    assert list(cluster.client.engine.turns.deadlines.watched()) == []
+    assert list(cluster.client.engine.turns.deadlines.iter_watched()) == []
 
 
 # --- cancelling ----------------------------------------------------------------------------------
@@ -500,7 +500,7 @@ async def test_a_deadline_ends_the_method_whatever_it_waits_in(
     task = asyncio.current_task()
     assert task is not None and task.cancelling() == 0
     assert await ref.ok() == "ok"
-    await until(lambda: not list(cluster.silos[0].assembly.turns.deadlines.watched()))
+    await until(lambda: not list(cluster.silos[0].assembly.turns.deadlines.iter_watched()))
     nothing_is_left(cluster)
 
 
@@ -583,7 +583,7 @@ async def test_the_remaining_time_travels_with_nested_calls(
     await until(lambda: "caller cleaned up" in LOG and "!w" in LOG)
     assert await cluster.grain(Worker, "far").ok() == "ok"
     assert await cluster.grain(Worker, "a").ok() == "ok"
-    await until(lambda: not list(cluster.silos[1].assembly.turns.deadlines.watched()))
+    await until(lambda: not list(cluster.silos[1].assembly.turns.deadlines.iter_watched()))
     nothing_is_left(cluster)
 
 

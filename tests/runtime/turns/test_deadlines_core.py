@@ -81,7 +81,7 @@ def test_nothing_is_armed_before_something_is_watched() -> None:
     assert deadlines.is_armed and clock.timers == [SWEEP_S]
     deadlines.add(a_turn(9.0), 1.0)
     assert clock.timers == [SWEEP_S], "one timer for all"
-    assert next(iter(deadlines.watched())) is request
+    assert next(iter(deadlines.iter_watched())) is request
 
 
 def test_requests_of_one_time_out_share_a_group_and_leave_it() -> None:
@@ -94,7 +94,7 @@ def test_requests_of_one_time_out_share_a_group_and_leave_it() -> None:
     assert deadlines.groups[2.0] is not group
     deadlines.remove(first)
     deadlines.remove(first)
-    assert first.group is None and list(deadlines.watched()) == [second]
+    assert first.group is None and list(deadlines.iter_watched()) == [second]
 
 
 def test_requests_with_deadlines_of_their_own_share_a_slot_for_each_sweep() -> None:
@@ -223,7 +223,7 @@ def test_a_turn_in_a_task_that_unwinds_is_watched_until_its_own_time_comes() -> 
     deadlines.add(outer, None)
     deadlines.add(child, None)
     clock.sweep(9.0)
-    assert ended(outer) == [1] and list(deadlines.watched()) == [child]
+    assert ended(outer) == [1] and list(deadlines.iter_watched()) == [child]
     outer.done = True
     clock.sweep(9.5)
     assert ended(outer) == [2] and child.expired

@@ -258,7 +258,7 @@ class Conflicting(Grain):
     async def on_activate(self) -> None:
         LOG.append("activate")
         if LOG.count("activate") == 1:
-            self._millstream.conflicted()
+            self._millstream.on_conflict()
             self.context.deactivate_when_idle()
 
     async def on_deactivate(self, reason: DeactivationReason, /) -> None:

@@ -30,7 +30,7 @@ from millstream.runtime import (
     timeout,
     with_options,
 )
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 from millstream.runtime.turns.request import current_request
 
 LOG: list[str] = []
@@ -501,7 +501,7 @@ async def test_a_cycle_is_named_alike_whatever_the_keys_of_its_grains(pair: Loca
         others = [*keys[number + 1 :], *keys[:number]]
         with pytest.raises(CallCycle) as caught:
             await with_options(pair.grain(Hopper, "before"), timeout=5).follow([key, *others, key])
-        names = [shown(f"Hopper/{one}") for one in (key, *others, key)]
+        names = [show_text(f"Hopper/{one}") for one in (key, *others, key)]
         assert caught.value.path == tuple(names)
 
 
@@ -512,7 +512,7 @@ async def test_a_grain_that_the_call_itself_started_has_the_same_name_in_a_cycle
         keys = [f"{name}\n{number}" for name in "abc"]
         with pytest.raises(CallCycle) as caught:
             await with_options(pair.grain(Hopper, "first"), timeout=5).follow([*keys, keys[0]])
-        assert caught.value.path == tuple(shown(f"Hopper/{key}") for key in (*keys, keys[0]))
+        assert caught.value.path == tuple(show_text(f"Hopper/{key}") for key in (*keys, keys[0]))
 
 
 async def test_a_cycle_over_three_silos_from_a_client_is_found_at_once(pair: LocalCluster) -> None:

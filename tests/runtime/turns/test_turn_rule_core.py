@@ -42,7 +42,7 @@ class Entry:
         self.told.append("grant")
         return self.takes
 
-    def moved(self, silo: str) -> None:
+    def on_moved(self, silo: str) -> None:
         self.told.append(silo)
 
     def fail(self, error: BaseException) -> None:
@@ -543,7 +543,7 @@ def test_an_activation_tells_where_it_is_and_what_it_is_called() -> None:
 def test_an_activation_is_ended_by_its_grain_or_by_a_write_that_was_refused() -> None:
     activation = an_activation()
     activation.end_when_idle()
-    activation.conflicted()
+    activation.on_conflict()
     owner: Any = activation.owner
     assert owner.deactivations == [REQUESTED, DeactivationReason.STATE_CONFLICT]
 

@@ -44,7 +44,7 @@ class Entry:
         self.machine.granted.append(self.name)
         return self.takes
 
-    def moved(self, silo: str) -> None:
+    def on_moved(self, silo: str) -> None:
         self.machine.moved.append(self.name)
 
     def fail(self, error: BaseException) -> None:

@@ -94,7 +94,7 @@ class Waits:
     def redirect(self, silo: str, /) -> None:
         self.told.append(("redirect", silo))
 
-    def broken(self, error: Exception, /) -> None:
+    def on_broken(self, error: Exception, /) -> None:
         self.told.append(error)
 
 
@@ -114,16 +114,16 @@ class Office:
         else:
             peer.watch_served(call.id, None)
 
-    def taken(self) -> None:
+    def on_frame_end(self) -> None:
         pass
 
-    def greeted(self, peer: Peer, /) -> None:
+    def on_greeted(self, peer: Peer, /) -> None:
         self.greeted_by.append(peer)
 
     def leaving(self, peer: Peer, /) -> None:
         self.left.append(peer)
 
-    def told(self, peer: Peer, view: GatewayView, /) -> None:
+    def on_gateways(self, peer: Peer, view: GatewayView, /) -> None:
         self.views.append(view)
 
 
@@ -147,7 +147,7 @@ def visitor(office: Office, **options: Any) -> tuple[Peer, FakeLink]:
     link, peer = FakeLink(), Peer(end_of(office, **options), "", lambda peer: None)
     peer.attach(link)
     hello = hello_of(Identity("dev", "client-1", False), RuntimeOptions(), Env())
-    peer.received(raw(hello))
+    peer.on_received(raw(hello))
     assert office.greeted_by == [peer]
     return peer, link
 
@@ -159,8 +159,8 @@ def outgoing(office: Office, **options: Any) -> tuple[Peer, FakeLink]:
     own = hello_of(Identity("dev", "there:1@1", True), RuntimeOptions(), Env())
     other = Handshake(own, SECRET, is_opener=False)
     other.take(link.messages[:1])
-    peer.received(raw(own))
-    peer.received(raw(*other.take(link.messages[1:2])))
+    peer.on_received(raw(own))
+    peer.on_received(raw(*other.take(link.messages[1:2])))
     assert peer.is_ready
     return peer, link
 

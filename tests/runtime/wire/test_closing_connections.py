@@ -36,20 +36,20 @@ def close_as_they_open(engine: CallEngine, times: int) -> list[str]:
     """Outgoing connections close when those who waited were woken, and have not run yet."""
     closed: list[str] = []
     welcome = engine.end.welcome
-    greeted = welcome.greeted
+    greeted = welcome.on_greeted
 
     def greet(peer: Peer) -> None:
         greeted(peer)
-        if len(closed) < times and peer in engine.peers.known():
+        if len(closed) < times and peer in engine.peers.list_known():
             closed.append(peer.name)
             asyncio.get_running_loop().call_soon(peer.close, "as it opened")
 
-    welcome.greeted = greet  # type: ignore[method-assign]
+    welcome.on_greeted = greet  # type: ignore[method-assign]
     return closed
 
 
 def drop_connections(engine: CallEngine) -> None:
-    for peer in engine.peers.known():
+    for peer in engine.peers.list_known():
         peer.close("dropped")
 
 
@@ -89,12 +89,12 @@ async def test_a_call_that_was_not_written_when_its_connection_broke_is_made_aga
     one, two = cluster.silos
     assert await two.grain(Desk, "a").where() == two.address
     assert await one.grain(Desk, "a").where() == two.address
-    (peer,) = (peer for peer in one.assembly.peers.known() if peer.name == two.address)
+    (peer,) = (peer for peer in one.assembly.peers.list_known() if peer.name == two.address)
     send, broken = peer.send_call, SiloUnavailable("it broke", may_have_run=may_have_run)
 
     def send_call(call: Call, receiver: AnswerReceiver, body_bytes: int | None = None) -> int:
         peer.send_call = send  # type: ignore[method-assign]
-        receiver.broken(broken)
+        receiver.on_broken(broken)
         return -1
 
     peer.send_call = send_call  # type: ignore[method-assign]

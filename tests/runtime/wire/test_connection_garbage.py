@@ -210,23 +210,23 @@ def test_what_arrives_after_garbage_is_not_read(
     silo: Silo, caplog: pytest.LogCaptureFixture
 ) -> None:
     peer, link = fake_peer(silo)
-    peer.received(b"\xff" * 10)
+    peer.on_received(b"\xff" * 10)
     assert link.is_aborted and peer.is_closed and not peer.is_ready
-    peer.received(hello())
+    peer.on_received(hello())
     assert not peer.is_ready and peer.name != "client-x"
 
 
 def test_messages_behind_a_bad_frame_in_one_read_are_not_taken(silo: Silo) -> None:
     peer, link = fake_peer(silo)
-    peer.received(hello() + frame(b"\xc1") + messages(call(1)))
+    peer.on_received(hello() + frame(b"\xc1") + messages(call(1)))
     assert peer.is_closed and link.is_aborted
     assert silo.assembly.catalog.of("Echo") == {}
 
 
 def test_an_answer_nobody_waits_for_is_ignored(silo: Silo) -> None:
     peer, _ = fake_peer(silo)
-    peer.received(hello())
-    peer.received(messages(Reply(77, NIL), Failure(78, NIL), Redirect(79, ""), Cancel(80)))
+    peer.on_received(hello())
+    peer.on_received(messages(Reply(77, NIL), Failure(78, NIL), Redirect(79, ""), Cancel(80)))
     assert not peer.is_closed
 
 
@@ -460,9 +460,9 @@ async def test_a_client_that_gets_garbage_from_a_gateway_fails_its_calls_and_say
 async def test_garbage_between_silos_breaks_calls_and_the_next_connection_works() -> None:
     async with LocalCluster(silos=2, grains=[Echo]) as cluster:
         one, two = cluster.silos
-        before = two.assembly.peers.known()
+        before = two.assembly.peers.list_known()
         for peer in list(one.assembly.visitors.inbound):
-            peer.received(b"\xff" * 8)
+            peer.on_received(b"\xff" * 8)
         # until the other side has noticed, a call may be sent into the broken connection
         await until(lambda: all(peer.is_closed for peer in before))
         for i in range(20):

@@ -149,13 +149,13 @@ async def test_an_end_that_leaves_keeps_its_connection_while_something_waits_for
     peer.send_one_way(call(body=body(70 * KB)))
     peer.send_one_way(call())
     await turn()
-    peer.received(raw(Goodbye("stopping")))
+    peer.on_received(raw(Goodbye("stopping")))
     await turn()
     assert not link.ended and peer.is_leaving
     link.drain()
     await turn()
     assert len(link.of(Call)) == 2
-    peer.received(raw(Ping(False)))
+    peer.on_received(raw(Ping(False)))
     await turn()
     assert str(link.ended) == "closed"
 
@@ -163,7 +163,7 @@ async def test_an_end_that_leaves_keeps_its_connection_while_something_waits_for
 async def test_a_cancel_in_the_read_of_its_call_is_taken_before_anything_runs() -> None:
     office = Office()
     peer, _ = visitor(office)
-    peer.received(raw(call(1)) + raw(Cancel(1)) + raw(call(2)) + raw(call(3)))
+    peer.on_received(raw(call(1)) + raw(Cancel(1)) + raw(call(2)) + raw(call(3)))
     assert [one.id for one in office.calls] == [1] and not peer._served
     await turn()
     assert list(peer._served) == [2, 3]
@@ -187,7 +187,7 @@ async def test_an_error_says_whether_the_call_may_have_run() -> None:
     await turn()
     waiting = asyncio.create_task(peer.ready())
     await turn()
-    peer.closed("gone")
+    peer.on_closed("gone")
     sent, unsent = (wait.told[0] for wait in waits)
     assert isinstance(sent, SiloUnavailable) and sent.may_have_run
     assert isinstance(unsent, SiloUnavailable) and not unsent.may_have_run
@@ -299,7 +299,7 @@ async def test_a_call_that_cannot_be_read_fails_alone(other: str) -> None:
         bad = msgspec.msgpack.encode(fields)
     good = [encode_messages([call(number)])[1:] for number in (1, 3)]
     payload = b"\x93" + good[0] + bad + good[1]
-    peer.received(len(payload).to_bytes(4, "little") + payload)
+    peer.on_received(len(payload).to_bytes(4, "little") + payload)
     await turn()
     assert [one.id for one in office.calls] == [1, 3]
     assert [one.id for one in link.of(Failure)] == [2] and not link.ended
@@ -308,7 +308,7 @@ async def test_a_call_that_cannot_be_read_fails_alone(other: str) -> None:
 async def test_a_one_way_call_that_cannot_be_read_has_no_answer() -> None:
     peer, link = visitor(Office())
     payload = b"\x91" + unreadable(0)
-    peer.received(len(payload).to_bytes(4, "little") + payload)
+    peer.on_received(len(payload).to_bytes(4, "little") + payload)
     await turn()
     assert link.of(Failure) == [] and not link.ended
 
@@ -326,7 +326,7 @@ def test_the_count_of_a_frame_is_known_before_it_is_read(count: int) -> None:
 async def test_a_frame_of_too_many_messages_ends_the_connection(count: int, is_taken: bool) -> None:
     office = Office()
     peer, link = visitor(office)
-    peer.received(raw(*[call(number) for number in range(1, count + 1)]))
+    peer.on_received(raw(*[call(number) for number in range(1, count + 1)]))
     assert (len(office.calls) == count) is is_taken and (not link.ended) is is_taken
 
 
@@ -342,7 +342,7 @@ async def test_refusals_are_spread_over_iterations_of_the_loop() -> None:
     office = Office()
     peer, link = visitor(office)
     flood = [raw(*[call(n * 64 + k, kind="none") for k in range(1, 65)]) for n in range(4)]
-    peer.received(b"".join(flood))
+    peer.on_received(b"".join(flood))
     most, before = len(office.calls), len(office.calls)
     while len(office.calls) < 256:
         await asyncio.sleep(0)
@@ -357,9 +357,9 @@ async def test_calls_in_one_read_keep_their_order_and_later_frames_wait() -> Non
     office = Office()
     peer, _ = visitor(office)
     frames = [raw(*[call(n * 10 + k) for k in range(1, 11)]) for n in range(5)]
-    peer.received(b"".join(frames))
+    peer.on_received(b"".join(frames))
     assert len(office.calls) == 10
-    peer.received(raw(call(51)))
+    peer.on_received(raw(call(51)))
     while len(office.calls) < 51:
         await asyncio.sleep(0)
     assert [one.id for one in office.calls] == list(range(1, 52))
@@ -368,7 +368,7 @@ async def test_calls_in_one_read_keep_their_order_and_later_frames_wait() -> Non
 async def test_a_visitor_that_is_read_far_ahead_is_not_read_any_more() -> None:
     office = Office()
     peer, link = visitor(office)
-    peer.received(b"".join(raw(call(number)) for number in range(1, 101)))
+    peer.on_received(b"".join(raw(call(number)) for number in range(1, 101)))
     assert not link.is_reading
     while len(office.calls) < 100:
         await asyncio.sleep(0)
@@ -389,11 +389,11 @@ async def test_a_client_that_does_not_take_its_answers_is_not_served_until_it_do
     office = Office()
     peer, link = visitor(office, answer_bytes_max=100 * KB)
     link.full_at = 0
-    peer.received(raw(*[call(number) for number in range(1, 11)]))
+    peer.on_received(raw(*[call(number) for number in range(1, 11)]))
     answer_all(peer, office, 20 * KB)
     await turn()
     assert not link.is_reading
-    peer.received(raw(call(11)))  # what was read already waits
+    peer.on_received(raw(call(11)))  # what was read already waits
     await turn()
     assert office.calls == [] and not link.ended
     link.drain()
@@ -406,7 +406,7 @@ async def test_a_client_that_takes_no_answers_at_all_is_closed() -> None:
     office = Office()
     peer, link = visitor(office, unread_bytes_max=300 * KB)
     link.full_at = 0
-    peer.received(raw(*[call(number) for number in range(1, 33)]))
+    peer.on_received(raw(*[call(number) for number in range(1, 33)]))
     answer_all(peer, office, 20 * KB)
     await turn()
     assert link.ended == "aborted" and peer._out == []
@@ -466,7 +466,7 @@ async def test_an_end_that_answers_lives() -> None:
     for _ in range(10):
         peer.check_pulse(3)
         peer.check_pulse(3)
-        peer.received(raw(Ping(False)))
+        peer.on_received(raw(Ping(False)))
     await turn()
     assert not link.ended and link.of(Ping) == [Ping(True)] * 10
 
@@ -474,7 +474,7 @@ async def test_an_end_that_answers_lives() -> None:
 async def test_a_question_for_a_sign_is_answered_without_touching_calls() -> None:
     office = Office()
     peer, link = visitor(office)
-    peer.received(raw(*[Ping(True)] * 64))
+    peer.on_received(raw(*[Ping(True)] * 64))
     await turn()
     assert link.of(Ping) == [Ping(False)] and office.calls == []
 

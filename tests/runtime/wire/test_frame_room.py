@@ -34,9 +34,9 @@ class Visitor:
         own = hello_of(Identity("dev", name, is_silo), RuntimeOptions(), Env())
         greeting = Handshake(own, SECRET, is_opener=True)
         proofs = greeting.take(self.link.messages[:1])
-        self.peer.received(raw(own))
+        self.peer.on_received(raw(own))
         for proof in proofs:
-            self.peer.received(raw(proof))
+            self.peer.on_received(raw(proof))
 
     @property
     def is_open(self) -> bool:
@@ -49,7 +49,7 @@ class Visitor:
         """False: it is not read, or closed."""
         if not (self.is_open and self.link.is_reading):
             return False
-        self.peer.received(data)
+        self.peer.on_received(data)
         self.sent_bytes += len(data)
         return True
 

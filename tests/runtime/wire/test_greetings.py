@@ -305,7 +305,7 @@ def test_garbage_truncated_and_repeated_greetings_reach_nobody(
             office = Office()
             peer, link = Peer(end_of(office), "", lambda peer: None), FakeLink()
             peer.attach(link)
-            peer.received(data)
+            peer.on_received(data)
             await asyncio.sleep(0)
             assert office.calls == [] and office.greeted_by == [] and not peer.is_ready
             peer.close("the test ends")
@@ -316,7 +316,7 @@ def test_garbage_truncated_and_repeated_greetings_reach_nobody(
 async def test_one_that_is_refused_is_told_why_before_the_connection_closes() -> None:
     peer, link = Peer(end_of(Office()), "", lambda peer: None), FakeLink()
     peer.attach(link)
-    peer.received(raw(hello(cluster="prod")))
+    peer.on_received(raw(hello(cluster="prod")))
     (goodbye,) = link.of(Goodbye)
     assert "in cluster 'prod', not 'dev'" in goodbye.reason
     assert link.ended == "closed" and str(peer.refusal) == "it is in cluster 'prod', not 'dev'"
@@ -328,7 +328,7 @@ async def test_a_silo_that_was_restarted_at_its_address_is_no_warning(
     peer, link = Peer(end_of(Office()), "b:2@2", lambda peer: None), FakeLink()
     peer.attach(link)
     with caplog.at_level(logging.INFO, "millstream.connection"):
-        peer.received(raw(hello("b:2@3")))
+        peer.on_received(raw(hello("b:2@3")))
     assert link.ended == "closed"
     (said,) = caplog.records
     assert said.levelno == logging.INFO
@@ -339,7 +339,7 @@ async def test_before_the_greeting_a_frame_is_at_most_64_KiB() -> None:
     assert GREETING_BYTES_MAX == 64 * 1024 and NONCE_BYTES == 32
     peer, link = Peer(end_of(Office()), "", lambda peer: None), FakeLink()
     peer.attach(link)
-    peer.received((GREETING_BYTES_MAX + 1).to_bytes(4, "little"))
+    peer.on_received((GREETING_BYTES_MAX + 1).to_bytes(4, "little"))
     assert link.ended == "aborted"
 
 
@@ -348,7 +348,7 @@ async def test_a_large_frame_in_the_read_of_the_greeting_is_taken() -> None:
     peer, link = Peer(end_of(office), "", lambda peer: None), FakeLink()
     peer.attach(link)
     large = call(1, key="k" * 200_000)
-    peer.received(raw(hello("client-1", is_silo=False)) + raw(large) + raw(call(2)))
+    peer.on_received(raw(hello("client-1", is_silo=False)) + raw(large) + raw(call(2)))
     for _ in range(4):
         await asyncio.sleep(0)
     assert [one.id for one in office.calls] == [1, 2] and not link.ended
@@ -368,5 +368,5 @@ def test_bytes_before_a_frame_that_is_too_large_are_not_lost() -> None:
 
 async def test_a_hello_after_the_greeting_ends_the_connection() -> None:
     peer, link = visitor(Office())
-    peer.received(raw(hello()))
+    peer.on_received(raw(hello()))
     assert link.ended == "aborted"

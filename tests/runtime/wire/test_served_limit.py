@@ -143,17 +143,17 @@ def connected(silo: Silo, *, is_silo: bool = True) -> tuple[Peer, FakeLink]:
     hello = Hello(
         WIRE_VERSION, "dev", name, is_silo, 1_000_000, nonce=bytes(NONCE_BYTES), table_id=table_id
     )
-    peer.received(frame(encode_messages([hello])))
+    peer.on_received(frame(encode_messages([hello])))
     if is_silo:  # as one that knows the secret
         stranger = Handshake(hello, silo.assembly.engine.end.secrets, is_opener=True)
-        peer.received(frame(encode_messages(stranger.take(link.messages[:1]))))
+        peer.on_received(frame(encode_messages(stranger.take(link.messages[:1]))))
     return peer, link
 
 
 async def test_a_flood_in_one_frame_is_answered_call_by_call(silo: Silo) -> None:
     peer, link = connected(silo)
     flood = [call(number, "Desk", f"{number}", "stay") for number in range(1, 8)]
-    peer.received(frame(encode_messages([*flood, call(0, "Desk", "n", "note")])))
+    peer.on_received(frame(encode_messages([*flood, call(0, "Desk", "n", "note")])))
     await until(lambda: len(STARTED) == LIMIT + 1 and len(link.answers()) == 4)
     assert not peer.is_closed and not link.is_closed
     refused = link.answers()
@@ -161,7 +161,7 @@ async def test_a_flood_in_one_frame_is_answered_call_by_call(silo: Silo) -> None
     assert all(b"served_calls_max" in bytes(failure.body) for failure in refused.values())
     GATE.set()
     await until(lambda: len(link.answers()) == 7)
-    peer.received(frame(encode_messages([call(8, "Desk", "1", "where")])))
+    peer.on_received(frame(encode_messages([call(8, "Desk", "1", "where")])))
     await until(lambda: 8 in link.answers())
     assert isinstance(link.answers()[8], Reply)
 
@@ -170,14 +170,14 @@ async def test_a_flood_in_one_frame_is_answered_call_by_call(silo: Silo) -> None
 async def test_a_refused_call_leaves_nothing_behind(silo: Silo, kind: str) -> None:
     peer, link = connected(silo, is_silo=kind != "relayed")
     held = [call(number, "Desk", f"{number}", "stay") for number in range(1, 1 + LIMIT)]
-    peer.received(frame(encode_messages(held)))
+    peer.on_received(frame(encode_messages(held)))
     await until(lambda: len(STARTED) == LIMIT)
-    watched = len(list(silo.assembly.turns.deadlines.watched()))
+    watched = len(list(silo.assembly.turns.deadlines.iter_watched()))
     names = ("$gateway", "", "gateways") if kind == "target" else ("Desk", "new", "where")
-    peer.received(frame(encode_messages([call(9, *names), call(9, *names)])))
+    peer.on_received(frame(encode_messages([call(9, *names), call(9, *names)])))
     await until(lambda: 9 in link.answers())
     assert isinstance(link.answers()[9], Failure)
-    assert len(list(silo.assembly.turns.deadlines.watched())) == watched
+    assert len(list(silo.assembly.turns.deadlines.iter_watched())) == watched
     assert "new" not in silo.assembly.catalog.of("Desk")
     GATE.set()
     await until(lambda: len(link.answers()) == LIMIT + 1)

@@ -39,7 +39,7 @@ from millstream.runtime.testing import (
     check_live_after_repair,
     check_one_activation,
     check_views,
-    seeded_random,
+    make_random,
 )
 
 __all__ = ["calls"]
@@ -103,7 +103,7 @@ class Account(Grain):
     async def ops(self) -> list[str]:
         """Every operation."""
         if self._exclusive:
-            calls_run().violated(f"{self.key}: a read overlaps an exclusive turn")
+            calls_run().on_violated(f"{self.key}: a read overlaps an exclusive turn")
         self._reading += 1
         try:
             await asyncio.sleep(0.001)
@@ -113,7 +113,7 @@ class Account(Grain):
 
     def _enter(self) -> None:
         if self._exclusive or self._reading:
-            calls_run().violated(f"{self.key}: an exclusive turn overlaps another")
+            calls_run().on_violated(f"{self.key}: an exclusive turn overlaps another")
         self._exclusive += 1
 
     def _note_order(self, op: str) -> None:
@@ -205,7 +205,7 @@ class Caller:
 
     def __init__(self, run: CallsRun, host: Host, name: str) -> None:
         self._run = run
-        self._rng: Random = seeded_random(run.simulation.seed, "caller", name, host.incarnation)
+        self._rng: Random = make_random(run.simulation.seed, "caller", name, host.incarnation)
         self._host = host
         self._name = f"{name}#{host.incarnation}"
         self._sent = 0
@@ -263,7 +263,7 @@ class Caller:
             run.figures[error] += 1
         took_s = run.simulation.loop.time() - start_s
         if took_s > limit_s + LATE_S:
-            run.violated(f"{call_id} {what} took {took_s:.3f} s, its limit is {limit_s:g}")
+            run.on_violated(f"{call_id} {what} took {took_s:.3f} s, its limit is {limit_s:g}")
         run.history.record(CallEnded(call_id, error))
 
 
@@ -304,7 +304,7 @@ async def read_all(run: CallsRun, cluster: SimCluster) -> dict[str, list[str]]:
         )
     for name, answer in zip(cluster.names, answers, strict=True):
         if answer != answers[0]:
-            run.violated(f"{name} reads other books than {cluster.names[0]}")
+            run.on_violated(f"{name} reads other books than {cluster.names[0]}")
     return answers[0]
 
 

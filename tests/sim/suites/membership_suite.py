@@ -29,7 +29,7 @@ from millstream.runtime.testing import (
     Simulation,
     ViewAdopted,
     check_views,
-    seeded_random,
+    make_random,
 )
 
 __all__ = ["membership"]
@@ -51,7 +51,7 @@ async def membership(simulation: Simulation) -> Counter[str]:
     """Run one seed; returns its figures. Raises Violated."""
     run = Run(simulation)
     plan = make_plan(simulation, ("table",), duration_s=DURATION_S)
-    table = FailingTable(seeded_random(simulation.seed, "table"))
+    table = FailingTable(make_random(simulation.seed, "table"))
     cluster = SimCluster(
         simulation,
         silos=2 * plan.silos,
@@ -67,7 +67,7 @@ async def membership(simulation: Simulation) -> Counter[str]:
     await trouble(run, plan, cluster)
     await asyncio.sleep(PROBES.refresh_s)
     if not cluster.is_whole():
-        run.violated("the cluster was whole after the repair, and is not any more")
+        run.on_violated("the cluster was whole after the repair, and is not any more")
     count(run, plan)
     run.figures["failures of the table"] += table.failed_count
     found = check_deaths(run, plan), check_detection(run, plan)
@@ -79,7 +79,7 @@ async def membership(simulation: Simulation) -> Counter[str]:
 
 def failing_rate(run: Run, plan: Plan) -> float:
     """How many calls of the table fail until the repair; 0 where times are judged."""
-    rng = seeded_random(run.simulation.seed, "failing table")
+    rng = make_random(run.simulation.seed, "failing table")
     is_timed = plan.kind in ("crashes", "slow network")
     return 0.0 if is_timed or rng.random() < 0.5 else rng.uniform(0.01, 0.2)
 
@@ -114,12 +114,12 @@ async def replace_all(run: Run, cluster: SimCluster, hosts: Sequence[str]) -> No
             cluster.boot(name)
         await cluster.until_active(DETECTED_S)
     except TimeoutError:
-        run.violated(f"all crashed, and {cluster.names} are not active after {DETECTED_S:g} s")
+        run.on_violated(f"all crashed, and {cluster.names} are not active after {DETECTED_S:g} s")
     run.figures["joining after all crashed ms"] = round(1000 * (simulation.loop.time() - started_s))
     rows = {row.silo: row.status for row in cluster.table.view().rows}
     for silo in crashed:
         if rows[silo] is not Status.DEAD:
-            run.violated(f"{silo} crashed with all others, and is {rows[silo].value}")
+            run.on_violated(f"{silo} crashed with all others, and is {rows[silo].value}")
 
 
 def count(run: Run, plan: Plan) -> None:
@@ -158,7 +158,7 @@ def check_detection(run: Run, plan: Plan) -> list[str]:
         )
         if took_s > DETECTED_S:
             found.append(f"t={at_s:.6f}: noticed after {took_s:.1f} s: {event}")
-    missed = members.unnoticed(run.simulation.loop.time() - DETECTED_S)
+    missed = members.list_unnoticed(run.simulation.loop.time() - DETECTED_S)
     return found + [f"{silo} crashed and was never noticed" for silo in missed]
 
 
@@ -184,7 +184,7 @@ class Members:
             return None if down_s is None else at_s - down_s
         return None
 
-    def unnoticed(self, before_s: float) -> list[str]:
+    def list_unnoticed(self, before_s: float) -> list[str]:
         """Silos that went down before a time, and are not declared dead."""
         return [silo for silo, down_s in self._down_s.items() if down_s < before_s]
 

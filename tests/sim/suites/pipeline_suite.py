@@ -39,7 +39,7 @@ from millstream.runtime.testing import (
     SimCluster,
     Simulation,
     current_host,
-    seeded_random,
+    make_random,
 )
 from millstream.streams import (
     Event,
@@ -176,7 +176,7 @@ class Feeder:
 
     def __init__(self, run: PipelineRun, host: Host, name: str) -> None:
         self._run = run
-        self._rng: Random = seeded_random(run.simulation.seed, "feeder", name, host.incarnation)
+        self._rng: Random = make_random(run.simulation.seed, "feeder", name, host.incarnation)
         self._name = f"{name}#{host.incarnation}"
         self._sent = 0
 
@@ -231,8 +231,8 @@ class PipelineRun(Run):
         self.logs = LogService(
             simulation,
             is_fenced=simulation.rng.random() < 0.5,
-            can_rewind=seeded_random(simulation.seed, "can rewind").random() < 0.5,
-            fault_share=seeded_random(simulation.seed, "fault share").choice((0.0, 0.005)),
+            can_rewind=make_random(simulation.seed, "can rewind").random() < 0.5,
+            fault_share=make_random(simulation.seed, "fault share").choice((0.0, 0.005)),
             drops_repeats=True,
         )
 
@@ -247,7 +247,7 @@ class PipelineRun(Run):
             options=OPTIONS,
         )
 
-    def stored(self, namespace: str, key: str) -> list[str]:
+    def list_stored(self, namespace: str, key: str) -> list[str]:
         """What the queue service has of a stream, in order."""
         return [
             msgspec.msgpack.decode(item)
@@ -259,7 +259,7 @@ class PipelineRun(Run):
 
     def inputs(self) -> dict[str, list[str]]:
         """What is stored for the first stage, by stream."""
-        return {str(one): self.stored(*one) for one in product(("raw", "extra"), KEYS)}
+        return {str(one): self.list_stored(*one) for one in product(("raw", "extra"), KEYS)}
 
     def missing(self, ends: Found) -> set[str]:
         """Inputs that have not come to the end."""
@@ -366,7 +366,7 @@ async def drain(run: PipelineRun, cluster: SimCluster) -> Found:
         await asyncio.sleep(1.0)
         missing = run.missing(await read(run, cluster, NAMES[-1]))
     for item in sorted(missing):
-        run.violated(f"{item} did not come to the end in {RECOVERY_S:g} s")
+        run.on_violated(f"{item} did not come to the end in {RECOVERY_S:g} s")
     run.figures["drained after ms"] = round(1000 * (loop.time() - deadline + RECOVERY_S))
     await read(run, cluster, *NAMES)
     await asyncio.sleep(RECOVERY_S / 4)  # what was said comes, too, and nothing twice

@@ -97,14 +97,14 @@ def _run_suite(suite: str, options: SimOptions) -> dict[str, Any]:
     now_s = Env().wall_s
     started_s = now_s()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    outcomes = list(_told(suite, len(seeds), _outcomes(suite, seeds, options.jobs), now_s))
+    outcomes = list(_report(suite, len(seeds), _outcomes(suite, seeds, options.jobs), now_s))
     report = summarise(suite, seeds, outcomes, now_s() - started_s)
     if not options.is_json:
         print("\n".join(lines_of(report)), flush=True)
     return report
 
 
-def _told(
+def _report(
     suite: str, count: int, outcomes: Iterable[SeedOutcome], now_s: Callable[[], float]
 ) -> Iterator[SeedOutcome]:
     """The outcomes; what fails, and how far it is, goes to standard error meanwhile."""

@@ -20,15 +20,15 @@ from millstream.streams.contracts.token import Token
 Call = Callable[[Delivery], Sequence[Action] | None]
 Event = Call | CallReply | Unreachable | Died
 
-wake, retry, pause, fetched = Delivery.wake, Delivery.retry, Delivery.pause, Delivery.fetched
+wake, retry, pause, fetched = Delivery.wake, Delivery.retry, Delivery.pause, Delivery.on_fetched
 
 
 def sent(count: int, at_s: float) -> Call:
-    return partial(Delivery.sent, count=count, at_s=at_s)
+    return partial(Delivery.on_sent, count=count, at_s=at_s)
 
 
 def arrived(slot: Slot, *, is_held: bool = False) -> Call:
-    return partial(Delivery.arrived, slot=slot, is_held=is_held)
+    return partial(Delivery.on_arrival, slot=slot, is_held=is_held)
 
 
 def tick(now_s: float) -> Call:
@@ -36,7 +36,7 @@ def tick(now_s: float) -> Call:
 
 
 def given_up(outcome: GiveUpOutcome) -> Call:
-    return partial(Delivery.given_up, outcome=outcome)
+    return partial(Delivery.on_given_up, outcome=outcome)
 
 
 def resume(after: Token | None, cursor: Cursor | None = None) -> Call:
@@ -44,7 +44,7 @@ def resume(after: Token | None, cursor: Cursor | None = None) -> Call:
 
 
 def acked(upto: Token) -> Call:
-    return partial(Delivery.acked, upto=upto)
+    return partial(Delivery.on_acked, upto=upto)
 
 
 def ack_due(now_s: float) -> Call:
@@ -55,11 +55,11 @@ def call_of(event: Event) -> Call:
     """The call of the core in which it comes."""
     match event:
         case CallReply():
-            return partial(Delivery.replied, event=event)
+            return partial(Delivery.on_reply, event=event)
         case Unreachable():
             return partial(Delivery.unreachable, event=event)
         case Died():
-            return partial(Delivery.died, event=event)
+            return partial(Delivery.on_death, event=event)
         case _:
             return event
 

@@ -87,13 +87,13 @@ def test_a_flood_of_failures_is_some_lines_and_a_count(caplog: pytest.LogCapture
     one: Any = item
     failure = Failure(FailureKind.HANDLER, "ValueError: no")
     for number in range(1000):
-        lines.failed(one, None, 1, failure, 5.0 + number / 1000)
+        lines.log_failure(one, None, 1, failure, 5.0 + number / 1000)
     assert len(caplog.records) == LINES_MAX
-    lines.failed(one, None, 1, failure, 5.0 + WINDOW_S)
+    lines.log_failure(one, None, 1, failure, 5.0 + WINDOW_S)
     assert len(caplog.records) == LINES_MAX + 1
     left_out = 1000 - LINES_MAX
     assert caplog.messages[-1].endswith(f"no (left out: {left_out} like this)")
-    lines.failed(one, None, 1, failure, 5.1 + WINDOW_S)
+    lines.log_failure(one, None, 1, failure, 5.1 + WINDOW_S)
     assert "left out" not in caplog.messages[-1]
 
 

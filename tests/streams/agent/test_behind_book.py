@@ -256,11 +256,11 @@ def test_a_message_is_done_when_all_of_its_stream_that_are_behind_have_done_it()
     desk.route()
     assert [one.seq for one in desk.cache.take_done()] == [2]  # of B, which nobody wants
     moved = desk.cache.moved
-    ones[0].done(2)
+    ones[0].advance(2)
     assert desk.cache.take_done() == []
-    ones[1].done(1)
+    ones[1].advance(1)
     assert desk.cache.take_done() == [] and desk.cache.moved == moved
-    ones[1].done(1)
+    ones[1].advance(1)
     assert desk.cache.take_done() == [Token(1, 1)] and desk.cache.moved == moved + 1
 
 
@@ -268,11 +268,11 @@ def test_how_far_all_are_is_the_least_of_them_and_not_known_if_one_is_not() -> N
     desk = filled()
     ones = [desk.park(key, out=99) for key in (X, Y)]
     desk.route()
-    ones[0].done(4)
-    ones[1].done(2)
+    ones[0].advance(4)
+    ones[1].advance(2)
     assert desk.laggards.progress().floor == desk.laggards.ackable() == Token(1, 1)
-    ones[0].done(1)
-    ones[1].done(3)
+    ones[0].advance(1)
+    ones[1].advance(3)
     assert all(one.is_drained for one in ones)
     assert desk.laggards.progress().floor == desk.laggards.ackable() == Token(1, 4)
     desk.laggards.begin(X, Token(1, 2))
@@ -293,18 +293,18 @@ def test_what_the_record_says_bounds_what_is_acknowledged_until_it_names_nobody(
     behind = desk.park(out=99)
     desk.route()
     moved = desk.cache.moved
-    desk.laggards.stored(desk.laggards.progress())
+    desk.laggards.on_stored(desk.laggards.progress())
     assert desk.cache.moved == moved + 1 and desk.laggards.ackable() == Token(1, 0)
-    behind.done(5)
+    behind.advance(5)
     assert behind.is_drained
     assert desk.laggards.matters and desk.laggards.ackable() == Token(1, 0)
-    desk.laggards.stored(desk.laggards.progress())
+    desk.laggards.on_stored(desk.laggards.progress())
     assert not desk.laggards.matters and desk.laggards.ackable() == Token(1, 4)
 
 
 def test_a_record_whose_floor_is_not_known_bounds_all() -> None:
     desk = filled()
     behind = desk.park(out=99)
-    desk.laggards.stored(QueueProgress(Token(1, 4), (behind.entry(),), floor=None))
-    behind.done(5)
+    desk.laggards.on_stored(QueueProgress(Token(1, 4), (behind.entry(),), floor=None))
+    behind.advance(5)
     assert desk.laggards.ackable() is None

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.examples import examples
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
-from millstream.streams.agent.audience.handover_list import Former, listed
+from millstream.streams.agent.audience.handover_list import Former, list_unfinished
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
@@ -34,7 +34,7 @@ from millstream.streams.ownership.record import (
     QueueProgress,
     QueueRecord,
     QueueState,
-    handed_over,
+    hand_over,
     with_progress,
 )
 
@@ -72,7 +72,7 @@ class Everyone:
     def __init__(self, machine: BehindMachine) -> None:
         self.machine = machine
 
-    def listed(self) -> tuple[ListedSubscription, ...]:
+    def list_unfinished(self) -> tuple[ListedSubscription, ...]:
         entries: dict[StreamId, Any] = {}
         for stream in STREAMS:
             subscribers = {
@@ -86,7 +86,7 @@ class Everyone:
                 first_waiting=None, cold=None, subscribers=subscribers
             )
         former = Former(QueueProgress(), is_used=False)
-        return listed(entries, self.machine.laggards, former)
+        return list_unfinished(entries, self.machine.laggards, former)
 
 
 class BehindMachine(RuleBasedStateMachine):
@@ -177,7 +177,7 @@ class BehindMachine(RuleBasedStateMachine):
         assert tokens and tokens == self.due(sub)[: len(tokens)], f"{tokens} of {self.due(sub)}"
         sub.after = tokens[-1]
         sub.got.update(tokens)
-        sub.cursor.done(len(tokens))
+        sub.cursor.advance(len(tokens))
 
     # -- falling behind, and catching up
 
@@ -314,7 +314,7 @@ class BehindMachine(RuleBasedStateMachine):
     def write_is_confirmed(self) -> None:
         assert self.written is not None
         written, self.written = self.written, None
-        self.laggards.stored(written)
+        self.laggards.on_stored(written)
 
     @rule()
     def acknowledge(self) -> None:
@@ -346,7 +346,7 @@ class BehindMachine(RuleBasedStateMachine):
         progress = standing.handoff(is_known=True)
         assert progress is not None
         freed = msgspec.structs.replace(self.record, handoff=Handoff(True, 0))
-        self.record = handed_over(freed, progress, is_acked=True)
+        self.record = hand_over(freed, progress, is_acked=True)
         self.take_over(self.record.progress, True)
 
     def take_over(self, progress: QueueProgress, is_clean: bool) -> None:

@@ -108,10 +108,10 @@ def test_to_let_go_is_to_read_anew_all_that_has_come() -> None:
     desk = Desk(Token(1, 5))
     desk.cursor.keeps = True
     desk.comes(message(6), message(7), message(8, B))
-    assert desk.lacks() == (5, 5) and desk.cache.acked_upto() == Token(1, 5)
+    assert desk.lacks() == (5, 5) and desk.cache.find_acked() == Token(1, 5)
     desk.cursor.let_go()
     assert desk.lacks() == (5, 7) and desk.cursor.tail is None and not desk.cursor.keeps
-    assert desk.cache.acked_upto() == Token(1, 8)
+    assert desk.cache.find_acked() == Token(1, 8)
     desk.cursor.let_go()
     assert desk.lacks() == (5, 7)
 
@@ -156,7 +156,7 @@ def test_a_page_for_which_there_is_no_room_is_read_again_from_where_the_room_end
     desk = Desk(Token(1, 2), limits=CacheLimits(stream_events_max=3))
     desk.takes(2, 3, 4, 5, upto=6, items=2)
     assert desk.has() == [(2, 0), (2, 1)] and desk.lacks() == (3, 5)
-    desk.cursor.done(2)
+    desk.cursor.advance(2)
     desk.takes(3, 4, 5, upto=6, items=2)
     assert desk.has() == [(3, 0), (3, 1)] and desk.lacks() == (4, 5)
 
@@ -273,14 +273,14 @@ def test_what_is_done_leaves_the_chain_message_by_message() -> None:
     desk.takes(3, 4, 5, upto=6, items=2)
     assert (desk.cache.chained_events, desk.cache.chained_bytes, desk.cursor.floor) == (6, 6, None)
     assert desk.cursor.lag() == (6, 3.0)
-    desk.cursor.done(1)
+    desk.cursor.advance(1)
     assert (desk.cache.chained_events, desk.cursor.floor) == (6, None)
     assert desk.cursor.position == Token(1, 3, 1) and desk.cursor.lag() == (5, 3.0)
-    desk.cursor.done(3)
+    desk.cursor.advance(3)
     desk.check()
     assert (desk.cache.chained_events, desk.cache.chained_bytes) == (2, 2)
     assert desk.cursor.floor == Token(1, 4) and desk.cursor.lag() == (2, 5.0)
-    desk.cursor.done(2)
+    desk.cursor.advance(2)
     desk.check()
     assert desk.cache.chained_events == 0 and desk.cursor.lag() == (0, 0.0)
     assert desk.cursor.position == Token(1, 6) and desk.cursor.floor == Token(1, 5)
@@ -290,7 +290,7 @@ def test_what_came_while_it_stood_at_a_message_is_not_lacking_once_all_of_it_is_
     desk = Desk(Token(1, 2))
     desk.takes(2, 3, upto=4)
     desk.takes(4, upto=5)
-    desk.cursor.done(3)
+    desk.cursor.advance(3)
     assert desk.lacks() == (5, 5) and desk.has() == []
 
 
@@ -298,7 +298,7 @@ def test_more_than_is_here_cannot_be_done() -> None:
     desk = Desk(Token(1, 3))
     desk.takes(3, upto=4)
     with pytest.raises(AssertionError, match="1 items of .* are not here"):
-        desk.cursor.done(2)
+        desk.cursor.advance(2)
 
 
 def test_a_consumer_has_heard_that_events_come_again_once_it_has_done_one() -> None:
@@ -306,7 +306,7 @@ def test_a_consumer_has_heard_that_events_come_again_once_it_has_done_one() -> N
     desk.cursor.is_rewound = True
     desk.takes(3, upto=4)
     assert desk.cursor.entry() == ListedSubscription(*A, "x", Token(1, 3), is_rewound=True)
-    desk.cursor.done(1)
+    desk.cursor.advance(1)
     assert desk.cursor.entry() == ListedSubscription(*A, "x", Token(1, 4))
 
 
@@ -318,7 +318,7 @@ def test_to_unload_is_to_hold_nothing_and_to_read_anew_all_that_is_not_done() ->
     desk.comes(message(6))
     desk.takes(3, 4, 5, upto=6, items=2)
     assert desk.lacks() is None
-    desk.cursor.done(3)
+    desk.cursor.advance(3)
     desk.cursor.unload()
     desk.check()
     assert desk.has() == [] and (desk.cache.chained_events, desk.cache.chained_events) == (0, 0)
@@ -331,7 +331,7 @@ def test_to_unload_is_to_hold_nothing_and_to_read_anew_all_that_is_not_done() ->
 def test_who_has_all_at_hand_and_unloads_it_lacks_it_again() -> None:
     desk = Desk(Token(1, 3))
     desk.takes(3, 4, 5, upto=6)
-    desk.cursor.done(1)
+    desk.cursor.advance(1)
     assert desk.lacks() is None
     desk.cursor.unload()
     assert desk.lacks() == (4, 5)
@@ -353,12 +353,12 @@ def test_it_goes_on_in_the_cache_where_what_was_read_anew_ends() -> None:
     desk.comes(message(6, B), message(7), message(8))
     desk.takes(5, upto=6)
     assert desk.cursor.is_lagging
-    desk.cursor.done(1)
+    desk.cursor.advance(1)
     assert not desk.cursor.is_lagging and desk.cursor.token == Token(1, 7)
     assert len(desk.laggards) == 0
     desk.check()
-    desk.cursor.done(2)
-    assert desk.cursor.is_drained and desk.cache.acked_upto() == Token(1, 8)
+    desk.cursor.advance(2)
+    assert desk.cursor.is_drained and desk.cache.find_acked() == Token(1, 8)
 
 
 def test_it_goes_on_in_the_cache_as_soon_as_nothing_is_lacking_and_nothing_is_at_hand() -> None:
@@ -367,9 +367,9 @@ def test_it_goes_on_in_the_cache_as_soon_as_nothing_is_lacking_and_nothing_is_at
     desk.comes(message(6), message(7))
     desk.takes(upto=6)
     assert not desk.cursor.is_lagging and desk.cursor.token == Token(1, 6)
-    assert desk.cache.acked_upto() == Token(1, 5)
-    desk.cursor.done(2)
-    assert desk.cache.acked_upto() == Token(1, 7)
+    assert desk.cache.find_acked() == Token(1, 5)
+    desk.cursor.advance(2)
+    assert desk.cache.find_acked() == Token(1, 7)
 
 
 def test_what_another_one_has_read_anew_is_not_read_again_before_it_goes_on_in_the_cache() -> None:
@@ -382,7 +382,7 @@ def test_what_another_one_has_read_anew_is_not_read_again_before_it_goes_on_in_t
     desk.cursor.keeps = True
     desk.comes(message(6))
     assert desk.has() == [(4, 0), (5, 0)] and desk.lacks() is None
-    desk.cursor.done(2)
+    desk.cursor.advance(2)
     assert not desk.cursor.is_lagging and desk.cursor.token == Token(1, 6)
 
 
@@ -401,7 +401,7 @@ def test_it_goes_on_within_a_message_that_it_has_begun() -> None:
 def test_who_has_done_all_and_for_whom_nothing_came_is_nowhere() -> None:
     desk = Desk(Token(1, 5))
     desk.takes(5, upto=6)
-    desk.cursor.done(1)
+    desk.cursor.advance(1)
     assert desk.cursor.is_drained and not desk.cursor.is_lagging
     assert desk.cursor.token is None is desk.cursor.index and len(desk.laggards) == 0
 
@@ -409,16 +409,16 @@ def test_who_has_done_all_and_for_whom_nothing_came_is_nowhere() -> None:
 def test_a_cursor_that_has_caught_up_can_be_used_on_and_can_lag_again() -> None:
     desk = Desk(Token(1, 5))
     desk.takes(5, upto=6)
-    desk.cursor.done(1)
+    desk.cursor.advance(1)
     slot = append(desk.cache, message(6, items=2))
     desk.cursor.enter(slot, desk.cursor.after)
     desk.cache.release(slot)
-    desk.cursor.done(1)
+    desk.cursor.advance(1)
     desk.cursor.fall_behind(0, has_chain=False, may_repeat=True)
     desk.check()
     assert desk.cursor.is_lagging and desk.lacks() == (6, 6)
     assert desk.cursor.entry() == ListedSubscription(*A, "x", Token(1, 6, 1))
-    assert desk.cursor.floor == Token(1, 5) and desk.cache.acked_upto() == Token(1, 6)
+    assert desk.cursor.floor == Token(1, 5) and desk.cache.find_acked() == Token(1, 6)
 
 
 def test_a_cursor_that_lags_again_says_nothing_of_the_time_when_it_lagged_before() -> None:
@@ -449,7 +449,7 @@ def test_it_lags_as_long_as_something_is_not_done(
     desk = Desk(Token(1, 4))
     desk.takes(*messages, upto=messages[-1] + 1)
     desk.cursor.is_new = is_new
-    desk.cursor.done(done)
+    desk.cursor.advance(done)
     desk.check()
     assert desk.cursor.is_lagging and not desk.cursor.is_drained and len(desk.laggards) == 1
 
@@ -478,10 +478,10 @@ def test_who_ends_gives_back_its_room_and_its_place_in_the_cache() -> None:
     desk.cursor.keeps = True
     desk.comes(message(6))
     desk.takes(4, 5, upto=6)
-    assert desk.cache.acked_upto() == Token(1, 5) and desk.cache.chained_events == 2
+    assert desk.cache.find_acked() == Token(1, 5) and desk.cache.chained_events == 2
     desk.cursor.close()
     desk.check()
-    assert desk.cache.acked_upto() == Token(1, 6) and desk.cache.chained_events == 0
+    assert desk.cache.find_acked() == Token(1, 6) and desk.cache.chained_events == 0
 
 
 def test_who_has_no_room_for_more_asks_for_no_more_before_something_is_done() -> None:

@@ -29,7 +29,7 @@ class Everybody:
     def __init__(self, count: int) -> None:
         self.count = count
 
-    def listed(self) -> tuple[ListedSubscription, ...]:
+    def list_unfinished(self) -> tuple[ListedSubscription, ...]:
         return tuple(ListedSubscription(*A, str(n), Token(1, 1)) for n in range(self.count))
 
 
@@ -75,12 +75,12 @@ def test_positions_just_before_and_behind_an_item_are_of_its_message_or_of_its_n
 def test_what_comes_is_kept_only_while_a_page_is_read() -> None:
     desk = Desk()
     desk.comes(message(5))
-    assert state(desk.cursor) == (1, 5, False) and desk.cache.acked_upto() == Token(1, 5)
+    assert state(desk.cursor) == (1, 5, False) and desk.cache.find_acked() == Token(1, 5)
     desk.cursor.keeps = True
     desk.comes(message(6))
-    assert state(desk.cursor) == (1, 5, True) and desk.cache.acked_upto() == Token(1, 5)
+    assert state(desk.cursor) == (1, 5, True) and desk.cache.find_acked() == Token(1, 5)
     desk.cursor.take([message(1), message(2)], Token(1, 3))  # page and tail do not meet
-    assert state(desk.cursor) == (3, 6, False) and desk.cache.acked_upto() == Token(1, 6)
+    assert state(desk.cursor) == (3, 6, False) and desk.cache.find_acked() == Token(1, 6)
 
 
 def test_it_is_with_the_others_once_page_and_tail_meet_and_behind_until_its_page_is_done() -> None:
@@ -91,7 +91,7 @@ def test_it_is_with_the_others_once_page_and_tail_meet_and_behind_until_its_page
     assert state(desk.cursor) == (5, None, True)
     assert desk.cache.chained_events == 4, "what is above the tail comes by itself"
     assert len(desk.laggards) == 1 and desk.laggards.progress().listed[0].mark == Token(1, 1)
-    desk.cursor.done(4)
+    desk.cursor.advance(4)
     assert desk.cursor.token == Token(1, 5) and len(desk.laggards) == 0
 
 
@@ -99,16 +99,16 @@ def test_nothing_is_acknowledged_that_the_stored_record_would_read_again() -> No
     desk = Desk()
     assert desk.laggards.ackable() is None  # what the former owner had stored is not known
     desk.cursor.take([message(seq) for seq in (1, 2, 3, 4)], Token(1, 5))
-    desk.cursor.done(2)
+    desk.cursor.advance(2)
     progress = desk.laggards.progress()
-    desk.cursor.done(1)
+    desk.cursor.advance(1)
     assert desk.laggards.ackable() is None
-    desk.laggards.stored(progress)
+    desk.laggards.on_stored(progress)
     assert desk.laggards.ackable() == Token(1, 2) == progress.floor
-    desk.cursor.done(1)
+    desk.cursor.advance(1)
     assert desk.cursor.is_drained
     assert desk.laggards.ackable() == Token(1, 2) and desk.laggards.matters
-    desk.laggards.stored(QueueProgress(Token(1, 4)))
+    desk.laggards.on_stored(QueueProgress(Token(1, 4)))
     assert desk.laggards.ackable() == Token(1, 4) and not desk.laggards.matters
 
 

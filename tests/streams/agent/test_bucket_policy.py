@@ -69,9 +69,9 @@ def test_what_others_have_done_behind_the_oldest_counts_as_if_it_were_held() -> 
     for _ in range(90):
         assert cache.room()[0] == 10
         for quick in read(cache, STREAMS[1], 1):
-            quick.done(1)
+            quick.advance(1)
     assert (cache.events, cache.span, cache.room()) == (1, 91, (0, 0))
-    slow.done(1)
+    slow.advance(1)
     assert (cache.events, cache.room()[0]) == (0, 10)
 
 
@@ -80,7 +80,7 @@ def test_the_pressure_ends_as_soon_as_the_slowest_leaves_the_oldest_bucket() -> 
     (slow,) = read(cache, STREAMS[0], 100)
     for done in range(1, 11):
         assert cache.room() == (0, 0), done
-        slow.done(1)
+        slow.advance(1)
     assert cache.room()[0] == 10
 
 
@@ -99,7 +99,7 @@ def test_it_never_holds_more_than_it_may_and_is_read_while_nine_buckets_are_free
         for cursor in read(cache, STREAMS[wanted], min(count, room)):
             cursors[wanted] = cursor
         if mover in cursors:
-            cursors[mover].done(1)
+            cursors[mover].advance(1)
             if cursors[mover].is_drained:
                 del cursors[mover]
         cache.check()

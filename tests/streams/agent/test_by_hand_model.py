@@ -121,7 +121,7 @@ class World:
                 self.out = action.items
                 last = self.out[-1].token
                 self.sent = last if self.sent is None else max(self.sent, last)
-                self.delivery.sent(len(action.items), self.now_s)
+                self.delivery.on_sent(len(action.items), self.now_s)
             case WaitUntil():
                 self.due.append((action.when_s, self.delivery.tick))
             case AckBy():
@@ -160,7 +160,7 @@ class World:
         if delivery.state is DeliveryState.READY or delivery.is_out:
             return
         was_idle = delivery.state is DeliveryState.IDLE
-        self.follow(delivery.arrived(slot, is_held=self.is_paused))
+        self.follow(delivery.on_arrival(slot, is_held=self.is_paused))
         if was_idle and delivery.state is DeliveryState.FAULTED:
             self.fall_behind()
 
@@ -174,7 +174,7 @@ class World:
                 behind.begin_within(first, last, self.cache.newest)
             if behind.is_lagging and not behind.has_all:
                 self.read_anew(behind)
-        self.follow(self.delivery.fetched())
+        self.follow(self.delivery.on_fetched())
 
     def read_anew(self, behind: Cursor) -> None:
         """A page for a cursor that lags, or a gap."""
@@ -210,16 +210,16 @@ class World:
         consumer = self.consumer
         if self.is_stale:  # its reply is ignored
             self.is_stale = False
-            self.follow(self.delivery.replied(CallReply(len(items), None, self.now_s, 0.5)))
+            self.follow(self.delivery.on_reply(CallReply(len(items), None, self.now_s, 0.5)))
             return
         if outcome == "fails":  # it cannot be activated
-            self.follow(self.delivery.replied(CallReply(0, RAISED, self.now_s, 0.5)))
+            self.follow(self.delivery.on_reply(CallReply(0, RAISED, self.now_s, 0.5)))
             return
         if outcome == "lost":
             self.follow(self.delivery.unreachable(Unreachable("lost", self.now_s, 0.5)))
             return
         if consumer.is_fresh and self.asked is not None and items[0].token > self.asked:
-            self.follow(self.delivery.replied(CallReply(0, None, self.now_s, 0.5, is_anew=True)))
+            self.follow(self.delivery.on_reply(CallReply(0, None, self.now_s, 0.5, is_anew=True)))
             return
         if self.is_rewound:
             consumer.acked = None
@@ -239,7 +239,7 @@ class World:
         else:
             self.is_rewound = self.is_rewound and not done
             reply = CallReply(done, failure, self.now_s, 0.5, acked=consumer.acked)
-            self.follow(self.delivery.replied(reply))
+            self.follow(self.delivery.on_reply(reply))
 
     def handle(self, token: Token) -> None:
         is_new = token not in self.acked or token in self.on_its_way
@@ -281,7 +281,7 @@ class World:
             self.consumer.ack(self, token)
             self.on_its_way = {item.token for item in self.out} & self.acked
             if self.consumer.acked is not None:
-                self.follow(self.delivery.acked(self.consumer.acked))
+                self.follow(self.delivery.on_acked(self.consumer.acked))
 
     def decide(self, outcome: Literal["dead_letter", "pause"]) -> None:
         """The failure handler answers."""
@@ -292,7 +292,7 @@ class World:
                 self.is_paused = True
             else:
                 self.dead.add(self.asked)
-            self.follow(delivery.given_up(outcome))
+            self.follow(delivery.on_given_up(outcome))
             if outcome == "pause":
                 self.fall_behind()
 
@@ -349,7 +349,7 @@ class World:
         else:
             raise AssertionError(f"it does not end: {self.delivery.state}")
         assert set(self.every()) <= self.acked | self.dead | self.gone
-        assert not len(self.laggards) and self.cache.acked_upto() == (
+        assert not len(self.laggards) and self.cache.find_acked() == (
             self.cache.newest if self.log else None
         )
 

@@ -424,8 +424,8 @@ def test_one_that_finds_nothing_where_it_begins_has_done_what_is_before() -> Non
     assert delivery.wake() == (Fetch(),) and state_of(delivery) is State.LAGGING
     cursor.begin_within(token(1), token(8), None)
     assert not cursor.is_lagging
-    assert list(delivery.fetched()) == [] and state_of(delivery) is State.IDLE
-    assert delivery.position == before(token(9)) and delivery.fetched() == ()
+    assert list(delivery.on_fetched()) == [] and state_of(delivery) is State.IDLE
+    assert delivery.position == before(token(9)) and delivery.on_fetched() == ()
 
 
 def test_one_that_waits_for_nothing_to_be_read_takes_no_notice_of_what_is() -> None:
@@ -448,7 +448,7 @@ def test_one_that_leaves_gives_the_place_of_what_is_not_acknowledged() -> None:
     place = desk.delivery.leave()
     assert place.next_token == token(2) and desk.state() is State.CLOSED
     assert desk.delivery.cursor.ahead == 0
-    assert not desk.delivery.acked(token(3)) and not desk.delivery.ack_due(99.0)
+    assert not desk.delivery.on_acked(token(3)) and not desk.delivery.ack_due(99.0)
     following = Delivery(place, DeliveryOptions())
     assert tokens(offer(following)) == [token(seq) for seq in (2, 3, 4)]
 
@@ -459,5 +459,5 @@ def test_one_that_has_left_moves_nothing_of_the_one_in_its_place() -> None:
     desk.delivery = Delivery(former.leave(), DeliveryOptions(), is_manual=True)
     assert desk.send() == [1, 2, 3, 4]
     desk.done(4, 10.0)
-    assert former.acked(token(1)) == () and former.ack_due(99.0) == ()
+    assert former.on_acked(token(1)) == () and former.ack_due(99.0) == ()
     assert desk.delivery.cursor.ahead == 4 and former.state is State.CLOSED

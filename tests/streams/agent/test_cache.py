@@ -59,18 +59,18 @@ def test_cursor_stops_inside_a_message() -> None:
     cache = cache_with(message_of(A, 1, b"1", b"2", b"3"), message_of(A, 2, b"4"))
     cursor = cursor_at(cache, 0)
     release_all(cache)
-    cursor.done(2)
+    cursor.advance(2)
     assert tokens_of(cursor.peek(9, 99)) == [(1, 2), (2, 0)]
-    assert cache.acked_upto() is None
-    cursor.done(1)
-    assert cache.acked_upto() == Token(0, 1)
+    assert cache.find_acked() is None
+    cursor.advance(1)
+    assert cache.find_acked() == Token(0, 1)
 
 
 def test_cursor_sees_what_is_appended_behind_it() -> None:
     cache = cache_with(message_of(A, 1, b"1"))
     cursor = cursor_at(cache, 0)
     cache.append(message_of(A, 2, b"2"))
-    cursor.done(1)
+    cursor.advance(1)
     assert not cursor.is_drained
     assert tokens_of(cursor.peek(9, 99)) == [(2, 0)]
 
@@ -79,30 +79,30 @@ def test_drained_cursor_holds_nothing_and_goes_on_with_what_comes() -> None:
     cache = cache_with(message_of(A, 1, b"1"), message_of(B, 2, b"2"))
     cursor = cursor_at(cache, 0)
     release_all(cache)
-    cursor.done(1)
+    cursor.advance(1)
     assert cursor.is_drained and list(cursor.peek(9, 99)) == []
-    assert cache.acked_upto() == Token(0, 2)
+    assert cache.find_acked() == Token(0, 2)
     assert cache.events == cache.size_bytes == 0
     slot = append(cache, message_of(A, 3, b"3"))
     cursor.enter(slot)
     cache.release(slot)
     assert tokens_of(cursor.peek(9, 99)) == [(3, 0)] and cache.events == 1
-    cursor.done(1)
-    assert cursor.is_drained and cache.acked_upto() == Token(0, 3)
+    cursor.advance(1)
+    assert cursor.is_drained and cache.find_acked() == Token(0, 3)
 
 
 def test_cursor_cannot_pass_the_end() -> None:
     cursor = cursor_at(cache_with(message_of(A, 1, b"1")), 0)
     with pytest.raises(AssertionError, match="past the end"):
-        cursor.done(2)
+        cursor.advance(2)
 
 
 def test_append_holds_the_message_until_it_is_routed() -> None:
     cache = cache_with(message_of(A, 1, b"1"), message_of(B, 2, b"2"))
     release(cache, 1)
-    assert cache.acked_upto() is None
+    assert cache.find_acked() is None
     release(cache, 0)
-    assert cache.acked_upto() == Token(0, 2)
+    assert cache.find_acked() == Token(0, 2)
 
 
 def test_release_refuses_a_message_that_is_not_held() -> None:
@@ -117,26 +117,26 @@ def test_ack_minimum_is_that_of_the_slowest_cursor() -> None:
     cache = cache_with(*(message_of(A, seq, b"x") for seq in range(1, 6)))
     fast, slow = cursor_at(cache, 0), cursor_at(cache, 0)
     release_all(cache)
-    fast.done(5)
-    slow.done(2)
-    assert cache.acked_upto() == Token(0, 2)
+    fast.advance(5)
+    slow.advance(2)
+    assert cache.find_acked() == Token(0, 2)
     slow.close()
-    assert cache.acked_upto() == Token(0, 5)
+    assert cache.find_acked() == Token(0, 5)
 
 
 def test_ack_minimum_waits_for_a_slow_stream_between_others() -> None:
     cache = cache_with(message_of(A, 1, b"1"), message_of(B, 2, b"2"), message_of(A, 3, b"3"))
     on_a, on_b = cursor_at(cache, 0), cursor_at(cache, 1)
     release_all(cache)
-    on_a.done(2)
-    assert cache.acked_upto() == Token(0, 1)
-    on_b.done(1)
-    assert cache.acked_upto() == Token(0, 3)
+    on_a.advance(2)
+    assert cache.find_acked() == Token(0, 1)
+    on_b.advance(1)
+    assert cache.find_acked() == Token(0, 3)
 
 
 def test_ack_minimum_begins_at_the_position_read_from() -> None:
     cache = QueueCache(CacheLimits(), after=Token(0, 7))
-    assert cache.acked_upto() == Token(0, 7)
+    assert cache.find_acked() == Token(0, 7)
 
 
 def test_what_is_done_leaves_whatever_its_neighbours_do() -> None:
@@ -144,13 +144,13 @@ def test_what_is_done_leaves_whatever_its_neighbours_do() -> None:
     cache = cache_with(*messages, notes="out_of_turn")
     on_a, on_b = cursor_at(cache, 1), cursor_at(cache, 0)
     release_all(cache)
-    on_a.done(4)
-    assert cache.acked_upto() is None and (cache.events, cache.size_bytes) == (4, 40)
+    on_a.advance(4)
+    assert cache.find_acked() is None and (cache.events, cache.size_bytes) == (4, 40)
     assert cache.take_done() == [Token(0, seq) for seq in (2, 4, 6, 8)]
-    on_b.done(3)
-    assert cache.acked_upto() == Token(0, 6)
-    on_b.done(1)
-    assert cache.acked_upto() == Token(0, 8) and cache.take_done() == []
+    on_b.advance(3)
+    assert cache.find_acked() == Token(0, 6)
+    on_b.advance(1)
+    assert cache.find_acked() == Token(0, 8) and cache.take_done() == []
 
 
 def test_what_is_let_go_of_is_not_done() -> None:
@@ -166,8 +166,8 @@ def test_message_without_items_is_acknowledged_in_its_place() -> None:
     cursor = cursor_at(cache, 0)
     release_all(cache)
     assert tokens_of(cursor.peek(9, 99)) == [(1, 0), (3, 0)]
-    cursor.done(1)
-    assert cache.acked_upto() == Token(0, 2)
+    cursor.advance(1)
+    assert cache.find_acked() == Token(0, 2)
 
 
 def test_first_slot_begins_behind_what_was_seen() -> None:
@@ -200,13 +200,13 @@ def test_cursor_that_goes_elsewhere_keeps_what_it_alone_holds() -> None:
     cache = cache_with(*(message_of(A, seq, b"1", b"2") for seq in (1, 2, 3)))
     cursor = cursor_at(cache, 0)
     release_all(cache)
-    cursor.done(1)
+    cursor.advance(1)
     cursor.seek(None)
     assert tokens_of(cursor.peek(2, 99)) == [(1, 0), (1, 1)] and cache.events == 6
     cursor.seek(Token(0, 2, 0))
     assert tokens_of(cursor.peek(2, 99)) == [(2, 1), (3, 0)] and cache.events == 4
     cursor.seek(Token(0, 3, 1))
-    assert cursor.is_drained and cache.acked_upto() == Token(0, 3) and cache.events == 0
+    assert cursor.is_drained and cache.find_acked() == Token(0, 3) and cache.events == 0
     cursor.seek(None)
     assert cursor.is_drained, "nothing is held"
 
@@ -471,7 +471,7 @@ class CacheMachine(RuleBasedStateMachine):
         if len(items) < min(max_events, len(reader.due)):
             assert total + len(reader.due[len(items)][1]) > max_bytes
         done = data.draw(st.integers(0, len(items)))
-        reader.cursor.done(done)
+        reader.cursor.advance(done)
         del reader.due[:done]
         self.settle()
 
@@ -576,7 +576,7 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_acknowledged_is_done(self) -> None:
         held = self.held()
-        assert self.cache.acked_upto() == (held[0].before if held else self.newest)
+        assert self.cache.find_acked() == (held[0].before if held else self.newest)
 
     @invariant()
     def every_undelivered_item_is_still_there(self) -> None:
@@ -624,9 +624,9 @@ def test_a_lag_counts_what_is_left_and_tells_when_the_first_of_it_came() -> None
     assert cursor.lag() == (2, 4.0)
     cache.append(second)
     assert cursor.lag() == (3, 4.0)
-    cursor.done(2)
+    cursor.advance(2)
     assert cursor.lag() == (1, 9.0)
-    cursor.done(1)
+    cursor.advance(1)
     assert cursor.lag() == (0, 0.0)
 
 

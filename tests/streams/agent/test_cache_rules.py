@@ -152,7 +152,7 @@ def test_a_closed_cursor_is_nowhere_whoever_asks() -> None:
     cursor.close()
     assert cursor.is_drained and cursor.token is None and cursor.index is None
     assert cursor.lag() == (0, 0.0) and list(cursor.peek(9, 99)) == []
-    cursor.done(0)
+    cursor.advance(0)
     assert cursor.is_drained
 
 
@@ -182,7 +182,7 @@ def test_what_others_may_have_by_now_is_not_acknowledged_though_it_is_done() -> 
     release(cache, 2)
     assert cache.take_done() == [Token(1, 3)]
     release(cache, 3)
-    assert cache.take_done() == [Token(1, 4)] and cache.acked_upto() == Token(1, 4)
+    assert cache.take_done() == [Token(1, 4)] and cache.find_acked() == Token(1, 4)
 
 
 def test_what_was_lost_to_others_and_came_back_is_acknowledged_once_it_is_done_here() -> None:
@@ -229,11 +229,11 @@ def test_a_message_that_was_tried_before_is_given_by_itself() -> None:
     cache = cache_with(CacheLimits(), tried(1, 1), tried(2, 2), tried(3, 0))
     cursor = cursor_at(cache, 0, Token(1, 1, 0))
     assert [one.token.seq for one in cursor.peek(9, 99)] == [1] and cursor.tried == 0
-    cursor.done(1)
+    cursor.advance(1)
     assert [one.token.seq for one in cursor.peek(9, 99)] == [2, 2, 3, 3] and cursor.tried == 1
-    cursor.done(2)
+    cursor.advance(2)
     assert cursor.tried == 0
-    cursor.done(2)
+    cursor.advance(2)
     assert cursor.tried == 0
 
 
@@ -258,7 +258,7 @@ def test_a_cursor_tells_whether_its_message_goes_back_when_its_handler_fails() -
     cursor = cursor_at(cache, 0)
     assert not cursor.goes_back
     slot_at(cache, 1).goes_back = True
-    cursor.done(1)
+    cursor.advance(1)
     assert cursor.goes_back
     cursor.close()
     assert not cursor.goes_back
@@ -279,7 +279,7 @@ def test_a_cursor_tells_in_which_message_a_later_item_is() -> None:
     )
     cursor = cursor_at(cache, 0)
     assert [cursor.index_at(count) for count in range(3)] == [0, 0, 2]
-    cursor.done(1)
+    cursor.advance(1)
     assert [cursor.index_at(count) for count in range(2)] == [0, 2]
     with pytest.raises(AssertionError, match="2 items are not here"):
         cursor.index_at(2)
@@ -306,7 +306,7 @@ def test_what_is_cut_off_has_left_and_is_not_done() -> None:
     cache.release(append(cache, message_of(A, 3, b"3")))
     release(cache, 0)
     assert [one.body for one in cursor.peek(9, 99)] == [b"1", b"3"], "it came again"
-    cursor.done(2)
+    cursor.advance(2)
     cache.check()
     assert sorted(cache.take_done()) == [Token(1, 1), Token(1, 3)]
 
@@ -325,9 +325,9 @@ def test_what_is_cut_off_is_let_go_of_and_what_is_before_it_stays() -> None:
     assert cache.cut(A, 0, second.close) == [Token(1, 2), Token(1, 3)]
     cache.check()
     assert [one.body for one in first.peek(9, 99)] == [b"x"] and cache.events == 1
-    first.done(1)
+    first.advance(1)
     assert first.is_drained and cache.take_done() == [Token(1, 1)]
-    assert cache.acked_upto() == Token(1, 3) and cache.purged == 1
+    assert cache.find_acked() == Token(1, 3) and cache.purged == 1
 
 
 def test_what_is_cut_off_and_still_held_is_an_error() -> None:
@@ -419,9 +419,9 @@ def test_a_cursor_tells_whether_its_queue_gives_out_its_message_no_more() -> Non
     last = QueueMessage(A, Token(1, 1), [b"x"], is_last=True)
     cursor = cursor_at(cache_with(CacheLimits(), last, message_of(A, 2, b"y")), 0)
     assert cursor.is_last
-    cursor.done(1)
+    cursor.advance(1)
     assert not cursor.is_last and not cursor.is_drained
-    cursor.done(1)
+    cursor.advance(1)
     assert not cursor.is_last
 
 
@@ -454,13 +454,13 @@ def test_a_message_that_nobody_hears_is_done_and_takes_no_room(notes: Notes) -> 
     assert not cache.passes_by(message_of(A, 1, b"1"))
     cache.append(message_of(A, 1, b"1"))
     assert cache.passes_by(message_of(B, 2, b"2", b"3")) and cache.passes_by(message_of(B, 3))
-    assert (cache.events, cache.newest, cache.acked_upto()) == (1, Token(1, 3), Token(1, 0))
+    assert (cache.events, cache.newest, cache.find_acked()) == (1, Token(1, 3), Token(1, 0))
     assert (cache.unheard_count, cache.purged, cache.moved) == (2, 3, before + 2)
     assert cache.take_done() == ([] if notes == "none" else [Token(1, 2), Token(1, 3)])
     release(cache, 0)
-    assert cache.acked_upto() == Token(1, 3)
+    assert cache.find_acked() == Token(1, 3)
     cache.append(message_of(A, 4, b"4"))
-    assert cache.acked_upto() == Token(1, 3)
+    assert cache.find_acked() == Token(1, 3)
     cache.check()
 
 

@@ -79,7 +79,7 @@ class Desk:
         rows = await self.answer
         return {stream: rows for stream in streams}
 
-    async def held(self, namespace: str) -> list[tuple[StreamId, SubscriptionRow]]:
+    async def read_held(self, namespace: str) -> list[tuple[StreamId, SubscriptionRow]]:
         return []
 
     def offer(self, subscriber: Subscriber, slot: Slot) -> None:
@@ -96,7 +96,7 @@ class Desk:
 
     def fall_behind(self, subscriber: Subscriber) -> None: ...
 
-    def acked(self, subscriber: Subscriber, upto: Token) -> None: ...
+    def on_acked(self, subscriber: Subscriber, upto: Token) -> None: ...
     def follow(self, subscriber: Subscriber, made_anew: Subscriber) -> None:
         subscriber.follow(made_anew)
 
@@ -155,7 +155,7 @@ async def test_what_is_told_of_while_it_is_asked_for_hears_of_a_loss_unless_it_g
     told: str, is_to_hear: bool
 ) -> None:
     desk = Desk()
-    desk.subscribers.lost(loss := Loss(Token(1, 0), Token(1, 1)))
+    desk.subscribers.on_lost(loss := Loss(Token(1, 0), Token(1, 1)))
     desk.subscribers.route(Slot(MESSAGE, 0, None))
     await asyncio.sleep(0)
     if told == "held":

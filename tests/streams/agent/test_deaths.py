@@ -83,7 +83,7 @@ def test_what_was_in_one_call_when_its_silo_was_lost_is_tried_one_by_one() -> No
     again(delivery)
     for _ in range(4):
         send(delivery, 1)
-        delivery.replied(CallReply(1, None, 0.0, 0.0))
+        delivery.on_reply(CallReply(1, None, 0.0, 0.0))
     assert delivery.state is DeliveryState.IDLE
 
 
@@ -91,7 +91,7 @@ def test_an_event_with_two_deaths_runs_alone_and_without_any_does_not() -> None:
     delivery = delivery_of()
     send(delivery, 4)
     delivery.unreachable(LOST)
-    delivery.died(Died(sent=4))
+    delivery.on_death(Died(sent=4))
     assert (delivery.tries.deaths, delivery.attempts, delivery.is_feared) == (1, 1, False)
     again(delivery)
     send(delivery, 1)
@@ -99,19 +99,19 @@ def test_an_event_with_two_deaths_runs_alone_and_without_any_does_not() -> None:
     assert delivery.is_feared, "this may be the second"
     again(delivery)
     send(delivery, 1)
-    delivery.replied(CallReply(1, None, 0.0, 0.0))
+    delivery.on_reply(CallReply(1, None, 0.0, 0.0))
     assert (delivery.tries.deaths, delivery.attempts, delivery.is_feared) == (0, 0, False)
 
 
 def test_it_is_given_up_once_it_has_died_alone_and_often_enough() -> None:
     delivery = delivery_of(retries=1)
-    delivery.died(Died())
-    delivery.died(Died())
+    delivery.on_death(Died())
+    delivery.on_death(Died())
     assert delivery.attempts == 2 and delivery.is_feared
     send(delivery, 1)  # never alone until now
     (wait,) = delivery.unreachable(LOST)
     assert wait == WaitUntil(FATE_WAIT_S), "it is not sent before its fate is known"
-    (action,) = delivery.died(Died(is_alone=True))
+    (action,) = delivery.on_death(Died(is_alone=True))
     assert isinstance(action, GiveUp) and action.attempts == 3
     assert action.error.kind is FailureKind.DEATH and "died 3 times" in action.error.text
     delivery.check()
@@ -122,25 +122,25 @@ def test_what_waits_for_the_fate_of_a_silo_goes_on_once_that_is_known() -> None:
     send(delivery, 4)
     (wait,) = delivery.unreachable(LOST)
     assert wait == WaitUntil(FATE_WAIT_S)
-    assert delivery.died(Died(sent=4)) == () and delivery.state is DeliveryState.READY
+    assert delivery.on_death(Died(sent=4)) == () and delivery.state is DeliveryState.READY
     send(delivery, 1)
     delivery.unreachable(LOST)
-    (action,) = delivery.died(Died(is_alone=True))
+    (action,) = delivery.on_death(Died(is_alone=True))
     assert isinstance(action, GiveUp) and action.attempts == 2
 
 
 def test_what_is_hopeless_when_it_is_found_is_not_sent() -> None:
     delivery = delivery_of(retries=1)
-    delivery.died(Died(2, is_alone=True))
+    delivery.on_death(Died(2, is_alone=True))
     (action,) = delivery.wake()
     assert isinstance(action, GiveUp) and action.attempts == 2
 
 
 def test_deaths_and_failures_are_attempts_together() -> None:
     delivery = delivery_of(retries=1)
-    delivery.died(Died())
+    delivery.on_death(Died())
     send(delivery, 1)
-    (action,) = delivery.replied(CallReply(0, RAISED, 0.0, 0.0))
+    (action,) = delivery.on_reply(CallReply(0, RAISED, 0.0, 0.0))
     assert isinstance(action, GiveUp) and (action.attempts, action.error) == (2, RAISED)
 
 
@@ -150,12 +150,12 @@ def test_a_death_that_is_known_while_a_try_is_out_does_not_make_that_try_the_las
     delivery.unreachable(LOST)
     again(delivery)
     send(delivery, 1)  # as the first attempt
-    delivery.died(Died(sent=4))
-    (wait,) = delivery.replied(CallReply(0, RAISED, 0.0, 0.0))
+    delivery.on_death(Died(sent=4))
+    (wait,) = delivery.on_reply(CallReply(0, RAISED, 0.0, 0.0))
     assert isinstance(wait, WaitUntil) and (delivery.tries.deaths, delivery.attempts) == (0, 1)
     again(delivery)
     assert stepping.send(delivery).attempt == 2
-    (action,) = delivery.replied(CallReply(0, RAISED, 0.0, 0.0))
+    (action,) = delivery.on_reply(CallReply(0, RAISED, 0.0, 0.0))
     assert isinstance(action, GiveUp) and (action.attempts, action.error) == (2, RAISED)
 
 
@@ -165,27 +165,27 @@ def test_a_death_that_is_known_while_a_try_is_out_counts_if_that_is_lost_too() -
     delivery.unreachable(LOST)
     again(delivery)
     send(delivery, 1)
-    delivery.died(Died(sent=4))
+    delivery.on_death(Died(sent=4))
     delivery.unreachable(LOST)
-    delivery.died(Died())
+    delivery.on_death(Died())
     assert (delivery.tries.deaths, delivery.attempts) == (2, 2)
 
 
 def test_what_is_done_in_the_call_in_which_another_fails_leaves_that_no_deaths() -> None:
     delivery = delivery_of(retries=1)
-    delivery.died(Died())
+    delivery.on_death(Died())
     send(delivery, 1)
-    delivery.replied(CallReply(1, None, 0.0, 0.0))
+    delivery.on_reply(CallReply(1, None, 0.0, 0.0))
     send(delivery, 3)
-    delivery.died(Died(sent=3))
-    (wait,) = delivery.replied(CallReply(1, RAISED, 0.0, 0.0))
+    delivery.on_death(Died(sent=3))
+    (wait,) = delivery.on_reply(CallReply(1, RAISED, 0.0, 0.0))
     assert isinstance(wait, WaitUntil) and (delivery.tries.deaths, delivery.attempts) == (0, 1)
 
 
 def test_what_its_handler_calls_hopeless_is_given_up_whatever_the_retries() -> None:
     final = Failure(FailureKind.HANDLER, "ValueError: no", is_final=True)
-    assert Tries().failed(final).is_hopeless(1, 3)
-    assert not Tries().failed(RAISED).is_hopeless(1, 3)
+    assert Tries().on_failure(final).is_hopeless(1, 3)
+    assert not Tries().on_failure(RAISED).is_hopeless(1, 3)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_an_event_is_feared_for_deaths_only(
 
 def lost(deaths: Deaths, delivery: Delivery) -> None:
     one: Any = None
-    deaths.lost("silo-1", one, delivery, Died())
+    deaths.on_lost("silo-1", one, delivery, Died())
 
 
 def in_doubt() -> Delivery:
@@ -223,10 +223,10 @@ def test_a_death_counts_once_it_is_known_and_only_once() -> None:
     silos, delivery = Silos(), in_doubt()
     deaths = Deaths(silos.fate)
     lost(deaths, delivery)
-    assert list(deaths.judged()) == []
+    assert list(deaths.iter_judged()) == []
     silos.fates["silo-1"] = Fate.DIED
-    assert [one for _, one, _ in deaths.judged()] == [delivery]
-    assert list(deaths.judged()) == []
+    assert [one for _, one, _ in deaths.iter_judged()] == [delivery]
+    assert list(deaths.iter_judged()) == []
 
 
 def test_a_silo_that_stopped_in_order_is_nobodys_fault() -> None:
@@ -236,9 +236,9 @@ def test_a_silo_that_stopped_in_order_is_nobodys_fault() -> None:
     lost(deaths, delivery)
     silos.fates["silo-1"] = Fate.LEFT
     assert not deaths.may_have_died("silo-1")
-    assert list(deaths.judged()) == []
+    assert list(deaths.iter_judged()) == []
     silos.fates["silo-1"] = Fate.DIED
-    assert list(deaths.judged()) == []
+    assert list(deaths.iter_judged()) == []
 
 
 def test_what_has_been_heard_of_since_is_not_blamed() -> None:
@@ -247,9 +247,9 @@ def test_what_has_been_heard_of_since_is_not_blamed() -> None:
     lost(deaths, delivery)
     again(delivery)
     send(delivery, 1)
-    delivery.replied(CallReply(0, RAISED, 0.0, 0.0))  # the same event, and its silo lives
+    delivery.on_reply(CallReply(0, RAISED, 0.0, 0.0))  # the same event, and its silo lives
     silos.fates["silo-1"] = Fate.DIED
-    assert list(deaths.judged()) == []
+    assert list(deaths.iter_judged()) == []
 
 
 def test_a_delivery_that_is_idle_by_now_is_not_blamed() -> None:
@@ -259,10 +259,10 @@ def test_a_delivery_that_is_idle_by_now_is_not_blamed() -> None:
     again(delivery)
     for _ in range(4):
         send(delivery, 1)
-        delivery.replied(CallReply(1, None, 0.0, 0.0))
+        delivery.on_reply(CallReply(1, None, 0.0, 0.0))
     assert delivery.state is DeliveryState.IDLE
     silos.fates["silo-1"] = Fate.DIED
-    assert list(deaths.judged()) == []
+    assert list(deaths.iter_judged()) == []
 
 
 # -- the record
@@ -336,54 +336,54 @@ def test_an_agent_is_wary_after_two_deaths_or_with_a_suspect() -> None:
     assert Wary(progress(0, suspect(9, 1)), is_used=True).is_on
     unused = Wary(progress(9, suspect(9, 1)), is_used=False)
     assert not unused.is_on and not unused.matters
-    assert unused.noted(progress()) == progress()
+    assert unused.note_in(progress()) == progress()
 
 
 def test_nothing_is_noted_in_normal_operation() -> None:
     wary = Wary(progress(), is_used=True)
     assert not wary.matters and not wary.is_waiting
-    assert wary.noted(progress(at=50)) == progress(at=50)
+    assert wary.note_in(progress(at=50)) == progress(at=50)
 
 
 def test_the_first_progress_of_an_owner_forgets_a_death() -> None:
     wary = Wary(progress(1), is_used=True)
-    assert wary.noted(progress()) == progress(1)
-    moved = wary.noted(progress(at=10))
+    assert wary.note_in(progress()) == progress(1)
+    moved = wary.note_in(progress(at=10))
     assert moved == progress(0, at=10)
     assert wary.matters
-    wary.stored(moved)
+    wary.on_stored(moved)
     assert not wary.matters
 
 
 def test_an_event_is_sent_once_the_record_names_it() -> None:
     wary = Wary(progress(DEATHS_MIN), is_used=True)
     assert not wary.may_send(KEY, Token(1, 10), 0) and wary.is_waiting
-    noted = wary.noted(progress())
+    noted = wary.note_in(progress())
     assert noted.suspects == (suspect(10, 0, is_out=True),)
     assert not wary.may_send(KEY, Token(1, 10), 0)
-    wary.stored(noted)
+    wary.on_stored(noted)
     assert wary.may_send(KEY, Token(1, 10), 0) and not wary.is_waiting
-    wary.done(KEY, Token(1, 10))
+    wary.on_done(KEY, Token(1, 10))
     assert not wary.is_waiting
     assert not wary.may_send(KEY, Token(1, 11), 0)
-    assert wary.noted(progress()).suspects == (suspect(11, 0, is_out=True),)
+    assert wary.note_in(progress()).suspects == (suspect(11, 0, is_out=True),)
 
 
 def test_a_suspect_keeps_its_deaths_while_others_run() -> None:
     wary = Wary(progress(DEATHS_MIN, suspect(20, 2)), is_used=True)
     assert wary.deaths_of(KEY, Token(1, 20)) == 2 and wary.deaths_of(KEY, Token(1, 10)) == 0
     wary.may_send(KEY, Token(1, 10), 0)
-    assert set(wary.noted(progress()).suspects) == {suspect(20, 2), suspect(10, 0, is_out=True)}
+    assert set(wary.note_in(progress()).suspects) == {suspect(20, 2), suspect(10, 0, is_out=True)}
     wary.may_send(KEY, Token(1, 20), 2)
-    assert wary.noted(progress()).suspects == (suspect(20, 2, is_out=True),)
+    assert wary.note_in(progress()).suspects == (suspect(20, 2, is_out=True),)
 
 
 def test_a_note_that_was_overtaken_lets_nothing_through() -> None:
     wary = Wary(progress(DEATHS_MIN), is_used=True)
     wary.may_send(KEY, Token(1, 10), 0)
-    first = wary.noted(progress())
+    first = wary.note_in(progress())
     wary.may_send(KEY, Token(1, 11), 0)
-    wary.stored(first)
+    wary.on_stored(first)
     assert not wary.may_send(KEY, Token(1, 11), 0) and wary.is_waiting
 
 
@@ -393,27 +393,27 @@ def test_caution_ends_and_is_bounded() -> None:
         assert not wary.is_tired
         wary.may_send(KEY, Token(2, seq), 1)
     assert wary.is_tired
-    assert len(wary.noted(progress()).suspects) == SUSPECTS_MAX
-    assert wary.noted(progress(at=50)).deaths == DEATHS_MIN, "they count for as long as it lasts"
+    assert len(wary.note_in(progress()).suspects) == SUSPECTS_MAX
+    assert wary.note_in(progress(at=50)).deaths == DEATHS_MIN, "they count for as long as it lasts"
     wary.end()
     assert not wary.is_on and not wary.is_waiting
-    assert wary.noted(progress()) == progress()
+    assert wary.note_in(progress()) == progress()
 
 
 def test_what_is_done_waits_no_longer_and_what_waits_is_not_done_by_another() -> None:
     wary = Wary(progress(DEATHS_MIN), is_used=True)
     wary.may_send(KEY, Token(1, 10), 0)
-    wary.done(KEY, Token(1, 11))
+    wary.on_done(KEY, Token(1, 11))
     assert wary.is_waiting
-    wary.done(KEY, Token(1, 10))
+    wary.on_done(KEY, Token(1, 10))
     assert not wary.is_waiting
 
 
 def test_an_event_that_the_record_no_longer_names_is_not_sent() -> None:
     wary = Wary(progress(DEATHS_MIN), is_used=True)
     wary.may_send(KEY, Token(1, 10), 0)
-    wary.stored(wary.noted(progress()))
-    wary.stored(progress(DEATHS_MIN, suspect(10, 0)))
+    wary.on_stored(wary.note_in(progress()))
+    wary.on_stored(progress(DEATHS_MIN, suspect(10, 0)))
     assert wary.is_waiting and not wary.may_send(KEY, Token(1, 10), 0)
 
 
@@ -425,10 +425,10 @@ def test_the_record_matters_while_it_has_deaths_or_suspects_or_the_agent_is_wary
         (progress(0, suspect(9, 1)), True),
         (progress(), False),
     ):
-        calm.stored(stored)
+        calm.on_stored(stored)
         assert calm.matters is matters
     wary = Wary(progress(DEATHS_MIN), is_used=True)
-    wary.stored(progress())
+    wary.on_stored(progress())
     assert wary.matters
 
 

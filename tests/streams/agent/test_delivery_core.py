@@ -107,10 +107,10 @@ def test_delivery_may_send_less_than_offered() -> None:
 def test_delivery_is_idle_after_the_last_item_and_lets_the_message_go() -> None:
     cache, delivery = delivery_in(3)
     send(delivery)
-    assert cache.acked_upto() is None
+    assert cache.find_acked() is None
     assert steps(delivery, CallReply(3, None, 0.0, 0.0)) == ()
     assert state_of(delivery) is State.IDLE and delivery.cursor.next_token is None
-    assert cache.acked_upto() == Token(0, 1)
+    assert cache.find_acked() == Token(0, 1)
 
 
 def test_delivery_goes_on_with_what_arrived_during_the_last_call() -> None:
@@ -130,7 +130,7 @@ def test_delivery_begins_behind_the_last_token() -> None:
 def test_delivery_is_idle_at_once_when_everything_was_seen() -> None:
     cache, delivery = delivery_in(2, OPTIONS, Token(0, 1, 1))
     assert state_of(delivery) is State.IDLE and delivery.position == Token(0, 1, 1)
-    assert steps(delivery, events.wake) == () and cache.acked_upto() == Token(0, 1)
+    assert steps(delivery, events.wake) == () and cache.find_acked() == Token(0, 1)
 
 
 def test_a_failure_behind_the_last_item_is_none() -> None:
@@ -145,7 +145,7 @@ def test_nothing_is_sent_that_was_not_offered_since_the_last_reply() -> None:
     send(delivery)
     steps(delivery, CallReply(16, None, 0.2, 0.0))
     with pytest.raises(AssertionError, match="sent 1 of 0"):
-        delivery.sent(1, 1.0)
+        delivery.on_sent(1, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def test_closed_delivery_ignores_the_reply_that_was_out() -> None:
     cache, delivery = delivery_in(4)
     send(delivery)
     delivery.close()
-    assert cache.acked_upto() == Token(0, 1)
+    assert cache.find_acked() == Token(0, 1)
     assert steps(delivery, CallReply(4, None, 0.0, 0.0), events.tick(1.0)) == ()
 
 
@@ -496,7 +496,7 @@ def test_an_idle_delivery_wakes_with_the_next_message_as_often_as_one_comes() ->
         assert state_of(delivery) is State.READY and delivery.cursor.next_token == Token(0, seq)
         assert call(delivery, 0.1) == 1
         assert state_of(delivery) is State.IDLE and delivery.position == Token(0, seq)
-        assert cache.acked_upto() == Token(0, seq)
+        assert cache.find_acked() == Token(0, seq)
 
 
 def test_an_idle_delivery_is_not_woken_by_what_it_has_done() -> None:
@@ -736,7 +736,7 @@ def test_matrix_covers_every_state_and_every_event() -> None:
     returned = {name for name, one in vars(Delivery).items() if returns_actions(name, one)}
     calls = [events.call_of(event) for event in EVENTS.values()]
     names = {getattr(call, "func", call).__name__ for call in calls}
-    assert names == returned | {"sent", "pause"}
+    assert names == returned | {"on_sent", "pause"}
 
 
 @pytest.mark.parametrize(("state", "event", "cell"), CELLS)

@@ -74,13 +74,13 @@ class Driver:
                         self.delivery.unreachable(Unreachable("store", self.now_s, 0.5))
                     )
                 self.dead.append(action.item.token)
-                return self.after(self.delivery.given_up("dead_letter"))
+                return self.after(self.delivery.on_given_up("dead_letter"))
             case Fetch() | HandBack() | AckBy():
                 raise AssertionError(f"{action} of a cache that has all")
 
     def call(self, action: Deliver) -> Sequence[Action]:
         assert action.attempt == 1 or len(action.items) == 1, "a failed item is tried alone"
-        self.delivery.sent(len(action.items), self.now_s)
+        self.delivery.on_sent(len(action.items), self.now_s)
         self.delivery.check()
         fault = next(self.faults, "")
         if fault == "lost":
@@ -89,13 +89,13 @@ class Driver:
             if item.token in self.broken or (fault == "raise" and done == len(action.items) // 2):
                 self.tries[item.token] = self.tries.get(item.token, 0) + 1
                 assert action.attempt <= 3
-                return self.after(self.delivery.replied(CallReply(done, RAISED, self.now_s, 0.5)))
+                return self.after(self.delivery.on_reply(CallReply(done, RAISED, self.now_s, 0.5)))
             if not self.done or item.token > self.done[-1]:  # as the consumer side drops repeats
                 self.done.append(item.token)
         if fault == "reply lost":
             return self.after(self.delivery.unreachable(Unreachable("reply lost", self.now_s, 0.5)))
         return self.after(
-            self.delivery.replied(CallReply(len(action.items), None, self.now_s + 0.1, 0.5))
+            self.delivery.on_reply(CallReply(len(action.items), None, self.now_s + 0.1, 0.5))
         )
 
 
@@ -123,4 +123,4 @@ def test_every_item_is_done_or_given_up_once_and_in_order(
     assert driver.done == sorted(driver.done) and driver.dead == sorted(driver.dead)
     assert broken <= set(driver.dead)
     assert all(driver.tries[token] >= 3 for token in driver.dead)
-    assert cache.acked_upto() == Token(0, len(sizes) - 1)
+    assert cache.find_acked() == Token(0, len(sizes) - 1)

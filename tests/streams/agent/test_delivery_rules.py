@@ -234,7 +234,7 @@ def test_one_that_is_faulted_falls_behind_with_nothing() -> None:
     desk = Desk(is_faulted=True)
     behind = desk.fall_behind()
     assert at_hand(behind) == [] and behind.position == Token(1, 1)
-    assert desk.cache.acked_upto() == Token(1, 3) and desk.cache.chained_events == 0
+    assert desk.cache.find_acked() == Token(1, 3) and desk.cache.chained_events == 0
 
 
 def test_one_that_is_faulted_while_it_is_behind_holds_nothing_any_more() -> None:
@@ -458,7 +458,7 @@ def test_who_resumes_where_it_is_behind_is_there_once_what_is_out_has_ended() ->
             desk.steps(CallReply(4, None, 0.0, 0.0))
         assert desk.delivery.position == Token(1, 1, LAST)
         assert desk.delivery.cursor.next_token == behind.position == Token(1, 2)
-        assert desk.cache.acked_upto() == Token(1, 3), "its former place holds nothing"
+        assert desk.cache.find_acked() == Token(1, 3), "its former place holds nothing"
         assert desk.steps(events.wake) == [Fetch]
 
 
@@ -490,18 +490,18 @@ def test_who_ends_before_it_was_elsewhere_is_nowhere() -> None:
     desk.steps(resume)
     desk.delivery.close()
     assert (
-        not behind.is_lagging and len(desk.laggards) == 0 and desk.cache.acked_upto() == Token(1, 3)
+        not behind.is_lagging and len(desk.laggards) == 0 and desk.cache.find_acked() == Token(1, 3)
     )
     other = Desk()
     other.send()
     other.steps(events.resume(None))
     other.delivery.close()
-    assert other.steps(events.given_up("skip")) == [] and other.cache.acked_upto() == Token(1, 3)
+    assert other.steps(events.given_up("skip")) == [] and other.cache.find_acked() == Token(1, 3)
     third = Desk()
     third.send()
     third.steps(events.resume(Token(1, 2)))
     third.delivery.close()
-    assert third.delivery.cursor.is_drained and third.cache.acked_upto() == Token(1, 3)
+    assert third.delivery.cursor.is_drained and third.cache.find_acked() == Token(1, 3)
 
 
 def test_one_whose_queue_gives_all_again_is_idle_and_has_failed_never() -> None:
@@ -642,7 +642,8 @@ def test_one_that_leaves_gives_its_place_and_hears_nothing_more() -> None:
     place = desk.delivery.leave()
     assert state_of(desk.delivery) is DeliveryState.CLOSED
     assert (
-        desk.delivery.replied(CallReply(4, None, 1.0, 0.0)) == () and desk.delivery.position is None
+        desk.delivery.on_reply(CallReply(4, None, 1.0, 0.0)) == ()
+        and desk.delivery.position is None
     )
     desk.delivery = Delivery(place, OPTIONS)
     assert desk.offered() == [Token(1, seq, at) for seq in (1, 2) for at in (0, 1)]

@@ -130,22 +130,22 @@ def test_each_of_several_gaps_is_told_before_what_follows_it() -> None:
     assert one.gaps_before(token(2)) == (first,) and one.gaps_before(token(6)) == (first, second)
     assert seqs(one.upto_gap(items(1, 2, 3, 6))) == [1]
     assert seqs(one.upto_gap(items(2, 3, 6))) == [2, 3]
-    one.told(one.gaps_before(token(2)))
+    one.on_told(one.gaps_before(token(2)))
     assert one.gaps_before(token(3)) == () and one.gaps_before(token(6)) == (second,)
 
 
 def test_what_was_told_is_counted_and_how_much_went_at_most_as_far_as_it_is_known() -> None:
     one = subscriber()
     assert (one.gaps_told, one.gone_max) == (0, 0)
-    one.told((Loss(token(4), token(8)), Loss(token(9), token(10))))
+    one.on_told((Loss(token(4), token(8)), Loss(token(9), token(10))))
     assert (one.gaps_told, one.gone_max) == (2, 3)
-    one.told(())
+    one.on_told(())
     assert (one.gaps_told, one.gone_max) == (2, 3)
     for unknown in (Loss(None, token(8)), Loss(token(8), None), Loss(token(8), Token(2, 1))):
         assert unknown.messages_max is None
     assert Loss(token(8), token(8)).messages_max == 0
-    one.told((Loss(None, token(30)),))
-    one.told((Loss(token(31), token(33)),))
+    one.on_told((Loss(None, token(30)),))
+    one.on_told((Loss(token(31), token(33)),))
     assert (one.gaps_told, one.gone_max) == (4, None)
 
 
@@ -154,12 +154,12 @@ def test_what_is_told_is_over_unless_more_was_lost_meanwhile() -> None:
     one.lose(Loss(token(4), token(8)))
     sent = one.gaps
     one.lose(more)
-    one.told(sent)
+    one.on_told(sent)
     assert one.gaps == (more,)
     one.lose(Loss(token(29), token(40)))  # there is nothing between these
-    one.told((more,))
+    one.on_told((more,))
     assert one.gaps == (Loss(token(20), token(40)),)
-    one.told(one.gaps)
+    one.on_told(one.gaps)
     assert not one.gaps
 
 

@@ -20,7 +20,7 @@ class Stored:
         self.rows = rows
         self.asked = 0
 
-    async def held(self, namespace: str) -> Sequence[tuple[StreamId, SubscriptionRow]]:
+    async def read_held(self, namespace: str) -> Sequence[tuple[StreamId, SubscriptionRow]]:
         self.asked += 1
         return self.rows
 
@@ -28,8 +28,8 @@ class Stored:
 async def test_it_is_read_once_for_all_streams() -> None:
     stored = Stored((A, row("One")), (B, row("Two")))
     holds = StoppedSubscriptions(stored)
-    assert holds.known(A) is None
-    assert list(await holds.of(A)) == [row("One")] and holds.known(B) == [row("Two")]
+    assert holds.find_known(A) is None
+    assert list(await holds.of(A)) == [row("One")] and holds.find_known(B) == [row("Two")]
     await holds.of(B)
     assert stored.asked == 1
 
@@ -38,7 +38,7 @@ async def test_what_was_told_is_newer_than_what_is_read() -> None:
     holds = StoppedSubscriptions(Stored((A, row("One")), (A, row("Two"))))
     holds.tell(A, row("One"), is_held=False)
     holds.tell(B, row("Two"), is_held=True)
-    assert list(await holds.of(A)) == [row("Two")] and holds.known(B) == [row("Two")]
+    assert list(await holds.of(A)) == [row("Two")] and holds.find_known(B) == [row("Two")]
     holds.tell(A, row("Two"), is_held=False)
     holds.tell(B, row("Two"), is_held=False)
-    assert holds.known(A) == holds.known(B) == []
+    assert holds.find_known(A) == holds.find_known(B) == []

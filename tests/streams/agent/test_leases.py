@@ -41,7 +41,7 @@ class Desk:
         self.core = ReaderCore(self.cache, book, OPTIONS, LEASED, where="p: q", after=None)
         self.now_s = 0.0
         self.step(self.core.tick)
-        self.step(self.core.opened, 1)
+        self.step(self.core.on_opened, 1)
 
     def step(self, call: Callable[..., Sequence[Action]], *args: object) -> list[Action]:
         actions = list(call(*args, self.now_s))
@@ -50,7 +50,9 @@ class Desk:
 
     def got(self, *messages: QueueMessage) -> None:
         (offer,) = (
-            a for a in self.step(self.core.got, 1, messages, "p: R.read") if isinstance(a, Offer)
+            a
+            for a in self.step(self.core.on_read, 1, messages, "p: R.read")
+            if isinstance(a, Offer)
         )
         assert offer.slots[0].index == 0
 
@@ -70,7 +72,7 @@ def test_what_is_held_is_extended_at_half_of_its_lease_and_again() -> None:
     every = [Token(1, 1), Token(1, 2), Token(1, 3)]
     assert only(desk.at(5.0), Extend) == [Extend(every, 10.0)]
     assert only(desk.at(5.1), Extend) == []  # one is out
-    desk.step(desk.core.settled, 1, [], "p: R.extend")
+    desk.step(desk.core.on_settled, 1, [], "p: R.extend")
     assert only(desk.at(10.0), Extend) == []
     assert only(desk.at(10.1), Extend) == [Extend(every, 10.0)]
 
@@ -81,7 +83,7 @@ def test_what_is_done_is_not_extended() -> None:
     release(desk.cache, 0)
     assert only(desk.at(1.0), Ack) == [Ack(None, [Token(1, 1)])]
     assert only(desk.at(5.0), Extend) == []  # an acknowledgement is out
-    assert only(desk.step(desk.core.settled, 1, None, "p: R.ack"), Extend) == [
+    assert only(desk.step(desk.core.on_settled, 1, None, "p: R.ack"), Extend) == [
         Extend([Token(1, 2)], 10.0)
     ]
 
@@ -90,7 +92,7 @@ def test_a_lost_one_that_waits_is_dropped_and_one_that_runs_is_not_acknowledged(
     desk = Desk()
     desk.got(message(1), message(2), message(3))
     desk.at(5.0)
-    desk.step(desk.core.settled, 1, [Token(1, 1), Token(1, 3)], "p: R.extend")
+    desk.step(desk.core.on_settled, 1, [Token(1, 1), Token(1, 3)], "p: R.extend")
     release(desk.cache, 0)
     release(desk.cache, 1)
     actions = desk.at(6.0)
@@ -104,10 +106,10 @@ def test_an_extension_that_fails_is_tried_again_and_one_that_is_wrong_replaces_t
     desk = Desk()
     desk.got(message(1))
     desk.at(5.0)
-    assert len(only(desk.step(desk.core.failed, 1, "extend", "down"), Say)) == 1
+    assert len(only(desk.step(desk.core.on_failed, 1, "extend", "down"), Say)) == 1
     assert only(desk.at(5.9), Extend) == []
     assert len(only(desk.at(6.0), Extend)) == 1
-    assert len(only(desk.step(desk.core.settled, 1, None, "p: R.extend"), Discard)) == 1
+    assert len(only(desk.step(desk.core.on_settled, 1, None, "p: R.extend"), Discard)) == 1
 
 
 def test_an_extension_without_an_answer_replaces_the_receiver() -> None:
@@ -120,7 +122,7 @@ def test_an_extension_without_an_answer_replaces_the_receiver() -> None:
 
 def test_messages_without_a_lease_are_not_extended() -> None:
     leases = Leases()
-    leases.taken([message(1, 0.0)], 0.0)
+    leases.on_read([message(1, 0.0)], 0.0)
     assert leases.next_s == math.inf and not leases.ask(99.0)
 
 
@@ -134,7 +136,7 @@ def leased(*times: tuple[int, float, float]) -> Leases:
     """The leases of these messages: (number, lease, when it was read)."""
     leases = Leases()
     for seq, lease_s, now_s in times:
-        leases.taken([message(seq, lease_s)], now_s)
+        leases.on_read([message(seq, lease_s)], now_s)
     return leases
 
 
@@ -147,7 +149,7 @@ def test_with_those_that_are_due_go_those_that_are_soon() -> None:
     leases = leased((1, 8.0, 0.0), (2, 8.0, 1.0), (3, 8.0, 1.1))
     assert leases.next_s == 4.0 and asked(leases, 3.9) == []
     assert asked(leases, 4.0) == [([1, 2], 8.0)], "an eighth of a lease is soon"
-    assert leases.extended([], "p: R.extend", 4.5) == []
+    assert leases.on_extended([], "p: R.extend", 4.5) == []
     assert leases.next_s == 5.1, "the third is due"
 
 
@@ -159,7 +161,7 @@ def test_all_are_extended_by_the_longest_lease_that_was_given() -> None:
 def test_what_was_lost_is_not_extended_again() -> None:
     leases = leased((1, 8.0, 0.0), (2, 8.0, 0.0))
     leases.ask(4.0)
-    assert leases.extended([Token(1, 1)], "p: R.extend", 4.0) == [Token(1, 1)]
+    assert leases.on_extended([Token(1, 1)], "p: R.extend", 4.0) == [Token(1, 1)]
     assert asked(leases, 8.0) == [([2], 8.0)]
 
 
@@ -167,11 +169,11 @@ def test_what_was_done_while_the_call_was_out_is_not_extended_again() -> None:
     for ends in ("extended", "failed"):
         leases = leased((1, 8.0, 0.0))
         leases.ask(4.0)
-        leases.done([Token(1, 1), Token(1, 9)])
+        leases.on_done([Token(1, 1), Token(1, 9)])
         if ends == "extended":
-            leases.extended([], "p: R.extend", 5.0)
+            leases.on_extended([], "p: R.extend", 5.0)
         else:
-            leases.failed(1.0, 5.0)
+            leases.on_failed(1.0, 5.0)
         assert leases.next_s == math.inf
 
 
@@ -180,23 +182,23 @@ def test_a_receiver_that_is_closed_has_no_leases() -> None:
     leases.ask(4.0)
     leases.clear()
     assert leases.next_s == math.inf and asked(leases, 99.0) == []
-    leases.taken([message(2, 8.0)], 100.0)
+    leases.on_read([message(2, 8.0)], 100.0)
     assert asked(leases, 104.0) == [([2], 8.0)]
 
 
 def test_what_is_done_costs_no_look_at_what_else_is_leased() -> None:
     """An early wake is the price: once, then the next one is known to the point."""
     leases = leased(*((number, 10.0, float(number)) for number in range(3)))
-    leases.done([Token(1, 0)])
+    leases.on_done([Token(1, 0)])
     assert leases.next_s == 5.0, "not looked for"
     assert asked(leases, 5.0) == [] and leases.next_s == 6.0
     assert asked(leases, 5.9) == [] and asked(leases, 6.0) == [([1, 2], 10.0)]
-    leases.done([Token(1, 1), Token(1, 2)])
+    leases.on_done([Token(1, 1), Token(1, 2)])
     assert leases.next_s == math.inf
-    leases.taken([message(9, 2.0)], 20.0)
+    leases.on_read([message(9, 2.0)], 20.0)
     assert leases.next_s == 6.0 and asked(leases, 20.9) == [] and leases.next_s == 21.0
     leases.clear()
-    leases.taken([message(10, 2.0)], 30.0)
+    leases.on_read([message(10, 2.0)], 30.0)
     assert leases.next_s == 31.0
 
 
@@ -218,8 +220,8 @@ def test_a_reader_that_is_behind_looks_at_its_leases_seldom(
     leases._due_s = CountedDict()
     for number in range(5_000):  # 500 wait at a time, each for five seconds
         now_s = number / 100
-        leases.taken([message(number, 30.0)], now_s)
-        leases.done([Token(1, number - 500)])
+        leases.on_read([message(number, 30.0)], now_s)
+        leases.on_done([Token(1, number - 500)])
         assert now_s < leases.next_s or not leases.ask(now_s)
     assert CountedDict.looks < 10
 
@@ -228,7 +230,7 @@ def test_after_a_call_that_failed_the_next_is_known_to_the_point() -> None:
     """Else the reader would be woken at once, for nothing."""
     leases = leased((1, 10.0, 0.0), (2, 10.0, 4.0))
     assert asked(leases, 5.0) == [([1], 10.0)]
-    leases.failed(3.0, 5.0)
+    leases.on_failed(3.0, 5.0)
     assert leases.next_s == 8.0
-    leases.extended([], "p: R.extend", 6.0)
+    leases.on_extended([], "p: R.extend", 6.0)
     assert leases.next_s == 9.0

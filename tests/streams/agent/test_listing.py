@@ -13,7 +13,7 @@ from tests.streams.agent.caches import release
 from tests.streams.agent.cursors import add, append, restored
 
 from millstream.streams import CacheLimits, DeliveryOptions, QueueMessage, StreamId, Token
-from millstream.streams.agent.audience.handover_list import LISTED_MAX, Former, listed
+from millstream.streams.agent.audience.handover_list import LISTED_MAX, Former, list_unfinished
 from millstream.streams.agent.audience.newcomers import Newcomers
 from millstream.streams.agent.audience.stream_entry import StreamEntry
 from millstream.streams.agent.cache.cursor import Cursor
@@ -53,7 +53,7 @@ class Place:
         return made
 
     def listed(self, former: Former = NOBODY) -> list[tuple[str, Token, Token | None]]:
-        found = listed({STREAM: self.entry}, self.laggards, former)
+        found = list_unfinished({STREAM: self.entry}, self.laggards, former)
         return [(one.subscription, one.mark, one.sent_upto) for one in found]
 
 
@@ -153,7 +153,7 @@ def test_with_too_many_to_list_the_next_owner_begins_where_everything_is_done(co
     everyone = tuple(ListedSubscription(*STREAM, str(n), Token(1, 1)) for n in range(count))
     standing = ProgressTracker(
         place.laggards,
-        SimpleNamespace(listed=lambda: everyone),  # type: ignore[arg-type]
+        SimpleNamespace(list_unfinished=lambda: everyone),  # type: ignore[arg-type]
         NOBODY,
         Wary(QueueProgress(), is_used=False),
         Losses(),
@@ -203,7 +203,9 @@ def test_each_event_is_handled_once_by_each_subscription_over_any_number_of_owne
             release(cache, slot.index)
         standing = ProgressTracker(
             laggards,
-            SimpleNamespace(listed=lambda a=entries, b=laggards, c=former: listed(a, b, c)),  # type: ignore[arg-type]
+            SimpleNamespace(
+                list_unfinished=lambda a=entries, b=laggards, c=former: list_unfinished(a, b, c)
+            ),  # type: ignore[arg-type]
             former,
             Wary(QueueProgress(), is_used=False),
             Losses(),

@@ -92,13 +92,13 @@ NOTED = LostRanges(1_000.0, ((token(4), token(8)),))
 
 def test_what_is_found_is_to_be_in_the_record() -> None:
     losses = Losses(is_noted=True)
-    assert not losses.matters and losses.noted(QueueProgress()) == QueueProgress()
+    assert not losses.matters and losses.note_in(QueueProgress()) == QueueProgress()
     losses.add(FOUND, 1_000.0)
-    progress = losses.noted(QueueProgress(token(9)))
+    progress = losses.note_in(QueueProgress(token(9)))
     assert losses.matters and losses.is_waiting and progress == QueueProgress(token(9), lost=NOTED)
-    losses.stored(QueueProgress(token(8)))  # it was on its way before
+    losses.on_stored(QueueProgress(token(8)))  # it was on its way before
     assert losses.is_waiting
-    losses.stored(progress)
+    losses.on_stored(progress)
     assert not losses.matters and not losses.is_waiting
 
 
@@ -106,7 +106,7 @@ def test_what_one_that_was_behind_has_lost_is_for_the_next_owner_to_tell_to_othe
     losses = Losses(is_noted=True)
     losses.add(Loss(token(5), token(8)), 900.0)
     losses.note(Loss(token(4), token(8)), 1_000.0)
-    assert losses.noted(QueueProgress()).lost == NOTED and losses.is_waiting
+    assert losses.note_in(QueueProgress()).lost == NOTED and losses.is_waiting
     assert losses.of(StreamId("a", "1")) == (Loss(token(5), token(8)),)
 
 
@@ -121,12 +121,12 @@ def test_the_next_owner_has_what_is_not_too_old_and_adds_to_it() -> None:
     assert losses.of(StreamId("a", "1")) == (FOUND,) and not losses.matters
     losses.add(FOUND, 5_000.0)
     losses.add(Loss(token(20), None), 6_000.0)
-    lost = losses.noted(QueueProgress()).lost
+    lost = losses.note_in(QueueProgress()).lost
     assert lost == LostRanges(6_000.0, ((token(4), token(8)), (token(20), None)))
 
 
 def test_what_is_too_old_is_told_no_more_and_leaves_the_record() -> None:
     losses = Losses(NOTED, 1_000.0 + LOST_KEPT_S, is_noted=True)
     assert not losses.of(StreamId("a", "1")) and losses.matters
-    losses.stored(losses.noted(QueueProgress(lost=NOTED)))
+    losses.on_stored(losses.note_in(QueueProgress(lost=NOTED)))
     assert not losses.matters

@@ -42,7 +42,7 @@ class Desk:
             cursor.take(messages, Token(1, upto))
         self.laggards.check()
 
-    def held(self) -> int:
+    def read_held(self) -> int:
         return self.cache.chained_events
 
 
@@ -55,14 +55,14 @@ def test_cursors_of_a_stream_share_what_is_read_anew_wherever_each_stands() -> N
     first, second, third = desk.lags("x", 3), desk.lags("y", 3), desk.lags("z", 5)
     desk.page([third, second, first], 3, 8)
     assert here(first) == here(second) == [3, 4, 5, 6, 7] and here(third) == [5, 6, 7]
-    assert desk.held() == 5
-    first.done(5)
-    third.done(2)
-    assert desk.held() == 5 and first.is_away
-    second.done(3)
-    assert desk.held() == 2, "message 6 is held by the second, and the one behind it"
+    assert desk.read_held() == 5
+    first.advance(5)
+    third.advance(2)
+    assert desk.read_held() == 5 and first.is_away
+    second.advance(3)
+    assert desk.read_held() == 2, "message 6 is held by the second, and the one behind it"
     second.close()
-    assert desk.held() == 1 and here(third) == [7]
+    assert desk.read_held() == 1 and here(third) == [7]
     desk.laggards.check()
 
 
@@ -70,12 +70,12 @@ def test_one_that_comes_to_messages_that_others_have_here_need_not_read_them() -
     desk = Desk()
     slow, quick = desk.lags("x", 1), desk.lags("y", 1)
     desk.page([slow, quick], 1, 4)
-    quick.done(3)
+    quick.advance(3)
     desk.page([quick], 4, 7)
-    assert here(slow) == [1, 2, 3, 4, 5, 6] and here(quick) == [4, 5, 6] and desk.held() == 6
+    assert here(slow) == [1, 2, 3, 4, 5, 6] and here(quick) == [4, 5, 6] and desk.read_held() == 6
     late = desk.lags("z", 2)
     late.take((), late.following)
-    assert here(late) == [2, 3, 4, 5, 6] and desk.held() == 6
+    assert here(late) == [2, 3, 4, 5, 6] and desk.read_held() == 6
     desk.laggards.check()
 
 
@@ -83,12 +83,12 @@ def test_one_for_which_others_have_read_the_last_message_has_nothing_to_read() -
     desk = Desk(CacheLimits(stream_events_max=6))
     slow, quick = desk.lags("x", 15), desk.lags("y", 15)
     desk.page([slow, quick], 15, 18)
-    quick.done(3)
+    quick.advance(3)
     desk.page([quick], 18, 21)
     assert here(slow) == [15, 16, 17, 18, 19, 20] and here(quick) == [18, 19, 20]
-    slow.done(6)
+    slow.advance(6)
     slow.take((), slow.following)
-    assert slow.is_drained and desk.held() == 3
+    assert slow.is_drained and desk.read_held() == 3
     desk.laggards.check()
 
 
@@ -96,7 +96,7 @@ def test_one_that_needs_messages_that_have_left_reads_them_again() -> None:
     desk = Desk()
     first = desk.lags("x", 1)
     desk.page([first], 1, 6)
-    first.done(3)
+    first.advance(3)
     late = desk.lags("y", 2)
     late.take((), late.following)
     assert late.is_away and late.following == Token(1, 2), "messages 2 and 3 are not here"
@@ -131,12 +131,12 @@ def test_a_slow_one_that_has_its_share_holds_up_no_quicker_one() -> None:
     slow, quick = desk.lags("x", 1), desk.lags("y", 1)
     desk.page([slow, quick], 1, 9)
     assert here(slow) == here(quick) == [1, 2, 3] and quick.following == Token(1, 4)
-    quick.done(3)
+    quick.advance(3)
     desk.page([quick], 4, 9)
-    assert here(quick) == [4, 5, 6] and here(slow) == [1, 2, 3] and desk.held() == 6
-    slow.done(3)
+    assert here(quick) == [4, 5, 6] and here(slow) == [1, 2, 3] and desk.read_held() == 6
+    slow.advance(3)
     slow.take((), slow.following)
-    assert here(slow) == [4, 5, 6] and desk.held() == 3
+    assert here(slow) == [4, 5, 6] and desk.read_held() == 3
     desk.laggards.check()
 
 
@@ -170,7 +170,7 @@ def test_each_stream_has_one_message_however_full_the_cache_is() -> None:
     cursor, other = desk.lags("x", 1), desk.lags("y", 1, B)
     desk.page([cursor], 1, 9)
     other.take([message(seq, B) for seq in (2, 4)], Token(1, 9))
-    assert here(cursor) == [1, 2] and here(other) == [2] and desk.held() == 3
+    assert here(cursor) == [1, 2] and here(other) == [2] and desk.read_held() == 3
     desk.laggards.check()
 
 
@@ -211,11 +211,11 @@ def test_each_gets_every_message_of_its_stream_once_in_any_history(
         elif kind == "done":
             seqs = here(place.cursor)[:count]
             place.got += seqs
-            place.cursor.done(len(seqs))
+            place.cursor.advance(len(seqs))
         elif len(places) > 1:
             place.cursor.close()
             places.remove(place)
         desk.laggards.check()
     for place in places:
         assert place.got == list(range(place.next, 21)) and place.cursor.is_drained
-    assert desk.held() == 0 and desk.laggards.read_anew.lanes() == []
+    assert desk.read_held() == 0 and desk.laggards.read_anew.lanes() == []

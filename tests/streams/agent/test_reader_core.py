@@ -77,10 +77,10 @@ class Desk:
     def opened(self) -> list[Action]:
         (start,) = self.step(self.core.tick)
         assert isinstance(start, OpenReceiver)
-        return self.step(self.core.opened, start.serial)
+        return self.step(self.core.on_opened, start.serial)
 
     def got(self, *messages: QueueMessage, serial: int = 1) -> list[Action]:
-        return self.step(self.core.got, serial, messages, "p: R.read")
+        return self.step(self.core.on_read, serial, messages, "p: R.read")
 
     def wait(self, seconds: float) -> list[Action]:
         self.now_s += seconds
@@ -95,7 +95,7 @@ def test_it_opens_then_reads_then_offers_and_reads_on() -> None:
     desk = Desk(after=Token(1, 7))
     (start,) = desk.step(desk.core.tick)
     assert start == OpenReceiver(1, Token(1, 7)) and desk.state() == "starting"
-    (read,) = desk.step(desk.core.opened, 1)
+    (read,) = desk.step(desk.core.on_opened, 1)
     assert read == Read(4, OPTIONS.flow.read_bytes_max, OPTIONS.read_wait_s)
     assert desk.state() == "reading"
     assert kinds(desk.got(message(8), message(9)))[0] is Offer
@@ -113,7 +113,7 @@ def test_an_acknowledgement_timer_that_fires_early_is_asked_for_again() -> None:
     assert desk.step(desk.core.tick) == [] and desk.core.wake_s() == due_s
     desk.now_s = due_s
     assert desk.step(desk.core.tick) == [Ack(Token(1, 1))]
-    desk.step(desk.core.settled, 1, None, WHERE)
+    desk.step(desk.core.on_settled, 1, None, WHERE)
     assert desk.core.acked_upto == Token(1, 1)
 
 
@@ -122,7 +122,7 @@ def test_what_a_former_owner_has_done_is_acknowledged_although_nothing_new_comes
     desk.opened()
     assert desk.core.wake_s() == 100.2
     assert desk.wait(0.2) == [Ack(Token(1, 7))]
-    desk.step(desk.core.settled, 1, None, WHERE)
+    desk.step(desk.core.on_settled, 1, None, WHERE)
     assert desk.core.acked_upto == Token(1, 7)
     assert all(kind is not Ack for kind in kinds(desk.wait(1.0)))
 
@@ -161,12 +161,12 @@ def test_a_read_that_failed_is_repeated_by_another_receiver_behind_what_was_read
     desk = Desk()
     desk.opened()
     desk.got(message(1), message(2))
-    actions = desk.step(desk.core.failed, 1, "read", "p: R.read raised ValueError: odd")
+    actions = desk.step(desk.core.on_failed, 1, "read", "p: R.read raised ValueError: odd")
     assert kinds(actions) == [Say, Discard]
     assert desk.state() == "starting"
     assert desk.wait(1.0) == []  # it waits until the first one is closed
-    assert desk.step(desk.core.closed, 1) == [OpenReceiver(2, Token(1, 2))]
-    desk.step(desk.core.opened, 2)
+    assert desk.step(desk.core.on_closed, 1) == [OpenReceiver(2, Token(1, 2))]
+    desk.step(desk.core.on_opened, 2)
     desk.got(message(3), serial=1)  # the first one's answer after all
     desk.got(message(2), message(3), serial=2)
     assert desk.offered == [1, 2, 3]
@@ -177,8 +177,8 @@ def test_failures_in_a_row_are_retried_less_and_less() -> None:
     waits = []
     desk.step(desk.core.tick)
     for serial in range(1, 6):
-        desk.step(desk.core.failed, serial, "start", "down")
-        desk.step(desk.core.closed, serial)
+        desk.step(desk.core.on_failed, serial, "start", "down")
+        desk.step(desk.core.on_closed, serial)
         waits.append(desk.core.wake_s() - desk.now_s)
         assert kinds(desk.wait(waits[-1])) == [OpenReceiver]
     assert waits == [1.0, 2.0, 4.0, 4.0, 4.0]
@@ -211,9 +211,9 @@ def test_an_acknowledgement_that_never_ends_is_sent_by_the_next_receiver() -> No
     said, discard = desk.wait(OPTIONS.call_limit_s)
     assert isinstance(said, Say) and "ack gave no answer" in said.text
     assert isinstance(discard, Discard)
-    desk.step(desk.core.closed, 1)
+    desk.step(desk.core.on_closed, 1)
     desk.wait(1.0)
-    assert Ack(Token(1, 1)) in desk.step(desk.core.opened, 2)
+    assert Ack(Token(1, 1)) in desk.step(desk.core.on_opened, 2)
 
 
 def test_an_acknowledgement_that_failed_is_sent_again_by_the_same_receiver() -> None:
@@ -221,7 +221,7 @@ def test_an_acknowledgement_that_failed_is_sent_again_by_the_same_receiver() -> 
     desk.opened()
     desk.got(message(1))
     desk.wait(1.0)
-    assert kinds(desk.step(desk.core.failed, 1, "ack", "p: R.ack raised KeyError: 1")) == [Say]
+    assert kinds(desk.step(desk.core.on_failed, 1, "ack", "p: R.ack raised KeyError: 1")) == [Say]
     assert desk.core.wake_s() == desk.now_s + 1.0
     assert desk.wait(1.0) == [Ack(Token(1, 1))]
 
@@ -262,19 +262,19 @@ def test_what_has_no_room_waits_and_nothing_more_is_read() -> None:
 def test_what_is_gone_is_a_gap_that_is_told_once() -> None:
     desk = Desk(after=Token(1, 7))
     desk.step(desk.core.tick)
-    gap, _ = desk.step(desk.core.gone, 1, Token(1, 40))
+    gap, _ = desk.step(desk.core.on_gone, 1, Token(1, 40))
     assert gap == GapFound(Token(1, 7), Token(1, 40))
-    desk.step(desk.core.failed, 1, "read", "down")
-    desk.step(desk.core.closed, 1)
+    desk.step(desk.core.on_failed, 1, "read", "down")
+    desk.step(desk.core.on_closed, 1)
     desk.wait(1.0)
-    told = kinds(desk.step(desk.core.gone, 2, Token(1, 40)))
+    told = kinds(desk.step(desk.core.on_gone, 2, Token(1, 40)))
     assert Read in told and GapFound not in told
 
 
 def test_nothing_is_acknowledged_while_the_record_does_not_say_what_is_gone() -> None:
     desk = Desk(after=Token(1, 7))
     desk.step(desk.core.tick)
-    desk.step(desk.core.gone, 1, Token(1, 40))
+    desk.step(desk.core.on_gone, 1, Token(1, 40))
     desk.core.settling.waits = True
     desk.got(message(40))
     for _ in range(3):
@@ -293,7 +293,7 @@ def test_what_an_adapter_returns_wrongly_replaces_its_receiver() -> None:
     for answer in (*answers, [message(2), message(1)]):
         desk = Desk()
         desk.opened()
-        said, discard = desk.step(desk.core.got, 1, answer, "p: R.read")
+        said, discard = desk.step(desk.core.on_read, 1, answer, "p: R.read")
         assert isinstance(said, Say) and said.text.startswith("p: R.read returned")
         assert isinstance(discard, Discard)
 

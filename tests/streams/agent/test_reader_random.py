@@ -114,11 +114,11 @@ class Machine(RuleBasedStateMachine):
         provider = self.provider
         provider.closing = provider.serial
         if provider.reading is not None:
-            provider.old.append((self.core.got, (provider.serial, self.found(), WHERE)))
+            provider.old.append((self.core.on_read, (provider.serial, self.found(), WHERE)))
         if provider.acking is not None:
-            provider.old.append((self.core.settled, (provider.serial, None, WHERE)))
-        provider.old.append((self.core.failed, (provider.serial, "read", "late")))
-        provider.old.append((self.core.opened, (provider.serial,)))
+            provider.old.append((self.core.on_settled, (provider.serial, None, WHERE)))
+        provider.old.append((self.core.on_failed, (provider.serial, "read", "late")))
+        provider.old.append((self.core.on_opened, (provider.serial,)))
         provider.starting = provider.reading = provider.acking = None
 
     def found(self) -> list[QueueMessage]:
@@ -140,7 +140,7 @@ class Machine(RuleBasedStateMachine):
     def start_ends(self) -> None:
         serial, self.provider.starting = self.provider.starting, None
         assert serial is not None
-        self.step(self.core.opened, serial)
+        self.step(self.core.on_opened, serial)
 
     @precondition(lambda self: self.provider.reading is not None)
     @rule(repeats=st.integers(0, 3))
@@ -150,7 +150,7 @@ class Machine(RuleBasedStateMachine):
         serial = self.provider.reading[0]
         self.provider.at[serial] = max(0, self.provider.at[serial] - repeats)
         found, self.provider.reading = self.found(), None
-        self.step(self.core.got, serial, found, "p: R.read")
+        self.step(self.core.on_read, serial, found, "p: R.read")
 
     @precondition(lambda self: self.provider.acking is not None)
     @rule()
@@ -158,7 +158,7 @@ class Machine(RuleBasedStateMachine):
         assert self.provider.acking is not None
         (serial, upto), self.provider.acking = self.provider.acking, None
         self.provider.acked = max(self.provider.acked, upto.seq)
-        self.step(self.core.settled, serial, None, WHERE)
+        self.step(self.core.on_settled, serial, None, WHERE)
 
     @rule(method=st.sampled_from(["start", "read", "ack"]))
     def fail(self, method: str) -> None:
@@ -171,21 +171,21 @@ class Machine(RuleBasedStateMachine):
             provider.acking = None
         else:
             return
-        self.step(self.core.failed, provider.serial, method, "down")
+        self.step(self.core.on_failed, provider.serial, method, "down")
 
     @precondition(lambda self: self.provider.reading is not None)
     @rule(answer=st.sampled_from([None, [None], 3, "text"]))
     def answer_wrongly(self, answer: object) -> None:
         assert self.provider.reading is not None
         serial, self.provider.reading = self.provider.reading[0], None
-        self.step(self.core.got, serial, answer, "p: R.read")
+        self.step(self.core.on_read, serial, answer, "p: R.read")
 
     @precondition(lambda self: self.provider.closing is not None)
     @rule()
     def close_ends(self) -> None:
         serial, self.provider.closing = self.provider.closing, None
         assert serial is not None
-        self.step(self.core.closed, serial)
+        self.step(self.core.on_closed, serial)
 
     @precondition(lambda self: self.provider.old)
     @rule(data=st.data())

@@ -94,10 +94,10 @@ class Desk:
     def open(self) -> list[Action]:
         """The next receiver is made, and is there."""
         self.step(self.core.tick)
-        return self.step(self.core.opened, self.core._serial)
+        return self.step(self.core.on_opened, self.core._serial)
 
     def got(self, *messages: QueueMessage, serial: int = 1) -> list[Action]:
-        return self.step(self.core.got, serial, list(messages), WHERE)
+        return self.step(self.core.on_read, serial, list(messages), WHERE)
 
     def wait(self, seconds: float) -> list[Action]:
         self.now_s += seconds
@@ -141,7 +141,7 @@ def test_a_receiver_that_does_not_start_in_time_is_replaced() -> None:
     assert desk.core.wake_s() == 100.0 + OPTIONS.start_limit_s
     assert kinds(desk.wait(OPTIONS.start_limit_s)) == [Say, Discard]
     assert desk.core.wake_s() == math.inf, "nothing is to be done until it is closed"
-    desk.step(desk.core.closed, 1)
+    desk.step(desk.core.on_closed, 1)
     assert desk.core.wake_s() == desk.now_s + 1.0 and desk.wait(0.999) == []
     assert desk.wait(0.001) == [OpenReceiver(2, None)]
 
@@ -155,7 +155,7 @@ def test_it_says_in_words_what_reading_waits_for() -> None:
     assert waits_for() == "the receiver is none"
     desk.step(desk.core.tick)
     assert waits_for() == "the receiver is opening"
-    desk.step(desk.core.opened, 1)
+    desk.step(desk.core.on_opened, 1)
     desk.now_s += 1.5
     assert waits_for() == "a read is out since 1.5 s"
     desk.got()
@@ -193,38 +193,41 @@ def test_what_was_read_and_does_not_fit_is_no_room_either() -> None:
 def test_of_another_receiver_nothing_is_heard() -> None:
     desk = opened()
     core = desk.core
-    assert desk.step(core.closed, 2) == [] and desk.step(core.opened, 2) == []
-    assert desk.step(core.failed, 2, "read", "down") == []
-    assert desk.step(core.gone, 2, Token(1, 9)) == []
+    assert desk.step(core.on_closed, 2) == [] and desk.step(core.on_opened, 2) == []
+    assert desk.step(core.on_failed, 2, "read", "down") == []
+    assert desk.step(core.on_gone, 2, Token(1, 9)) == []
     assert desk.got(message(9), serial=2) == [] and desk.core.position is None
     assert kinds(desk.got(message(1))) == [Offer, Read]
     release(desk.cache, 0)
     desk.wait(0.2)
-    desk.step(desk.core.settled, 2, None, WHERE)
+    desk.step(desk.core.on_settled, 2, None, WHERE)
     assert desk.core.acked_upto is None and desk.core.state is ReaderState.READING
-    desk.step(desk.core.settled, 1, None, WHERE)
+    desk.step(desk.core.on_settled, 1, None, WHERE)
     assert desk.core.acked_upto == Token(1, 1)
 
 
 def test_a_receiver_that_was_let_go_of_is_not_heard_while_it_is_closed_or_after() -> None:
     desk = opened()
     desk.got(message(1))
-    desk.step(desk.core.failed, 1, "read", "down")
+    desk.step(desk.core.on_failed, 1, "read", "down")
     core = desk.core
-    assert desk.step(core.opened, 1) == [] and desk.step(core.gone, 1, Token(1, 9)) == []
-    assert desk.step(core.failed, 1, "read", "down") == []
-    assert desk.step(core.settled, 1, None, WHERE) == []
+    assert desk.step(core.on_opened, 1) == [] and desk.step(core.on_gone, 1, Token(1, 9)) == []
+    assert desk.step(core.on_failed, 1, "read", "down") == []
+    assert desk.step(core.on_settled, 1, None, WHERE) == []
     assert desk.got(message(2)) == [] and desk.core.position == Token(1, 1)
-    desk.step(desk.core.closed, 1)
-    assert desk.step(desk.core.closed, 1) == [] and desk.got(message(2)) == []
+    desk.step(desk.core.on_closed, 1)
+    assert desk.step(desk.core.on_closed, 1) == [] and desk.got(message(2)) == []
     assert desk.wait(1.0) == [OpenReceiver(2, Token(1, 1))]
-    assert desk.step(desk.core.closed, 2) == [] and not desk.core.is_open
+    assert desk.step(desk.core.on_closed, 2) == [] and not desk.core.is_open
     assert desk.got(message(2), serial=2) == [] and desk.seqs() == [1]
 
 
 def test_a_receiver_that_says_it_has_started_twice_is_read_once() -> None:
     desk = opened()
-    assert desk.step(desk.core.opened, 1) == [] and desk.step(desk.core.gone, 1, Token(1, 9)) == []
+    assert (
+        desk.step(desk.core.on_opened, 1) == []
+        and desk.step(desk.core.on_gone, 1, Token(1, 9)) == []
+    )
 
 
 # --- failing --------------------------------------------------------------------------------------
@@ -234,30 +237,37 @@ def test_a_reader_fails_until_it_has_read_and_begins_anew_with_its_waits() -> No
     desk = opened()
     waits = []
     for serial in (1, 2):
-        desk.step(desk.core.failed, serial, "read", "down")
+        desk.step(desk.core.on_failed, serial, "read", "down")
         assert desk.core.is_failing and not desk.core.is_open
-        desk.step(desk.core.closed, serial)
+        desk.step(desk.core.on_closed, serial)
         waits.append(desk.core.wake_s() - desk.now_s)
         desk.wait(waits[-1])
-        desk.step(desk.core.opened, serial + 1)
+        desk.step(desk.core.on_opened, serial + 1)
         assert desk.core.is_failing and desk.core.is_open
     desk.got(serial=3)
     assert not desk.core.is_failing
-    desk.step(desk.core.failed, 3, "read", "down")
-    desk.step(desk.core.closed, 3)
+    desk.step(desk.core.on_failed, 3, "read", "down")
+    desk.step(desk.core.on_closed, 3)
     assert [*waits, desk.core.wake_s() - desk.now_s] == [1.0, 2.0, 1.0]
 
 
 def test_what_waits_for_room_goes_on_behind_a_failure_where_tokens_tell() -> None:
     desk = opened()
     desk.got(*map(message, range(1, 7)))
-    assert Forget not in kinds(desk.step(desk.core.failed, 1, "start", "down"))
+    assert Forget not in kinds(desk.step(desk.core.on_failed, 1, "start", "down"))
     for index in range(4):
         release(desk.cache, index)
-    desk.step(desk.core.closed, 1)
+    desk.step(desk.core.on_closed, 1)
     desk.wait(1.0)
     assert desk.seqs() == [1, 2, 3, 4], "without a receiver nothing could be acknowledged"
-    assert kinds(desk.step(desk.core.opened, 2))[0] is Offer and desk.seqs() == [1, 2, 3, 4, 5, 6]
+    assert kinds(desk.step(desk.core.on_opened, 2))[0] is Offer and desk.seqs() == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]
 
 
 def test_where_tokens_do_not_tell_all_is_forgotten_and_given_again() -> None:
@@ -266,20 +276,20 @@ def test_where_tokens_do_not_tell_all_is_forgotten_and_given_again() -> None:
     desk.got(*map(message, range(1, 7)))
     assert desk.core.has_repeats
     desk.core.may_repeat = False
-    assert kinds(desk.step(desk.core.failed, 1, "read", "down")) == [Say, Discard, Forget]
+    assert kinds(desk.step(desk.core.on_failed, 1, "read", "down")) == [Say, Discard, Forget]
     assert not desk.core.has_repeats, "what waited is not here any more"
     for index in range(4):
         release(desk.cache, index)
-    desk.step(desk.core.closed, 1)
+    desk.step(desk.core.on_closed, 1)
     assert desk.wait(1.0) == [OpenReceiver(2, None)], "its own position is the provider's"
-    assert kinds(desk.step(desk.core.opened, 2)) == [Read] and desk.seqs() == [1, 2, 3, 4]
+    assert kinds(desk.step(desk.core.on_opened, 2)) == [Read] and desk.seqs() == [1, 2, 3, 4]
 
 
 def test_what_was_returned_while_there_is_no_receiver_went_back_with_it() -> None:
     desk = opened(SINGLE)
     desk.got(message(1))
-    desk.step(desk.core.failed, 1, "read", "down")
-    assert desk.step(desk.core.returned, [Token(1, 1)], 0.0, False) == []
+    desk.step(desk.core.on_failed, 1, "read", "down")
+    assert desk.step(desk.core.on_returned, [Token(1, 1)], 0.0, False) == []
     assert desk.core.settling.last() == (None, ())
 
 
@@ -293,10 +303,10 @@ def test_each_gap_is_told_once_and_one_without_an_end_each_time() -> None:
     for serial, first in enumerate(firsts, 1):
         desk.wait(9.0)
         found += [
-            one for one in desk.step(desk.core.gone, serial, first) if isinstance(one, GapFound)
+            one for one in desk.step(desk.core.on_gone, serial, first) if isinstance(one, GapFound)
         ]
-        desk.step(desk.core.failed, serial, "read", "down")
-        desk.step(desk.core.closed, serial)
+        desk.step(desk.core.on_failed, serial, "read", "down")
+        desk.step(desk.core.on_closed, serial)
     assert [one.first for one in found] == [Token(1, 9), Token(1, 20), None, None]
     assert all(one.after == Token(1, 1) for one in found)
 
@@ -403,8 +413,8 @@ def test_a_fence_ends_all_and_what_waits_is_dropped() -> None:
     core = desk.core
     assert desk.step(core.tick) == []
     assert desk.step(core.hold, False) == [] and desk.step(core.hold, True) == []
-    assert desk.step(core.closed, 1) == [] and desk.step(core.overtaken, "epoch 3") == []
-    assert desk.step(core.returned, [Token(1, 1)], 0.0, False) == []
+    assert desk.step(core.on_closed, 1) == [] and desk.step(core.overtaken, "epoch 3") == []
+    assert desk.step(core.on_returned, [Token(1, 1)], 0.0, False) == []
 
 
 def test_a_message_that_has_no_room_is_not_overtaken_by_one_that_has() -> None:
@@ -425,8 +435,8 @@ def test_a_message_that_waits_and_is_lost_is_never_offered() -> None:
     every = [QueueMessage(A, Token(1, n), [b"x"], lease_s=10.0) for n in range(1, 7)]
     desk.got(*every)
     desk.wait(5.0)
-    desk.step(desk.core.settled, 2, [Token(1, 6)], WHERE)  # another receiver's
-    desk.step(desk.core.settled, 1, [Token(1, 5)], WHERE)
+    desk.step(desk.core.on_settled, 2, [Token(1, 6)], WHERE)  # another receiver's
+    desk.step(desk.core.on_settled, 1, [Token(1, 5)], WHERE)
     for index in range(4):
         release(desk.cache, index)
     desk.wait(1.0)
@@ -470,12 +480,12 @@ def test_one_message_that_waits_for_room_may_come_again_too() -> None:
 def test_only_what_was_stored_before_the_receiver_started_may_come_again() -> None:
     desk = Desk(after=Token(1, 0), may_repeat=True, asks_bounds=True, wall_s=1_000.0, events_max=9)
     assert Bound() in desk.open()
-    desk.step(desk.core.bounded, Token(1, 3))
+    desk.step(desk.core.on_bounds, Token(1, 3))
     desk.got(message(1))
     assert desk.core.may_repeat and desk.cache.repeats_upto == 0
     desk.got(message(2), message(4))
     assert not desk.core.has_repeats and desk.cache.repeats_upto == 1
-    desk.step(desk.core.bounded, Token(1, 9))  # a second answer changes nothing
+    desk.step(desk.core.on_bounds, Token(1, 9))  # a second answer changes nothing
     assert desk.core.repeats_to == Token(1, 3) and not desk.core.has_repeats
 
 
@@ -489,7 +499,7 @@ def test_an_answer_that_comes_late_counts_from_then_on(
     desk = Desk(after=Token(1, 0), may_repeat=True, asks_bounds=True, wall_s=1_000.0)
     desk.open()
     desk.got(message(1), message(2))
-    desk.step(desk.core.bounded, last)
+    desk.step(desk.core.on_bounds, last)
     assert desk.core.may_repeat is may_repeat and desk.cache.repeats_upto == 1
     desk.got(message(3), message(4, enqueued_s=1.0))
     assert not desk.core.has_repeats and desk.cache.repeats_upto == (2 if may_repeat else 1)
@@ -501,7 +511,7 @@ def test_nothing_comes_again_from_a_queue_that_was_empty(last: Token | None) -> 
         after=None if last is None else last, may_repeat=True, asks_bounds=True, wall_s=1_000.0
     )
     desk.open()
-    desk.step(desk.core.bounded, last)
+    desk.step(desk.core.on_bounds, last)
     assert not desk.core.has_repeats
     desk.got(message(1))
     assert not desk.core.has_repeats and desk.cache.repeats_upto == -1
@@ -510,7 +520,7 @@ def test_nothing_comes_again_from_a_queue_that_was_empty(last: Token | None) -> 
 def test_a_queue_that_is_not_read_to_the_end_of_its_backlog_says_so_when_nothing_is_found() -> None:
     desk = Desk(after=Token(1, 0), may_repeat=True, asks_bounds=True, wall_s=1_000.0)
     desk.open()
-    desk.step(desk.core.bounded, Token(1, 9))
+    desk.step(desk.core.on_bounds, Token(1, 9))
     desk.got()
     assert not desk.core.may_repeat
 
@@ -524,13 +534,13 @@ def test_bounds_are_asked_only_where_they_can_tell_something(may_repeat: bool, a
 def test_the_next_receiver_asks_for_bounds_unless_they_are_known() -> None:
     desk = Desk(after=Token(1, 0), may_repeat=True, asks_bounds=True, wall_s=1_000.0)
     assert Bound() in desk.open()
-    desk.step(desk.core.failed, 1, "read", "no")
-    desk.step(desk.core.closed, 1)
+    desk.step(desk.core.on_failed, 1, "read", "no")
+    desk.step(desk.core.on_closed, 1)
     desk.now_s += 20.0
     assert Bound() in desk.open()
-    desk.step(desk.core.bounded, Token(1, 9))
-    desk.step(desk.core.failed, 2, "read", "no")
-    desk.step(desk.core.closed, 2)
+    desk.step(desk.core.on_bounds, Token(1, 9))
+    desk.step(desk.core.on_failed, 2, "read", "no")
+    desk.step(desk.core.on_closed, 2)
     desk.now_s += 20.0
     assert Bound() not in desk.open()
 
@@ -560,7 +570,7 @@ def test_a_reader_rests_while_a_read_is_out_and_nothing_else_is_to_be_done() -> 
     release(desk.cache, 0)
     assert kinds(desk.wait(0.2)) == [Ack]
     assert not desk.core.rests(100.2 + OPTIONS.call_limit_s), "its acknowledgement is late"
-    desk.step(desk.core.settled, 1, None, WHERE)
+    desk.step(desk.core.on_settled, 1, None, WHERE)
     assert desk.core.rests(100.3)
 
 
@@ -570,7 +580,7 @@ def test_a_reader_whose_read_or_call_is_late_does_not_rest() -> None:
     desk = Desk(SINGLE, options=StreamOptions(flow=seldom))
     desk.open()
     assert desk.core.rests(late_s - 0.1) and not desk.core.rests(late_s)
-    desk.step(desk.core.returned, [Token(1, 1)], 0.0, False)
+    desk.step(desk.core.on_returned, [Token(1, 1)], 0.0, False)
     late_s = 100.0 + OPTIONS.call_limit_s
     assert desk.core.rests(late_s - 0.1) and not desk.core.rests(late_s)
 
@@ -650,7 +660,7 @@ def test_who_is_far_behind_is_asked_though_reading_goes_on(monkeypatch: pytest.M
 
 
 def stops(desk: Desk) -> tuple[int, float]:
-    return desk.core.stop_count, desk.core.stopped_s(desk.now_s)
+    return desk.core.stop_count, desk.core.count_stopped_s(desk.now_s)
 
 
 def test_each_stop_for_a_full_cache_is_counted_with_its_time() -> None:
@@ -678,7 +688,8 @@ def test_each_stop_for_a_full_cache_is_counted_with_its_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "args"), [("hold", (True,)), ("failed", (1, "read", "no")), ("overtaken", ("gone",))]
+    ("method", "args"),
+    [("hold", (True,)), ("on_failed", (1, "read", "no")), ("overtaken", ("gone",))],
 )
 def test_who_is_not_to_read_is_not_stopped_by_its_cache(
     method: str, args: tuple[object, ...]

@@ -216,7 +216,7 @@ async def test_a_store_that_raises_anything_is_asked_again(
         (silo,) = cluster.silos
         await publish(silo, 1)
         patched = pytest.MonkeyPatch()
-        patched.setattr(KnownSubscriptions, "stored", odd)
+        patched.setattr(KnownSubscriptions, "read_stored", odd)
         await until(lambda: "were not compared: KeyError" in caplog.text)
         patched.undo()
         Lost(monkeypatch, "attach")
@@ -236,12 +236,12 @@ async def test_what_is_made_while_the_rows_are_read_stays(
         await answer.wait()
         return rows
 
-    stored = KnownSubscriptions.stored
+    stored = KnownSubscriptions.read_stored
     async with cluster_of() as cluster:
         (silo,) = cluster.silos
         await cluster.grain(Reader, "a").listen()
         await publish(silo, 1)
-        monkeypatch.setattr(KnownSubscriptions, "stored", late)
+        monkeypatch.setattr(KnownSubscriptions, "read_stored", late)
         await until(reading.is_set)
         await cluster.grain(Reader, "b").listen()
         await cluster.grain(Reader, "a").leave()
@@ -352,9 +352,9 @@ async def test_the_rendezvous_forgets_none_that_is_hosted_as_it_sees_it() -> Non
         await cluster.grain(Reader, "a").listen()
         await publish(silo, 1)
         following: KnownSubscriptions = silo.services.part("default")._reading.following
-        for row in await following.stored(STREAM):
+        for row in await following.read_stored(STREAM):
             await following.forget(STREAM, row.id)
-        assert len(await following.stored(STREAM)) == 1
+        assert len(await following.read_stored(STREAM)) == 1
 
 
 # --- what differs --------------------------------------------------------------------------------

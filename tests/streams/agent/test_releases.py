@@ -82,7 +82,7 @@ class Desk:
         self.core = ReaderCore(self.cache, book, options, capabilities, where="p: q", after=None)
         self.now_s = 0.0
         self.step(self.core.tick)
-        self.step(self.core.opened, 1)
+        self.step(self.core.on_opened, 1)
 
     def step(self, call: Callable[..., Sequence[Action]], *args: object) -> list[Action]:
         actions = list(call(*args, self.now_s))
@@ -90,7 +90,7 @@ class Desk:
         return actions
 
     def got(self, *messages: QueueMessage) -> list[Action]:
-        return self.step(self.core.got, 1, messages, "p: R.read")
+        return self.step(self.core.on_read, 1, messages, "p: R.read")
 
 
 def kinds(actions: Sequence[Action]) -> list[type[Action]]:
@@ -102,9 +102,9 @@ def test_a_pause_gives_back_what_waits_and_asks_for_the_rest() -> None:
     desk.got(message(1), message(2), message(3), message(4))  # two of them have no room
     back = Release([Token(1, 3), Token(1, 4)], 0.0, False)
     assert desk.step(desk.core.hold, True) == [Return(), back]
-    assert desk.step(desk.core.returned, [Token(1, 2)], 0.0, False) == []  # one call at a time
-    assert desk.step(desk.core.settled, 1, None, WHERE) == [Release([Token(1, 2)], 0.0, False)]
-    assert desk.step(desk.core.settled, 1, None, WHERE) == []
+    assert desk.step(desk.core.on_returned, [Token(1, 2)], 0.0, False) == []  # one call at a time
+    assert desk.step(desk.core.on_settled, 1, None, WHERE) == [Release([Token(1, 2)], 0.0, False)]
+    assert desk.step(desk.core.on_settled, 1, None, WHERE) == []
     assert kinds(desk.step(desk.core.hold, False)) == []  # the cache is full
 
 
@@ -112,7 +112,7 @@ def test_what_a_read_brings_during_a_pause_goes_back() -> None:
     desk = Desk()
     assert desk.step(desk.core.hold, True) == [Return()]
     assert desk.got(message(1)) == [Release([Token(1, 1)], 0.0, False)]
-    desk.step(desk.core.settled, 1, None, WHERE)
+    desk.step(desk.core.on_settled, 1, None, WHERE)
     assert kinds(desk.step(desk.core.hold, False)) == [Read]
     assert kinds(desk.got(message(1))) == [Offer, Read]
 
@@ -126,8 +126,8 @@ def test_a_log_keeps_what_waits_during_a_pause() -> None:
 def test_a_release_that_fails_is_tried_again() -> None:
     desk = Desk()
     desk.got(message(1))
-    assert kinds(desk.step(desk.core.returned, [Token(1, 1)], 5.0, True)) == [Release]
-    assert kinds(desk.step(desk.core.failed, 1, "release", "down")) == [Say]
+    assert kinds(desk.step(desk.core.on_returned, [Token(1, 1)], 5.0, True)) == [Release]
+    assert kinds(desk.step(desk.core.on_failed, 1, "release", "down")) == [Say]
     assert desk.core.wake_s() <= 1.0
     desk.now_s = 1.0
     assert Release([Token(1, 1)], 5.0, True) in desk.step(desk.core.tick)
@@ -136,7 +136,7 @@ def test_a_release_that_fails_is_tried_again() -> None:
 def test_a_release_without_an_answer_replaces_the_receiver_which_gives_back_all() -> None:
     desk = Desk()
     desk.got(message(1))
-    desk.step(desk.core.returned, [Token(1, 1)], 0.0, False)
+    desk.step(desk.core.on_returned, [Token(1, 1)], 0.0, False)
     desk.now_s = desk.core.wake_s() + 1e-6
     while Discard not in kinds(actions := desk.step(desk.core.tick)):
         desk.now_s = desk.core.wake_s() + 1e-6
@@ -150,8 +150,8 @@ def test_a_provider_that_takes_nothing_back_costs_its_receiver_not_the_memory() 
     desk.got(message(1))
     for number in range(RELEASES_MAX // 100):
         tokens = [Token(2, number * 100 + at) for at in range(100)]
-        assert Discard not in kinds(desk.step(desk.core.returned, tokens, 0.0, False))
-    assert Discard in kinds(desk.step(desk.core.returned, [Token(1, 1)], 0.0, False))
+        assert Discard not in kinds(desk.step(desk.core.on_returned, tokens, 0.0, False))
+    assert Discard in kinds(desk.step(desk.core.on_returned, [Token(1, 1)], 0.0, False))
 
 
 def test_what_is_given_back_is_neither_extended_nor_acknowledged() -> None:
@@ -160,10 +160,10 @@ def test_what_is_given_back_is_neither_extended_nor_acknowledged() -> None:
     desk.cache.disown([Token(1, 1)])
     release(desk.cache, 0)
     release(desk.cache, 1)
-    desk.step(desk.core.returned, [Token(1, 1)], 0.0, True)
+    desk.step(desk.core.on_returned, [Token(1, 1)], 0.0, True)
     desk.now_s = 1.0
-    assert desk.step(desk.core.settled, 1, None, WHERE) == [Ack(None, [Token(1, 2)])]
-    assert desk.step(desk.core.settled, 1, None, WHERE) == []
+    assert desk.step(desk.core.on_settled, 1, None, WHERE) == [Ack(None, [Token(1, 2)])]
+    assert desk.step(desk.core.on_settled, 1, None, WHERE) == []
 
 
 def test_the_end_settles_what_was_not_settled() -> None:
@@ -172,7 +172,7 @@ def test_the_end_settles_what_was_not_settled() -> None:
     release(desk.cache, 1)
     desk.cache.disown([Token(1, 1)])
     release(desk.cache, 0)
-    desk.step(desk.core.returned, [Token(1, 1)], 3.0, True)
+    desk.step(desk.core.on_returned, [Token(1, 1)], 3.0, True)
     ack, releases = desk.core.settling.last()
     assert ack == Ack(None, [Token(1, 2)])
     assert releases == (Release([Token(1, 1)], 3.0, True),)
@@ -201,49 +201,49 @@ def send(delivery: Delivery, attempt: int, count: int = 1) -> None:
 def test_an_event_that_was_tried_elsewhere_has_the_attempts_that_are_left() -> None:
     _, delivery = delivery_of(message(1, attempt=2), message(2))
     send(delivery, 2)  # alone
-    (wait,) = delivery.replied(CallReply(0, RAISED, 0.0, 0.0))
+    (wait,) = delivery.on_reply(CallReply(0, RAISED, 0.0, 0.0))
     assert isinstance(wait, WaitUntil) and delivery.attempts == 2
     delivery.state = DeliveryState.READY  # the wait is over
     send(delivery, 3)
-    (action,) = delivery.replied(CallReply(0, RAISED, 0.0, 0.0))
+    (action,) = delivery.on_reply(CallReply(0, RAISED, 0.0, 0.0))
     assert isinstance(action, GiveUp) and action.attempts == 3
 
 
 def test_giving_up_follows_only_a_failure_that_was_seen() -> None:
     _, delivery = delivery_of(message(1, attempt=9), message(2))
     send(delivery, 9)
-    assert delivery.replied(CallReply(1, None, 0.0, 0.0)) == ()
+    assert delivery.on_reply(CallReply(1, None, 0.0, 0.0)) == ()
     _, other = delivery_of(message(1, attempt=9))
     send(other, 9)
-    (action,) = other.replied(CallReply(0, RAISED, 0.0, 0.0))
+    (action,) = other.on_reply(CallReply(0, RAISED, 0.0, 0.0))
     assert isinstance(action, GiveUp) and action.attempts == 9
 
 
 def test_a_batch_ends_before_an_event_that_was_tried() -> None:
     _, delivery = delivery_of(message(1), message(2), message(3, attempt=2), message(4))
     send(delivery, 1, count=2)
-    delivery.replied(CallReply(2, None, 0.0, 0.0))
+    delivery.on_reply(CallReply(2, None, 0.0, 0.0))
     send(delivery, 2, count=1)
 
 
 def test_what_failed_goes_back_with_its_wait_and_what_is_behind_it_goes_on() -> None:
     cache, delivery = delivery_of(message(1), message(2), goes_back=True)
     send(delivery, 1, count=2)
-    (back,) = delivery.replied(CallReply(0, RAISED, 0.0, 0.5))
+    (back,) = delivery.on_reply(CallReply(0, RAISED, 0.0, 0.5))
     assert isinstance(back, HandBack)
     assert (back.token, back.attempts) == (Token(1, 1), 1) and 2.0 <= back.delay_s <= 4.0
     delivery.check()
     assert delivery.state is DeliveryState.READY and delivery.attempts == 0
     cache.disown([back.token])
     send(delivery, 1)
-    delivery.replied(CallReply(1, None, 0.0, 0.0))
+    delivery.on_reply(CallReply(1, None, 0.0, 0.0))
     assert cache.take_done() == [Token(1, 2)]
 
 
 def test_the_last_attempt_does_not_go_back() -> None:
     _, delivery = delivery_of(message(1, attempt=3), goes_back=True)
     send(delivery, 3)
-    (action,) = delivery.replied(CallReply(0, RAISED, 0.0, 0.5))
+    (action,) = delivery.on_reply(CallReply(0, RAISED, 0.0, 0.5))
     assert isinstance(action, GiveUp) and action.attempts == 3
 
 
@@ -254,7 +254,7 @@ def test_what_is_cut_off_is_neither_held_nor_done() -> None:
     assert cache.cut(A, 1, lambda: None) == [Token(1, 3), Token(1, 4)]
     cache.check()
     assert cache.events == 2 and cursor.index_at(1) == 1
-    cursor.done(2)
+    cursor.advance(2)
     assert cursor.is_drained
     cache.check()
     assert cache.take_done() == [Token(1, 1), Token(1, 2)] and cache.cut(A, -1, lambda: None) == []

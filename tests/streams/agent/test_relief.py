@@ -32,7 +32,7 @@ class Desk:
         for stream in streams:
             self.seq += 1
             slots.append(append(self.cache, QueueMessage(stream, Token(1, self.seq), [b"x"])))
-        return [one.stream for one in self.relief.taken(slots)]
+        return [one.stream for one in self.relief.on_appended(slots)]
 
     def done(self, *indices: int) -> None:
         release(self.cache, *indices)

@@ -54,7 +54,7 @@ class Desk:
             QueueMessage(A if seq % 2 else B, token(seq), [b"x"], lease_s=lease_s) for seq in seqs
         ]
         if self.settling.leases is not None:
-            self.settling.leases.taken(messages, now_s)
+            self.settling.leases.on_read(messages, now_s)
         for one in messages:
             self.cache.append(one)
 
@@ -71,7 +71,7 @@ class Desk:
         """An acknowledgement is made, and taken."""
         (call,) = self.ask(now_s)
         assert isinstance(call, Ack)
-        self.settling.settled(None, WHERE, now_s)
+        self.settling.on_settled(None, WHERE, now_s)
 
 
 # --- acknowledging --------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_one_call_is_out_at_a_time_and_it_is_late_after_its_limit() -> None:
     desk.done(2)
     assert desk.ask(9.0) == () and desk.settling.wake_s(1.0) == desk.settling.until_s == 8.0
     assert desk.settling.method == "ack"
-    desk.settling.settled(None, WHERE, 2.0)
+    desk.settling.on_settled(None, WHERE, 2.0)
     assert desk.settling.until_s == math.inf and desk.settling.acked_upto == token(1)
     assert desk.settling.has_unacked and desk.settling.wake_s(2.0) == 3.0
     desk.acks(3.0)
@@ -180,7 +180,7 @@ def test_an_acknowledgement_without_a_row_leaves_what_the_provider_knows() -> No
     desk.book.begin((A, "x"), token(9))
     desk.done(2)
     assert desk.ask(2.0) == (Ack(None, [token(2)]),)
-    desk.settling.settled(None, WHERE, 2.0)
+    desk.settling.on_settled(None, WHERE, 2.0)
     assert desk.settling.acked_upto == token(1)
 
 
@@ -191,7 +191,7 @@ def test_an_acknowledgement_that_fails_is_made_again_less_and_less_often() -> No
     now_s, waits = 1.0, []
     for _ in range(4):
         assert desk.ask(now_s) == (Ack(None, [token(1)]),)
-        said = desk.settling.failed(now_s)
+        said = desk.settling.on_failed(now_s)
         waits.append(desk.settling.wake_s(now_s) - now_s)
         assert said == f"it is acknowledged again in {waits[-1]:g} s"
         assert desk.ask(now_s + waits[-1] - 0.001) == ()
@@ -200,7 +200,7 @@ def test_an_acknowledgement_that_fails_is_made_again_less_and_less_often() -> No
     desk.acks(now_s)
     desk.done(2)
     desk.ask(now_s + 1.0)
-    assert desk.settling.failed(now_s) == "it is acknowledged again in 2 s"
+    assert desk.settling.on_failed(now_s) == "it is acknowledged again in 2 s"
     assert desk.settling.acked_upto is None
 
 
@@ -227,9 +227,9 @@ def test_what_goes_back_goes_before_what_is_acknowledged_and_each_by_itself() ->
     assert desk.settling.wake_s(0.0) == -math.inf, "at once"
     assert desk.ask(0.0) == (Release([token(7)], 3.0, True),)
     assert desk.settling.method == "release" and desk.settling.until_s == 7.0
-    desk.settling.settled(None, WHERE, 0.0)
+    desk.settling.on_settled(None, WHERE, 0.0)
     assert desk.ask(0.0) == (Release([token(8)], 0.0, False),)
-    desk.settling.settled(None, WHERE, 0.0)
+    desk.settling.on_settled(None, WHERE, 0.0)
     (call,) = desk.ask(0.0)
     assert isinstance(call, Ack) and len(call.also) == 3
 
@@ -240,7 +240,7 @@ def test_what_fails_to_go_back_goes_later_and_holds_up_no_acknowledgement() -> N
     desk.done(1)
     desk.settling.give_back([token(7)], 0.0, has_run=True)
     desk.ask(2.0)
-    assert desk.settling.failed(2.0) == "it is tried again soon"
+    assert desk.settling.on_failed(2.0) == "it is tried again soon"
     assert desk.settling.until_s == math.inf
     desk.acks(2.0)
     assert desk.settling.wake_s(2.0) == 2.5 and desk.ask(2.4) == ()
@@ -266,10 +266,10 @@ def test_a_lease_is_extended_before_anything_else_is_settled() -> None:
     desk.settling.give_back([token(9)], 0.0, has_run=False)
     assert desk.ask(2.0) == (Extend([token(1), token(2)], 4.0),)
     assert desk.settling.method == "extend" and desk.settling.wake_s(2.0) == 9.0
-    assert desk.settling.settled([], WHERE, 2.0) == set()
+    assert desk.settling.on_settled([], WHERE, 2.0) == set()
     assert desk.settling.until_s == math.inf
     assert desk.ask(2.0) == (Release([token(9)], 0.0, False),)
-    desk.settling.settled(None, WHERE, 0.0)
+    desk.settling.on_settled(None, WHERE, 0.0)
     assert desk.ask(2.0) == (Ack(None, [token(1)]),)
 
 
@@ -280,7 +280,7 @@ def test_what_is_acknowledged_or_given_back_is_not_extended() -> None:
     desk.acks(1.0)
     desk.settling.give_back([token(2)], 0.0, has_run=False)
     desk.ask(1.0)
-    desk.settling.settled(None, WHERE, 0.0)
+    desk.settling.on_settled(None, WHERE, 0.0)
     assert desk.settling.wake_s(1.0) == 2.0
     assert desk.ask(2.0) == (Extend([token(3)], 4.0),)
 
@@ -289,7 +289,7 @@ def test_a_message_whose_lease_is_lost_is_not_acknowledged() -> None:
     desk = Desk(LEASED, notes="all")
     desk.comes(1, 2, lease_s=4.0)
     desk.ask(2.0)
-    assert desk.settling.settled([token(1)], WHERE, 2.0) == {token(1)}
+    assert desk.settling.on_settled([token(1)], WHERE, 2.0) == {token(1)}
     desk.done(1, 2)
     assert desk.ask(3.0) == (Ack(None, [token(2)]),)
 
@@ -298,7 +298,7 @@ def test_an_extension_that_fails_is_tried_again_soon() -> None:
     desk = Desk(LEASED, notes="all")
     desk.comes(1, lease_s=4.0)
     desk.ask(2.0)
-    assert desk.settling.failed(2.1) == "it is tried again soon"
+    assert desk.settling.on_failed(2.1) == "it is tried again soon"
     assert desk.ask(2.5) == () and desk.settling.wake_s(2.5) == 2.6
     assert desk.ask(2.6) == (Extend([token(1)], 4.0),)
 
@@ -312,13 +312,13 @@ def test_the_next_receiver_acknowledges_what_was_out_and_gives_nothing_back() ->
     desk.done(1)
     desk.settling.give_back([token(8)], 0.0, has_run=False)
     desk.ask(1.0)
-    desk.settling.failed(1.0)
+    desk.settling.on_failed(1.0)
     assert desk.ask(1.0) == (Ack(None, [token(1)]),)
     desk.settling.let_go()
     assert desk.settling.until_s == math.inf
     desk.done(2)
     assert desk.ask(1.1) == (Ack(None, [token(1), token(2)]),)
-    desk.settling.settled(None, WHERE, 1.1)
+    desk.settling.on_settled(None, WHERE, 1.1)
     assert desk.ask(99.0) == () and desk.settling.wake_s(99.0) == math.inf, "nothing is leased"
     desk.settling.give_back([token(9)], 0.0, has_run=False)
     assert desk.ask(1.2) == (Release([token(9)], 0.0, False),), "it need not wait for the former"

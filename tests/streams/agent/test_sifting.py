@@ -116,7 +116,7 @@ def test_what_is_told_of_those_that_fit_is_told_of_all(
     sifted = FilteredItems(fitting, len(pattern), FAILED if fails else None)
     done = min(done, len(fitting))
     error = WRONG if raised and done < len(fitting) else None
-    told = sifted.told(CallReply(done, error, 1.0, 0.5))
+    told = sifted.widen(CallReply(done, error, 1.0, 0.5))
     assert isinstance(told, CallReply) and (told.at_s, told.roll) == (1.0, 0.5)
     undone = fitting[done:]
     if done == 0 and error is None and undone:
@@ -130,4 +130,4 @@ def test_what_is_told_of_those_that_fit_is_told_of_all(
 
 def test_a_call_without_an_answer_moves_nothing() -> None:
     lost = Unreachable("away", 1.0, 0.5)
-    assert FilteredItems([2], 4, FAILED).told(lost) is lost
+    assert FilteredItems([2], 4, FAILED).widen(lost) is lost

@@ -45,7 +45,7 @@ class Owner:
         self.laggards = LaggingCursors(self.cache, is_used=can_rewind)
         self.losses = Losses(stored.lost, is_noted=True)
         self.wary = Wary(stored, is_used=True)
-        everyone: Any = SimpleNamespace(listed=lambda: listed)
+        everyone: Any = SimpleNamespace(list_unfinished=lambda: listed)
         self.standing = ProgressTracker(
             self.laggards,
             everyone,
@@ -75,7 +75,7 @@ def test_where_the_provider_keeps_the_position_a_list_is_said_until_it_is_empty(
     add(owner.cache, message(9))
     progress = owner.standing.progress()
     assert progress == QueueProgress(Token(1, 9), (), Token(1, 9))
-    owner.standing.stored(progress)
+    owner.standing.on_stored(progress)
     assert owner.standing.progress() is None
 
 
@@ -90,7 +90,7 @@ def test_what_is_known_of_deaths_and_losses_is_said_and_waited_for() -> None:
     assert owner.standing.handoff(is_known=True) == QueueProgress(
         Token(1, 4), (), Token(1, 4), 2, (suspect,), progress.lost, is_told=True
     )
-    owner.standing.stored(progress)
+    owner.standing.on_stored(progress)
     assert not owner.standing.is_awaited
 
 
@@ -98,7 +98,7 @@ def test_one_that_lags_no_more_matters_until_the_record_names_nobody() -> None:
     owner = Owner(QueueProgress(Token(1, 9)), can_rewind=True)
     restored(owner.laggards, SLOW, Token(1, 9)).close()
     assert owner.laggards.matters
-    owner.standing.stored(QueueProgress(Token(1, 9)))
+    owner.standing.on_stored(QueueProgress(Token(1, 9)))
     assert not owner.laggards.matters
 
 
@@ -124,12 +124,12 @@ async def test_callers_wait_until_the_record_lists_a_subscription() -> None:
     restored(owner.laggards, SLOW, Token(1, 9))
     first, second = await waits(owner), await waits(owner)
     owner.standing.look()
-    owner.standing.stored(
+    owner.standing.on_stored(
         QueueProgress(Token(1, 9), (ListedSubscription(*STREAM, "x", Token(1, 1)),))
     )
     await asyncio.sleep(0)
     assert not first.done() and owner.standing.is_awaited
-    owner.standing.stored(QueueProgress(Token(1, 9), (SLOW,)))
+    owner.standing.on_stored(QueueProgress(Token(1, 9), (SLOW,)))
     assert await first and await second and not owner.standing.is_awaited
 
 

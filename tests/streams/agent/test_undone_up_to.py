@@ -75,10 +75,10 @@ def test_what_the_provider_was_told_or_gives_no_more_is_done(reading: Any, is_do
 def test_what_the_record_says_is_done_but_for_streams_that_are_behind() -> None:
     owner = standing(QueueProgress(Token(1, 9), (A, LATER)))
     assert owner.undone_up_to(BARRIER, NOTHING, 0.0) is None
-    owner.stored(QueueProgress(BARRIER, (A, LATER)))
+    owner.on_stored(QueueProgress(BARRIER, (A, LATER)))
     assert owner.undone_up_to(BARRIER, NOTHING, 0.0) == frozenset({StreamId("n", "a")})
     at_barrier = ListedSubscription("n", "b", "sub", BARRIER)
-    owner.stored(QueueProgress(BARRIER, (at_barrier,)))
+    owner.on_stored(QueueProgress(BARRIER, (at_barrier,)))
     assert owner.undone_up_to(BARRIER, NOTHING, 0.0) == frozenset({StreamId("n", "b")})
-    owner.stored(QueueProgress(BARRIER, (LATER,)))
+    owner.on_stored(QueueProgress(BARRIER, (LATER,)))
     assert owner.undone_up_to(BARRIER, NOTHING, 0.0) == NOBODY

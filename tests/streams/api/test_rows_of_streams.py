@@ -19,7 +19,7 @@ from millstream.streams.api.subscription_rows import (
     WHOLE_STREAM,
     SubscriptionRow,
     SubscriptionState,
-    held_as,
+    find_held,
     implicit_row,
     is_kept_while_held,
     row_data,
@@ -158,7 +158,7 @@ def test_rows_say_how_a_subscription_is_held() -> None:
     whole = stream_row(StreamId("n", "a"))
     assert whole == SubscriptionRow("*", "", "a", "", False, HERE, state="active")
     states: list[SubscriptionState] = ["pending", "active", "faulted", "paused"]
-    held = [held_as(msgspec.structs.replace(whole, state=state)) for state in states]
+    held = [find_held(msgspec.structs.replace(whole, state=state)) for state in states]
     assert held == ["", "", "faulted", "paused"]
     kept = [is_kept_while_held(name) for name in (WHOLE_STREAM, "implicit/n/r/on", "explicit/x")]
     assert kept == [True, True, False]

@@ -41,7 +41,7 @@ from millstream.streams import (
     StreamNamespace,
     StreamOptions,
 )
-from millstream.streams.testing import owned
+from millstream.streams.testing import wait_owned
 
 T = TypeVar("T")
 G = TypeVar("G", bound=Grain)
@@ -165,7 +165,7 @@ class Place:
         before = len(self.cluster.silos())
         await self.cluster.stop_silo(f"silo-{number}")
         await self.until(lambda: len(self.cluster.silos()) == before)
-        await owned(self.cluster)
+        await wait_owned(self.cluster)
         await self.calm()  # until the client tries the address again
 
     def crash(self, number: int) -> None:

@@ -25,7 +25,7 @@ from millstream.streams import (
     pause_queue,
     resume_queue,
 )
-from millstream.streams.testing import owned, owners
+from millstream.streams.testing import owners, wait_owned
 
 TEN = list(range(10))
 NAMES = st.lists(st.text("abcdef", min_size=1, max_size=4), unique=True, min_size=1, max_size=9)
@@ -105,7 +105,7 @@ async def test_queues_are_stopped_and_started_by_hand_and_nothing_is_read_meanwh
     place: Place,
 ) -> None:
     await place.grain(Listener, "a").listen("s")
-    queues = await owned(place.cluster)
+    queues = await wait_owned(place.cluster)
     await place.until(lambda: sizes(place) == [4, 4])
     await asyncio.gather(*(pause_queue(place.client, queue) for queue in queues))
     await place.until(lambda: owners(place.cluster) == {})
@@ -141,7 +141,7 @@ async def test_a_silo_that_stops_while_a_ring_moves_queues_leaves_none(place: Pl
     balancer=lambda: DeploymentBalancer(rebalance_delay_s=60),
 )
 async def test_queues_move_to_silos_that_joined_after_the_delay_and_together(place: Place) -> None:
-    await owned(place.cluster)
+    await wait_owned(place.cluster)
     await place.until(lambda: sizes(place) == [4, 4])
     for number in (2, 3):
         await place.join(number)

@@ -21,7 +21,7 @@ from tests.streams.conformance.place import Place, conforms
 from millstream.runtime import Client, ConfigError, Grain, RuntimeOptions, grain
 from millstream.runtime.testing import Activated, Deactivated
 from millstream.streams import Event, StreamNamespace, subscribe
-from millstream.streams.testing import owned, owners
+from millstream.streams.testing import owners, wait_owned
 
 TEN = list(range(10))
 
@@ -337,7 +337,7 @@ async def test_a_handler_that_is_no_method_of_the_grain_is_refused_and_not_store
 
 @conforms(25, needs=[PUBLISHES], silos=3, queues=6, whichever=True)
 async def test_a_client_of_one_gateway_reaches_streams_of_every_silo(place: Place) -> None:
-    await owned(place.cluster)
+    await wait_owned(place.cluster)
     keys = [f"k{number}" for number in range(20)]
     gateway = place.silo(0).gateway
     host = place.simulation.host("tester")

@@ -13,10 +13,10 @@ from millstream.runtime import EnqueueFailed, QueueFull
 from millstream.streams.contracts import answers
 from millstream.streams.contracts.answers import (
     AdapterFault,
-    checked_lost,
-    checked_messages,
-    checked_prefix,
-    checked_tokens,
+    check_lost,
+    check_messages,
+    check_prefix,
+    check_tokens,
     fault_of,
 )
 from millstream.streams.contracts.identity import StreamId
@@ -62,7 +62,7 @@ def test_an_error_whose_text_cannot_be_made_is_named_all_the_same() -> None:
 
 @pytest.mark.parametrize("answer", [[ONE, None], (ONE, None)])
 def test_a_token_or_none_for_each_message_is_an_answer(answer: Any) -> None:
-    assert checked_tokens(answer, 2, "q") == [ONE, None]
+    assert check_tokens(answer, 2, "q") == [ONE, None]
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ def test_a_token_or_none_for_each_message_is_an_answer(answer: Any) -> None:
     ],
 )
 def test_any_other_answer_to_an_enqueue_is_a_fault(answer: Any, text: str) -> None:
-    assert refused(lambda: checked_tokens(answer, 2, "q")) == text
+    assert refused(lambda: check_tokens(answer, 2, "q")) == text
 
 
 def test_a_stored_prefix_is_shorter_than_the_list() -> None:
-    assert checked_prefix(EnqueueFailed([ONE, None], FULL), 3, "q") == [ONE, None]
-    assert checked_prefix(EnqueueFailed([], FULL), 1, "q") == []
+    assert check_prefix(EnqueueFailed([ONE, None], FULL), 3, "q") == [ONE, None]
+    assert check_prefix(EnqueueFailed([], FULL), 1, "q") == []
     whole = EnqueueFailed([ONE, TWO], FULL)
-    assert "accepted all of 2 messages" in refused(lambda: checked_prefix(whole, 2, "q"))
+    assert "accepted all of 2 messages" in refused(lambda: check_prefix(whole, 2, "q"))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_stored_prefix_is_shorter_than_the_list() -> None:
 def test_a_prefix_that_is_no_list_of_tokens_is_a_fault(accepted: Any, text: str) -> None:
     error = EnqueueFailed([], FULL)
     error.accepted = accepted
-    assert refused(lambda: checked_prefix(error, 3, "q")) == text
+    assert refused(lambda: check_prefix(error, 3, "q")) == text
 
 
 # --- messages ------------------------------------------------------------------------------------
@@ -111,9 +111,9 @@ def test_messages_at_or_below_the_last_are_left_out_where_tokens_are_in_order(
     build: Callable[[Any], Any],
 ) -> None:
     answer = build(map(message_at, (ONE, TWO, THREE)))
-    assert checked_messages(answer, None, True, "q") == list(answer)
-    assert checked_messages(answer, TWO, True, "q") == [answer[2]]
-    assert checked_messages(answer, TWO, False, "q") == list(answer)
+    assert check_messages(answer, None, True, "q") == list(answer)
+    assert check_messages(answer, TWO, True, "q") == [answer[2]]
+    assert check_messages(answer, TWO, False, "q") == list(answer)
 
 
 @pytest.mark.parametrize(
@@ -127,16 +127,16 @@ def test_messages_out_of_order_are_a_fault_only_where_order_is_promised(
     tokens: tuple[Token, ...], text: str
 ) -> None:
     answer = [message_at(token) for token in tokens]
-    assert refused(lambda: checked_messages(answer, None, True, "q")).startswith(text)
-    assert checked_messages(answer, None, False, "q") == answer
+    assert refused(lambda: check_messages(answer, None, True, "q")).startswith(text)
+    assert check_messages(answer, None, False, "q") == answer
 
 
 def test_messages_behind_what_was_given_before_are_a_fault_where_order_is_promised() -> None:
     answer = [message_at(TWO), message_at(THREE)]
     text = f"q returned {TWO} behind {TWO}: the tokens of a queue with ORDERED rise"
-    assert refused(lambda: checked_messages(answer, TWO, True, "q", given=TWO)).startswith(text)
-    assert checked_messages(answer, TWO, True, "q", given=ONE) == answer[1:]
-    assert checked_messages(answer, TWO, False, "q", given=THREE) == answer
+    assert refused(lambda: check_messages(answer, TWO, True, "q", given=TWO)).startswith(text)
+    assert check_messages(answer, TWO, True, "q", given=ONE) == answer[1:]
+    assert check_messages(answer, TWO, False, "q", given=THREE) == answer
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_messages_behind_what_was_given_before_are_a_fault_where_order_is_promis
     ],
 )
 def test_any_other_answer_to_a_read_is_a_fault(answer: Any, text: str) -> None:
-    assert refused(lambda: checked_messages(answer, None, True, "q")) == text
+    assert refused(lambda: check_messages(answer, None, True, "q")) == text
 
 
 @pytest.mark.parametrize(
@@ -166,13 +166,13 @@ def test_a_part_of_a_message_that_has_another_type_is_named(
     name: str, value: Any, kind: str
 ) -> None:
     odd = replace(message_at(ONE), **{name: value})
-    text = refused(lambda: checked_messages([odd], None, True, "q"))
+    text = refused(lambda: check_messages([odd], None, True, "q"))
     assert text == f"q returned a message whose {name} is {kind}"
 
 
 def test_items_may_be_a_tuple_and_headers_any_mapping() -> None:
     message = replace(message_at(ONE), items=(b"x",), headers={"a": "b"})
-    assert checked_messages([message], None, True, "q") == [message]
+    assert check_messages([message], None, True, "q") == [message]
 
 
 @pytest.mark.parametrize(
@@ -195,14 +195,14 @@ def test_items_may_be_a_tuple_and_headers_any_mapping() -> None:
 )
 def test_a_message_with_a_wrong_part_is_refused_whole(changes: dict[str, Any], text: str) -> None:
     wrong = replace(message_at(ONE), **changes)
-    assert text in refused(lambda: checked_messages([wrong], None, True, "q: read"))
+    assert text in refused(lambda: check_messages([wrong], None, True, "q: read"))
 
 
 def test_the_largest_token_and_any_kind_of_bytes_pass() -> None:
     top = Token((1 << 32) - 1, (1 << 64) - 1, (1 << 32) - 1)
     items: list[Any] = [b"x", bytearray(b"y"), memoryview(b"z")]
     right = replace(message_at(top), items=items, headers={})
-    assert checked_messages([right], None, True, "q: read") == [right]
+    assert check_messages([right], None, True, "q: read") == [right]
 
 
 # --- what is looked at quickly --------------------------------------------------------------------
@@ -214,7 +214,7 @@ def test_the_largest_token_and_any_kind_of_bytes_pass() -> None:
 )
 def test_tokens_at_the_ends_of_their_ranges_are_taken(token: Token) -> None:
     message = replace(message_at(token), headers=MappingProxyType({}))
-    assert checked_messages([message], None, True, "r") == [message]
+    assert check_messages([message], None, True, "r") == [message]
     assert answers._is_plain(message)
 
 
@@ -241,7 +241,7 @@ def test_tokens_at_the_ends_of_their_ranges_are_taken(token: Token) -> None:
 def test_what_is_not_plain_is_refused_by_the_slow_look(changes: dict[str, Any]) -> None:
     message = replace(message_at(ONE), **changes)
     assert not answers._is_plain(message)
-    refused(lambda: checked_messages([message], None, True, "r"))
+    refused(lambda: check_messages([message], None, True, "r"))
 
 
 @pytest.mark.parametrize(
@@ -251,15 +251,15 @@ def test_what_is_not_plain_is_refused_by_the_slow_look(changes: dict[str, Any]) 
 )
 def test_what_the_quick_look_does_not_know_is_taken_all_the_same(changes: dict[str, Any]) -> None:
     message = replace(message_at(ONE), **changes)
-    assert checked_messages([message], None, True, "r") == [message]
+    assert check_messages([message], None, True, "r") == [message]
 
 
 def test_lost_tokens_are_told_as_a_list_of_tokens() -> None:
-    assert checked_lost((ONE, None, TWO), "R.extend") == [ONE, TWO]
-    assert "R.extend returned None" in refused(lambda: checked_lost(None, "R.extend"))
-    assert "gave a str as a token" in refused(lambda: checked_lost([ONE, "x"], "R.extend"))
+    assert check_lost((ONE, None, TWO), "R.extend") == [ONE, TWO]
+    assert "R.extend returned None" in refused(lambda: check_lost(None, "R.extend"))
+    assert "gave a str as a token" in refused(lambda: check_lost([ONE, "x"], "R.extend"))
 
 
 def test_no_messages_have_no_tokens() -> None:
-    assert checked_tokens([], 0, "A.enqueue") == []
-    assert "1 tokens for 0 messages" in refused(lambda: checked_tokens([ONE], 0, "A.enqueue"))
+    assert check_tokens([], 0, "A.enqueue") == []
+    assert "1 tokens for 0 messages" in refused(lambda: check_tokens([ONE], 0, "A.enqueue"))

@@ -271,14 +271,14 @@ async def test_a_lost_connection_ends_reading() -> None:
     _, receiver = await started()
     reading = asyncio.ensure_future(receiver.read(10, 1000, 60.0))
     await asyncio.sleep(0)
-    receiver.disconnected(OSError("reset by peer"))
-    receiver.disconnected(OSError("another one"))
+    receiver.on_disconnect(OSError("reset by peer"))
+    receiver.on_disconnect(OSError("another one"))
     with pytest.raises(QueueUnavailable, match="OSError: reset by peer"):
         await reading
     with pytest.raises(QueueUnavailable):
         await receiver.read(10, 1000, 0.0)
     _, receiver = await started()
-    receiver.disconnected(QueueFenced("another owner"))
+    receiver.on_disconnect(QueueFenced("another owner"))
     with pytest.raises(QueueFenced):
         await receiver.read(10, 1000, 0.0)
     await receiver.aclose()

@@ -243,15 +243,15 @@ async def test_a_damaged_letter_is_named_and_the_others_are_listed(
     assert [one async for one in letters.all()] == whole
     assert await letters.list(limit=12) == whole[:12]
     ids = [one.id for one in damaged]
-    assert await letters.damaged() == ids and await letters.damaged("t") == []
-    assert await letters.damaged(after=ids[0], limit=3) == ids[1:4]
+    assert await letters.list_damaged() == ids and await letters.list_damaged("t") == []
+    assert await letters.list_damaged(after=ids[0], limit=3) == ids[1:4]
     for key in keys:
         assert caplog.text.count(f"row {key} is damaged") == 1
     for act in (letters.get, letters.redrive):
         with pytest.raises(Corrupt, match=f"row {keys[0]} is damaged"):
             await act(ids[0])
     assert not redriver.redriven
-    assert await letters.delete(ids[0]) and await letters.damaged() == ids[1:]
+    assert await letters.delete(ids[0]) and await letters.list_damaged() == ids[1:]
 
 
 async def test_a_letter_that_is_damaged_again_is_named_again(

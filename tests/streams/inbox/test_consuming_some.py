@@ -15,7 +15,7 @@ from millstream.runtime import ConfigError, Grain, LocalCluster, state
 from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamEvents
 from millstream.streams import StreamNamespace as Namespace
 from millstream.streams.api import stream_events
-from millstream.streams.api.filters.known import known_name
+from millstream.streams.api.filters.known import find_name
 
 NUMBERS = Namespace("numbers", int)
 FAILS_AT = 5
@@ -271,4 +271,4 @@ def test_silos_know_only_what_is_the_same_there_by_its_name() -> None:
         (int, int, ""),
     ]
     for where, item, name in known:
-        assert known_name(where, item) == name, where
+        assert find_name(where, item) == name, where

@@ -22,16 +22,16 @@ def acks(*numbers: int, last: int | None = None, queue: str = "q") -> Acks:
 
 
 def taken(pending: Pending, session: int = 1, events_max: int = 100) -> list[int]:
-    return [item.token.seq for item in pending.taken(session, events_max, 1.0).items]
+    return [item.token.seq for item in pending.take(session, events_max, 1.0).items]
 
 
 def test_what_is_acknowledged_is_not_given_again_also_in_another_delivery() -> None:
     pending = Pending()
     assert pending.offer(batch(1, 2, 3, 4)) and taken(pending, events_max=2) == [1, 2]
-    assert pending.acknowledge(acks(1, 2)) and pending.done() == 2
+    assert pending.acknowledge(acks(1, 2)) and pending.count_done() == 2
     assert not pending.acknowledge(acks(1, 2))
     assert pending.offer(batch(1, 2, 3, 4, 5, epoch=2))
-    assert taken(pending) == [3, 4, 5] and pending.done() == 2
+    assert taken(pending) == [3, 4, 5] and pending.count_done() == 2
 
 
 def test_a_session_that_comes_to_a_fresh_inbox_is_not_given_what_it_has_done() -> None:
@@ -41,7 +41,7 @@ def test_a_session_that_comes_to_a_fresh_inbox_is_not_given_what_it_has_done() -
     late = Pending()
     assert late.offer(batch(1, 2, 3, 4))
     late.learn(acks(last=3))
-    assert taken(late) == [4] and late.done() == 3
+    assert taken(late) == [4] and late.count_done() == 3
 
 
 def test_a_delivery_of_an_older_epoch_is_refused() -> None:
@@ -74,7 +74,7 @@ def test_where_tokens_do_not_rise_each_is_done_by_itself_and_few_are_remembered(
     assert pending.offer(msgspec.structs.replace(batch(3), has_positions=False))
     assert taken(pending) == [3]
     assert pending.offer(msgspec.structs.replace(batch(7), has_positions=False))
-    assert not pending.has_any and pending.done() == 1
+    assert not pending.has_any and pending.count_done() == 1
     pending.acknowledge(acks(*range(10, 12 + ACKED_MAX)))
     assert len(pending._acked) == ACKED_MAX
 
@@ -82,7 +82,7 @@ def test_where_tokens_do_not_rise_each_is_done_by_itself_and_few_are_remembered(
 def test_a_gap_is_given_with_the_event_that_follows_until_that_is_acknowledged() -> None:
     pending, gap = Pending(), (Token(1, 2), Token(1, 5))
     assert pending.offer(msgspec.structs.replace(batch(5, 6), gap=gap))
-    assert pending.taken(1, 1, 1.0).gap == gap and pending.taken(2, 10, 1.0).gap == gap
+    assert pending.take(1, 1, 1.0).gap == gap and pending.take(2, 10, 1.0).gap == gap
     pending.acknowledge(acks(5))
-    assert pending.taken(2, 10, 1.0).gap is None
-    assert pending.offer(batch(6, 7)) and pending.taken(2, 10, 1.0).gap is None
+    assert pending.take(2, 10, 1.0).gap is None
+    assert pending.offer(batch(6, 7)) and pending.take(2, 10, 1.0).gap is None

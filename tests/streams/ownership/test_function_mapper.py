@@ -46,7 +46,7 @@ def test_a_stream_goes_to_the_queue_whose_number_is_answered() -> None:
     assert list(mapper.queues()) == ["lane-0", "lane-1", "lane-2"]
     assert (mapper.epoch, mapper.name) == (1, "by_key")
     assert mapper.queue_for(STREAM) == "lane-1"
-    more = mapper.resized(8, 2)
+    more = mapper.with_queues(8, 2)
     assert (more.epoch, more.name, len(more.queues())) == (2, "by_key", 8)
     assert more.queue_for(STREAM) == "lane-7" and mapper.queue_for(STREAM) == "lane-1"
 
@@ -138,7 +138,7 @@ async def test_after_a_change_of_number_the_name_still_counts() -> None:
     store = MemoryStateStore()
     mine = FunctionMapper(queues=3, by=by_key, name="by_key")
     records, layout = MapperRecords(store, "p", mine), Layout(mine)
-    record = await records.resize(mine.resized(4, 2), layout.ring_of)
+    record = await records.resize(mine.with_queues(4, 2), layout.ring_of)
     assert (record.name, record.queues) == ("by_key", 4)
     await MapperRecords(store, "p", mine).agree()
     with pytest.raises(ConfigError, match="mapper 'by_key'"):

@@ -14,7 +14,7 @@ from millstream.streams import HashRingMapper, QueueId, StreamId, Token
 from millstream.streams.ownership.layout import Layout
 from millstream.streams.ownership.mapper_record import MapperRecord, MapperRecords, OldRing
 
-TWO, FIVE = HashRingMapper(queues=2), HashRingMapper(queues=2).resized(5, 2)
+TWO, FIVE = HashRingMapper(queues=2), HashRingMapper(queues=2).with_queues(5, 2)
 STREAMS = [StreamId("n", f"k{n}") for n in range(40)]
 MOVED = next(s for s in STREAMS if TWO.queue_for(s) == "queue-0" != FIVE.queue_for(s))
 STAYS = next(s for s in STREAMS if TWO.queue_for(s) == FIVE.queue_for(s))
@@ -27,13 +27,13 @@ def ring(mapper: HashRingMapper) -> MapperRecord:
 
 
 def begun() -> MapperRecord:
-    return ring(TWO).begun(ring(FIVE), ALL)
+    return ring(TWO).begin(ring(FIVE), ALL)
 
 
 def sealed(record: MapperRecord, *queues: QueueId) -> MapperRecord:
     for queue in queues or ALL:
         is_old = queue in TWO.queues()
-        record = record.sealed(queue, Token(0, 7) if is_old else None, is_old=is_old)
+        record = record.seal(queue, Token(0, 7) if is_old else None, is_old=is_old)
     return record
 
 
@@ -59,7 +59,7 @@ def test_the_old_ring_is_left_when_all_is_sealed_and_passed(
         if what == "seal":
             record = sealed(record, queue)
         elif ("seal", queue) in done or record.old is None:
-            record = record.passed(queue)
+            record = record.pass_barrier(queue)
         else:
             continue
         done.add((what, queue))
@@ -68,9 +68,9 @@ def test_the_old_ring_is_left_when_all_is_sealed_and_passed(
 
 
 def test_a_queue_that_never_had_a_message_is_done_when_it_is_sealed() -> None:
-    record = begun().sealed("queue-0", None, is_old=True)
+    record = begun().seal("queue-0", None, is_old=True)
     assert old_of(record).passed == {"queue-0": ()} and old_of(record).barriers == {"queue-0": None}
-    assert old_of(record.sealed("queue-4", None, is_old=False)).passed == {"queue-0": ()}
+    assert old_of(record.seal("queue-4", None, is_old=False)).passed == {"queue-0": ()}
 
 
 def test_the_old_ring_stays_while_a_stream_is_behind_and_only_that_one_waits() -> None:
@@ -78,13 +78,13 @@ def test_the_old_ring_stays_while_a_stream_is_behind_and_only_that_one_waits() -
     other = next(
         s for s in STREAMS if s != MOVED and TWO.queue_for(s) == "queue-0" != FIVE.queue_for(s)
     )
-    record = sealed(begun()).passed("queue-1").passed("queue-0", [MOVED])
+    record = sealed(begun()).pass_barrier("queue-1").pass_barrier("queue-0", [MOVED])
     assert old_of(record).passed == {"queue-1": (), "queue-0": (MOVED,)}
     layout.adopt(record)
     assert not layout.is_open(MOVED, new, 1)
     assert layout.is_open(other, FIVE.queue_for(other), 1)
-    assert record.passed("queue-0", [MOVED]) is record
-    assert record.passed("queue-0").old is None
+    assert record.pass_barrier("queue-0", [MOVED]) is record
+    assert record.pass_barrier("queue-0").old is None
 
 
 def test_who_may_come_with_which_ring() -> None:
@@ -137,11 +137,11 @@ def test_an_event_waits_for_its_former_queue_and_no_other() -> None:
     assert not layout.is_open(MOVED, new, 1)
     assert layout.is_open(MOVED, "queue-0", 0) and layout.is_open(MOVED, new, 0)
     assert layout.is_open(STAYS, TWO.queue_for(STAYS), 1)
-    layout.adopt(sealed(begun()).passed("queue-1"))
+    layout.adopt(sealed(begun()).pass_barrier("queue-1"))
     assert not layout.is_open(MOVED, new, 1)
-    layout.adopt(sealed(begun()).passed("queue-0"))
+    layout.adopt(sealed(begun()).pass_barrier("queue-0"))
     assert layout.is_open(MOVED, new, 1) and not layout.is_open(MOVED, new, 2)
-    layout.adopt(sealed(begun()).passed("queue-0").passed("queue-1"))
+    layout.adopt(sealed(begun()).pass_barrier("queue-0").pass_barrier("queue-1"))
     assert layout.is_settled and layout.is_open(MOVED, new, 1) and layout.old is None
     assert layout.read_queues() == ALL and layout.old_queues() == ()
 
@@ -150,16 +150,16 @@ async def test_an_era_that_is_not_known_is_looked_for() -> None:
     layout, looks = Layout(HashRingMapper(queues=2)), list[int]()
     layout.adopt(ring(TWO))
     layout.look_again = lambda: looks.append(layout.asked_era)
-    waiting = asyncio.ensure_future(layout.opened(STAYS, "queue-0", 3))
+    waiting = asyncio.ensure_future(layout.wait_open(STAYS, "queue-0", 3))
     await spin()
     assert looks == [3] and layout.asked_era == 3 and not waiting.done()
-    layout.looked(0)
+    layout.on_record_read(0)
     await spin()
     assert looks == [3], "who waits does not ask again while there is no news"
-    layout.looked(2)
+    layout.on_record_read(2)
     await spin()
     assert not waiting.done()
-    layout.looked(3)
+    layout.on_record_read(3)
     await waiting
     assert layout.era == 3
 
@@ -169,10 +169,10 @@ async def test_who_waits_goes_on_when_the_former_queue_is_done() -> None:
     layout.adopt(sealed(begun()))
     looks: list[int] = []
     layout.look_again = lambda: looks.append(layout.asked_era)
-    waiting = asyncio.ensure_future(layout.opened(MOVED, new, 1))
+    waiting = asyncio.ensure_future(layout.wait_open(MOVED, new, 1))
     await spin()
     assert not waiting.done() and looks == [], "its ring is known"
-    layout.adopt(sealed(begun()).passed("queue-0"))
+    layout.adopt(sealed(begun()).pass_barrier("queue-0"))
     await waiting
 
 

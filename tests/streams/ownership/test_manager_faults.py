@@ -117,7 +117,7 @@ class LogReader:
     def handoff(self) -> QueueProgress:
         return self.progress
 
-    def stored(self, progress: QueueProgress) -> None: ...
+    def on_stored(self, progress: QueueProgress) -> None: ...
 
     def start(self) -> None:
         self.is_active = True
@@ -175,7 +175,7 @@ class SiloDesk:
 
     async def look_for(self, silo: str, /) -> None: ...
 
-    def freed(self, queue: str, /) -> None:
+    def on_freed(self, queue: str, /) -> None:
         for name, other in self.world.silos.items():
             if name != self.me and self.is_told:
                 other.manager.wake(queue)

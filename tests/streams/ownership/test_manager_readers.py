@@ -47,7 +47,7 @@ class FakeReader:
     def resume(self) -> None:
         self.said.append("resume")
 
-    def stored(self, progress: QueueProgress) -> None:
+    def on_stored(self, progress: QueueProgress) -> None:
         self.kept.append(progress)
 
     def handoff(self) -> QueueProgress | None:
@@ -118,7 +118,7 @@ class Desk:
             raise StorageUnavailable("the membership table does not answer")
         self.known |= {silo} & self.joined
 
-    def freed(self, queue: str, /) -> None: ...
+    def on_freed(self, queue: str, /) -> None: ...
 
     def _begin(
         self,

@@ -38,7 +38,7 @@ from millstream.streams.ownership.record import (
     QueueRecord,
     QueueState,
     StoredRecord,
-    handed_over,
+    hand_over,
     with_progress,
 )
 
@@ -361,7 +361,7 @@ def test_a_queue_that_is_let_go_says_all_that_its_owner_knows(
     if progress is not None:
         progress = msgspec.structs.replace(progress, is_told=True)
     free = record("", state=FREE, handoff=Handoff(True, 0))
-    new = handed_over(free, progress, is_acked=is_acked)
+    new = hand_over(free, progress, is_acked=is_acked)
     assert new.handoff == Handoff(is_clean, 0, progress is not None and is_clean)
     assert new.upto == (None if progress is None else progress.upto)
 

@@ -63,7 +63,7 @@ class StillReader:
         self.is_stopped = False
         self.progress = QueueProgress()
 
-    def stored(self, progress: QueueProgress) -> None: ...
+    def on_stored(self, progress: QueueProgress) -> None: ...
     def handoff(self) -> QueueProgress:
         return self.progress
 
@@ -93,7 +93,7 @@ class Desk:
 
     async def look_for(self, silo: str, /) -> None: ...
 
-    def freed(self, queue: str, /) -> None: ...
+    def on_freed(self, queue: str, /) -> None: ...
 
     def _begin(
         self, queue: str, epoch: int, progress: QueueProgress, *, may_repeat: bool, has_rival: bool

@@ -26,7 +26,7 @@ from millstream.streams import (
 from millstream.streams.ownership.queue_pauses import QueuePauseTarget
 from millstream.streams.ownership.record import OwnershipStore
 from millstream.streams.provider import stream_reports
-from millstream.streams.testing import owned, owners
+from millstream.streams.testing import owners, wait_owned
 
 WORDS = StreamNamespace("words", str, subscriptions="implicit")
 QUEUE = "queue-0"
@@ -103,7 +103,7 @@ def test_a_pause_outlives_owners_and_is_not_told_of_as_a_fault(
     async def main(simulation: Simulation) -> None:
         cluster = SimCluster(simulation, silos=3, grains=[Listener], streams={"default": provider})
         await cluster.start()
-        owner = (await owned(cluster))[QUEUE]
+        owner = (await wait_owned(cluster))[QUEUE]
         host = simulation.host("client")
 
         async def program() -> None:
@@ -125,7 +125,7 @@ def test_a_pause_outlives_owners_and_is_not_told_of_as_a_fault(
                 await resume_queue(client, QUEUE)
 
         await simulation.call(host, go_on())
-        await owned(cluster)
+        await wait_owned(cluster)
         await cluster.close()
 
     run(main, 1, max_virtual_s=300.0)

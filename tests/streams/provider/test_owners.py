@@ -13,7 +13,7 @@ from millstream.runtime import ConfigError, Grain
 from millstream.runtime.extending import SiloPart
 from millstream.runtime.testing import SimCluster, Simulation, run
 from millstream.streams import HashRingMapper, PersistentStreams
-from millstream.streams.testing import owned, owners
+from millstream.streams.testing import owners, wait_owned
 
 QUEUES = {f"queue-{number}" for number in range(6)}
 
@@ -35,13 +35,13 @@ def test_queues_of_a_silo_that_crashes_have_no_owner_until_others_take_them() ->
             simulation, silos=3, grains=[Nobody], streams={"default": streams}
         ) as cluster:
             await cluster.until_settled(calm_s=20.0)
-            shared = await owned(cluster)
+            shared = await wait_owned(cluster)
             assert shared.keys() == QUEUES and owners(cluster) == shared
             assert Counter(shared.values()) == {"silo-0": 2, "silo-1": 2, "silo-2": 2}
             simulation.crash("silo-1")
             kept = {queue: silo for queue, silo in shared.items() if silo != "silo-1"}
             assert owners(cluster) == kept
-            taken = await owned(cluster)
+            taken = await wait_owned(cluster)
             assert taken.keys() == QUEUES and kept.items() <= taken.items()
             assert set(taken.values()) == {"silo-0", "silo-2"}
 
@@ -58,7 +58,7 @@ def test_a_provider_without_a_balancer_shares_its_queues_among_the_silos() -> No
             simulation, silos=3, grains=[Nobody], streams={"default": bare}
         ) as cluster:
             await cluster.until_settled(calm_s=20.0)
-            shared = Counter((await owned(cluster)).values())
+            shared = Counter((await wait_owned(cluster)).values())
             assert shared == {"silo-0": 2, "silo-1": 2, "silo-2": 2}
 
     run(main, 1)
@@ -79,7 +79,7 @@ def test_of_two_that_name_a_queue_the_one_of_the_later_epoch_owns_it(lost: str) 
             simulation, silos=3, grains=[Nobody], streams={"default": streams}
         ) as cluster:
             await cluster.until_settled(calm_s=20.0)
-            await owned(cluster)
+            await wait_owned(cluster)
             simulation.network.isolate(lost)
             async with asyncio.timeout(60.0):
                 while lost in owners(cluster).values():
@@ -101,7 +101,7 @@ def test_who_waits_in_vain_is_told_which_queues_have_no_owner() -> None:
             simulation, silos=1, grains=[Nobody], streams={"default": absent}
         ) as cluster:
             with pytest.raises(TimeoutError, match="after 20 s: queue-[0-5], queue-[0-5]"):
-                await owned(cluster, within_s=20.0)
+                await wait_owned(cluster, within_s=20.0)
             assert set(owners(cluster).values()) == {"silo-0"}
             assert len(owners(cluster)) == len(QUEUES) / 2
 
@@ -119,6 +119,6 @@ def test_a_part_without_queues_and_a_name_that_is_none_are_refused() -> None:
             with pytest.raises(ConfigError, match="'desk' is a Desk, which has no queues"):
                 owners(cluster, "desk")
             with pytest.raises(ConfigError, match="default"):
-                await owned(cluster)
+                await wait_owned(cluster)
 
     run(main, 1)

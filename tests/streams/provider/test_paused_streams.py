@@ -31,7 +31,7 @@ from millstream.streams.agent.audience.fan_out import AT_ONCE
 from millstream.streams.api.rendezvous import rendezvous_key
 from millstream.streams.api.subscription_rows import WHOLE_STREAM, row_key
 from millstream.streams.provider import stream_reports
-from millstream.streams.testing import owned
+from millstream.streams.testing import wait_owned
 
 LINES = StreamNamespace("lines", int)
 MARKED = StreamNamespace("marked", int, subscriptions="implicit")
@@ -282,7 +282,7 @@ def test_a_pause_outlives_crashes_of_every_silo() -> None:
 
         await simulation.call(host, begin())
         for _ in range(3):
-            owner = (await owned(cluster))["queue-0"]
+            owner = (await wait_owned(cluster))["queue-0"]
             simulation.crash(owner)
             await asyncio.sleep(40.0)
             cluster.boot(owner)

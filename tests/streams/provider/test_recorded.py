@@ -38,7 +38,7 @@ from millstream.streams.agent.delivery.consumer_calls import ConsumerCalls
 from millstream.streams.consumer import batch as batches
 from millstream.streams.consumer import extension
 from millstream.streams.consumer.fresh import fresh_of
-from millstream.streams.testing import owned, recorded
+from millstream.streams.testing import record_providers, wait_owned
 
 ORDERS = StreamNamespace("orders", int, subscriptions="implicit")
 TALK = StreamNamespace("talk", int)
@@ -109,12 +109,12 @@ async def stopped(cluster: SimCluster) -> None:
 
 def judged(seed: int, trouble: Trouble, broker: Broker | None = None) -> tuple[Findings, Any]:
     async def driver(simulation: Simulation) -> Findings:
-        streams = recorded(simulation, {"default": lambda: provider(broker)})
+        streams = record_providers(simulation, {"default": lambda: provider(broker)})
         host = simulation.host("client")
         async with SimCluster(
             simulation, silos=3, grains=[Ledger, Listener], streams=streams
         ) as cluster:
-            await owned(cluster)
+            await wait_owned(cluster)
 
             async def program() -> None:
                 async with cluster.client(host) as client:
@@ -125,7 +125,7 @@ def judged(seed: int, trouble: Trouble, broker: Broker | None = None) -> tuple[F
                     await publish(client, 20)
 
             await simulation.call(host, program())
-            await owned(cluster)
+            await wait_owned(cluster)
             await asyncio.sleep(30.0)
         return check_all(simulation.history, live_within_s=20.0)
 

@@ -119,7 +119,7 @@ async def test_a_silo_that_has_ended_says_so_whatever_is_asked_of_it(how: str) -
         await silo.stream(LINES, "k").publish("early")
         await silo.grain(Hearer, "k").ping()
         if how == "evicted":
-            silo.assembly.evicted()
+            silo.assembly.on_evicted()
             await silo.wait_stopped()
         else:
             await getattr(silo, how)()

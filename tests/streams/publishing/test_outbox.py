@@ -157,7 +157,7 @@ async def test_what_was_stored_and_not_sent_is_sent_by_the_next_activation() -> 
     again = made(store)
     await again.read()
     resume_outbox(again, lambda name: queues)
-    await outbox_of(again, lambda name: queues).sent()
+    await outbox_of(again, lambda name: queues).wait_sent()
     assert queues.marks[:2] == [1, 2]
 
 
@@ -172,7 +172,7 @@ async def test_what_a_queue_refuses_for_good_is_a_dead_letter_and_holds_nothing_
     add(one, queues, "a", "bad", "b", "worse", "worst", "c")
     getattr(queues, fault).update(["bad", "worse", "worst"])  # a limit was lowered meanwhile
     await one.write()
-    await outbox_of(one, lambda name: queues).sent()
+    await outbox_of(one, lambda name: queues).wait_sent()
     await until(lambda: one.parcels.is_trimmed)
     assert [key for key, _ in queues.stored] == ["a", "b", "c"]
     assert [number for number, _ in queues.buried] == [2, 4, 5]
@@ -192,7 +192,7 @@ async def test_nothing_is_sent_behind_an_event_that_is_refused_and_then_waits() 
         message.stream.key == "then full" and bool(queues.buried) and next(fulls, False)
     )
     await one.write()
-    await outbox_of(one, lambda name: queues).sent()
+    await outbox_of(one, lambda name: queues).wait_sent()
     assert [key for key, _ in queues.stored] == ["then full", "c"]
     assert [number for number, _ in queues.buried] == [1] and next(fulls, None) is None
 
@@ -232,9 +232,9 @@ async def test_who_waits_for_sending_is_told_when_it_takes_too_long(
     add(one, queues, "a")
     await one.write()
     with pytest.raises(Overloaded, match="1 events are not sent yet"):
-        await outbox_of(one, lambda name: queues).sent()
+        await outbox_of(one, lambda name: queues).wait_sent()
     queues.refuses = lambda message: False
-    await outbox_of(one, lambda name: queues).sent()
+    await outbox_of(one, lambda name: queues).wait_sent()
     assert queues.marks == [1]
 
 

@@ -54,7 +54,7 @@ def queue_of(*publishes: Publish, limits: SendLimits | None = None) -> SendQueue
 def test_publishes_are_put_together_in_order_up_to_the_limits() -> None:
     queue = queue_of(publish_of("a", "b"), publish_of("c"), limits=SendLimits(batch_messages_max=2))
     assert texts(queue.batch()) == "ab"
-    (ended,) = queue.answered([Token(1, 1), None], None, 0.0)
+    (ended,) = queue.on_answer([Token(1, 1), None], None, 0.0)
     assert (ended.tokens, ended.error) == ([Token(1, 1), None], None)
     assert texts(queue.batch()) == "c"
 
@@ -74,7 +74,7 @@ def test_each_publish_gets_the_tokens_of_its_own_messages() -> None:
     assert texts(queue.batch()) == "abcdefg"
     queue.check()
     found = [Token(1, number) for number in range(7)]
-    assert queue.answered(found, None, 0.0) == publishes
+    assert queue.on_answer(found, None, 0.0) == publishes
     assert [one.tokens for one in publishes] == [found[:3], found[3:5], found[5:]]
 
 
@@ -98,7 +98,7 @@ def test_what_waits_may_be_just_as_large_as_the_limit_of_bytes() -> None:
 def test_a_list_is_cut_by_bytes_and_one_message_may_be_larger() -> None:
     queue = queue_of(publish_of("aaaa", "b", "c"), limits=SendLimits(batch_bytes_max=2))
     assert texts(queue.batch()) == "aaaa"
-    assert queue.answered([None], None, 0.0) == []
+    assert queue.on_answer([None], None, 0.0) == []
     assert texts(queue.batch()) == "bc"
 
 
@@ -106,11 +106,11 @@ def test_what_was_refused_for_a_while_is_offered_again_behind_the_stored_prefix(
     first, second = publish_of("a", "b"), publish_of("c")
     queue = queue_of(first, second)
     assert texts(queue.batch()) == "abc"
-    assert queue.answered([Token(1, 1)], QueueFull("full"), 4.9) == []
+    assert queue.on_answer([Token(1, 1)], QueueFull("full"), 4.9) == []
     assert texts(queue.batch()) == "bc"
-    assert queue.answered([], QueueFull("full"), 5.1) == [second]  # the first made progress at 4.9
+    assert queue.on_answer([], QueueFull("full"), 5.1) == [second]  # the first made progress at 4.9
     assert texts(queue.batch()) == "b"
-    assert queue.answered([], QueueFull("full"), 9.9) == [first]
+    assert queue.on_answer([], QueueFull("full"), 9.9) == [first]
     assert isinstance(first.error, QueueFull) and first.error.accepted_events == 1
     assert isinstance(second.error, QueueFull) and second.error.accepted_events == 0
     assert queue.is_idle
@@ -120,14 +120,14 @@ def test_a_publish_without_patience_is_offered_once() -> None:
     publish = publish_of("a", wait_s=0.0)
     queue = queue_of(publish)
     assert texts(queue.batch()) == "a"
-    assert queue.answered([], QueueUnavailable("away"), 0.0) == [publish]
+    assert queue.on_answer([], QueueUnavailable("away"), 0.0) == [publish]
 
 
 def test_a_refusal_for_good_ends_its_own_publish_and_offers_the_others_again() -> None:
     first, second, third = publish_of("a"), publish_of("b", "x"), publish_of("c")
     queue = queue_of(first, second, third)
     queue.batch()
-    assert queue.answered([None], StreamError("too odd"), 0.0) == [first, second]
+    assert queue.on_answer([None], StreamError("too odd"), 0.0) == [first, second]
     assert (first.error, str(second.error)) == (None, "too odd")
     assert texts(queue.batch()) == "c"
 
@@ -136,7 +136,7 @@ def test_an_unknown_outcome_ends_all_that_was_out_and_nothing_that_was_not() -> 
     first, second, third = publish_of("a"), publish_of("b", "c"), publish_of("d")
     queue = queue_of(first, second, third, limits=SendLimits(batch_messages_max=2))
     assert texts(queue.batch()) == "ab"
-    assert queue.answered([None], PublishUnknown("?"), 0.0) == [first, second]
+    assert queue.on_answer([None], PublishUnknown("?"), 0.0) == [first, second]
     assert first.error is None and isinstance(second.error, PublishUnknown)
     assert texts(queue.batch()) == "d"
 
@@ -147,7 +147,7 @@ def test_nothing_of_a_producer_is_sent_behind_its_failed_sequence() -> None:
     before = publish_of("z", producer="r")
     queue = queue_of(before, failed, behind, other)
     queue.batch()
-    assert queue.answered([None], QueueFull("full"), 0.0) == [before, failed, behind]
+    assert queue.on_answer([None], QueueFull("full"), 0.0) == [before, failed, behind]
     assert isinstance(behind.error, QueueUnavailable) and "producer 'p'" in str(behind.error)
     assert texts(queue.batch()) == "c"
 
@@ -159,7 +159,7 @@ def test_what_its_caller_left_is_not_sent_but_what_is_out_ends_as_it_will() -> N
     queue.drop(out)
     queue.drop(waiting)
     queue.check()
-    assert queue.answered([None, Token(1, 2)], None, 0.0) == [out]
+    assert queue.on_answer([None, Token(1, 2)], None, 0.0) == [out]
     assert out.tokens == [None, Token(1, 2)]
     assert texts(queue.batch()) == "e"
 
@@ -169,7 +169,7 @@ def test_a_publish_that_was_left_is_offered_again_only_as_far_as_it_was_out() ->
     queue = queue_of(out, limits=SendLimits(batch_messages_max=2))
     queue.batch()
     queue.drop(out)
-    assert queue.answered([], QueueFull("full"), 0.0) == []
+    assert queue.on_answer([], QueueFull("full"), 0.0) == []
     assert texts(queue.batch()) == "ab"
 
 
@@ -178,7 +178,7 @@ def test_too_much_that_waits_is_refused_but_one_publish_always_may() -> None:
     with pytest.raises(QueueFull, match="waiting_bytes_max is 3"):
         queue.add(publish_of("b"))
     queue.batch()
-    queue.answered([None], None, 0.0)
+    queue.on_answer([None], None, 0.0)
     queue.add(publish_of("b"))
 
 
@@ -228,7 +228,7 @@ def test_whatever_happens_a_queue_that_keeps_the_contract_has_each_producer_in_o
             cause = None if is_all else CAUSES[int(str(more))]
             kept = len(batch) if isinstance(cause, PublishUnknown) else count
             stored += batch[:kept]
-            ended = queue.answered([None] * count, cause, now_s)
+            ended = queue.on_answer([None] * count, cause, now_s)
             assert all(one.is_over and id(one) not in told for one in ended)
             told |= {id(one) for one in ended}
         queue.check()

@@ -13,7 +13,7 @@ from millstream.runtime import ConfigError, MemoryStateStore
 from millstream.runtime.testing import Simulation, run
 from millstream.streams import Token
 from millstream.streams.rewinding.adapter_calls import FORM
-from millstream.streams.rewinding.claims import Holder, ReaderClaims, claimed
+from millstream.streams.rewinding.claims import Holder, ReaderClaims, claim
 from millstream.streams.rewinding.outside import CLAIM_S, RENEW_S, QueueReads
 from millstream.streams.rewinding.retain_target import RUN_CHARS_MAX, RetainTarget
 
@@ -49,10 +49,10 @@ async def renewed(reads: QueueReads, run: str) -> None:
 
 
 def test_a_name_is_claimed_renewed_and_taken_over_as_it_was_seen_only() -> None:
-    first = claimed(None, "a", None)
-    assert first == Holder("a", 1) and claimed(first, "a", None) == Holder("a", 2)
-    assert claimed(first, "b", None) is None and claimed(first, "b", Holder("a", 2)) is None
-    assert claimed(first, "b", first) == Holder("b", 2)
+    first = claim(None, "a", None)
+    assert first == Holder("a", 1) and claim(first, "a", None) == Holder("a", 2)
+    assert claim(first, "b", None) is None and claim(first, "b", Holder("a", 2)) is None
+    assert claim(first, "b", first) == Holder("b", 2)
 
 
 def test_a_run_that_renews_its_claim_keeps_the_name_and_another_is_refused() -> None:
@@ -80,7 +80,7 @@ def test_a_run_that_is_silent_loses_the_name_and_is_told_so() -> None:
         assert (await reads.claim("r", "old")).run == "new"
         await reads.release("r", "old")  # which has it no more
         assert (await reads.claim("r", "third")).run == "new"
-        assert await reads.retained() == {"r": {"q0": Token(0, 7)}}
+        assert await reads.list_retained() == {"r": {"q0": Token(0, 7)}}
 
     in_time(main)
 

@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from millstream.streams.rewinding.item_columns import columns_of, quoted
+from millstream.streams.rewinding.item_columns import columns_of, quote
 
 Code = NewType("Code", str)
 
@@ -176,4 +176,4 @@ def test_a_type_may_be_nested_sixteen_deep(lists: int, is_said: bool) -> None:
 
 
 def test_a_name_is_quoted() -> None:
-    assert quoted("a`b c") == "`a``b c`"
+    assert quote("a`b c") == "`a``b c`"

@@ -42,7 +42,7 @@ class Keeper:
         await self.answer(queue)
         self.positions[queue].pop(reader, None)
 
-    async def retained(self, queue: str, /) -> Mapping[str, Token]:
+    async def list_retained(self, queue: str, /) -> Mapping[str, Token]:
         return await self.answer(queue) or self.positions[queue]
 
 
@@ -64,7 +64,7 @@ async def test_queues_are_retained_by_name_and_let_go_wherever_they_are_read() -
     target = target_of(keeper)
     await target.retain(FORM, "", "r", "", {"q0": Token(0, 7), "q1": None})
     await target.retain(FORM, "", "s", "", {"q1": Token(0, 3)})
-    assert await target.retained(FORM) == {
+    assert await target.list_retained(FORM) == {
         "r": {"q0": Token(0, 7), "q1": Token(0, 1)},
         "s": {"q1": Token(0, 3)},
     }
@@ -86,7 +86,7 @@ async def test_what_cannot_be_retained_is_refused_with_what_to_do() -> None:
         with pytest.raises(ConfigError, match=said):
             await target.let_go(form, name, [])
     with pytest.raises(ConfigError, match="keeps nothing"):
-        await target_of(NoKeeper()).retained(FORM)
+        await target_of(NoKeeper()).list_retained(FORM)
     with pytest.raises(TypeError, match="the name of a reader, .* has a lone surrogate"):
         await target_of(Keeper()).retain(FORM, "", "r\ud800", "", {"q0": None})
     many: dict[str, Token | None] = {f"q{at}": None for at in range(QUEUES_MAX + 1)}
@@ -120,4 +120,4 @@ async def test_an_adapter_that_does_not_answer_or_oddly_is_named() -> None:
     for odd in ([1], {"r": 1}, {1: Token(0, 1)}):
         keeper.odd["q1"] = odd
         with pytest.raises(AdapterFault, match="queue q1: retained returned .*, not names"):
-            await target.retained(FORM)
+            await target.list_retained(FORM)

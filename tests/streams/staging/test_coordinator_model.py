@@ -17,7 +17,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millstream.streams.staging import coordinator as coordinator_module
-from millstream.streams.staging.batch import CHUNKS_MAX, Batch, Manifest, check_manifests, placed
+from millstream.streams.staging.batch import (
+    CHUNKS_MAX,
+    Batch,
+    Manifest,
+    check_manifests,
+    iter_placed,
+)
 from millstream.streams.staging.coordinator import (
     LEASE_S,
     SILENT_S,
@@ -233,12 +239,12 @@ class Machine(RuleBasedStateMachine):
     def deliver(self, steps: int, end: str) -> None:
         batch = self.delivering()
         assert batch is not None
-        plan = list(placed(batch))
+        plan = list(iter_placed(batch))
         for place in plan[self.position : self.position + steps]:
             self.enqueue(place.first, self.chunks[place.attempt][place.index])
             self.position += 1
         if self.position >= len(plan):
-            self.ask(end, "delivered", batch.number, self.now_s)
+            self.ask(end, "on_delivered", batch.number, self.now_s)
             self.position = 0
         elif end != "stored":
             self.coordinator = None
@@ -267,7 +273,7 @@ class Machine(RuleBasedStateMachine):
         self.ask(end, "expire", self.now_s)
         for name in self.opened().to_sweep(self.now_s):
             self.chunks.pop(name, None)
-            self.ask(end, "swept", name)
+            self.ask(end, "on_swept", name)
             if end != "stored":
                 return  # it was opened anew
 
@@ -282,7 +288,7 @@ class Machine(RuleBasedStateMachine):
         """What it delivers is in the queues, or no longer stored."""
         if self.replaced is None or self.replaced[0].state.delivering is None:
             return
-        for place in placed(self.replaced[0].state.delivering):
+        for place in iter_placed(self.replaced[0].state.delivering):
             chunk = self.chunks[place.attempt].get(place.index)
             if chunk is None:
                 return
@@ -333,12 +339,12 @@ def test_sequences_go_on_over_chunks_parts_and_batches() -> None:
         answer = coordinator.commit(batch, given, 0.0)
         assert isinstance(answer, EnqueueBatch)
         base = {"q0": 5 * batch, "q1": 5 * batch}
-        assert [(place.attempt, place.first) for place in placed(answer.batch)] == [
+        assert [(place.attempt, place.first) for place in iter_placed(answer.batch)] == [
             (one, {"q0": base["q0"], "q1": base["q1"]}),
             (one, {"q0": base["q0"] + 2, "q1": base["q1"] + 1}),
             (two, {"q0": base["q0"] + 5, "q1": base["q1"] + 1}),
         ]
-        coordinator.delivered(batch, 0.0)
+        coordinator.on_delivered(batch, 0.0)
         assert coordinator.commit(batch, [], 0.0) == Done(10)
     assert coordinator.commit(0, [], 0.0) == Done(-1)
 
@@ -346,7 +352,7 @@ def test_sequences_go_on_over_chunks_parts_and_batches() -> None:
 def test_a_batch_that_is_decided_is_not_staged_again() -> None:
     coordinator = Coordinator(WriterState(), 0.0)
     assert coordinator.commit(3, [], 0.0) == EnqueueBatch(Batch(3, [], {}))
-    coordinator.delivered(3, 0.0)
+    coordinator.on_delivered(3, 0.0)
     assert coordinator.begin("late", 3, 0, 0.0) == Done(0)
     assert coordinator.lease("late", 1, 0.0) == Gone(["late"])
     assert coordinator.begin("next", 4, 0, 0.0) == Begun()
@@ -377,7 +383,7 @@ def test_what_is_staged_has_a_limit_until_it_is_swept() -> None:
     assert coordinator.to_sweep(5.0 + SWEEP_AFTER_S - 1) == []
     assert coordinator.staged_bytes == 10
     for attempt in coordinator.to_sweep(5.0 + SWEEP_AFTER_S):
-        coordinator.swept(attempt)
+        coordinator.on_swept(attempt)
     assert coordinator.staged_bytes == 0
 
 
@@ -406,7 +412,7 @@ def test_what_is_being_delivered_is_neither_dropped_nor_added_to() -> None:
     coordinator.expire(2 * SILENT_S)
     coordinator.abort(0, 2 * SILENT_S)
     assert coordinator.lease("a", 1, 0.0) == Gone(["a"])
-    coordinator.delivered(7, 0.0)
+    coordinator.on_delivered(7, 0.0)
     assert coordinator.commit(0, [], 0.0) == coordinator.commit(1, [], 0.0) == decided
     assert set(coordinator.state.open) == {"a"}
 
@@ -428,11 +434,11 @@ def test_every_right_and_every_change_is_to_be_stored() -> None:
     assert changed()
     coordinator.commit(0, [], 0.0)
     assert not changed()
-    coordinator.delivered(0, 0.0)
+    coordinator.on_delivered(0, 0.0)
     assert changed()
-    coordinator.delivered(0, 0.0)
+    coordinator.on_delivered(0, 0.0)
     assert not changed()
-    coordinator.swept("a")
+    coordinator.on_swept("a")
     assert changed()
 
 

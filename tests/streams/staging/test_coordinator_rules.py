@@ -49,14 +49,14 @@ def test_what_was_delivered_may_be_freed_at_once_and_is_swept_later_all_the_same
     coordinator.lease("a", 9, 0.0)
     coordinator.commit(0, [manifest("a")], 0.0)
     assert coordinator.to_free() == [] and coordinator.staged_bytes == 9
-    coordinator.delivered(0, 5.0)
+    coordinator.on_delivered(0, 5.0)
     assert coordinator.to_free() == ["a"] and coordinator.staged_bytes == 9
     assert changed(coordinator)
-    coordinator.freed(["a", "unknown"])
+    coordinator.on_freed(["a", "unknown"])
     assert changed(coordinator)
     assert coordinator.to_free() == [] and coordinator.staged_bytes == 0
     assert set(coordinator.state.dropped) == {"a"}
-    coordinator.freed(["unknown"])
+    coordinator.on_freed(["unknown"])
     assert not changed(coordinator)
     assert coordinator.to_sweep(5.0 + SWEEP_AFTER_S) == ["a"]
 
@@ -65,8 +65,8 @@ def test_what_is_accepted_while_something_else_is_freed_is_freed_after_it() -> N
     coordinator = opened(("a", 0), ("b", 1))
     for batch, attempt in enumerate("ab"):
         coordinator.commit(batch, [manifest(attempt)], 0.0)
-        coordinator.delivered(batch, 0.0)
-    coordinator.freed(["a"])
+        coordinator.on_delivered(batch, 0.0)
+    coordinator.on_freed(["a"])
     assert coordinator.to_free() == ["b"]
 
 
@@ -74,7 +74,7 @@ def test_the_end_of_a_batch_of_nothing_is_stored_too() -> None:
     coordinator = opened()
     coordinator.commit(0, [], 0.0)
     assert changed(coordinator)
-    coordinator.delivered(0, 0.0)
+    coordinator.on_delivered(0, 0.0)
     assert coordinator.state.delivering is None and changed(coordinator)
 
 
@@ -94,11 +94,11 @@ def test_a_writer_has_something_staged_until_it_is_delivered_and_swept() -> None
     assert coordinator.state.has_staged
     coordinator.abort(0, 0.0)
     assert coordinator.state.has_staged
-    coordinator.swept("a")
+    coordinator.on_swept("a")
     assert not coordinator.state.has_staged
     coordinator.commit(0, [], 0.0)
     assert coordinator.state.has_staged
-    coordinator.delivered(0, 0.0)
+    coordinator.on_delivered(0, 0.0)
     assert not coordinator.state.has_staged
 
 
@@ -107,11 +107,11 @@ def test_a_writer_that_is_used_once_is_over_when_nothing_is_left_and_nobody_aske
     assert not coordinator.is_over(2 * SILENT_S)  # an attempt is open
     assert coordinator.next_due_s() == SILENT_S
     coordinator.abort(0, 10.0)
-    coordinator.swept("a")
+    coordinator.on_swept("a")
     coordinator.commit(0, [], 20.0)
     assert not coordinator.is_over(2 * SILENT_S)  # a batch is decided, and not delivered
     assert coordinator.next_due_s() is None
-    coordinator.delivered(0, 30.0)
+    coordinator.on_delivered(0, 30.0)
     assert coordinator.next_due_s() == 20.0 + SILENT_S
     assert not coordinator.is_over(20.0 + SILENT_S - 1)
     assert coordinator.is_over(20.0 + SILENT_S)
@@ -128,7 +128,7 @@ def test_the_silence_of_a_writer_counts_from_when_its_coordinator_was_opened() -
 def test_a_writer_that_may_come_again_is_never_over() -> None:
     coordinator = opened(("a", 0))
     coordinator.abort(0, 0.0)
-    coordinator.swept("a")
+    coordinator.on_swept("a")
     assert coordinator.next_due_s() is None and not coordinator.is_over(9 * SILENT_S)
 
 
@@ -139,6 +139,6 @@ def test_giving_a_batch_up_is_stored_once_and_counts_what_was_refused() -> None:
     assert coordinator.abandon(1) is None and not changed(coordinator)
     assert isinstance(coordinator.abandon(0), EnqueueBatch) and changed(coordinator)
     assert isinstance(coordinator.abandon(0), EnqueueBatch) and not changed(coordinator)
-    coordinator.delivered(0, 0.0, refused=1)
+    coordinator.on_delivered(0, 0.0, refused=1)
     assert coordinator.abandon(0) == Abandoned(0, 1, 1)
     assert coordinator.abandon(1) is None

@@ -53,7 +53,7 @@ async def stored() -> tuple[MemoryStateStore, StagedRows]:
 READS: dict[str, Callable[[StagedRows], Awaitable[object]]] = {
     WRITER: lambda rows: rows.read("w"),
     PUT: lambda rows: rows.get("u1", 0),
-    REFUSED_KEY: lambda rows: rows.refused("w", 4, 2, 0),
+    REFUSED_KEY: lambda rows: rows.read_refused("w", 4, 2, 0),
 }
 
 
@@ -83,7 +83,7 @@ async def test_rows_that_were_written_bare_are_read() -> None:
         store.put(key, msgspec.msgpack.encode(content), None, 0)
     assert (await rows.read("w"))[0] == WriterState()
     assert await rows.get("u1", 0) == CHUNK == await rows.put("u1", 0, StoredChunk(CHUNK))
-    assert (await rows.refused("w", 4, 2, 0))[0] == REFUSED
+    assert (await rows.read_refused("w", 4, 2, 0))[0] == REFUSED
 
 
 def cut(store: MemoryStateStore, key: str) -> bytes:

@@ -122,7 +122,7 @@ class Operator(Spark):
         desk = self.world.desk
         found: list[RefusedMessage] = []
         part, chunk = 0, -1
-        while page := await desk.desk.refused_of(0, part, chunk):
+        while page := await desk.desk.list_refused(0, part, chunk):
             found += page
             part, chunk = page[-1].part, page[-1].chunk
         return (await desk.desk.state())[0].abandoned, found
@@ -529,7 +529,7 @@ def test_of_what_is_given_up_the_first_ones_of_a_chunk_keep_their_reasons(
         desk, _ = await refused_batch(world)
         assert isinstance(await desk.desk.abandon(0, WAIT_S), Abandoned)
         await desk.tasks.aclose()
-        return [one.why for one in await desk.desk.refused_of(0, 0, -1)]
+        return [one.why for one in await desk.desk.list_refused(0, 0, -1)]
 
     assert simulated(go) == ["StreamError: no, never"] * 2 + [""]
 

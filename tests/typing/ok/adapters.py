@@ -31,10 +31,10 @@ from millstream.streams.testing import (
     AdapterCheck,
     AdapterHooks,
     ContractBroken,
-    owned,
     owners,
-    recorded,
+    record_providers,
     run_adapter_check,
+    wait_owned,
 )
 
 
@@ -95,7 +95,7 @@ HOOKS = AdapterHooks(
 
 
 def lost_connection(receiver: PushReceiver) -> tuple[int, int, bool, int]:
-    receiver.disconnected(OSError("reset"))
+    receiver.on_disconnect(OSError("reset"))
     return receiver.events_max, receiver.events_held, receiver.is_paused, receiver.refused
 
 
@@ -124,7 +124,7 @@ async def run_by_hand(bench: AdapterBench) -> str:
 
 
 async def who_reads(cluster: SimCluster) -> None:
-    assert_type(await owned(cluster, within_s=10.0), dict[QueueId, str])
+    assert_type(await wait_owned(cluster, within_s=10.0), dict[QueueId, str])
     assert_type(owners(cluster, "orders"), dict[QueueId, str])
 
 
@@ -134,7 +134,7 @@ async def grows_and_shrinks(cluster: SimCluster) -> None:
 
 
 def judged(simulation: Simulation, make: Callable[[], PersistentStreams]) -> SimCluster:
-    streams = recorded(simulation, {"default": make})
+    streams = record_providers(simulation, {"default": make})
     assert_type(streams, dict[str, Callable[[], PersistentStreams]])
     return SimCluster(simulation, grains=[], streams=streams)
 

@@ -175,7 +175,7 @@ class KeepingAdapter:
 
     async def let_go(self, queue: QueueId, reader: str, /) -> None: ...
 
-    async def retained(self, queue: QueueId, /) -> dict[str, Token]:
+    async def list_retained(self, queue: QueueId, /) -> dict[str, Token]:
         return {}
 
 

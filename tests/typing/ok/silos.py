@@ -108,7 +108,7 @@ def by_tenant(stream: StreamId, queues: int) -> int:
 
 def streams_by_tenant() -> PersistentStreams:
     mapper = FunctionMapper(queues=4, by=by_tenant, name="by_tenant", prefix="words")
-    assert_type(mapper.resized(8, 2), FunctionMapper)
+    assert_type(mapper.with_queues(8, 2), FunctionMapper)
     return PersistentStreams(MemoryQueues(), mapper=mapper, balancer=DeploymentBalancer())
 
 

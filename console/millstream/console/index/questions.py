@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 
 from millstream.console.dead_letters import plain
-from millstream.console.gateway import connected
+from millstream.console.gateway import connect_gateway
 from millstream.console.ledger.lines import facts, print_json, print_lines, table, when
 from millstream.providers.priority import priority_queue, priority_queues
 from millstream.providers.spark.index import ChangeRow, Finding, PriorityIndex, differences
@@ -99,7 +99,9 @@ def verify(arguments: argparse.Namespace) -> int:
         missing = [one._asdict() for one in findings]
         print_json({"findings": missing, "differences": [one._asdict() for one in others]})
     else:
-        print_lines(plain(f"{named(one)}: {one.missing} missing: {one.what}") for one in findings)
+        print_lines(
+            plain(f"{name_subject(one)}: {one.missing} missing: {one.what}") for one in findings
+        )
         print_lines(
             plain(f"{one.queue}: {one.in_index} {one.state}, and {one.in_queue} in the queue")
             for one in others
@@ -109,7 +111,7 @@ def verify(arguments: argparse.Namespace) -> int:
     return 1 if findings or others else 0
 
 
-def named(finding: Finding) -> str:
+def name_subject(finding: Finding) -> str:
     """The subject of a finding."""
     shard = f"{finding.queue}, shard {finding.shard}"
     return f"{shard}, message {finding.id}" if finding.id else shard
@@ -122,7 +124,7 @@ def depths(arguments: argparse.Namespace) -> Depths:
 
 async def _depths(arguments: argparse.Namespace) -> Depths:
     found: dict[str, dict[str, int]] = {}
-    async with connected(arguments) as client:
+    async with connect_gateway(arguments) as client:
         async for name in priority_queues(client, part=arguments.part):
             counts = await priority_queue(client, name, part=arguments.part).depth()
             found[name] = {state.name.lower(): count for state, count in counts.items() if count}

@@ -133,7 +133,7 @@ def state_of(content: Content, record: BookieRecord, ledgers: int) -> str:
     else:
         state = "writable" if record.is_writable else "read-only"
     if record.is_draining:
-        unknown = content.damaged_in("ledgers/")
+        unknown = content.count_damaged("ledgers/")
         if ledgers or not unknown:
             state += f", {ledgers} ledgers to move" if ledgers else ", empty: may be removed"
         else:

@@ -23,12 +23,14 @@ COUNT = 20
 def add_ledger(command: argparse.ArgumentParser) -> None:
     """Commands and options of `millstream ledger`."""
     actions = command.add_subparsers(dest="action", required=True)
-    ls = added(actions, "ls", "topics and ledgers, a line each")
-    show = added(actions, "show", "one topic or ledger wholly")
-    read = added(actions, "read", "messages of a topic, or entries of a ledger")
-    verify = added(actions, "verify", "check all of a bookie's directory")
-    recover = added(actions, "recover", "give ledgers their ends, or give up what is lost of them")
-    bookies = added(actions, "bookies", "bookies, a line each")
+    ls = add_command(actions, "ls", "topics and ledgers, a line each")
+    show = add_command(actions, "show", "one topic or ledger wholly")
+    read = add_command(actions, "read", "messages of a topic, or entries of a ledger")
+    verify = add_command(actions, "verify", "check all of a bookie's directory")
+    recover = add_command(
+        actions, "recover", "give ledgers their ends, or give up what is lost of them"
+    )
+    bookies = add_command(actions, "bookies", "bookies, a line each")
     for action in (ls, show, read, bookies):
         add_source(action)
     for action in (show, read):
@@ -83,7 +85,7 @@ def add_recover(recover: argparse.ArgumentParser) -> None:
     )
 
 
-def added(
+def add_command(
     actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
 ) -> argparse.ArgumentParser:
     """A command; every one can print JSON."""

@@ -109,7 +109,7 @@ def why_short(content: Content, record: LedgerRecord) -> str:
     return f"{', '.join(sorted(held))} is to be emptied" if held else ""
 
 
-def shortened(content: Content, ledger: Facts) -> str:
+def shorten(content: Content, ledger: Facts) -> str:
     """Why it has fewer copies, with bookies by how their names begin, as other commands take
     them."""
     why: str = ledger["under_replicated"]
@@ -130,7 +130,7 @@ def ledger_table(content: Content, ledgers: list[Facts]) -> list[str]:
             age(one["age_s"]),
             one["topic"],
             " ".join(name[:SHORT] for name in one["bookies"]),
-            shortened(content, one),
+            shorten(content, one),
         )
         for one in ledgers
     ]

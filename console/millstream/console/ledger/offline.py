@@ -1,6 +1,6 @@
 """Repairing ledgers while no silo runs: with the directories of this machine.
 
-Owns: `stopped_cluster`.
+Owns: `open_stopped_cluster`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from millstream.runtime import ConfigError, QueueUnavailable
 
 from .source import source_of
 
-__all__ = ["stopped_cluster"]
+__all__ = ["open_stopped_cluster"]
 
 
 @asynccontextmanager
-async def stopped_cluster(arguments: argparse.Namespace) -> AsyncIterator[RepairTarget]:
+async def open_stopped_cluster(arguments: argparse.Namespace) -> AsyncIterator[RepairTarget]:
     """The bookies of this machine, run here. Raises LookupError (no such ledger), ConfigError (a
     silo runs one of them)."""
     async with source_of(arguments) as source:

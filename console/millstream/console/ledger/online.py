@@ -9,7 +9,7 @@ import argparse
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from millstream.console.gateway import connected
+from millstream.console.gateway import connect_gateway
 from millstream.providers.ledger.inspection import EndAnswer, LossAnswer, RepairTarget
 from millstream.runtime import Client, RuntimeOptions
 from millstream.runtime.extending import ask_gateway
@@ -44,5 +44,5 @@ class RemoteTarget:
 async def running_cluster(arguments: argparse.Namespace) -> AsyncIterator[RemoteTarget]:
     """Connect to a gateway. Raises what clients raise."""
     options = RuntimeOptions(call_timeout_s=ANSWER_S)
-    async with connected(arguments, options) as client:
+    async with connect_gateway(arguments, options) as client:
         yield RemoteTarget(client, arguments.provider)

@@ -17,7 +17,7 @@ from millstream.providers.ledger.inspection import EndAnswer, LedgerError, LossA
 from millstream.runtime import ConfigError
 
 from .lines import print_json, print_lines, size
-from .offline import stopped_cluster
+from .offline import open_stopped_cluster
 from .online import running_cluster
 
 __all__ = ["Mends", "recover_ledger"]
@@ -43,7 +43,7 @@ async def recover_ledger(arguments: argparse.Namespace) -> int:
         if len(name) < GONE_MIN:
             raise ConfigError(f"--gone {name}: say {GONE_MIN} characters of the UUID, or more")
     opened: AbstractAsyncContextManager[Mends] = (
-        stopped_cluster(arguments) if arguments.store else running_cluster(arguments)
+        open_stopped_cluster(arguments) if arguments.store else running_cluster(arguments)
     )
     act = accept_loss if arguments.accept_loss else end
     async with opened as mends:

@@ -46,7 +46,7 @@ async def show_one(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def lost_range(first: int, last: int) -> str:
+def show_lost_range(first: int, last: int) -> str:
     """Entries that were given up."""
     return f"what was from {first} on" if last == ENDLESS else f"{first} to {last}"
 
@@ -70,7 +70,7 @@ def lines_of_ledger(content: Content, record: LedgerRecord, now_s: float) -> lis
         "written by": record.operation,
     }
     if record.lost:
-        rows["lost"] = ", ".join(lost_range(*one) for one in record.lost)
+        rows["lost"] = ", ".join(show_lost_range(*one) for one in record.lost)
     if found["under_replicated"]:
         rows["under-replicated"] = found["under_replicated"]
     lines = [*facts(rows), ""]
@@ -95,7 +95,7 @@ def lines_of_topic(content: Content, record: TopicRecord) -> list[str]:
     rows = {
         "topic": record.topic,
         "epoch": f"{record.epoch}, opening {record.opening}, by {record.holder}",
-        "messages": kept_in(record, bool(found["is_open"])),
+        "messages": show_kept(record, bool(found["is_open"])),
         "quorum": quorum,
         "a ledger ends": f"at {size(settings.ledger_bytes_max)}, {settings.ledger_entries_max:,} "
         f"entries, {settings.ledger_age_s:g} s",
@@ -116,7 +116,7 @@ def lines_of_topic(content: Content, record: TopicRecord) -> list[str]:
     return [*lines, *cursor_lines(record, content.cursors.get(record.topic, []))]
 
 
-def kept_in(record: TopicRecord, is_open: bool) -> str:
+def show_kept(record: TopicRecord, is_open: bool) -> str:
     """Which messages rows know of; what is in an open ledger they do not say."""
     if record.next > record.trimmed:
         return f"{record.trimmed} to {record.next - 1}{' and on' * is_open}"

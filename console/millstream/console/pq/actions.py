@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from millstream.console.gateway import connected
+from millstream.console.gateway import connect_gateway
 from millstream.providers.priority import (
     Done,
     Enqueued,
@@ -29,7 +29,7 @@ from millstream.providers.priority import (
     priority_queues,
 )
 from millstream.runtime import Client
-from millstream.runtime.extending import shown, shown_value
+from millstream.runtime.extending import show_text, show_value
 
 from . import tables
 
@@ -58,7 +58,7 @@ class Asked:
 
 async def act(arguments: argparse.Namespace) -> int:
     """Connect, and do what is asked. Raises what clients raise."""
-    async with connected(arguments) as client:
+    async with connect_gateway(arguments) as client:
         if arguments.action == "serve":
             from .serve_command import serve  # needs the extra `http`
 
@@ -123,7 +123,9 @@ def changes(arguments: argparse.Namespace) -> dict[str, Any]:
         known = asdict(QueueSettings())
         if not is_pair or name not in known:
             names = ", ".join(one.name for one in fields(QueueSettings))
-            raise RequestInvalid(arguments.queue, shown(name), f"is no setting: there are {names}")
+            raise RequestInvalid(
+                arguments.queue, show_text(name), f"is no setting: there are {names}"
+            )
         found[name] = setting(arguments.queue, name, known[name], value)
     return found | ({"exclusivity_key": arguments.exclusive} if arguments.exclusive else {})
 
@@ -136,12 +138,12 @@ def setting(queue: str, name: str, usual: object, text: str) -> Any:
         return text or None
     if isinstance(usual, bool):
         if text.lower() not in TRUE + FALSE:
-            raise RequestInvalid(queue, name, f"is {shown_value(text)}, neither yes nor no")
+            raise RequestInvalid(queue, name, f"is {show_value(text)}, neither yes nor no")
         return text.lower() in TRUE
     try:
         return int(text)
     except ValueError:
-        raise RequestInvalid(queue, name, f"is {shown_value(text)}, not a whole number") from None
+        raise RequestInvalid(queue, name, f"is {show_value(text)}, not a whole number") from None
 
 
 async def delete(asked: Asked) -> None:
@@ -169,10 +171,10 @@ async def enqueue(asked: Asked) -> None:
         lease_s=arguments.lease,
         attempts=arguments.attempts,
     )
-    entered(asked, done)
+    show_entered(asked, done)
 
 
-def entered(asked: Asked, done: Enqueued) -> None:
+def show_entered(asked: Asked, done: Enqueued) -> None:
     """What became of a message that came in."""
     word = "enqueued" if done.is_changed else "it was there before:"
     asked.show(tables.row(done), lambda: [f"{word} {done.id} ({tables.name(done.state)})"])
@@ -195,7 +197,7 @@ def priority_of(arguments: argparse.Namespace) -> int | PriorityClass | None:
         return int(text)
     except ValueError:
         names = ", ".join(PriorityClass.__members__)
-        what = f"is {shown_value(text)}, neither a whole number nor one of {names}"
+        what = f"is {show_value(text)}, neither a whole number nor one of {names}"
         raise RequestInvalid(arguments.queue, "priority", what) from None
 
 
@@ -213,7 +215,7 @@ async def peek(asked: Asked) -> None:
     asked.show([tables.row(view) for view in views], lambda: tables.messages_lines(views))
 
 
-async def listed(asked: Asked) -> None:
+async def list_queues(asked: Asked) -> None:
     arguments = asked.arguments
     state = State[arguments.state.upper()] if arguments.state else None
     page = partial(asked.queue.page, state=state, wanted=arguments.wanted)
@@ -224,15 +226,17 @@ async def listed(asked: Asked) -> None:
 
 
 async def cancel(asked: Asked) -> None:
-    told(asked, await asked.queue.cancel(asked.arguments.id, reason=asked.arguments.reason))
+    show_told(asked, await asked.queue.cancel(asked.arguments.id, reason=asked.arguments.reason))
 
 
 async def prioritise(asked: Asked) -> None:
-    told(asked, await asked.queue.prioritise(asked.arguments.id, asked.arguments.priority))
+    show_told(asked, await asked.queue.prioritise(asked.arguments.id, asked.arguments.priority))
 
 
 async def requeue(asked: Asked) -> None:
-    entered(asked, await asked.queue.requeue(asked.arguments.id, new_id=asked.arguments.new_id))
+    show_entered(
+        asked, await asked.queue.requeue(asked.arguments.id, new_id=asked.arguments.new_id)
+    )
 
 
 # -- leases
@@ -253,13 +257,13 @@ async def dequeue(asked: Asked) -> None:
 
 
 async def complete(asked: Asked) -> None:
-    told(asked, await asked.queue.complete(asked.arguments.id, token_of(asked.arguments)))
+    show_told(asked, await asked.queue.complete(asked.arguments.id, token_of(asked.arguments)))
 
 
 async def fail(asked: Asked) -> None:
     arguments = asked.arguments
     token = token_of(arguments)
-    told(asked, await asked.queue.fail(arguments.id, token, reason=arguments.reason))
+    show_told(asked, await asked.queue.fail(arguments.id, token, reason=arguments.reason))
 
 
 async def release(asked: Asked) -> None:
@@ -271,12 +275,12 @@ async def release(asked: Asked) -> None:
         refund=arguments.refund,
         reason=arguments.reason,
     )
-    told(asked, done)
+    show_told(asked, done)
 
 
 async def extend(asked: Asked) -> None:
     arguments = asked.arguments
-    told(asked, await asked.queue.extend(arguments.id, token_of(arguments), arguments.lease))
+    show_told(asked, await asked.queue.extend(arguments.id, token_of(arguments), arguments.lease))
 
 
 def token_of(arguments: argparse.Namespace) -> LeaseToken:
@@ -285,14 +289,14 @@ def token_of(arguments: argparse.Namespace) -> LeaseToken:
     if len(parts) != 2 or not all(
         part.isascii() and part.isdigit() and len(part) <= DIGITS_MAX for part in parts
     ):
-        what = f"is {shown_value(arguments.token)}, not that of a lease, such as 17.2"
+        what = f"is {show_value(arguments.token)}, not that of a lease, such as 17.2"
         raise RequestInvalid(arguments.queue, "token", what)
     return LeaseToken(int(parts[0]), int(parts[1]))
 
 
-def told(asked: Asked, done: Done) -> None:
+def show_told(asked: Asked, done: Done) -> None:
     """What became of a message."""
-    asked.show(tables.row(done), lambda: [tables.done_line(asked.arguments.id, done)])
+    asked.show(tables.row(done), lambda: [tables.show_done(asked.arguments.id, done)])
 
 
 ACTIONS: dict[str, Callable[[Asked], Awaitable[None]]] = {
@@ -306,7 +310,7 @@ ACTIONS: dict[str, Callable[[Asked], Awaitable[None]]] = {
     "enqueue": enqueue,
     "get": get,
     "peek": peek,
-    "list": listed,
+    "list": list_queues,
     "cancel": cancel,
     "prioritise": prioritise,
     "requeue": requeue,

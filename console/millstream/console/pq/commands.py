@@ -24,7 +24,7 @@ from millstream.console.arguments import (
 from millstream.console.dead_letters import plain
 from millstream.console.gateway import add_gateway
 from millstream.runtime import MillstreamError
-from millstream.runtime.extending import shown_value
+from millstream.runtime.extending import show_value
 
 __all__ = ["add_pq"]
 
@@ -44,7 +44,7 @@ def add_pq(command: argparse.ArgumentParser) -> None:
 
 
 def add_queues(actions: Actions) -> None:
-    ls = added(actions, "ls", "names of queues, a line each")
+    ls = add_command(actions, "ls", "names of queues, a line each")
     ls.add_argument("--prefix", default="", help="those that begin so")
     ls.add_argument("--limit", type=positive, default=LINES, help=f"lines at most ({LINES})")
     of_queue(actions, "show", "settings and depth of a queue")
@@ -130,7 +130,7 @@ def add_serve(actions: Actions) -> None:
 # -- what commands share
 
 
-def added(actions: Actions, name: str, text: str) -> argparse.ArgumentParser:
+def add_command(actions: Actions, name: str, text: str) -> argparse.ArgumentParser:
     """A command; every one can print JSON."""
     made = actions.add_parser(name, help=text)
     add_cluster(made)
@@ -140,7 +140,7 @@ def added(actions: Actions, name: str, text: str) -> argparse.ArgumentParser:
 
 
 def of_queue(actions: Actions, name: str, text: str) -> argparse.ArgumentParser:
-    made = added(actions, name, text)
+    made = add_command(actions, name, text)
     made.add_argument("queue", help="its name")
     return made
 
@@ -179,7 +179,7 @@ def pair(text: str) -> tuple[str, str]:
     """`key=value`."""
     key, is_pair, value = text.partition("=")
     if not is_pair or not key:
-        raise argparse.ArgumentTypeError(f"{shown_value(text)} is no pair: write key=value")
+        raise argparse.ArgumentTypeError(f"{show_value(text)} is no pair: write key=value")
     return key, value
 
 

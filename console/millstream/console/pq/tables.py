@@ -28,7 +28,6 @@ __all__ = [
     "clock_lines",
     "depth",
     "depth_lines",
-    "done_line",
     "lease",
     "leases_lines",
     "message_lines",
@@ -38,6 +37,7 @@ __all__ = [
     "row",
     "settings",
     "show",
+    "show_done",
     "values_lines",
 ]
 
@@ -206,7 +206,7 @@ def message_lines(view: MessageView) -> list[str]:
     return facts(told)
 
 
-def done_line(id: str, done: Done) -> str:
+def show_done(id: str, done: Done) -> str:
     """What became of a message."""
     until = f", lease until {when(done.due_ms / 1000)}" if done.state is State.RUNNING else ""
     again = "" if done.is_changed else " (it was before)"

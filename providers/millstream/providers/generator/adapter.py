@@ -65,10 +65,10 @@ class GeneratorQueues:
 
     async def open(self, provider: str, host: AdapterHost, /) -> GeneratorAdapter:
         """Deal the streams out to queues. Cost: about 2 µs per stream."""
-        what = [self._generated(one, provider) for one in self._what]
+        what = [self._generate(one, provider) for one in self._what]
         return GeneratorAdapter(host, what, self._options)
 
-    def _generated(self, one: Generated[Any] | str, provider: str) -> Generated[Any]:
+    def _generate(self, one: Generated[Any] | str, provider: str) -> Generated[Any]:
         if isinstance(one, str):
             return Generated(StreamNamespace(one, GeneratedEvent, provider=provider))
         if one.namespace.provider != provider:

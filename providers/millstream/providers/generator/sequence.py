@@ -56,11 +56,11 @@ class QueueSequence:
         assert self.has(seq), f"the queue has no event {seq}"
         number, within = divmod(seq - 1, len(self.streams))
         if self._order[0] != number:
-            self._order = (number, *self._shuffled(number))
+            self._order = (number, *self._shuffle(number))
         _, step, first = self._order
         return self.streams[(first + step * within) % len(self.streams)], number
 
-    def _shuffled(self, number: int) -> tuple[int, int]:
+    def _shuffle(self, number: int) -> tuple[int, int]:
         """Step and first stream of a round; steps of no common divisor reach every stream."""
         count = len(self.streams)
         name = f"{self._name}\0{number}"

@@ -38,7 +38,7 @@ from millstream.streams import (
 from .local_logs import LocalLogs
 from .queue_grain import MemoryQueue
 from .queue_log import MemoryOptions, size_of
-from .wire_form import messages_of, queued
+from .wire_form import make_queued, messages_of
 
 __all__ = ["MemoryAdapter", "MemoryQueues", "MemoryReceiver"]
 
@@ -131,7 +131,7 @@ class MemoryAdapter:
         mapper_epoch: int,
     ) -> list[Token | None]:
         """Store messages in another silo."""
-        sent = [queued(message, enqueued_s) for message in messages]
+        sent = [make_queued(message, enqueued_s) for message in messages]
         numbers = await self._queue(queue).append(sent, mapper_epoch)
         return [Token(era, seq) if seq else None for era, seq in numbers]
 
@@ -213,7 +213,7 @@ class MemoryReceiver:
             self._after = start + len(found)
         else:
             self._go_on(log.era, start + len(found))
-        return held(found)
+        return list_unfinished(found)
 
     def _go_on(self, era: int, after: int) -> None:
         """Stand behind what was read. Raises QueueUnavailable: the content is another one."""
@@ -237,7 +237,7 @@ class MemoryReceiver:
         except CallTimeout as error:
             raise QueueUnavailable(str(error)) from None
         self._go_on(found.era, found.first_seq - 1 + len(found.messages))
-        return held(messages_of(found))
+        return list_unfinished(messages_of(found))
 
     async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
         era = self._era  # of the content; what was read of an older one is not here any more
@@ -297,7 +297,7 @@ class MemoryReader:
             raise CursorTooOld(f"{position} is gone", first=Token(era, first))
         found = await self._queue.look(position.seq, max_events, max_bytes)
         following = found.first_seq + len(found.messages)
-        everything = held(messages_of(found))
+        everything = list_unfinished(messages_of(found))
         messages = [m for m in everything if streams is None or m.stream in streams]
         newest = max((m.token.era for m in everything), default=position.era)
         if following > last:  # the end, whose era a seal may have raised since `position` was told
@@ -308,7 +308,7 @@ class MemoryReader:
         """Nothing is held."""
 
 
-def held(messages: list[QueueMessage | None]) -> Sequence[QueueMessage]:
+def list_unfinished(messages: list[QueueMessage | None]) -> Sequence[QueueMessage]:
     """Messages without those that are done."""
     if len(messages) == 1 and messages[0] is not None:
         return [messages[0]]

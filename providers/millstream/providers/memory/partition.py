@@ -149,7 +149,7 @@ class Partition(Generic[T]):
         return self.end
 
     def _grow(self) -> None:
-        self._chain.grow(self._needed())
+        self._chain.grow(self._find_needed())
 
     def register(self, group: str, start: Literal["earliest", "latest"] = "earliest") -> None:
         """Add a group; it holds back recycling from now on. Raises StreamError if it exists."""
@@ -213,7 +213,7 @@ class Partition(Generic[T]):
         self._move(reader, offset)
         return offset
 
-    def committed(self, group: str) -> int:
+    def find_committed(self, group: str) -> int:
         """The offset of the first item that the group has not committed."""
         return self._reader(group).committed
 
@@ -266,7 +266,7 @@ class Partition(Generic[T]):
 
     def trim(self) -> None:
         """Let go of every item that all groups have committed; it cannot be read again."""
-        needed = self._needed()
+        needed = self._find_needed()
         self._chain.recycle(needed)
         low = self.first
         if low < needed:
@@ -311,7 +311,7 @@ class Partition(Generic[T]):
         if self._freed is not None:
             self._freed(count)
 
-    def _needed(self) -> int:
+    def _find_needed(self) -> int:
         if not self._readers:
             return self.first if self._options.on_no_group == "retain" else self.end
         # A reader at the end of a then-tail could not leave it when it committed.

@@ -47,9 +47,9 @@ from .wire_form import (
     NumberedMessages,
     QueuedMessage,
     StoredQueue,
+    make_stored,
     messages_of,
     out_message,
-    stored,
 )
 
 __all__ = ["MemoryQueue"]
@@ -207,7 +207,7 @@ class MemoryQueue(Grain):
         for at in range(0, log.depth, CHUNK_MESSAGES):
             part = log.content(log.done + at, min(CHUNK_MESSAGES, log.depth - at))
             key = self._chunk_key(chunks)
-            data = seal_content(key, msgspec.msgpack.encode(stored(part)))
+            data = seal_content(key, msgspec.msgpack.encode(make_stored(part)))
             await self._keep(self._put_chunk, key, data)
             chunks += 1
         row = msgspec.msgpack.encode(self._as_stored(chunks))
@@ -275,7 +275,7 @@ class MemoryQueue(Grain):
     ) -> NumberedMessages:
         """Messages behind number `after` of `era`; waits up to `wait_s` for the first."""
         start, found = await self._log.read(epoch, era, after, max_events, max_bytes, wait_s)
-        return NumberedMessages(self._log.era, start + 1, stored(found))
+        return NumberedMessages(self._log.era, start + 1, make_stored(found))
 
     @always_interleave
     async def acknowledge(self, epoch: int, era: int, upto: int, also: list[int]) -> None:
@@ -299,7 +299,7 @@ class MemoryQueue(Grain):
     async def look(self, number: int, max_events: int, max_bytes: int) -> NumberedMessages:
         """Messages from a number of this era on, also those that are done, as empty ones."""
         start, found = self._log.look(number, max_events, max_bytes)
-        return NumberedMessages(self._log.era, start + 1, stored(found))
+        return NumberedMessages(self._log.era, start + 1, make_stored(found))
 
     @always_interleave
     async def seek(self, when_s: float) -> tuple[int, int]:

@@ -186,7 +186,7 @@ class QueueLog:
             sizes: Sequence[int] = (size_bytes,)
         else:
             sizes = [size_of(message) for message in messages]
-            events, size_bytes = self._needed(messages, sizes)
+            events, size_bytes = self._count_needed(messages, sizes)
         options = self._options
         if (
             events > options.capacity_events
@@ -209,14 +209,16 @@ class QueueLog:
         if tokens is not None:
             return tokens
         sizes = [size_of(message) for message in messages]
-        events, size_bytes = self._needed(messages, sizes)
+        events, size_bytes = self._count_needed(messages, sizes)
         await self._wait_for_room(events, size_bytes)
         if mapper_epoch < self.eras.mapper_epoch:  # it was sealed meanwhile
             self._room.release(events, size_bytes)
             return self.append_stale(messages)
         return self._accept_all(messages, sizes, events, size_bytes, enqueued_s)
 
-    def _needed(self, messages: Sequence[OutMessage], sizes: Sequence[int]) -> tuple[int, int]:
+    def _count_needed(
+        self, messages: Sequence[OutMessage], sizes: Sequence[int]
+    ) -> tuple[int, int]:
         """Events and bytes of the messages that are not known."""
         events = size_bytes = 0
         for message, size in zip(messages, sizes, strict=True):
@@ -456,7 +458,10 @@ class QueueLog:
     def check(self) -> None:
         """Assert the invariants. Cost: O(stored)."""
         self._partition.check()
-        assert (self.done, self.end) == (self._partition.committed(READER), self._partition.end)
+        assert (self.done, self.end) == (
+            self._partition.find_committed(READER),
+            self._partition.end,
+        )
         held = [one for one in self._partition.read_at(self.done, self.depth) if one is not None]
         assert self._room.events_taken == sum(one.events for one in held)
         assert self._room.bytes_taken == sum(one.size_bytes for one in held)

@@ -18,10 +18,10 @@ __all__ = [
     "NumberedMessages",
     "QueuedMessage",
     "StoredQueue",
+    "make_queued",
+    "make_stored",
     "messages_of",
     "out_message",
-    "queued",
-    "stored",
 ]
 
 
@@ -73,7 +73,7 @@ GONE = QueuedMessage("", "", [], None, "", 0, 0.0)
 """In the place of a message that is done before older ones are."""
 
 
-def queued(message: OutMessage, enqueued_s: float) -> QueuedMessage:
+def make_queued(message: OutMessage, enqueued_s: float) -> QueuedMessage:
     """A message that is sent to the queue's silo."""
     mark = message.mark
     return QueuedMessage(
@@ -93,7 +93,7 @@ def out_message(message: QueuedMessage) -> OutMessage:
     return OutMessage(stream, message.items, message.headers or {}, mark)
 
 
-def stored(messages: Iterable[QueueMessage | None]) -> list[QueuedMessage]:
+def make_stored(messages: Iterable[QueueMessage | None]) -> list[QueuedMessage]:
     """Messages that are held (None: one that is done), to be sent or stored."""
     return [
         GONE

@@ -101,7 +101,7 @@ class PriorityQueues(SiloPart):
 
     # -- what owners are given
 
-    def created_on_use(self, queue: str, /) -> QueueSettings | None:
+    def find_created_on_use(self, queue: str, /) -> QueueSettings | None:
         """The settings of a queue that its first use creates; None: a use creates none."""
         if SHARD_MARK in queue or queue.startswith(STREAMS):
             return None  # the owner of the queue makes its shards, a stream provider its queues

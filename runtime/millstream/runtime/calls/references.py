@@ -18,7 +18,7 @@ from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.reference import OptionedReference
 from millstream.runtime.errors import ConfigError
 from millstream.runtime.role import Role
-from millstream.runtime.text import check_text, shown
+from millstream.runtime.text import check_text, show_text
 from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.turns.mailbox import WaitingBytes
 
@@ -169,12 +169,12 @@ class References:
         made = self._views.get((name, cls))
         if made is None:
             if len(self._views) >= VIEWS_MAX:
-                raise TypeError(f"{shown(name)}: VIEWS_MAX is {VIEWS_MAX}")
+                raise TypeError(f"{show_text(name)}: VIEWS_MAX is {VIEWS_MAX}")
             made = self._views[name, cls] = self._make(cls, False, name)
         reference: C = made(key)
         return reference
 
-    def optioned(self, name: str, cls: type[Any]) -> type[OptionedReference]:
+    def build_optioned(self, name: str, cls: type[Any]) -> type[OptionedReference]:
         """The class of references whose calls have options of their own (see `with_options`)."""
         made = self._optioned.get((name, cls))
         if made is None:
@@ -196,7 +196,8 @@ class References:
             opened = namespace.open
         except AttributeError:
             raise TypeError(
-                f"stream({shown(repr(namespace))}, ...): the first argument is a namespace, such "
+                f"stream({show_text(repr(namespace))}, ...): the first argument is a namespace, "
+                "such "
                 'as StreamNamespace("arrivals", Item)'
             ) from None
         return opened(self, key)

@@ -71,7 +71,7 @@ class Relay:
         try:
             found = self._locator.find(self._kind, self._call.key)
         except SiloUnavailable:
-            self._locator.lost(self._kind, self._call.key)
+            self._locator.on_lost(self._kind, self._call.key)
             found = None
         if isinstance(found, Activation) or (found is not None and found.is_ready):
             self._hand_to(found)
@@ -125,7 +125,7 @@ class Relay:
 
     def _serve_here(self, activation: Activation) -> None:
         spec = self._callee.admit(self._kind, self._call)
-        self._inbound = self._callee.relayed(self._client, self._call, spec)
+        self._inbound = self._callee.accept_relayed(self._client, self._call, spec)
         self._inbound.submit(activation)
 
     def _refuse(self) -> None:
@@ -152,14 +152,14 @@ class Relay:
     def redirect(self, silo: str, /) -> None:
         assert self._peer is not None
         self._let_go()
-        self._locator.moved(self._kind, self._call.key, self._peer, silo)
+        self._locator.on_moved(self._kind, self._call.key, self._peer, silo)
         self._call.hops += 1
         if self._call.hops < self._turns.options.redirects_max and silo:
             self.start()
         else:
             self._refuse()
 
-    def broken(self, error: Exception, /) -> None:
+    def on_broken(self, error: Exception, /) -> None:
         self._fail(error)
 
     def cancel(self) -> None:

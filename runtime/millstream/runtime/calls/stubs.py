@@ -235,7 +235,7 @@ class StubBuilder:
             "_ms_set": current_request.set,
             "_ms_finish": turns.finish,
             "_ms_settle": turns.settle,
-            "_ms_swallowed": turns.swallowed,
+            "_ms_swallowed": turns.replace_swallowed,
             "_ms_find_task": turns.find_task,
             "_ms_time": turns.loop.time,
             "_ms_deadlines": deadlines,
@@ -347,7 +347,10 @@ def _isolation_of(name: str, codec: Codec[Any], which: str) -> str:
 
 def _isolation_names(which: str, codec: Codec[Any], isolate: Callable[..., Any]) -> dict[str, Any]:
     """The names in the text that `_isolation_of` makes."""
-    found = {f"_ms_isolate_{which}": isolate, f"_ms_fast_{which}": _passed_as_is(codec.fast_types)}
+    found = {
+        f"_ms_isolate_{which}": isolate,
+        f"_ms_fast_{which}": _select_passed_as_is(codec.fast_types),
+    }
     if codec.quick_copy is not None:
         direct, decode = codec.quick_copy
         found |= {f"_ms_direct_{which}": direct, f"_ms_decode_{which}": decode}
@@ -366,7 +369,7 @@ def _needs_isolation(name: str, fast_types: frozenset[type], fast_name: str) -> 
     return f"_ms_type({name}) not in _ms_fast_{fast_name}"
 
 
-def _passed_as_is(fast_types: frozenset[type]) -> frozenset[type]:
+def _select_passed_as_is(fast_types: frozenset[type]) -> frozenset[type]:
     """Without int and str, of which some values cannot be sent."""
     return fast_types - {int, str}
 

@@ -45,7 +45,7 @@ class LocalWait:
         self.future.set_result(None)
         return True
 
-    def moved(self, silo: str) -> None:
+    def on_moved(self, silo: str) -> None:
         if not self.future.done():
             self.future.set_result(silo)
 
@@ -92,6 +92,6 @@ class RemoteWait(msgspec.Struct, eq=False):
         if not self.future.done():
             self.future.set_result(Moved(silo))
 
-    def broken(self, error: Exception) -> None:
+    def on_broken(self, error: Exception) -> None:
         if not self.future.done():
             self.future.set_exception(error)

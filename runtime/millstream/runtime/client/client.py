@@ -52,7 +52,7 @@ class Client:
         transport: Transport | None = None,
         operator_secret: str = "",
     ) -> None:
-        self._given = checked_gateways(gateways, has_table=membership is not None)
+        self._given = check_gateways(gateways, has_table=membership is not None)
         self._table = None if membership is None else GatewayTable(membership)
         check_kind("connect(cluster=...)", cluster, str)
         self._cluster = cluster
@@ -144,12 +144,12 @@ class Client:
             self._env,
             self._transport,
             has_left=lambda silo: False,
-            lost=self._lost,
+            lost=self._on_lost,
             part=self._part,
             secrets=self._secrets,
         )
 
-    def _lost(self, name: str) -> None:
+    def _on_lost(self, name: str) -> None:
         """A gateway is gone for the moment."""
         log.info("gateway %s: connection lost", name)
         self.gateways.want_list()
@@ -192,7 +192,7 @@ class Client:
             await links_closed()
 
 
-def checked_gateways(gateways: Sequence[str], *, has_table: bool = False) -> list[str]:
+def check_gateways(gateways: Sequence[str], *, has_table: bool = False) -> list[str]:
     """The addresses that a client was given, at least one unless it has the membership table.
     Raises ConfigError."""
     if isinstance(gateways, str):

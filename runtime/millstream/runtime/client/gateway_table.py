@@ -21,7 +21,7 @@ from millstream.runtime.cluster.table import (
 )
 from millstream.runtime.errors import ConfigError, MillstreamError, StorageUnavailable
 from millstream.runtime.plugins import maker_of
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 
 __all__ = ["GatewayTable", "Reading", "addresses_in"]
 
@@ -65,8 +65,8 @@ class GatewayTable:
             maker_of(PLUGINS, given)
         elif not is_table(given):
             raise ConfigError(
-                f"connect(membership=...) is {shown(repr(given))}; it must be a MembershipTable, "
-                "or name:argument"
+                f"connect(membership=...) is {show_text(repr(given))}; it must be a "
+                "MembershipTable, or name:argument"
             )
 
     async def read(self) -> Reading:
@@ -76,7 +76,7 @@ class GatewayTable:
         except MillstreamError:
             raise
         except Exception as error:
-            text = f"the membership table {shown(repr(self._given))} cannot be read: {error!r}"
+            text = f"the membership table {show_text(repr(self._given))} cannot be read: {error!r}"
             raise StorageUnavailable(text) from error
 
     async def _read(self) -> Reading:

@@ -52,7 +52,7 @@ TABLE_EVERY_S = 1.0
 ASK_AGAIN_S = 1.0
 """Longest wait before a system target is asked for again that starting silos may have."""
 LIST_SPEC: Any = GatewayTarget.gateways.__millstream_spec__  # type: ignore[attr-defined]
-EVICTED_SPEC: Any = GatewayTarget.evicted.__millstream_spec__  # type: ignore[attr-defined]
+EVICTED_SPEC: Any = GatewayTarget.list_evicted.__millstream_spec__  # type: ignore[attr-defined]
 
 log = logging.getLogger("millstream.client")
 
@@ -84,7 +84,7 @@ class Gateways:
         self._peers = peers
         self._list = GatewayList(given)
         self._list_wanted = asyncio.Event()
-        self._searches = Searches(turns, end.tasks, self._locate, self.lost)
+        self._searches = Searches(turns, end.tasks, self._locate, self.on_lost)
         self.looked_for = self._searches.under_way
         self.has_waiting = self._searches.has_waiting
         """Do calls wait for a connection to this grain's gateway?"""
@@ -133,10 +133,10 @@ class Gateways:
     async def _locate(self, kind: GrainKind, key: str) -> Destination:
         return await self.ready(kind.name, key)
 
-    def moved(self, kind: GrainKind, key: str, peer: Peer, silo: str, /) -> None:
+    def on_moved(self, kind: GrainKind, key: str, peer: Peer, silo: str, /) -> None:
         """The gateway looks the grain up anew."""
 
-    def lost(self, kind: GrainKind, key: str, /) -> None:
+    def on_lost(self, kind: GrainKind, key: str, /) -> None:
         """The gateway could not be reached; the next try goes over all of them."""
 
     def _only(self) -> Peer | None:
@@ -166,7 +166,7 @@ class Gateways:
 
     # -- told by connections (`Welcome`, `Inbox`)
 
-    def greeted(self, peer: Peer, /) -> None:
+    def on_greeted(self, peer: Peer, /) -> None:
         """A gateway that was known by its address has told its whole name."""
         if self._list.is_evicted(peer.name):
             peer.close("evicted from the cluster, and does not know it yet")
@@ -182,7 +182,7 @@ class Gateways:
             log.info("gateway %s leaves, and could not be asked for others: %s", peer.name, error)
             self.want_list()
 
-    def told(self, peer: Peer, view: GatewayView, /) -> None:
+    def on_gateways(self, peer: Peer, view: GatewayView, /) -> None:
         """A gateway tells which gateways there are, asked or not."""
         self._list.learn(view, peer.table_id)
 
@@ -191,7 +191,7 @@ class Gateways:
         error = NotInCluster("a client serves no calls")
         peer.refuse(call.id, Failure(call.id, msgspec.Raw(describe(error, call.kind))))
 
-    def taken(self) -> None:
+    def on_frame_end(self) -> None:
         """Every call has been refused."""
 
     # -- asked by the watch for evictions
@@ -199,7 +199,7 @@ class Gateways:
     def oldest_calls(self) -> dict[str, int]:
         """The id of the oldest outstanding call of each connected gateway; 0: none."""
         oldest: dict[str, int] = {}
-        for peer in self._peers.known():  # of two to one gateway, the one that is asked
+        for peer in self._peers.list_known():  # of two to one gateway, the one that is asked
             if "@" in peer.name:
                 oldest[peer.name] = peer.oldest_call or oldest.get(peer.name, 0)
         return oldest
@@ -220,7 +220,7 @@ class Gateways:
         """Never use a gateway again; what waits for it ends with SiloUnavailable."""
         log.warning("gateway %s was evicted from the cluster: calls that it had end", silo)
         self._list.evict(silo)
-        for peer in self._peers.known():
+        for peer in self._peers.list_known():
             if peer.name == silo:
                 peer.close("evicted from the cluster")
 
@@ -406,7 +406,7 @@ class LastQuestion:
 
     def reply(self, body: msgspec.Raw, /) -> None:
         try:
-            self._gateways.told(self._peer, self._gateways.remote.take(LIST_SPEC, body))
+            self._gateways.on_gateways(self._peer, self._gateways.remote.take(LIST_SPEC, body))
         except TypeError as error:
             log.warning("a gateway that leaves: %s", error)
             self._gateways.want_list()
@@ -417,5 +417,5 @@ class LastQuestion:
     def redirect(self, silo: str, /) -> None:
         self._gateways.want_list()
 
-    def broken(self, error: Exception, /) -> None:
+    def on_broken(self, error: Exception, /) -> None:
         self._gateways.want_list()

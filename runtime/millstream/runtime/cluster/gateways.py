@@ -62,7 +62,7 @@ class GatewayTarget(SystemTarget):
         return list(members_of(self._members.view))
 
     @open_to(Role.CLIENT)
-    async def evicted(self, silos: list[str]) -> list[str]:
+    async def list_evicted(self, silos: list[str]) -> list[str]:
         """Which of the silos are dead in this silo's view of the table."""
         dead = set(self._members.view.with_status(Status.DEAD))
         return [silo for silo in silos if silo in dead]

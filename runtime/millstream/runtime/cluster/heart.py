@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from millstream.runtime.definition.grain import Grain
 from millstream.runtime.log_lines import Lines
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 from millstream.runtime.wire.address import generation_of
 
 __all__ = ["LoopHeart"]
@@ -120,7 +120,7 @@ class LoopHeart:
             before, self._look = None, look
             with suppress(RuntimeError):  # the loop was closed
                 self._loop.call_soon_threadsafe(self._go_round)
-        held = held_by(before, look)
+        held = find_common_frames(before, look)
         if age_s >= self._unresponsive_after_s and self._warned_of != beat_at:
             self._warned_of = beat_at
             self._tell(age_s, held, stack_of(frame), is_final=True)
@@ -134,7 +134,7 @@ class LoopHeart:
         """Say it from a thread of its own: the loop may be held by what writes logs."""
         culprit = culprit_of(held)
         kind, key, method = culprit or ("", "", "")
-        what = shown(f"{kind}/{key}.{method}") if culprit else "code outside of grains"
+        what = show_text(f"{kind}/{key}.{method}") if culprit else "code outside of grains"
         text = f"{self._silo}: {what} has held the loop for {age_s:.1f} s"
         if not held:
             text = (
@@ -167,7 +167,7 @@ def calls_of(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def held_by(before: Look | None, now: Look) -> tuple[FrameType, ...]:
+def find_common_frames(before: Look | None, now: Look) -> tuple[FrameType, ...]:
     """The calls that both looks saw, innermost first; none if the loop went round between them.
 
     A task takes one step in a round of the loop, so a call that both saw has not let go between.

@@ -52,7 +52,7 @@ class LimitedTable:
         return view
 
     async def write(self, row: MemberRow, expect_version: int, /) -> bool:
-        return self._changed(
+        return self._change(
             expect_version, await in_time("write", self._table.write(row, expect_version))
         )
 
@@ -60,14 +60,14 @@ class LimitedTable:
         await in_time("heartbeat", self._table.heartbeat(silo, alive_s))
 
     async def forget(self, silo: SiloAddress, expect_version: int, /) -> bool:
-        return self._changed(
+        return self._change(
             expect_version, await in_time("forget", self._table.forget(silo, expect_version))
         )
 
     async def identity(self) -> str:
         return await in_time("identity", self._table.identity())
 
-    def _changed(self, expect_version: int, is_done: bool) -> bool:
+    def _change(self, expect_version: int, is_done: bool) -> bool:
         if is_done:
             self._reached = max(self._reached, expect_version + 1)
         return is_done

@@ -30,7 +30,7 @@ from .joiner import Reach
 from .limited_table import LimitedTable, SharedReads
 from .prober import Prober, Sign
 from .table import MemberRow, MembershipTable, Status, TableView, table_text
-from .votes import superseded, suspect
+from .votes import find_superseded, suspect
 
 __all__ = ["Member", "MemberTarget"]
 
@@ -258,8 +258,8 @@ class Member:
         and tell everyone."""
         view = await self._table.read()
         self.take(view)
-        for row in superseded(view, self.address):
-            await self._write(lambda v, silo=row.silo: self._declared_dead(v, silo))  # type: ignore[misc]
+        for row in find_superseded(view, self.address):
+            await self._write(lambda v, silo=row.silo: self._declare_dead(v, silo))  # type: ignore[misc]
         await self._write(lambda view: self._own(view, Status.JOINING))
         self._joined = self.is_joining = True
         self._tasks.start(self._heartbeats())
@@ -269,10 +269,10 @@ class Member:
         await Reach(self, limit_s).everyone()
         check_agreement(self._row, self.view)
         await prepare()  # from the next step on others call this silo
-        told = await self._write(self._activated)
+        told = await self._write(self._activate_row)
         if self.is_dead(self.address):
             raise ClusterError(f"{self.address} was evicted while it joined")
-        await heard(told)  # calls to this silo's grains may be made anywhere now
+        await wait_told(told)  # calls to this silo's grains may be made anywhere now
         self.is_joining = False
 
     async def greet(self, silo: str) -> None:
@@ -289,7 +289,7 @@ class Member:
         self.awaited = frozenset(silos)
         self.prober.follow(self.view)
 
-    def _activated(self, view: TableView) -> MemberRow | None:
+    def _activate_row(self, view: TableView) -> MemberRow | None:
         check_agreement(self._row, view)  # again: others may have become active meanwhile
         return self._own(view, Status.ACTIVE)
 
@@ -303,7 +303,7 @@ class Member:
         )
         return self._row
 
-    def _declared_dead(self, view: TableView, silo: str) -> MemberRow | None:
+    def _declare_dead(self, view: TableView, silo: str) -> MemberRow | None:
         row = view.row(silo)
         if row is None or row.status is Status.DEAD:
             return None
@@ -389,7 +389,7 @@ class Member:
         told = await self._write(
             lambda view: None if view.row(self.address) is None else self._own(view, status)
         )
-        await heard(told)
+        await wait_told(told)
 
     async def aclose(self) -> None:
         """Stop watching; does not write."""
@@ -414,7 +414,7 @@ def with_newer_stamps(old: TableView, new: TableView) -> TableView:
     return TableView(old.version, rows)
 
 
-async def heard(told: list[asyncio.Task[None]]) -> None:
+async def wait_told(told: list[asyncio.Task[None]]) -> None:
     """Wait until the others have been told; not for long: they read the table, too."""
     if told:
         await asyncio.wait(told, timeout=ANNOUNCED_WITHIN_S)

@@ -30,7 +30,7 @@ from millstream.runtime.env import Env
 from millstream.runtime.errors import MillstreamError
 from millstream.runtime.options import MembershipOptions
 from millstream.runtime.tasks import Tasks
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 from millstream.runtime.wire.address import Address, endpoint_of, generation_of
 from millstream.runtime.wire.handshake import OtherTable
 from millstream.runtime.wire.transport import Transport
@@ -263,7 +263,7 @@ class Prober:
         if not is_itself:
             return Sign.REFUSED, f"its port is generation {int(generation)}'s now"
         if table_id != self._table_id:
-            text = f"{silo} follows membership table {shown(table_id)}, not {self._table_id}"
+            text = f"{silo} follows membership table {show_text(table_id)}, not {self._table_id}"
             self.strangers[silo] = OtherTable(text)
             return Sign.UNKNOWN, text
         if late_s > self._options.unresponsive_after_s:

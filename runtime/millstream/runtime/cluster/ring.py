@@ -1,7 +1,8 @@
 """The consistent ring of silos: which silo owns a hash. Pure.
 
 Invariants: equal member lists give equal rings everywhere (frozen hash, version 1: xxh3 of
-`silo#i`); every hash has one owner; `gained` covers exactly the hashes whose owner became `me`.
+`silo#i`); every hash has one owner; `find_gained` covers exactly the hashes whose owner became
+`me`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 
 import xxhash
 
-__all__ = ["HASH_MAX", "Ring", "Segment", "covers", "gained", "hash_of", "within"]
+__all__ = ["HASH_MAX", "Ring", "Segment", "covers", "find_gained", "hash_of", "within"]
 
 POINTS_PER_SILO = 30
 HASH_MAX = 2**64 - 1
@@ -63,7 +64,7 @@ class Ring:
         return self._hashes
 
 
-def gained(old: Ring, new: Ring, me: str) -> list[Segment]:
+def find_gained(old: Ring, new: Ring, me: str) -> list[Segment]:
     """Segments that `me` owns in `new` but not in `old`."""
     bounds = sorted({*old.points(), *new.points(), HASH_MAX})
     segments: list[Segment] = []

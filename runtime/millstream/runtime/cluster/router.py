@@ -57,7 +57,7 @@ class SiloRouter:
         self._peers = peers
         self._loads = loads
         self._roll = roll
-        self._searches = Searches(turns, tasks, self._locate, self.lost)
+        self._searches = Searches(turns, tasks, self._locate, self.on_lost)
         self.looked_for = self._searches.under_way
         self.has_waiting = self._searches.has_waiting
         """Do calls wait for this grain's location? Later ones must not overtake them."""
@@ -121,13 +121,13 @@ class SiloRouter:
             return kind.hosted.options.placement
         return placement_in(self._member.view, kind.name)
 
-    def moved(self, kind: GrainKind, key: str, peer: Peer, silo: str, /) -> None:
+    def on_moved(self, kind: GrainKind, key: str, peer: Peer, silo: str, /) -> None:
         """The grain is not at `peer`."""
         self._directory.locations.forget(kind.name, key)
         if silo:
             self.learn(kind.name, key, silo)
 
-    def lost(self, kind: GrainKind, key: str, /) -> None:
+    def on_lost(self, kind: GrainKind, key: str, /) -> None:
         """The grain's silo cannot be reached: look it up again next time."""
         self._directory.locations.forget(kind.name, key)
 

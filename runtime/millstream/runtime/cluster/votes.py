@@ -14,7 +14,7 @@ from millstream.runtime.wire.address import endpoint_of, generation_of
 
 from .table import MemberRow, Status, TableView
 
-__all__ = ["superseded", "suspect", "votes_needed"]
+__all__ = ["find_superseded", "suspect", "votes_needed"]
 
 replace = msgspec.structs.replace
 
@@ -52,7 +52,7 @@ def suspect(
     return replace(target, suspicions=kept, status=status)
 
 
-def superseded(view: TableView, silo: str) -> list[MemberRow]:
+def find_superseded(view: TableView, silo: str) -> list[MemberRow]:
     """Rows at this silo's address with a lower generation that are not dead."""
     return [
         row

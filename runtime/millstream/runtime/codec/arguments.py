@@ -67,8 +67,8 @@ class Arguments:
         except MillstreamError:
             raise
         except Exception as error:
-            raise TypeError(self._located(reason(error))) from None
-        return self._unwrapped(values) if self._unwraps else values
+            raise TypeError(self._locate(reason(error))) from None
+        return self._unwrap(values) if self._unwraps else values
 
     @property
     def quick_decode(self) -> Callable[[Data], Row] | None:
@@ -87,7 +87,7 @@ class Arguments:
             raise TypeError(self._of(at, str(error))) from None
         return tuple(found)
 
-    def _unwrapped(self, values: Row) -> Row:
+    def _unwrap(self, values: Row) -> Row:
         found = list(values)
         for at, unwrap in self._unwraps:
             found[at] = unwrap(found[at])
@@ -96,7 +96,7 @@ class Arguments:
     def _of(self, at: int, text: str) -> str:
         return f"{self._subject}: argument `{self._names[at]}`: {text}"
 
-    def _located(self, text: str) -> str:
+    def _locate(self, text: str) -> str:
         """msgspec's message, with the index in the array replaced by the argument's name."""
         found = _PATH.search(text)
         if found is None:
@@ -137,7 +137,7 @@ class Arguments:
         return encode_one if len(directs) == 1 else encode_several
 
     def _encode_checked(self, values: Row) -> bytes:
-        plain = tuple(self._converted(at, value) for at, value in enumerate(values))
+        plain = tuple(self._convert(at, value) for at, value in enumerate(values))
         try:
             return encode_any(plain)
         except Exception as error:
@@ -145,7 +145,7 @@ class Arguments:
                 self._encode_alone(at, value)
             raise TypeError(f"{self._subject}: arguments: {reason(error)}") from None
 
-    def _converted(self, at: int, value: Any) -> object:
+    def _convert(self, at: int, value: Any) -> object:
         codec = self._codecs[at]
         try:
             return value if type(value) in codec.direct else codec.convert(value)

@@ -112,11 +112,11 @@ def _key(key: object) -> object:
     return plain
 
 
-def _named_value(code: int, data: memoryview) -> object:
+def _build_named(code: int, data: memoryview) -> object:
     if code != NAMED_VALUE:
         raise ValueError(f"extension {code} in an error")
     name, plain = _decoder.decode(data)
     return _KINDS[name][2](plain)
 
 
-_decoder = msgspec.msgpack.Decoder(ext_hook=_named_value)
+_decoder = msgspec.msgpack.Decoder(ext_hook=_build_named)

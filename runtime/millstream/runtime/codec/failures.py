@@ -20,7 +20,7 @@ from typing import Any, cast
 import msgspec
 
 from millstream.runtime.errors import GrainError
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 
 from .failure_values import TEXT_CHARS_MAX, cut, pack, unpack
 from .known_errors import KnownErrors, type_name
@@ -82,10 +82,10 @@ def describe(error: BaseException, subject: str) -> bytes:
     """
     assert not isinstance(error, NEVER_REPLIES), f"{subject}: {error!r} is not a reply"
     wire = _describe(error, NESTING_MAX)
-    wire.traceback = _clean(f"raised in {shown(subject)}:\n{_traceback(error)}")
+    wire.traceback = _clean(f"raised in {show_text(subject)}:\n{_traceback(error)}")
     data = _encode(wire)
     if len(data) > ERROR_BYTES_MAX:
-        wire.args, wire.state, wire.members = _packed_message(wire.message), _EMPTY, []
+        wire.args, wire.state, wire.members = _pack_message(wire.message), _EMPTY, []
         wire.notes = [f"{len(data)} bytes of it were not sent: ERROR_BYTES_MAX {ERROR_BYTES_MAX}"]
         data = _encode(wire)
     return data
@@ -149,7 +149,7 @@ def _pack_or_none(args: object) -> msgspec.Raw | None:
         return None
 
 
-def _packed_message(message: str) -> msgspec.Raw:
+def _pack_message(message: str) -> msgspec.Raw:
     return msgspec.Raw(pack((message,)))
 
 

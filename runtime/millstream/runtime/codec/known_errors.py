@@ -37,7 +37,7 @@ class KnownErrors:
     def add(self, modules: Iterable[ModuleType]) -> None:
         """Know the errors of more modules, too."""
         for module in modules:
-            for part in (module, *_imported_by(module)):
+            for part in (module, *_find_imported(module)):
                 for cls in _in_module(part):
                     self._add(cls)
 
@@ -58,7 +58,7 @@ class KnownErrors:
             assert type_name(cls) == name, name
 
 
-def _imported_by(module: ModuleType) -> list[ModuleType]:
+def _find_imported(module: ModuleType) -> list[ModuleType]:
     return [value for value in vars(module).values() if isinstance(value, ModuleType)]
 
 

@@ -19,7 +19,7 @@ import msgspec
 import msgspec.inspect as mi
 
 from .hooks import find_hook, plain_scalar
-from .types import bare, named, union_members
+from .types import bare, show_hint, union_members
 
 __all__ = ["Rule", "Unfit", "rule_for"]
 
@@ -80,7 +80,7 @@ def rule_for(hint: object) -> Rule:
 
 
 def _unfit(hint: object, value: object) -> Unfit:
-    return Unfit(f"expected `{named(hint)}`, got `{type(value).__qualname__}`")
+    return Unfit(f"expected `{show_hint(hint)}`, got `{type(value).__qualname__}`")
 
 
 def _loses(hint: object, origin: type, value: object) -> LosesFields:
@@ -88,7 +88,8 @@ def _loses(hint: object, origin: type, value: object) -> LosesFields:
     extra = [name for name in _fields(kind) if name not in _fields(origin)]
     what = "fields " + ", ".join(f"`{name}`" for name in extra) if extra else "its own class"
     return LosesFields(
-        f"expected `{named(hint)}`, got its subclass `{kind.__qualname__}`, which would lose {what}"
+        f"expected `{show_hint(hint)}`, got its subclass `{kind.__qualname__}`, which would lose "
+        f"{what}"
     )
 
 
@@ -128,7 +129,7 @@ def _literal_rule(hint: object) -> Rule:
     def convert(value: object) -> object:
         plain = plain_scalar(value) if isinstance(value, Enum) else value
         if type(plain) not in kinds or (type(plain), plain) not in allowed:
-            raise Unfit(f"expected `{named(hint)}`, got {value!r}")
+            raise Unfit(f"expected `{show_hint(hint)}`, got {value!r}")
         return plain
 
     return Rule(frozenset(), convert)
@@ -143,7 +144,7 @@ def _container_rule(hint: object, origin: type) -> Rule:
             raise _unfit(hint, value)
         if isinstance(value, build) and getattr(value, "__dict__", None):
             raise LosesFields(
-                f"expected `{named(hint)}`, got `{type(value).__qualname__}`,"
+                f"expected `{show_hint(hint)}`, got `{type(value).__qualname__}`,"
                 f" which would lose fields {', '.join(f'`{name}`' for name in vars(value))}"
             )
         return build(value)

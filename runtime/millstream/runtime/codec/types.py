@@ -21,7 +21,7 @@ from millstream.runtime.errors import DefinitionError
 
 from .hooks import find_hook
 
-__all__ = ["Shape", "bare", "inspect_hint", "named", "resolve_hints", "union_members"]
+__all__ = ["Shape", "bare", "inspect_hint", "resolve_hints", "show_hint", "union_members"]
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -55,14 +55,14 @@ def union_members(hint: object) -> tuple[object, ...]:
     return tuple(found)
 
 
-def named(hint: object) -> str:
+def show_hint(hint: object) -> str:
     """The annotation as a person would write it: `int`, `list[int]`, `Flight | None`."""
     if hint is None or hint is types.NoneType:
         return "None"
     if isinstance(hint, type) and not get_args(hint):
         return hint.__qualname__.rpartition("<locals>.")[2]
     if members := union_members(hint):
-        return " | ".join(named(member) for member in members)
+        return " | ".join(show_hint(member) for member in members)
     return str(hint).replace("typing.", "").replace("collections.abc.", "").replace("~", "")
 
 
@@ -84,21 +84,21 @@ def resolve_hints(
     maps = _variables_by_base(owner)
     if isinstance(fn_or_class, type):
         return {
-            name: _substitute(hint, maps.get(_annotated_by(fn_or_class, name), {}))
+            name: _substitute(hint, maps.get(_find_annotator(fn_or_class, name), {}))
             for name, hint in hints.items()
         }
-    variables = maps.get(_defined_by(owner, fn_or_class), {})
+    variables = maps.get(_find_definer(owner, fn_or_class), {})
     return {name: _substitute(hint, variables) for name, hint in hints.items()}
 
 
-def _defined_by(owner: type, fn: Callable[..., Any]) -> type:
+def _find_definer(owner: type, fn: Callable[..., Any]) -> type:
     for base in owner.__mro__:
         if any(value is fn for value in vars(base).values()):
             return base
     return owner
 
 
-def _annotated_by(cls: type, name: str) -> type:
+def _find_annotator(cls: type, name: str) -> type:
     for base in cls.__mro__:
         if name in inspect.get_annotations(base):
             return base
@@ -180,7 +180,7 @@ def _refuse_open(hint: object, subject: str) -> None:
     parameters: Iterable[Any] = getattr(hint, "__parameters__", ())
     for parameter in parameters if not _is_pydantic_concrete(hint) else ():
         raise DefinitionError(
-            f"{subject}: `{named(hint)}` leaves type variable `{parameter.__name__}` open; "
+            f"{subject}: `{show_hint(hint)}` leaves type variable `{parameter.__name__}` open; "
             "fill it in"
         )
     for argument in get_args(hint):
@@ -224,8 +224,8 @@ class _Walk:
 
 
 def _no_encoding(cls: Any) -> str:
-    name = named(cls)
-    plain = named(get_origin(cls) or cls)
+    name = show_hint(cls)
+    plain = show_hint(get_origin(cls) or cls)
     if plain in ("Iterable", "Iterator", "Reversible", "Container", "Sized"):
         return f"`{name}` has no encoding; write `Sequence` or `list`"
     if plain in ("Callable", "type", "object", "Hashable"):
@@ -248,7 +248,10 @@ def _children(node: mi.Type) -> Iterator[tuple[mi.Type, str]]:
         yield node.value_type, ": value"
     elif isinstance(node, (mi.DataclassType, mi.StructType, mi.NamedTupleType, mi.TypedDictType)):
         for field in node.fields:
-            yield field.type, f": field `{named(get_origin(node.cls) or node.cls)}.{field.name}`"
+            yield (
+                field.type,
+                f": field `{show_hint(get_origin(node.cls) or node.cls)}.{field.name}`",
+            )
 
 
 def _refuse_private(cls: Any, subject: str) -> None:
@@ -256,6 +259,6 @@ def _refuse_private(cls: Any, subject: str) -> None:
     for attribute in getattr(cls, "__attrs_attrs__", ()):
         if attribute.name.startswith("_"):
             raise DefinitionError(
-                f"{subject}: attrs field `{named(cls)}.{attribute.name}` is not sent, because its"
-                " name begins with an underscore; rename it, or use a dataclass"
+                f"{subject}: attrs field `{show_hint(cls)}.{attribute.name}` is not sent, because "
+                "its name begins with an underscore; rename it, or use a dataclass"
             )

@@ -20,7 +20,7 @@ from millstream.runtime.errors import DefinitionError
 
 from .immutable import Passing, any_of, fast_types_of, passing_of
 from .rules import Rule, rule_for
-from .types import bare, inspect_hint, named, union_members
+from .types import bare, inspect_hint, show_hint, union_members
 
 Wrapper = Callable[[Any], object]
 
@@ -38,7 +38,8 @@ class Wrapped:
 
     def __init__(self, hint: object, members: tuple[object, ...], subject: str) -> None:
         shapes = [
-            inspect_hint(member, f"{subject}: union member `{named(member)}`") for member in members
+            inspect_hint(member, f"{subject}: union member `{show_hint(member)}`")
+            for member in members
         ]
         self.needs_runtime = any(shape.needs_runtime for shape in shapes)
         self.nodes: list[mi.Type] = [shape.node for shape in shapes]
@@ -131,7 +132,7 @@ def _index(
         for kind in rule.direct:
             if kind in found:
                 raise DefinitionError(
-                    f"{subject}: a `{kind.__qualname__}` fits two members of `{named(hint)}`;"
+                    f"{subject}: a `{kind.__qualname__}` fits two members of `{show_hint(hint)}`;"
                     " make them classes of their own"
                 )
             found[kind] = wrapper

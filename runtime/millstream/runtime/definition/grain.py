@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NoReturn, Protocol, TypeVar, overload
 
 from millstream.runtime.errors import DefinitionError, NotInCluster
 from millstream.runtime.options import check_fields
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 
 from .grain_type import GrainType, define
 from .markers import GrainOptions
@@ -78,7 +78,7 @@ class Program(Protocol):
 class Acknowledgeable(Protocol):
     """Something that `self.context.ack` acknowledges; `Event` of streams is one."""
 
-    def acknowledged_at(self, home: Any, /) -> None:
+    def acknowledge_at(self, home: Any, /) -> None:
         """The grain that lives there has it done."""
         ...
 
@@ -117,8 +117,8 @@ class Ended:
         if name.startswith("__"):
             raise AttributeError(name)
         raise NotInCluster(
-            f"{shown(self.grain_id)}: this activation has ended, so the grain can reach nothing "
-            "any more: let its turn await what it starts, or start that by "
+            f"{show_text(self.grain_id)}: this activation has ended, so the grain can reach "
+            "nothing any more: let its turn await what it starts, or start that by "
             "`self.context.create_task`, which is cancelled before the end"
         )
 
@@ -248,7 +248,7 @@ class GrainContext:
         without running while this activation lives. Raises ValueError: the event is not one that
         this activation was given by such a subscription.
         """
-        event.acknowledged_at(self._home)
+        event.acknowledge_at(self._home)
 
     def keep_alive(self, seconds: float, /) -> None:
         """Not idle before `seconds` from now, whatever happens."""
@@ -308,7 +308,7 @@ def grain(
     def apply(target: Any) -> Any:
         if not isinstance(target, type) or not hasattr(target, "__millstream_options__"):
             raise DefinitionError(
-                f"{subject} is for Grain and Contract classes, not {shown(repr(target))}"
+                f"{subject} is for Grain and Contract classes, not {show_text(repr(target))}"
             )
         target.__millstream_options__ = made
         return target

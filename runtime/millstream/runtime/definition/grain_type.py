@@ -68,7 +68,7 @@ class GrainType:
     def declarations(self) -> list[Declaration]:
         """What its marks tell the silos that do not host it."""
         marked = [(method, mark) for method, marks in self.marks.items() for mark in marks]
-        found = [mark.declared(self.name, method) for method, mark in marked]
+        found = [mark.declare(self.name, method) for method, mark in marked]
         return [one for one in found if one is not None]
 
     def resolve(self) -> None:

@@ -1,7 +1,7 @@
 """Headers: text by name. Those of a call are given by the caller and read by the running turn.
 
 Owns: what may be a header, and how many a call may have. Not: how headers are sent (`wire`).
-Invariant: what `merged_headers` gave can be sent, and only its owner holds it.
+Invariant: what `merge_headers` gave can be sent, and only its owner holds it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millstream.runtime.errors import ConfigError
-from millstream.runtime.text import check_text, shown, text_bytes
+from millstream.runtime.text import check_text, show_text, text_bytes
 
-__all__ = ["HEADERS_BYTES_MAX", "HEADERS_MAX", "check_headers", "merged_headers"]
+__all__ = ["HEADERS_BYTES_MAX", "HEADERS_MAX", "check_headers", "merge_headers"]
 
 HEADERS_MAX = 100
 """Headers of one call."""
@@ -25,14 +25,16 @@ def check_headers(headers: Mapping[str, str]) -> int:
     Raises TypeError: no mapping, or a name or text that is no `str` or not UTF-8.
     """
     if not isinstance(headers, Mapping):
-        raise TypeError(f"headers={shown(repr(headers))} is no mapping: write {{'name': 'text'}}")
+        raise TypeError(
+            f"headers={show_text(repr(headers))} is no mapping: write {{'name': 'text'}}"
+        )
     for name, text in headers.items():
         _check("the name of a header", name)
         _check("the text of a header", text)
     return text_bytes(headers) + text_bytes(headers.values())
 
 
-def merged_headers(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
+def merge_headers(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
     """A copy of `old` with `new` over it, which can be sent.
 
     Raises TypeError: see `check_headers`. ConfigError: more than `HEADERS_MAX`, or larger than

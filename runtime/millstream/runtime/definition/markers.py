@@ -15,7 +15,7 @@ import msgspec
 
 from millstream.runtime.errors import ConfigError, DefinitionError
 from millstream.runtime.role import Role
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 
 from .placement import RANDOM, Placement
 
@@ -63,7 +63,7 @@ class Mark:
     def define(self, owner: type, name: str, fn: Callable[..., Any]) -> None:
         """Check the marked method when `owner` is defined; raises DefinitionError."""
 
-    def declared(self, grain_type: str, method: str) -> Declaration | None:
+    def declare(self, grain_type: str, method: str) -> Declaration | None:
         """What the silos that do not host the grain type should know of the method, if anything."""
         return None
 
@@ -115,7 +115,7 @@ def add_mark(fn: Any, mark: Mark) -> Any:
         where = getattr(fn, "__module__", "")
         raise DefinitionError(
             f"{where}{': ' if where else ''}{mark} marks a method of a grain, not "
-            f"{shown(repr(fn))}: write it above `async def`"
+            f"{show_text(repr(fn))}: write it above `async def`"
         )
     marks: list[Mark] = fn.__dict__.setdefault(MARKS, [])
     marks.append(mark)
@@ -177,7 +177,7 @@ def open_to(role: Role, /) -> Callable[[AF], AF]:
     of a grain that a part of the silo brings, is open to silos only. Raises ConfigError.
     """
     if not isinstance(role, Role):
-        raise ConfigError(f"open_to({shown(repr(role))}): give a Role, such as Role.OPERATOR")
+        raise ConfigError(f"open_to({show_text(repr(role))}): give a Role, such as Role.OPERATOR")
 
     def mark(method: AF) -> AF:
         add_mark(method, OpenTo(role))
@@ -203,7 +203,7 @@ def timeout(seconds: float, /) -> Callable[[AF], AF]:
     """Deadline of a method, in seconds, in place of `call_timeout_s`."""
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 < seconds < math.inf:
-        text = f"timeout({shown(repr(seconds))}): write a positive, finite number of seconds"
+        text = f"timeout({show_text(repr(seconds))}): write a positive, finite number of seconds"
         raise ConfigError(text)
 
     def mark(method: AF) -> AF:

@@ -121,7 +121,7 @@ class MethodSpec:
         self._arguments = Arguments([p.name for p in self.parameters], self.codecs, self.label)
         self._result = build_codec(hints["return"], f"{subject}: result")
 
-    def seen_through(self, contract: MethodSpec) -> MethodSpec:
+    def see_through(self, contract: MethodSpec) -> MethodSpec:
         """This method for callers of a contract, whose classes may be others of the same form.
 
         Values go from the contract's types to this method's and back, as between two processes.

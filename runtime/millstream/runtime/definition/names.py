@@ -7,7 +7,7 @@ different names give different text; a part without `/` and `%` is in it unchang
 from __future__ import annotations
 
 from millstream.runtime.errors import DefinitionError
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 
 __all__ = ["check_kind", "check_name", "grain_id", "parse_grain_id", "row_key"]
 
@@ -17,11 +17,11 @@ SYSTEM_SIGN = "$"  # begins the names of the runtime's own targets
 def check_name(what: str, name: object) -> None:
     """Raise DefinitionError for what is no printable text."""
     if type(name) is not str or not name:
-        raise DefinitionError(f"{what} is {shown(repr(name))}: write a text that is not empty")
+        raise DefinitionError(f"{what} is {show_text(repr(name))}: write a text that is not empty")
     if not name.isprintable():
         raise DefinitionError(
-            f"{what} is {shown(repr(name))}: it has a control character or a lone surrogate; write "
-            "printable text"
+            f"{what} is {show_text(repr(name))}: it has a control character or a lone surrogate; "
+            "write printable text"
         )
 
 
@@ -30,28 +30,28 @@ def check_kind(what: str, name: object) -> None:
     check_name(what, name)
     if str(name).startswith(SYSTEM_SIGN):
         raise DefinitionError(
-            f"{what} is {shown(repr(name))}: names that begin with {SYSTEM_SIGN!r} are the "
+            f"{what} is {show_text(repr(name))}: names that begin with {SYSTEM_SIGN!r} are the "
             "runtime's own; begin it with another character"
         )
 
 
 def grain_id(kind: str, key: str) -> str:
     """`Type/key`: all that is needed to find a grain. The key is in it unchanged."""
-    return f"{_escaped(kind)}/{key}"
+    return f"{_escape(kind)}/{key}"
 
 
 def parse_grain_id(text: str) -> tuple[str, str]:
     """Type and key of a `grain_id`. Raises ValueError if it is none."""
     kind, slash, key = text.partition("/")
     if not slash or not kind:
-        raise ValueError(f"{shown(repr(text))} is not the name of a grain: Type/key")
+        raise ValueError(f"{show_text(repr(text))} is not the name of a grain: Type/key")
     return kind.replace("%2F", "/").replace("%25", "%"), key
 
 
 def row_key(kind: str, key: str, name: str) -> str:
     """Key of the row that keeps a state of a grain: `Type/key/name`."""
-    return f"{_escaped(kind)}/{_escaped(key)}/{_escaped(name)}"
+    return f"{_escape(kind)}/{_escape(key)}/{_escape(name)}"
 
 
-def _escaped(part: str) -> str:
+def _escape(part: str) -> str:
     return part.replace("%", "%25").replace("/", "%2F")

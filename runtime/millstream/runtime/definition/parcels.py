@@ -34,11 +34,11 @@ class WriteRequest:
 class ParcelSender(Protocol):
     """Who sends the parcels of a state."""
 
-    def stored(self) -> None:
+    def on_stored(self) -> None:
         """More may be sent now. Does not raise."""
         ...
 
-    async def sent(self) -> None:
+    async def wait_sent(self) -> None:
         """Wait until what is stored is sent. Raises Overloaded: it takes too long."""
         ...
 
@@ -111,7 +111,7 @@ class Parcels:
         numbers = range(self._sent + 1, min(self._stored, self._sent + limit) + 1)
         return [(number, self._held[number - self._first]) for number in numbers]
 
-    def done(self, upto: int) -> None:
+    def on_done(self, upto: int) -> None:
         """Everything up to this number is sent."""
         assert self._sent <= upto <= self._stored, f"{upto} is sent, {self._stored} stored"
         gone = upto + 1 - self._first
@@ -131,7 +131,7 @@ class Parcels:
         """A write that was asked for has not begun: every parcel goes with it."""
         asked.upto = self.last
 
-    def ended(self, asked: WriteRequest) -> None:
+    def on_ended(self, asked: WriteRequest) -> None:
         """A write has ended, well or not."""
         self._asked.remove(asked)
 
@@ -145,7 +145,7 @@ class Parcels:
         self._in_row = row.first
         self._stored = max(self._stored, row.first + len(row.parcels) - 1)
         if self.has_unsent and self.sender is not None:
-            self.sender.stored()
+            self.sender.on_stored()
 
     def restore(self) -> None:
         """The value is again what is stored: what was added since is dropped."""

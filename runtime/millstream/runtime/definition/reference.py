@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from millstream.runtime.errors import ConfigError, NotRemote
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 
-from .headers import merged_headers
+from .headers import merge_headers
 from .names import grain_id
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Reference:
         return grain_id(self._ms_kind, self._ms_key)
 
     def __repr__(self) -> str:
-        return f"<reference {shown(str(self))}>"
+        return f"<reference {show_text(str(self))}>"
 
     def __dir__(self) -> list[str]:
         return ["key", *self._ms_type.specs]
@@ -129,19 +129,19 @@ def with_options(
     found: Any = reference
     timeout_s, sent = found._ms_timeout_s, found._ms_headers
     if timeout is not None:
-        timeout_s = _checked_timeout(timeout)
+        timeout_s = _check_timeout(timeout)
     if headers is not None:
-        sent = merged_headers(sent or {}, headers)
+        sent = merge_headers(sent or {}, headers)
     cls: Any = found._ms_optioned(found._ms_kind, found._ms_type.cls)
     made: C = cls(found._ms_key, timeout_s, sent)
     return made
 
 
-def _checked_timeout(timeout: object) -> float:
+def _check_timeout(timeout: object) -> float:
     if isinstance(timeout, int | float) and not isinstance(timeout, bool):
         if 0 < timeout < math.inf:
             return float(timeout)
-    text = f"with_options(timeout={shown(repr(timeout))}): it must be > 0 seconds, and finite"
+    text = f"with_options(timeout={show_text(repr(timeout))}): it must be > 0 seconds, and finite"
     raise ConfigError(text)
 
 

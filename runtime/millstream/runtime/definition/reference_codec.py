@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.runtime.codec.hooks import register_hook
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 
 from .checks import is_root
 from .grain import Contract, Grain, Home
@@ -48,7 +48,7 @@ def decode_reference(annotation: Any, plain: object, runtime: Any) -> object:
     """
     parts: list[Any] = plain if isinstance(plain, list) else [plain]
     if not parts or not all(isinstance(part, str) for part in parts):
-        raise TypeError(f"{shown(repr(plain))} is not a reference: Type/key")
+        raise TypeError(f"{show_text(repr(plain))} is not a reference: Type/key")
     if runtime is None:
         raise TypeError("a reference can only be decoded in a silo or client")
     name, key = parse_grain_id(parts[0])
@@ -58,7 +58,7 @@ def decode_reference(annotation: Any, plain: object, runtime: Any) -> object:
     if name == wanted:
         return runtime.grain(annotation, key)
     if wanted not in parts[1:]:
-        raise TypeError(f"expected a reference to {wanted}, got {shown(repr(parts[0]))}")
+        raise TypeError(f"expected a reference to {wanted}, got {show_text(repr(parts[0]))}")
     return runtime.grain_of(name, annotation, key)
 
 

@@ -30,9 +30,9 @@ from typing import (
 import msgspec
 
 from millstream.runtime.codec.codec import Codec, build_codec
-from millstream.runtime.codec.types import named
+from millstream.runtime.codec.types import show_hint
 from millstream.runtime.errors import Conflict, DefinitionError, StorageError
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 
 from .names import check_name
 from .parcels import ParcelRow, Parcels, WriteRequest
@@ -83,14 +83,14 @@ class StateOwner(Protocol):
     """What a state asks of the activation that it belongs to.
 
     `version`: the fence of its writes. `check_running()` raises NotInCluster once the silo has
-    ended. `conflicted()`: what is in memory is not what is stored. `start_task` starts a task that
+    ended. `on_conflict()`: what is in memory is not what is stored. `start_task` starts a task that
     ends with the activation.
     """
 
     @property
     def version(self) -> int: ...
     def check_running(self) -> None: ...
-    def conflicted(self) -> None: ...
+    def on_conflict(self) -> None: ...
     def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]: ...
 
 
@@ -158,8 +158,8 @@ class State(Generic[S]):
             self.restore()
         except (TypeError, ValueError, OverflowError) as error:
             raise StorageError(
-                f"state `{self._field.attribute}`: row {shown(repr(self._key))} of store "
-                f"{self._field.store!r} cannot be read as `{named(self._field.codec.hint)}`: "
+                f"state `{self._field.attribute}`: row {show_text(repr(self._key))} of store "
+                f"{self._field.store!r} cannot be read as `{show_hint(self._field.codec.hint)}`: "
                 f"{error}; give the class what the row has, or mend the row"
             ) from None
 
@@ -253,7 +253,7 @@ class State(Generic[S]):
                 self._field.codec.decode(data, self._runtime)
             return data
         except (TypeError, ValueError, OverflowError) as error:
-            raise TypeError(f"{shown(self._key)}: {error}") from None
+            raise TypeError(f"{show_text(self._key)}: {error}") from None
 
     async def _write_data(self, data: bytes) -> None:
         """Store an encoded value, alone or in place of an older one that still waits."""
@@ -280,15 +280,15 @@ class State(Generic[S]):
         """Run one write to its end after those before it, even if its caller is cancelled."""
         self._joinable = None  # a value that is encoded later must not be stored earlier
         task = asyncio.ensure_future(self._run(write, asked))
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_ended)
         return task
 
-    def _ended(self, write: asyncio.Task[None]) -> None:
+    def _on_ended(self, write: asyncio.Task[None]) -> None:
         """Take the error of a write whose caller may be gone; a conflict has ended the grain."""
         error = None if write.cancelled() else write.exception()
         if error is not None:
-            text = shown(str(error), ERROR_CHARS_MAX)
-            log.info("%s was not written: %s: %s", shown(self._key), type(error).__name__, text)
+            text = show_text(str(error), ERROR_CHARS_MAX)
+            log.info("%s was not written: %s: %s", show_text(self._key), type(error).__name__, text)
 
     async def _run(
         self, write: Callable[[], Coroutine[Any, Any, None]], asked: WriteRequest | None
@@ -297,11 +297,11 @@ class State(Generic[S]):
             try:
                 await write()
             except Conflict:
-                self._owner.conflicted()
+                self._owner.on_conflict()
                 raise
             finally:  # before anyone hears of it: who restores then keeps nothing for this write
                 if asked is not None:
-                    self.parcels.ended(asked)
+                    self.parcels.on_ended(asked)
 
     async def _store_row(
         self, data: bytes, seen: bytes, new: Mapping[str, Mapping[str, Cursor]], parcels_upto: int
@@ -309,7 +309,7 @@ class State(Generic[S]):
         """Write the row: an encoded value, positions of streams over those it has, and what is to
         be sent."""
         self._owner.check_running()
-        cursors = merged(self.cursors, new)
+        cursors = merge_positions(self.cursors, new)
         for ended in self._over:
             cursors.pop(ended, None)
         parcels = self.parcels.row(parcels_upto)
@@ -326,7 +326,7 @@ def wake(waiter: asyncio.Future[None], _: object) -> None:
         waiter.set_result(None)
 
 
-def merged(
+def merge_positions(
     known: Mapping[str, Mapping[str, Cursor]], new: Mapping[str, Mapping[str, Cursor]]
 ) -> dict[str, dict[str, Cursor]]:
     """All positions; a new one takes the place of one in the old form, whose queue it was."""
@@ -459,7 +459,8 @@ def state(
     first = kind if default is None else default
     if not callable(first):
         raise DefinitionError(
-            f"{source}: state({shown(repr(first))}): give a class, or `default=` and an annotation"
+            f"{source}: state({show_text(repr(first))}): give a class, or `default=` and an "
+            "annotation"
         )
     if name is not None:
         check_name(f"{source}: the name of a state", name)

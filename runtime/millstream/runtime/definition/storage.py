@@ -16,7 +16,7 @@ from typing import Protocol
 
 from millstream.runtime.env import Env
 from millstream.runtime.errors import Conflict
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 
 __all__ = ["Etag", "MemoryStateStore", "Row", "StateStore", "refuse_stale"]
 
@@ -50,9 +50,9 @@ def refuse_stale(key: str, row: Row | None, expect: Etag | None, fence: int) -> 
     """Raise Conflict unless `row` is what the writer expects; shared by every store."""
     found = None if row is None else row.etag
     if found != expect:
-        raise Conflict(f"{shown(key)}: etag is {found}, the writer expected {expect}")
+        raise Conflict(f"{show_text(key)}: etag is {found}, the writer expected {expect}")
     if row is not None and row.fence > fence:
-        raise Conflict(f"{shown(key)}: fence is {row.fence}, the writer has {fence}")
+        raise Conflict(f"{show_text(key)}: fence is {row.fence}, the writer has {fence}")
 
 
 class MemoryStateStore:

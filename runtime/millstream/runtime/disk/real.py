@@ -122,7 +122,7 @@ class RealFile:
                 self._refuse_failed()
             yield self._fd
         except OSError as error:
-            raise named(error, self.path) from error.__cause__
+            raise add_path(error, self.path) from error.__cause__
         finally:
             with self._guard:
                 self._calls -= 1
@@ -184,7 +184,7 @@ class RealDisk:
         try:
             os.replace(source, target)
         except OSError as error:
-            raise named(error, source) from None
+            raise add_path(error, source) from None
 
     def unlink(self, path: str, /) -> None:
         os.unlink(path)
@@ -199,7 +199,7 @@ class RealDisk:
             if not os.path.isdir(path):
                 raise NotADirectoryError(errno.ENOTDIR, "is a file", path) from None
         except OSError as error:
-            raise named(error, path) from None
+            raise add_path(error, path) from None
         self.sync_dir(above)  # also of one that exists: who made it may have died before this
 
     def list(self, path: str, /) -> Sequence[str]:
@@ -227,7 +227,7 @@ class RealDisk:
             return None
         except OSError as error:
             os.close(fd)
-            raise named(error, path) from None
+            raise add_path(error, path) from None
         return RealLock(fd)
 
     def start_thread(self, name: str, /) -> RealThread:
@@ -241,7 +241,7 @@ def open_fd(path: str, flags: int) -> int:
     try:
         return os.open(path, flags | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise named(error, path) from None
+        raise add_path(error, path) from None
 
 
 def write_all(fd: int, offset: int, parts: Sequence[Buffer]) -> int:
@@ -281,7 +281,7 @@ def sync_fd(fd: int, is_data_only: bool) -> None:
         os.fsync(fd)
 
 
-def named(error: OSError, path: str) -> OSError:
+def add_path(error: OSError, path: str) -> OSError:
     """The error with its path; `DiskFull` for what means that."""
     if isinstance(error, DiskFull | SyncFailed):
         return error

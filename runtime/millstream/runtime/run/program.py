@@ -25,7 +25,7 @@ from .serve import FAILED, serve
 from .shutdown import run_to_end
 from .target import load_target, make_silo
 
-__all__ = ["RUN_OPTIONS", "RunOption", "given", "prepare", "run_program"]
+__all__ = ["RUN_OPTIONS", "RunOption", "prepare", "read_arguments", "run_program"]
 
 BAD_ARGUMENTS = 2
 BOOKIE = "bookie"  # of the program: the factory does not get it
@@ -100,7 +100,9 @@ RUN_OPTIONS = (
 )
 
 
-def given(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> dict[str, Any]:
+def read_arguments(
+    flags: Mapping[str, str | None], environment: Mapping[str, str]
+) -> dict[str, Any]:
     """The factory's arguments: what flags say, else variables that are not empty.
 
     Raises ConfigError naming the flag or the variable.
@@ -145,7 +147,7 @@ def prepare(target: str, flags: Mapping[str, str | None]) -> Silo:
     """The silo, not started. Raises ConfigError, and what the program's own code raises."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python program.py` has it
-    options = given(flags, os.environ)
+    options = read_arguments(flags, os.environ)
     is_bookie = options.pop(BOOKIE, False)
     factory = load_target(target)
     # Does nothing where the program has set up its own.

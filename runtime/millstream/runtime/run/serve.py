@@ -95,12 +95,12 @@ async def _run(silo: Silo, asking: asyncio.Future[Any]) -> int:
     finally:
         ended.cancel()
     if not asking.done():
-        return await _ended(silo)
+        return await _wait_end(silo)
     log.info("%s was asked to stop", silo.address)
     return await _stop(silo)
 
 
-async def _ended(silo: Silo) -> int:
+async def _wait_end(silo: Silo) -> int:
     """The silo has stopped without being asked to by a signal."""
     reason = await silo.wait_stopped()
     log.log(

@@ -16,7 +16,7 @@ from millstream.runtime.wire.message import WIRE_VERSION
 
 from .part import SiloPart
 
-__all__ = ["agreement_of", "check_stores", "used_stores"]
+__all__ = ["agreement_of", "check_stores", "find_used_stores"]
 
 AGREEMENT_BYTES_MAX = 4_000
 VOTING = ("votes_for_death", "vote_expires_s", "stale_after_s")
@@ -44,7 +44,7 @@ def agreement_of(
     return tuple(sorted(found.items()))
 
 
-def used_stores(
+def find_used_stores(
     stores: Mapping[str, StateStore], grains: Iterable[type[Grain]], parts: Mapping[str, SiloPart]
 ) -> dict[str, StateStore]:
     """The stores that something in the silo may use: all where it has parts, else those of states.

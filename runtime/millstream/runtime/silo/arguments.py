@@ -13,7 +13,7 @@ from millstream.runtime.cluster.table import is_table
 from millstream.runtime.definition.grain import Grain
 from millstream.runtime.definition.storage import MemoryStateStore
 from millstream.runtime.errors import ConfigError
-from millstream.runtime.text import is_text, shown
+from millstream.runtime.text import is_text, show_text
 from millstream.runtime.wire.address import Address
 
 from .part import SiloPart, check_part
@@ -36,7 +36,7 @@ TRANSPORT_METHODS = ("connect", "listen", "listen_probe", "probe")
 
 
 def _refuse(name: str, value: object, wanted: str, of: str = "Silo") -> ConfigError:
-    return ConfigError(f"{of}({name}=...) is {shown(repr(value))}; it must be {wanted}")
+    return ConfigError(f"{of}({name}=...) is {show_text(repr(value))}; it must be {wanted}")
 
 
 def check_kinds(**arguments: tuple[object, type]) -> None:

@@ -86,7 +86,7 @@ class SiloAssembly:
             env,
             transport,
             self._has_left,
-            self._lost,
+            self._on_lost,
             self.part,
             secrets,
             brought,
@@ -98,7 +98,7 @@ class SiloAssembly:
         self.targets = Targets(self.address, self.peers, engine.remote)
         self.membership = self._make_member(row, table)
         self.catalog = Catalog(
-            self.address, self.turns, engine.new_tasks(), self.store, self._learned
+            self.address, self.turns, engine.new_tasks(), self.store, self._on_learned
         )
         self.loads = Loads(
             self.address,
@@ -133,7 +133,7 @@ class SiloAssembly:
             self.env.choice,
         )
         engine.open(self.router, self.catalog.of, None)
-        self.visitors = Visitors(engine.end, self.peers.known)
+        self.visitors = Visitors(engine.end, self.peers.list_known)
         arrivals = Arrivals(
             self.address,
             self.turns,
@@ -159,19 +159,19 @@ class SiloAssembly:
             lag_s=lambda: self.heart.lag_s,
             refusals=self.peers.refusals,
             table_id=self.identity.table_id,
-            evicted=self.evicted,
+            evicted=self.on_evicted,
         )
 
     # -- bindings
 
-    def _learned(self, kind: str, key: str, silo: str) -> None:
+    def _on_learned(self, kind: str, key: str, silo: str) -> None:
         self.router.learn(kind, key, silo)
 
     def _has_left(self, silo: str) -> bool:
         """Stopping silos take no new calls."""
         return self.visitors.has_left(silo)
 
-    def _lost(self, name: str) -> None:
+    def _on_lost(self, name: str) -> None:
         """Nothing to do: callers were told, and the prober watches the silo."""
         log.debug("%s lost its connection to %s", self.address, name)
 
@@ -180,7 +180,7 @@ class SiloAssembly:
         live = {row.silo for row in view.rows if self.membership.is_live(row.silo)}
         self.visitors.follow(view, live)
 
-    def evicted(self, reason: str = "") -> None:
+    def on_evicted(self, reason: str = "") -> None:
         """The table says that this silo is dead."""
         self.turns.ended = self.why_ended()
         self._evicted(reason)

@@ -18,7 +18,7 @@ from millstream.runtime.errors import ConfigError
 
 from .services import SiloServices
 
-__all__ = ["SiloPart", "bookies_of", "brought_by", "check_needed", "check_part"]
+__all__ = ["SiloPart", "bookies_of", "check_needed", "check_part", "list_brought"]
 
 
 class SiloPart(Protocol):
@@ -65,7 +65,7 @@ class SiloPart(Protocol):
         return None
 
 
-def brought_by(parts: Mapping[str, SiloPart]) -> list[type[Grain]]:
+def list_brought(parts: Mapping[str, SiloPart]) -> list[type[Grain]]:
     """The grain classes that parts bring."""
     return [cls for name, part in parts.items() for cls in part.grains(name)]
 

@@ -52,7 +52,7 @@ from millstream.runtime.wire.transport import (
     links_closed,
 )
 
-from .agreement import agreement_of, check_stores, used_stores
+from .agreement import agreement_of, check_stores, find_used_stores
 from .arguments import (
     check_grains,
     check_kinds,
@@ -64,7 +64,7 @@ from .arguments import (
     stores_of,
 )
 from .assembly import SiloAssembly
-from .part import SiloPart, bookies_of, brought_by, check_needed
+from .part import SiloPart, bookies_of, check_needed, list_brought
 from .services import SiloServices
 
 __all__ = ["Silo", "StopReason"]
@@ -163,7 +163,7 @@ class Silo:
         self._name = name
         self._can_own_queues = can_own_queues
         self._secrets = NO_SECRETS
-        stores = used_stores(self._stores, self._grains, self._parts)
+        stores = find_used_stores(self._stores, self._grains, self._parts)
         check_stores(self._table, stores)
         self._agreement = agreement_of(stores, self._membership_options, self._parts)
         self._is_alone = membership is None
@@ -295,7 +295,7 @@ class Silo:
         listener = await self._transport.listen(self._listen_at, self._accept)
         self._listeners.append(listener)
         generation = int(self._env.wall_s() * 1000)
-        silo = self._assembly = self._build(f"{self._announced(listener)}@{generation}", table_id)
+        silo = self._assembly = self._build(f"{self._announce(listener)}@{generation}", table_id)
         silo.heart.start()
         silo.turns.ended = ""
         await silo.membership.join(self._open_parts)
@@ -303,7 +303,7 @@ class Silo:
         kinds = list(silo.references.kinds.values())
         self._loops = [silo.spawn(collect_while_running(silo.catalog, kinds, silo.turns))]
 
-    def _announced(self, listener: Listener) -> Address:
+    def _announce(self, listener: Listener) -> Address:
         """The address that others connect to."""
         if self._advertised == self._listen_at:
             return listener.address
@@ -331,7 +331,7 @@ class Silo:
 
     def _build(self, address: str, table_id: str) -> SiloAssembly:
         probe_at = Address(self._listen_at.host, 0)
-        brought = brought_by(self._bringing)
+        brought = list_brought(self._bringing)
         holder: list[SiloAssembly] = []
         probe = self._transport.listen_probe(probe_at, lambda: holder[0].heart.answer())
         self._listeners.append(probe)
@@ -361,7 +361,7 @@ class Silo:
             row=row,
             stores=self._stores,
             parts=self._parts,
-            evicted=self._evicted,
+            evicted=self._on_evicted,
             secrets=self._secrets,
             brought=brought,
         )
@@ -371,7 +371,7 @@ class Silo:
 
     def _all_grains(self) -> list[type[Grain]]:
         """The user's grains, and those that parts bring."""
-        return list(dict.fromkeys([*self._grains, *brought_by(self._bringing)]))
+        return list(dict.fromkeys([*self._grains, *list_brought(self._bringing)]))
 
     def _accept(self, link: Link) -> None:
         if self._assembly is None or self._killing is not None:
@@ -461,7 +461,7 @@ class Silo:
         except Exception:
             log.exception("%s: while stopping", self._listen_at)
 
-    def _evicted(self, reason: str) -> None:
+    def _on_evicted(self, reason: str) -> None:
         log.error("%s was evicted and stops: %s", self.address, reason)
         self._start_killing(StopReason.EVICTED)
 

@@ -60,7 +60,7 @@ class Visitors:
         is_full = len(self.inbound) - self._silo_count >= self._end.options.connections_max
         if is_full and len(self.newcomers) >= NEWCOMERS_MAX:
             self._refuse(next(iter(self.newcomers)))
-        peer = Peer(self._end, "", self._lost)
+        peer = Peer(self._end, "", self._on_lost)
         self.inbound[peer] = self.newcomers[peer] = None
         peer.attach(link)
 
@@ -70,7 +70,7 @@ class Visitors:
         self._refused.note(f"connections_max is {limit}: {peer.where} was refused")
         peer.close("there are too many connections (connections_max)")
 
-    def greeted(self, peer: Peer, /) -> None:
+    def on_greeted(self, peer: Peer, /) -> None:
         """Note clients, if there is room; tell newcomers if this silo is not for them any more."""
         if peer in self.newcomers:
             del self.newcomers[peer]
@@ -85,7 +85,7 @@ class Visitors:
         if not peer.is_silo:
             self.clients[peer.name] = peer
 
-    def _lost(self, peer: Peer) -> None:
+    def _on_lost(self, peer: Peer) -> None:
         is_new = peer in self.newcomers
         self.newcomers.pop(peer, None)
         if peer in self.inbound:
@@ -99,7 +99,7 @@ class Visitors:
         if peer.is_silo:
             self._leaving.add(peer.name)
 
-    def told(self, peer: Peer, view: GatewayView, /) -> None:
+    def on_gateways(self, peer: Peer, view: GatewayView, /) -> None:
         """A silo goes by its membership table, whatever others say. Raises FrameError."""
         raise FrameError("it tells a silo of gateways, and only a silo may tell that to a client")
 

@@ -43,7 +43,7 @@ from .services import SimMembershipTable, SimService, SimStateStore
 from .simulation import Outcome, Simulation, SimulationFailed, run
 from .unit import UnitHome, grain_of, home_of, writes_of
 from .world.disk.simulated import SimDisk
-from .world.env import Random, SimEnv, seeded_random
+from .world.env import Random, SimEnv, make_random
 from .world.errors import Deadlock, HostCrashed, Livelock, SimulationError, VirtualTimeExceeded
 from .world.faults import FaultPlan
 from .world.host import Host, current_host
@@ -109,10 +109,10 @@ __all__ = [
     "current_host",
     "grain_of",
     "home_of",
+    "make_random",
     "make_script",
     "parse_script",
     "run",
-    "seeded_random",
     "shrink",
     "writes_of",
 ]

@@ -59,7 +59,7 @@ class Findings(list[str]):
         self.looked_at = looked_at
 
 
-def _judged(history: History, found: Iterable[str], *kinds: type[Event]) -> Findings:
+def _judge(history: History, found: Iterable[str], *kinds: type[Event]) -> Findings:
     """What was found among events of some kinds. Raises NothingToJudge if there are none."""
     counts = {kind.__name__: sum(1 for _ in history.of(kind)) for kind in kinds}
     if not any(counts.values()):
@@ -82,7 +82,7 @@ class _Activations:
         """Take the next event; returns the live activation that a new one collides with."""
         match event:
             case Activated():
-                return self._activated(event)
+                return self._find_rival(event)
             case Deactivated(grain, silo):
                 self._end(grain, lambda live: live.silo == silo)
             case SiloDeclaredDead(silo):
@@ -96,7 +96,7 @@ class _Activations:
                 pass
         return None
 
-    def _activated(self, event: Activated) -> Activated | None:
+    def _find_rival(self, event: Activated) -> Activated | None:
         if event.silo in self._dead:
             return None  # it does not know yet; its writes are fenced
         live = self._live.setdefault(event.grain, [])
@@ -128,7 +128,7 @@ def check_one_activation(history: History, *, across_versions: bool = False) -> 
                 f" (view {event.registered_version}) while live in {rival.silo}"
                 f" (view {rival.registered_version})"
             )
-    return _judged(history, found, Activated)
+    return _judge(history, found, Activated)
 
 
 def check_tokens_rise(history: History) -> Findings:
@@ -150,7 +150,7 @@ def check_tokens_rise(history: History) -> Findings:
                 f" after {tuple(top)}, not marked as redelivered"
             )
         highest[who] = event.token if top is None else max(top, event.token)
-    return _judged(history, found, Delivered)
+    return _judge(history, found, Delivered)
 
 
 class _Debts:
@@ -173,7 +173,7 @@ class _Debts:
             spans.setdefault(event.stream, []).append((event.subscription, at_s, until_s))
         return spans
 
-    def owed(self) -> Iterator[tuple[float, Published, str, float | None]]:
+    def iter_owed(self) -> Iterator[tuple[float, Published, str, float | None]]:
         """(accepted at, item, subscription, seen at or None) for everything that is owed.
 
         Owed is what was published, from start to end, while the subscription stood, and has not
@@ -194,10 +194,10 @@ def check_nothing_lost(history: History) -> Findings:
     """
     found = [
         f"t={at_s:.6f}: {event.item} of {event.stream} was accepted, {subscription} never got it"
-        for at_s, event, subscription, seen_s in _Debts(history).owed()
+        for at_s, event, subscription, seen_s in _Debts(history).iter_owed()
         if seen_s is None
     ]
-    return _judged(history, found, Published)
+    return _judge(history, found, Published)
 
 
 def check_one_owner(history: History) -> Findings:
@@ -211,7 +211,7 @@ def check_one_owner(history: History) -> Findings:
                 f"t={at_s:.6f}: {event.queue} epoch {event.epoch} is owned by {event.owner},"
                 f" and by {first}"
             )
-    return _judged(history, found, QueueAcquired)
+    return _judge(history, found, QueueAcquired)
 
 
 def check_views(history: History) -> Findings:
@@ -229,10 +229,10 @@ def check_views(history: History) -> Findings:
         statuses = tuple(sorted(event.statuses))
         if texts.setdefault(event.version, statuses) != statuses:
             found.append(f"t={at_s:.6f}: {event.silo} reads version {event.version} differently")
-    return _judged(history, found + _risen(texts), ViewAdopted)
+    return _judge(history, found + _find_risen(texts), ViewAdopted)
 
 
-def _risen(texts: dict[int, tuple[tuple[str, str], ...]]) -> list[str]:
+def _find_risen(texts: dict[int, tuple[tuple[str, str], ...]]) -> list[str]:
     dead: dict[str, int] = {}
     found = []
     for version in sorted(texts):
@@ -267,10 +267,10 @@ def check_live_after_repair(history: History, within_s: float) -> Findings:
     ]
     late += [
         f"t={at_s:.6f}: {event.item} of {event.stream} did not reach {subscription} {limit}"
-        for at_s, event, subscription, seen_s in _Debts(history).owed()
+        for at_s, event, subscription, seen_s in _Debts(history).iter_owed()
         if is_late(at_s, seen_s)
     ]
-    return _judged(history, late, CallStarted, Published)
+    return _judge(history, late, CallStarted, Published)
 
 
 def _calls(history: History) -> Iterator[tuple[float, CallStarted, float | None]]:

@@ -299,14 +299,14 @@ class NotedSilo(Silo):
         inside = super()._build(address, table_id)
         record, on = self._simulation.history.record, self._on.name
 
-        def started(activation: Activation) -> None:
+        def on_started(activation: Activation) -> None:
             record(Activated(str(activation), address, activation.version, on))
 
-        def adopted(view: TableView) -> None:
+        def on_adopted(view: TableView) -> None:
             statuses = tuple((row.silo, row.status.value) for row in view.rows)
             record(ViewAdopted(address, view.version, statuses))
 
-        inside.catalog.on_started = started
+        inside.catalog.on_started = on_started
         inside.catalog.on_ended = lambda activation: record(Deactivated(str(activation), address))
-        inside.membership.watch(adopted)
+        inside.membership.watch(on_adopted)
         return inside

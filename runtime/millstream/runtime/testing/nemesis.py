@@ -38,7 +38,7 @@ class Troubled(Protocol):
     def cut_power(self, name: str, /) -> None: ...
     def cut_power_after(self, name: str, changes: int) -> None: ...
     def keep_power(self, name: str) -> None: ...
-    def repaired(self) -> None:
+    def note_repaired(self) -> None:
         """The whole network was repaired: note it in the history."""
         ...
 
@@ -121,7 +121,7 @@ class Nemesis:
                 network.clog(a, b, float(rate))
             case "repair", ():
                 network.repair()
-                self._simulation.repaired()
+                self._simulation.note_repaired()
             case (("partition" | "partition_oneway" | "hold" | "release" | "repair"), (a, b)):
                 getattr(network, verb)(a, b)
             case _, (host, *rest):

@@ -114,11 +114,11 @@ class SimMembershipTable:
 
     async def write(self, row: MemberRow, expect_version: int, /) -> bool:
         def act() -> bool:
-            before = stored(self._table)
+            before = read_table(self._table)
             try:
                 return self._table.replace_row(row, expect_version)
             finally:  # a table may say that it failed, and have done it
-                if row.status is Status.DEAD and stored(self._table) is not before:
+                if row.status is Status.DEAD and read_table(self._table) is not before:
                     self._history.record(SiloDeclaredDead(row.silo, expect_version + 1, self._host))
 
         return await self._service.ask(self._host, act)
@@ -136,7 +136,7 @@ class SimMembershipTable:
         return None
 
 
-def stored(table: MemoryMembershipTable) -> TableView:
+def read_table(table: MemoryMembershipTable) -> TableView:
     """What a table holds, also where reading it would fail."""
     return MemoryMembershipTable.view(table)
 

@@ -23,7 +23,7 @@ from .history import History, HostDown, HostUp, Repaired
 from .nemesis import Nemesis
 from .script import Script, Step
 from .world.disk.simulated import SimDisk
-from .world.env import Random, SimEnv, seeded_random
+from .world.env import Random, SimEnv, make_random
 from .world.errors import HostCrashed, SimulationError
 from .world.faults import FaultPlan
 from .world.host import Host, is_alive
@@ -78,8 +78,8 @@ class Simulation:
     def __init__(self, seed: int, loop: SimLoop) -> None:
         self.seed = seed
         self.loop = loop
-        self.rng: Random = seeded_random(seed, "driver")
-        self.network = SimNetwork(loop, seeded_random(seed, "network"))
+        self.rng: Random = make_random(seed, "driver")
+        self.network = SimNetwork(loop, make_random(seed, "network"))
         self.history = History(loop.time)
         self.faults = FaultPlan(seed)
         self.script: Script = ()
@@ -115,7 +115,7 @@ class Simulation:
     def env(self, host: Host, skew_s: float = 0.0) -> SimEnv:
         """The host's wall clock, chance and ids; `skew_s` counts when it is asked for first."""
         if host not in self._envs:
-            seed = seeded_random(self.seed, "env", host.name, host.incarnation).getrandbits(64)
+            seed = make_random(self.seed, "env", host.name, host.incarnation).getrandbits(64)
             self._envs[host] = SimEnv(seed, self.loop, host, skew_s)
         return self._envs[host]
 
@@ -127,7 +127,7 @@ class Simulation:
         """The disk of the host's machine; outlives its crashes."""
         machine = self._machine(host if isinstance(host, str) else host.name)
         if machine not in self._disks:
-            self._disks[machine] = SimDisk(seeded_random(self.seed, "disk", machine))
+            self._disks[machine] = SimDisk(make_random(self.seed, "disk", machine))
         return self._disks[machine]
 
     def _machine(self, name: str) -> str:
@@ -161,10 +161,10 @@ class Simulation:
             raise HostCrashed(f"{host}: nothing can be spawned on it")
         task = self.loop.create_task(coro, name=name, context=host.context())
         self._spawned[task] = None
-        task.add_done_callback(self._ended, context=Context())
+        task.add_done_callback(self._on_ended, context=Context())
         return task
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _on_ended(self, task: asyncio.Task[Any]) -> None:
         host = self.loop.host_of_task(task)
         if not task._log_traceback or not is_alive(host):  # the dead tell no tales
             self._spawned.pop(task, None)
@@ -247,9 +247,9 @@ class Simulation:
     def repair(self) -> None:
         """Repair the whole network, and note it: from here work must end in time."""
         self.network.repair()
-        self.repaired()
+        self.note_repaired()
 
-    def repaired(self) -> None:
+    def note_repaired(self) -> None:
         """Note in the history that the network is whole."""
         self.history.record(Repaired())
 
@@ -271,7 +271,7 @@ class Simulation:
         nemesis = Nemesis(self, self.script, restart, verbs)
         task = self.loop.create_task(nemesis.run(), context=Context())
         self._spawned[task] = None
-        task.add_done_callback(self._ended, context=Context())
+        task.add_done_callback(self._on_ended, context=Context())
         return task
 
     def report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from millstream.runtime.definition.grain import Contract, Grain, Openable, const
 from millstream.runtime.definition.names import grain_id, row_key
 from millstream.runtime.definition.state import State, StateField, StoredState
 from millstream.runtime.definition.storage import MemoryStateStore
-from millstream.runtime.text import check_text, shown
+from millstream.runtime.text import check_text, show_text
 
 __all__ = ["UnitHome", "grain_of", "home_of", "writes_of"]
 
@@ -54,14 +54,14 @@ class UnitHome:
 
     def grain(self, cls: type[C], key: str, /) -> C:
         """The fake that the test gave. Raises LookupError."""
-        return self._given("grains", self._grains, cls, cls.__name__, key)  # type: ignore[no-any-return]
+        return self._find_given("grains", self._grains, cls, cls.__name__, key)  # type: ignore[no-any-return]
 
     def stream(self, namespace: Openable[H], key: str, /) -> H:
         """The fake that the test gave. Raises LookupError."""
         name = getattr(namespace, "name", repr(namespace))
-        return self._given("streams", self._streams, namespace, name, key)  # type: ignore[no-any-return]
+        return self._find_given("streams", self._streams, namespace, name, key)  # type: ignore[no-any-return]
 
-    def _given(self, argument: str, fakes: Fakes, of: object, name: str, key: str) -> Any:
+    def _find_given(self, argument: str, fakes: Fakes, of: object, name: str, key: str) -> Any:
         try:
             return fakes[of, key]
         except KeyError:
@@ -91,7 +91,7 @@ class UnitHome:
     def check_running(self) -> None:
         """It always runs."""
 
-    def conflicted(self) -> None:
+    def on_conflict(self) -> None:
         """Nobody else writes."""
 
 
@@ -146,11 +146,11 @@ def grain_of(
     check_text("the key of a grain", key)
     for name, given in {"state": state, "grains": grains, "streams": streams}.items():
         if given is not None and not isinstance(given, Mapping):
-            raise TypeError(f"grain_of({name}={shown(repr(given))}): give a dict")
+            raise TypeError(f"grain_of({name}={show_text(repr(given))}): give a dict")
     for name, fakes in {"grains": grains or {}, "streams": streams or {}}.items():
         for at in fakes:
             if not (isinstance(at, tuple) and len(at) == 2):
-                what = shown(repr(at))
+                what = show_text(repr(at))
                 raise TypeError(f"grain_of({name}=...): {what} is no pair of what and key")
     grain_type = cls.__millstream_type__
     grain_type.resolve()

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from millstream.runtime.definition.grain import DeactivationReason, Runtime
 from millstream.runtime.definition.names import grain_id
 from millstream.runtime.errors import GrainError, NotInCluster
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 
 from .kind import GrainKind, Owner
 from .mailbox import WaitingEntry
@@ -47,7 +47,7 @@ class Activation(TurnRule):
         self.id = activation_id
 
     def __str__(self) -> str:
-        return shown(f"{self.kind.name}/{self.key}")
+        return show_text(f"{self.kind.name}/{self.key}")
 
     @property
     def owner(self) -> Owner:
@@ -83,7 +83,7 @@ class Activation(TurnRule):
         if entry is not None:
             if not entry.grant():
                 entry.is_withdrawn = True
-                self._tell(self.refused(entry.request))
+                self._tell(self.refuse(entry.request))
             return
         admissions = self.left(request)
         if admissions is not None or (self.mailbox is not None and self.mailbox.stop is not None):
@@ -143,7 +143,7 @@ class Activation(TurnRule):
         """Take no further turns, and end when the running ones have ended."""
         self.owner.deactivate(self, DeactivationReason.REQUESTED)
 
-    def conflicted(self) -> None:
+    def on_conflict(self) -> None:
         """A write was refused: what is in memory is not what is stored."""
         self.owner.deactivate(self, DeactivationReason.STATE_CONFLICT)
 
@@ -157,7 +157,9 @@ class Activation(TurnRule):
         """Not idle before `seconds` from now."""
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if not is_number or math.isnan(seconds):
-            raise TypeError(f"{self}: keep_alive({shown(repr(seconds))}): write seconds, a number")
+            raise TypeError(
+                f"{self}: keep_alive({show_text(repr(seconds))}): write seconds, a number"
+            )
         self.ensure_mailbox().keep_until = asyncio.get_running_loop().time() + seconds
 
     def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
@@ -167,12 +169,12 @@ class Activation(TurnRule):
             raise NotInCluster(f"{self}: no task can start, the activation has ended")
         if not asyncio.iscoroutine(coro):
             raise TypeError(f"create_task({coro!r}) needs a coroutine")
-        task = asyncio.get_running_loop().create_task(self._contained(coro))
+        task = asyncio.get_running_loop().create_task(self._contain(coro))
         task.add_done_callback(lambda _: coro.close())  # it may have been cancelled before it began
         self.ensure_mailbox().own(task)
         return task
 
-    async def _contained(self, coro: Coroutine[Any, Any, T]) -> T:
+    async def _contain(self, coro: Coroutine[Any, Any, T]) -> T:
         try:
             return await coro
         except SystemExit as error:  # else the loop ends, and the silo with it

@@ -38,7 +38,7 @@ class Budget:
         if not self._is_waiting:  # it has, since the last look
             self._is_waiting = True
             self._began_at = self._looked_at = now
-            self._loop.call_soon(self._gone_round)
+            self._loop.call_soon(self._end_wait)
             self.left = self._size
             return
         spent = max(now - self._looked_at, 1e-9)
@@ -48,7 +48,7 @@ class Budget:
         if now - self._began_at >= self._slice_s:
             await yield_once()
 
-    def _gone_round(self) -> None:
+    def _end_wait(self) -> None:
         self._is_waiting = False
 
 

@@ -231,7 +231,7 @@ class Catalog:
         activation.enter(request)
         leaving = partial(self._leave_behind, task, request, go_on)
         request.future = LateStep(request, partial(self._tasks.call_later, HOOK_END_S, leaving))
-        await turns.run(request, work(request), turns.failed)
+        await turns.run(request, work(request), turns.end_failed)
 
     def _leave_behind(
         self,
@@ -245,7 +245,7 @@ class Catalog:
         text = "%s: %s does not end although it was cancelled; it is left behind"
         log.error(text, request.activation, request.spec.label)
         self._tasks.let_go(task)
-        self._tasks.start(go_on(self._turns.timed_out(request)))
+        self._tasks.start(go_on(self._turns.make_timeout_error(request)))
 
     async def _fail(self, activation: Activation, error: Exception) -> None:
         log.warning("%s could not start: %s: %s", activation, type(error).__name__, error)
@@ -348,7 +348,7 @@ class Catalog:
         self._drop(activation)
         activation.mailbox = None
         for entry in entries:
-            entry.moved("")
+            entry.on_moved("")
 
     async def end_all(self, reason: DeactivationReason, within_s: float) -> None:
         """End every activation; waits at most `within_s` for running turns."""

@@ -62,7 +62,7 @@ class Deadlines:
         if group is not None:
             del group[request]
 
-    def watched(self) -> Iterator[Request]:
+    def iter_watched(self) -> Iterator[Request]:
         """Every request that is watched (for tests and tools)."""
         for group in [*self.groups.values(), *self._slots.values()]:
             yield from group

@@ -114,4 +114,4 @@ class GrainKind:
         difference = spec.differs_from(found)
         if difference:
             raise NotHosted(f"{self.name}: {difference}")
-        return found.seen_through(spec)
+        return found.see_through(spec)

@@ -34,7 +34,7 @@ class WaitingEntry(Protocol):
         """The activation is yours; False if nobody is there any more to take it."""
         ...
 
-    def moved(self, silo: str) -> None:
+    def on_moved(self, silo: str) -> None:
         """The activation ended; `silo` is where the grain is now, or empty."""
         ...
 
@@ -175,7 +175,7 @@ class Mailbox:
     def turn_away(self, entry: WaitingEntry) -> None:
         """The activation is gone: send the entry on, or fail it as those that waited."""
         if isinstance(self.gone, str):
-            entry.moved(self.gone)
+            entry.on_moved(self.gone)
         else:
             entry.fail(self.gone)
 

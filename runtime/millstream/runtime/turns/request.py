@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import msgspec
 
 from millstream.runtime.errors import CallTimeout, NotInCluster
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 
 __all__ = [
     "RUNTIME_TASK",
@@ -151,7 +151,7 @@ def turn_name(request: Request) -> str:
     """`Airport/BOS`, as shown in messages."""
     if request.activation is not None:
         return str(request.activation)
-    return shown(request.target) if request.target else "?"
+    return show_text(request.target) if request.target else "?"
 
 
 def chain_of(request: Request, new_id: Callable[[], int]) -> list[str]:

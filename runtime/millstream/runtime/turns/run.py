@@ -167,7 +167,7 @@ class Turns:
         Args:
             work: the method that `begin` gave, or what finds its grain first.
             end: ends a failed request and gives the error of its caller: `settle` for callers
-                here, `failed` where the error is sent elsewhere.
+                here, `end_failed` where the error is sent elsewhere.
             take: makes of the result what the caller gets, before anything else runs.
         """
         failed: BaseException | None = None
@@ -183,7 +183,7 @@ class Turns:
             self.finish(request)
             is_cancelled = task is not None and task.cancelling() > request.cancelling
             if is_cancelled or request.expired or request.stop_reason:
-                failed = self.swallowed(request, task)
+                failed = self.replace_swallowed(request, task)
             task = None
         if failed is None or isinstance(failed, Exception):
             self.budget.left -= 1
@@ -211,13 +211,13 @@ class Turns:
         if activation is not None:
             activation.leave(request)
 
-    def swallowed(self, request: Request, task: asyncio.Task[Any] | None) -> BaseException:
+    def replace_swallowed(self, request: Request, task: asyncio.Task[Any] | None) -> BaseException:
         """The turn was cancelled, and the method returned all the same: what is raised instead."""
         if is_cancelled_by_caller(request, task):
             return asyncio.CancelledError()
-        return self.timed_out(request) if request.expired else stopped(request)
+        return self.make_timeout_error(request) if request.expired else make_stopped_error(request)
 
-    def failed(self, request: Request, error: BaseException) -> BaseException:
+    def end_failed(self, request: Request, error: BaseException) -> BaseException:
         """End a failed request and say what its caller gets."""
         task = request.task
         self.finish(request)
@@ -225,7 +225,9 @@ class Turns:
         if request.expired or request.stop_reason:
             if is_by_caller and isinstance(error, asyncio.CancelledError):
                 return error
-            return self.timed_out(request) if request.expired else stopped(request)
+            return (
+                self.make_timeout_error(request) if request.expired else make_stopped_error(request)
+            )
         if isinstance(error, asyncio.CancelledError) and request.activation is not None:
             if not (is_by_caller or request.cancelling == RUNTIME_TASK):
                 return own_cancellation(request)  # nobody cancelled the caller: the method did
@@ -235,22 +237,22 @@ class Turns:
         return error
 
     def settle(self, request: Request, error: BaseException) -> BaseException:
-        """`failed`, and what a method raised is isolated as its result would be."""
-        failed = self.failed(request, error)
+        """`end_failed`, and what a method raised is isolated as its result would be."""
+        failed = self.end_failed(request, error)
         if failed is not error:
             return failed  # of the runtime's own making
-        return self.isolated(request, error)
+        return self.isolate(request, error)
 
-    def isolated(self, request: Request, error: BaseException) -> BaseException:
+    def isolate(self, request: Request, error: BaseException) -> BaseException:
         """What a method raised, as its local caller gets it."""
         if request.activation is None or not isinstance(error, Exception):
             return error  # raised by the runtime, not by the callee: nothing to isolate
         return isolate_error(error, self.known_errors, turn_name(request))
 
-    def timed_out(self, request: Request) -> CallTimeout | SiloUnavailable:
+    def make_timeout_error(self, request: Request) -> CallTimeout | SiloUnavailable:
         """The error of a request whose deadline passed, with who waited; or its silo ended."""
         if request.is_forced:
-            return stopped(request)
+            return make_stopped_error(request)
         target = "" if request.activation is None and not request.target else turn_name(request)
         waiters = path_to(request)
         waited = f"; waited for by {' → '.join(waiters)}" if waiters else ""
@@ -272,7 +274,7 @@ class Turns:
 
         Its parts end what they know; this ends what was just between two of them.
         """
-        for request in list(self.deadlines.watched()):
+        for request in list(self.deadlines.iter_watched()):
             if not (request.done or request.expired):
                 request.expired, request.is_forced, request.stop_reason = True, True, self.ended
                 if request.future is None:
@@ -314,6 +316,6 @@ def own_cancellation(request: Request) -> GrainError:
     return GrainError("asyncio.CancelledError", f"{place} awaited something that was cancelled")
 
 
-def stopped(request: Request) -> SiloUnavailable:
+def make_stopped_error(request: Request) -> SiloUnavailable:
     """The error of a turn that was ended by force."""
     return SiloUnavailable(f"{turn_name(request)}: {request.spec.label}: {request.stop_reason}")

@@ -26,12 +26,12 @@ Leave = Callable[..., Coroutine[Any, Any, bool | None]]
 def correct_task_groups() -> None:
     """Let groups within turns keep the count right, in this process; no effect if they do."""
     if sys.version_info < (3, 13) and not hasattr(asyncio.TaskGroup.__aexit__, "__wrapped__"):
-        asyncio.TaskGroup.__aexit__ = corrected(  # type: ignore[method-assign, assignment]
+        asyncio.TaskGroup.__aexit__ = correct(  # type: ignore[method-assign, assignment]
             asyncio.TaskGroup.__aexit__
         )
 
 
-def corrected(leave: Leave) -> Leave:
+def correct(leave: Leave) -> Leave:
     """`TaskGroup.__aexit__` of Python 3.11 or 3.12, which takes back each cancellation it made.
 
     Outside of turns nothing changes.

@@ -168,7 +168,7 @@ class TurnRule:
         self.running = entry.request
         return entry
 
-    def refused(self, request: Request) -> Admissions | None:
+    def refuse(self, request: Request) -> Admissions | None:
         """Who was handed the activation is gone: take it back, and let in who comes next."""
         request.activation = None
         self._remove(request)

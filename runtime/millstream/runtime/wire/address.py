@@ -11,7 +11,7 @@ import socket
 from typing import NamedTuple
 
 from millstream.runtime.errors import ConfigError
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 
 __all__ = ["Address", "SiloAddress", "check_door", "endpoint_of", "generation_of"]
 
@@ -39,10 +39,14 @@ class Address(NamedTuple):
         is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
         is_bracketed = host.startswith("[") and host.endswith("]") and ":" in host
         if not colon or not is_port or (":" in host and not is_bracketed):
-            raise ValueError(f"{shown(text)!r} is not an address: write host:port or [IPv6]:port")
+            raise ValueError(
+                f"{show_text(text)!r} is not an address: write host:port or [IPv6]:port"
+            )
         host = host[1:-1] if is_bracketed else host
         if not host or not HOST.fullmatch(host):
-            raise ValueError(f"{shown(text)!r} is not an address: write host:port or [IPv6]:port")
+            raise ValueError(
+                f"{show_text(text)!r} is not an address: write host:port or [IPv6]:port"
+            )
         return cls(host, int(port))
 
     @property

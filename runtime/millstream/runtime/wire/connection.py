@@ -3,9 +3,9 @@
 Owns: the link to one silo, gateway or client, and what was read of it and not taken yet. Not: what
 is written (`connection_writer`), the calls that are served (`served_calls`), who is asked what
 (`caller`), what runs (`callee`). Invariants: every outstanding call ends exactly once: by an
-answer, or by `broken` when the link closes; an end that does not take its answers has none of its
-calls taken; a message that cannot be read fails alone; garbage closes this connection and nothing
-else.
+answer, or by `on_broken` when the link closes; an end that does not take its answers has none of
+its calls taken; a message that cannot be read fails alone; garbage closes this connection and
+nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millstream.runtime.options import RuntimeOptions
 from millstream.runtime.repeated import Repeated
 from millstream.runtime.role import Role
 from millstream.runtime.tasks import Tasks
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 
 from .framing import HEADER_BYTES, FrameError, FrameReader, FrameRoom
 from .handshake import (
@@ -83,7 +83,7 @@ class Inbox(Protocol):
     """What takes the calls that arrive; refuses by answering."""
 
     def serve(self, peer: Peer, call: Call, /) -> None: ...
-    def taken(self) -> None:
+    def on_frame_end(self) -> None:
         """A frame of several messages, with calls among them, was given."""
         ...
 
@@ -91,7 +91,7 @@ class Inbox(Protocol):
 class Welcome(Protocol):
     """Who is told of the other ends."""
 
-    def greeted(self, peer: Peer, /) -> None:
+    def on_greeted(self, peer: Peer, /) -> None:
         """It has said, and as a silo proved, who it is."""
         ...
 
@@ -99,7 +99,7 @@ class Welcome(Protocol):
         """It stops: no new calls to it."""
         ...
 
-    def told(self, peer: Peer, view: GatewayView, /) -> None:
+    def on_gateways(self, peer: Peer, view: GatewayView, /) -> None:
         """It tells which gateways there are. Raises FrameError: it has no business to."""
         ...
 
@@ -290,7 +290,7 @@ class Peer(ServedCalls):
         self.is_silo, self.role, self.name = hello.is_silo, role_in(hello), hello.sender
         self.table_id = hello.table_id
         self._end.pulse.add(self)
-        self._end.welcome.greeted(self)
+        self._end.welcome.on_greeted(self)
         self._become_ready()
 
     @property
@@ -307,16 +307,16 @@ class Peer(ServedCalls):
         """Close the link; what is outstanding breaks with SiloUnavailable."""
         if self._link is not None:
             self._link.close()
-        self.closed(reason)
+        self.on_closed(reason)
 
-    def closed(self, reason: str, /) -> None:
+    def on_closed(self, reason: str, /) -> None:
         """The link is gone (called by the link too)."""
         if self.is_closed:
             return
         self.is_closed, self.is_ready = True, False
         self._stop_waiting()
         self._end.pulse.remove(self)
-        self._break_calls(f"{self.name}: connection lost ({shown(reason)})")
+        self._break_calls(f"{self.name}: connection lost ({show_text(reason)})")
         self._cancel_served()
         self._frames.clear()
         self._messages = ()
@@ -344,7 +344,7 @@ class Peer(ServedCalls):
             self._go_on_soon()
             self._set_reading()
 
-    def received(self, data: bytes, /) -> None:
+    def on_received(self, data: bytes, /) -> None:
         if self.is_closed:
             return
         self._is_heard = True
@@ -449,7 +449,7 @@ class Peer(ServedCalls):
         return self.name or self.where
 
     def _warn_closed(self, reason: str) -> None:
-        text = f"connection with {self._who()} closed: {shown(reason, REASON_CHARS_MAX)}"
+        text = f"connection with {self._who()} closed: {show_text(reason, REASON_CHARS_MAX)}"
         self._end.closings.note(text, about=self._subject())
 
     def _subject(self) -> str:
@@ -460,7 +460,7 @@ class Peer(ServedCalls):
         self._warn_closed(reason)
         if self._link is not None:
             self._link.abort()
-        self.closed(reason)
+        self.on_closed(reason)
 
     def _decode(self, payload: bytes) -> Sequence[Message | Unreadable]:
         limit = self._options.batch_messages_max
@@ -497,7 +497,7 @@ class Peer(ServedCalls):
                     self._take_other(message)
         finally:
             if has_called and self.takes_several:
-                self._inbox.taken()
+                self._inbox.on_frame_end()
             if self._owes_sign:
                 self._owes_sign = False
                 self.send(Ping(False))
@@ -553,7 +553,7 @@ class Peer(ServedCalls):
                 # those that the greeting woke in this iteration send what they have first
                 self._loop.call_soon(self._finish_leaving)
             case GatewayView():
-                self._end.welcome.told(self, message)
+                self._end.welcome.on_gateways(self, message)
             case Unreadable():
                 self._refuse_unreadable(message)
             case _:
@@ -562,7 +562,7 @@ class Peer(ServedCalls):
     def _refuse_unreadable(self, call: Unreadable) -> None:
         if call.id in self._served:
             raise FrameError(f"call id {call.id} is in use")
-        text = f"a call of {self._who()} cannot be read: {shown(call.why)}"
+        text = f"a call of {self._who()} cannot be read: {show_text(call.why)}"
         self._end.unreadables.note(text, about=self._subject())
         error = TypeError(f"the call cannot be read: {call.why}")
         self.refuse(call.id, Failure(call.id, msgspec.Raw(describe(error, self.name))))

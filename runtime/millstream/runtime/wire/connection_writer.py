@@ -20,7 +20,7 @@ import msgspec
 
 from millstream.runtime.errors import Overloaded, SiloUnavailable
 from millstream.runtime.options import RuntimeOptions
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 
 from .batch import SPARE_BYTES, UNSENDABLE, call_bytes, cut, encode_what_can_be
 from .framing import HEADER_BYTES
@@ -41,7 +41,7 @@ class AnswerReceiver(Protocol):
     def reply(self, body: msgspec.Raw, /) -> None: ...
     def failure(self, body: msgspec.Raw, /) -> None: ...
     def redirect(self, silo: str, /) -> None: ...
-    def broken(self, error: Exception, /) -> None: ...
+    def on_broken(self, error: Exception, /) -> None: ...
 
 
 class ConnectionWriter:
@@ -146,7 +146,7 @@ class ConnectionWriter:
         self._latest = None
         for call_id, receiver in calls.items():
             is_sent = call_id not in unsent
-            receiver.broken(SiloUnavailable(text, may_have_run=is_sent, silo=self.name))
+            receiver.on_broken(SiloUnavailable(text, may_have_run=is_sent, silo=self.name))
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(SiloUnavailable(text, may_have_run=False))
@@ -205,7 +205,7 @@ class ConnectionWriter:
 
     def _check_bytes(self, call: Call, size: int) -> None:
         if size + SPARE_BYTES > self._peer_frame_max:
-            name = f"{call.kind}/{shown(call.key)}.{call.method}"
+            name = f"{call.kind}/{show_text(call.key)}.{call.method}"
             raise ValueError(
                 f"{name}: arguments, key and headers of {size} bytes exceed "
                 f"frame_bytes_max {self._peer_frame_max}"
@@ -292,12 +292,12 @@ class ConnectionWriter:
         self._link.write(data)
 
     def _fail_unsendable(self, message: Message, error: Exception) -> None:
-        text = shown(f"{type(message).__name__} to {self.name} cannot be sent: {error}")
+        text = show_text(f"{type(message).__name__} to {self.name} cannot be sent: {error}")
         log.warning("%s", text)
         if isinstance(message, Call):
             receiver = self._calls.pop(message.id, None)
             if receiver is not None:
-                receiver.broken(TypeError(text))
+                receiver.on_broken(TypeError(text))
 
     def _heed_answers(self) -> None:
         """The link is full, and something waits."""

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from millstream.runtime.env import Env
 from millstream.runtime.options import RuntimeOptions
 from millstream.runtime.role import Role
-from millstream.runtime.text import shown
+from millstream.runtime.text import show_text
 
 from .address import endpoint_of, generation_of
 from .framing import FrameError
@@ -146,20 +146,20 @@ class Handshake:
             raise HandshakeError("a frame of the greeting holds one message, first a Hello")
         message = messages[0]
         if isinstance(message, Goodbye):
-            raise self._refused(message.reason)
+            raise self._read_refusal(message.reason)
         if self.other is None:
             return self._take_hello(message)
         return self._take_proof(message)
 
-    def _refused(self, reason: str) -> HandshakeError:
+    def _read_refusal(self, reason: str) -> HandshakeError:
         """It says why; from the one that we looked for that is its last word."""
-        error = HandshakeError(f"it refused: {shown(reason, REASON_CHARS_MAX)}")
+        error = HandshakeError(f"it refused: {show_text(reason, REASON_CHARS_MAX)}")
         if self.other is not None:
             self.refusal = error
         return error
 
     def _take_hello(self, message: Message) -> list[Message]:
-        self.other = self._checked(message)
+        self.other = self._check(message)
         if self._least_role() is Role.CLIENT:
             self.is_done = True  # clients prove nothing, and are shown nothing
             return []
@@ -205,9 +205,9 @@ class Handshake:
 
     def _name(self) -> str:
         assert self.other is not None
-        return shown(self.other.sender)
+        return show_text(self.other.sender)
 
-    def _checked(self, hello: Message) -> Hello:
+    def _check(self, hello: Message) -> Hello:
         own = self.own
         if not isinstance(hello, Hello):
             raise HandshakeError(f"first message is {type(hello).__name__}, not Hello")
@@ -216,7 +216,7 @@ class Handshake:
                 f"peer speaks wire version {hello.version}, this is {WIRE_VERSION}"
             )
         if self._is_opener and not hello.is_silo:
-            raise HandshakeError(f"expected a silo, found the client {shown(hello.sender)}")
+            raise HandshakeError(f"expected a silo, found the client {show_text(hello.sender)}")
         check_form(hello)
         if "@" in self._expected and self._expected != hello.sender:
             raise another(self._expected, hello.sender)
@@ -235,12 +235,14 @@ def why_apart(own: Hello, other: Hello) -> HandshakeError | None:
     """Why two processes will never talk: another cluster, or another membership table."""
     if other.cluster != own.cluster:
         advice = "" if own.is_silo else ": name that cluster, or another gateway"
-        text = f"it is in cluster {shown(other.cluster)!r}, not {own.cluster!r}{advice}"
+        text = f"it is in cluster {show_text(other.cluster)!r}, not {own.cluster!r}{advice}"
         return HandshakeError(text)
     has_table = own.table_id and other.table_id
     if ((own.is_silo and other.is_silo) or has_table) and other.table_id != own.table_id:
         advice = "" if own.is_silo else ": give connect(membership=...) the table of that silo"
-        text = f"{shown(other.sender)} follows membership table {shown(other.table_id)}, not "
+        text = (
+            f"{show_text(other.sender)} follows membership table {show_text(other.table_id)}, not "
+        )
         return OtherTable(f"{text}{own.table_id}{advice}")
     return None
 
@@ -250,15 +252,17 @@ def another(expected: str, found: str) -> HandshakeError:
     is_same_place = endpoint_of(found) == endpoint_of(expected)
     if is_same_place and generation_of(found) > generation_of(expected):
         return SiloReplaced(f"{expected} is gone: {found} was started in its place")
-    return HandshakeError(f"expected {expected}, found {shown(found)}")
+    return HandshakeError(f"expected {expected}, found {show_text(found)}")
 
 
 def check_form(hello: Hello) -> None:
     """Raise GreetingError for names and numbers that no process of ours says."""
     name = hello.sender
     if not name or len(name) > NAME_LETTERS_MAX or not name.isprintable():
-        raise HandshakeError(f"{shown(name)!r} is not a name of 1 to {NAME_LETTERS_MAX} letters")
+        raise HandshakeError(
+            f"{show_text(name)!r} is not a name of 1 to {NAME_LETTERS_MAX} letters"
+        )
     if hello.is_silo and not SILO_NAME.fullmatch(name):
-        raise HandshakeError(f"{shown(name)!r} is not a silo's name: host:port@generation")
+        raise HandshakeError(f"{show_text(name)!r} is not a silo's name: host:port@generation")
     if hello.frame_bytes_max < 1 or hello.batch_messages_max < 1:
         raise HandshakeError("it says that it takes no frames")

@@ -77,7 +77,7 @@ class Peers:
             text = f"{silo} refused a connection a moment ago"
             raise SiloUnavailable(text, may_have_run=False)
         self.refusals.pop(silo, None)
-        peer = self._peers[silo] = Peer(self._end, silo, self._closed)
+        peer = self._peers[silo] = Peer(self._end, silo, self._on_closed)
         self._tasks.start(self._open(silo, peer))
         return peer
 
@@ -104,7 +104,7 @@ class Peers:
         """From now on a connection is found by this name, too."""
         self._peers.setdefault(name, peer)
 
-    def _closed(self, peer: Peer) -> None:
+    def _on_closed(self, peer: Peer) -> None:
         for name in [name for name, found in self._peers.items() if found is peer]:
             del self._peers[name]
             if peer.refusal is not None:
@@ -118,7 +118,7 @@ class Peers:
             peer.close("evicted from the cluster")
         self._refused_at.pop(silo, None)
 
-    def known(self) -> list[Peer]:
+    def list_known(self) -> list[Peer]:
         """Open connections."""
         return list(self._peers.values())
 

@@ -2,7 +2,7 @@
 
 Owns: sockets. Not: frames, handshakes, calls (`connection`). The simulator implements the same
 three Protocols (`testing.world.transport`). Invariants: a link calls its receiver only after
-`start`, in order, on the loop's thread; `closed` is called exactly once and is the last call.
+`start`, in order, on the loop's thread; `on_closed` is called exactly once and is the last call.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ CLOSING_ITERATIONS = 6  # accepted, made, given to us, aborted, told, closed
 class LinkReceiver(Protocol):
     """What a link tells its user; all calls on the loop's thread, none may block."""
 
-    def received(self, data: bytes, /) -> None: ...
+    def on_received(self, data: bytes, /) -> None: ...
     def writable(self, is_writable: bool, /) -> None: ...
-    def closed(self, reason: str, /) -> None: ...
+    def on_closed(self, reason: str, /) -> None: ...
 
 
 class Link(Protocol):
@@ -123,19 +123,19 @@ class TcpLink(asyncio.Protocol):
     def start(self, receiver: LinkReceiver, /) -> None:
         self._receiver = receiver
         for data in self._early:
-            receiver.received(data)
+            receiver.on_received(data)
         self._early = []
         if not self._is_writable:
             receiver.writable(False)
         if self._lost:
             self._receiver = None
-            receiver.closed(self._lost)
+            receiver.on_closed(self._lost)
 
     def data_received(self, data: bytes) -> None:
         if self._receiver is None:
             self._early.append(data)
         else:
-            self._receiver.received(data)
+            self._receiver.on_received(data)
 
     def pause_writing(self) -> None:
         self._is_writable = False
@@ -151,7 +151,7 @@ class TcpLink(asyncio.Protocol):
         receiver, self._receiver = self._receiver, None
         self._lost = "closed by peer" if exc is None else f"{type(exc).__name__}: {exc}"
         if receiver is not None:
-            receiver.closed(self._lost)
+            receiver.on_closed(self._lost)
 
     @property
     def waiting_bytes(self) -> int:
@@ -217,7 +217,7 @@ class TcpListener:
             peer.setblocking(False)
             task = self._loop.create_task(self._make(peer))
             self._making[task] = None
-            task.add_done_callback(self._made)
+            task.add_done_callback(self._on_made)
 
     async def _make(self, peer: socket.socket) -> None:
         """Give a connection its link, which is shown to whoever accepts."""
@@ -227,7 +227,7 @@ class TcpListener:
             peer.close()
             log.debug("a connection to %s was lost at once: %s", self.address, error)
 
-    def _made(self, task: asyncio.Task[Any]) -> None:
+    def _on_made(self, task: asyncio.Task[Any]) -> None:
         del self._making[task]
 
     def close(self) -> None:

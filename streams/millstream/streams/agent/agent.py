@@ -157,7 +157,7 @@ class PullingAgent:
             self.dispatch,
             parts.known,
             Newcomers(options.delivery, parts.filters),
-            progressed=self.progressed,
+            progressed=self.on_progress,
             clock=parts.clock,
             tasks=parts.new_tasks(),
             stored=parts.stored,
@@ -206,9 +206,9 @@ class PullingAgent:
             fetch=lambda: self._catch_up.wake(),
             reading_anew=lambda: self._catch_up.doing,
             repeats_to=lambda: self._core.repeats_to,
-            progressed=self.progressed,
+            progressed=self.on_progress,
             look_again=lambda: self._changed(self.queue),
-            fenced=self.fenced,
+            fenced=self.on_fenced,
         )
 
     def _new_core(self, after: Token | None, *, may_repeat: bool, has_rival: bool) -> ReaderCore:
@@ -256,11 +256,11 @@ class PullingAgent:
         """The progress to store; None: nothing, as the provider keeps the position."""
         return self._standing.progress()
 
-    def stored(self, progress: QueueProgress) -> None:
+    def on_stored(self, progress: QueueProgress) -> None:
         """The queue record says this now."""
-        self._standing.stored(progress)
+        self._standing.on_stored(progress)
         self._core.settling.waits = self._losses.is_waiting
-        self.progressed()
+        self.on_progress()
         if self._wary.is_on:
             self.dispatch.pump()
 
@@ -295,9 +295,9 @@ class PullingAgent:
             token = None if last is None else following(last)
         return "earliest" if token is None else str(token)
 
-    def acked(self, stream: StreamId, subscription: str, upto: Token) -> bool:
+    def on_acked(self, stream: StreamId, subscription: str, upto: Token) -> bool:
         """A subscription has acknowledged by hand, up to a token; False: tell it again."""
-        return not self._is_closed and self.subscribers.acked(stream, subscription, upto)
+        return not self._is_closed and self.subscribers.on_acked(stream, subscription, upto)
 
     def pause(self) -> None:
         """Read no more and start no more deliveries; what is out goes on, and is kept."""
@@ -394,7 +394,7 @@ class PullingAgent:
                     self._receiving.settle(action)
             case Return():
                 for tokens, has_run in self.subscribers.give_back():
-                    self._step(self._core.returned, tokens, 0.0, has_run)
+                    self._step(self._core.on_returned, tokens, 0.0, has_run)
             case OpenReceiver():
                 self._open(action)
             case Bound():
@@ -410,15 +410,15 @@ class PullingAgent:
             case Say():
                 self.findings.at_fault(action.text)
             case GapFound():
-                self.findings.lost(action)
+                self.findings.on_lost(action)
                 loss = Loss(action.after, action.first) if self.has_positions else Loss(None, None)
-                self.subscribers.lost(loss)
+                self.subscribers.on_lost(loss)
                 self._core.settling.waits = self._losses.is_waiting
                 self._changed(self.queue)  # the record is to say it
             case Fence():
                 log.warning("%s: fenced in epoch %d: %s", self.queue, self.epoch, action.text)
                 self.dispatch.pause()
-                self.fenced()
+                self.on_fenced()
 
     def _open(self, action: OpenReceiver) -> None:
         parts, limit_s = self._parts, self._options.call_limit_s
@@ -447,7 +447,7 @@ class PullingAgent:
             self.subscribers.route(slot)
         self.dispatch.pump()
         if self.cache.left != left:  # no subscription waits for some of them
-            self.progressed()
+            self.on_progress()
 
     def undone_up_to(self, token: Token) -> frozenset[StreamId] | None:
         """Streams of which something up to a message may come again; None: not known, or many."""
@@ -470,7 +470,7 @@ class PullingAgent:
         except QueueUnavailable as error:
             self.findings.at_fault(str(error))
         else:
-            self._step(self._core.bounded, last)
+            self._step(self._core.on_bounds, last)
 
     # -- what others may see
 
@@ -530,7 +530,7 @@ class PullingAgent:
 
     def stops(self) -> tuple[int, float]:
         """How often reading stopped for a full cache, and for how many seconds in all."""
-        return self._core.stop_count, self._core.stopped_s(self._clock.now())
+        return self._core.stop_count, self._core.count_stopped_s(self._clock.now())
 
     @property
     def backlog(self) -> int:
@@ -562,7 +562,7 @@ class PullingAgent:
 
         return PieceOfWork("", "", (core.state.value, core.read_count), reason, dump)
 
-    def progressed(self) -> None:
+    def on_progress(self) -> None:
         """A delivery moved: there may be room, and something to acknowledge."""
         if self._standing.waiters:
             self._standing.look()
@@ -584,9 +584,9 @@ class PullingAgent:
     def _give_back(self, tokens: Sequence[Token], delay_s: float, has_run: bool) -> None:
         """The queue gives out messages again: their handler has failed, or they are held here."""
         self.cache.disown(tokens)
-        self._step(self._core.returned, tokens, delay_s, has_run)
+        self._step(self._core.on_returned, tokens, delay_s, has_run)
 
-    def fenced(self) -> None:
+    def on_fenced(self) -> None:
         """Another silo reads the queue in a newer epoch: write nothing more."""
         self.is_fenced = True
         self._changed(self.queue)

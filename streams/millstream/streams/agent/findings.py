@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from millstream.runtime.extending import Clock, LineBudget, shown
+from millstream.runtime.extending import Clock, LineBudget, show_text
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.token import Token
 
@@ -40,7 +40,7 @@ class QueueFindings:
         if left_out is not None:
             log.warning("%s%s", text, left_out, extra=self._extra)
 
-    def lost(self, gap: GapFound) -> None:
+    def on_lost(self, gap: GapFound) -> None:
         """The receiver found that events of the queue are gone."""
         self.gap_count += 1
         log.error(
@@ -51,14 +51,14 @@ class QueueFindings:
             extra=self._extra,
         )
 
-    def gone(self, behind: Cursor, wanted: Token, first: Token) -> None:
+    def on_gone(self, behind: Cursor, wanted: Token, first: Token) -> None:
         """A subscription that is behind needed events that the provider does not keep any more."""
         self.gap_count += 1
         text = "%s: events of %s from %s on, before %s, are gone: %s goes on without them"
-        names = shown(str(behind.key[0])), wanted, first, shown(behind.key[1])
+        names = show_text(str(behind.key[0])), wanted, first, show_text(behind.key[1])
         log.error(text, self._where, *names, extra=self._extra)
 
     def begins_ahead(self, behind: Cursor, start: Token, last: Token | None) -> None:
         """A subscription was to begin at a token that the queue has not reached."""
         text = "%s: %s was to begin at %s, and the queue ends at %s: it begins with the next event"
-        log.warning(text, self._where, shown(behind.key[1]), start, last, extra=self._extra)
+        log.warning(text, self._where, show_text(behind.key[1]), start, last, extra=self._extra)

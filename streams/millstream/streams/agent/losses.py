@@ -115,11 +115,11 @@ class Losses:
 
     is_waiting = matters  # until it does, nothing behind a loss is acknowledged
 
-    def noted(self, progress: QueueProgress) -> QueueProgress:
+    def note_in(self, progress: QueueProgress) -> QueueProgress:
         """The progress with what is gone."""
         return msgspec.structs.replace(progress, lost=self._lost)
 
-    def stored(self, progress: QueueProgress) -> None:
+    def on_stored(self, progress: QueueProgress) -> None:
         """The record says this now."""
         self._stored = progress.lost
 

@@ -20,7 +20,7 @@ from typing import Protocol
 import msgspec
 
 from millstream.runtime import MillstreamError
-from millstream.runtime.extending import Tasks, shown
+from millstream.runtime.extending import Tasks, show_text
 from millstream.streams.api.implicit import is_implicit
 from millstream.streams.api.subscription_rows import (
     HELD,
@@ -46,7 +46,7 @@ COMPARED_AT_ONCE = 1_000
 class StoredSubscriptions(Protocol):
     """The subscriptions of a provider as they are stored, without anybody in between."""
 
-    async def stored(self, stream: StreamId, /) -> Sequence[SubscriptionRow]:
+    async def read_stored(self, stream: StreamId, /) -> Sequence[SubscriptionRow]:
         """The rows of a stream. Raises StorageError."""
         ...
 
@@ -181,7 +181,7 @@ class Reconciliation:
             is_known = isinstance(error, MillstreamError)
             text = "subscriptions of %s were not compared: %s: %s"
             name = type(error).__name__
-            log.log(INFO if is_known else WARNING, text, shown(str(stream)), name, error)
+            log.log(INFO if is_known else WARNING, text, show_text(str(stream)), name, error)
         finally:
             entry.told = None
 
@@ -192,7 +192,7 @@ class Reconciliation:
         entry.told = told
         were_held: dict[str, Held] = {one.id: one.held for one in entry.subscribers.values()}
         was_paused = entry.is_paused
-        rows = await self._stored.stored(stream)
+        rows = await self._stored.read_stored(stream)
         pause = next((row for row in rows if row.id == WHOLE_STREAM), None)
         if pause is None and was_paused and await self._stored.is_stored(stream, WHOLE_STREAM):
             return  # it has just come
@@ -229,7 +229,7 @@ class Reconciliation:
         await self._look(stream, entry, has_looked_again=True)
 
     def _repair(self, stream: StreamId, one: Repair) -> None:
-        log.warning("%s of %s %s", shown(one.subscription), shown(str(stream)), one.note)
+        log.warning("%s of %s %s", show_text(one.subscription), show_text(str(stream)), one.note)
         if one.row is None:
             self._told.detach(stream, one.subscription)
         elif one.is_held:
@@ -239,7 +239,7 @@ class Reconciliation:
 
     async def _follow(self, stream: StreamId, pause: SubscriptionRow | None) -> None:
         note = "is not paused any more" if pause is None else "is paused, and was delivered to"
-        log.warning("%s %s", shown(str(stream)), note)
+        log.warning("%s %s", show_text(str(stream)), note)
         if pause is None:
             self._told.attach(stream, stream_row(stream))
         else:
@@ -248,5 +248,5 @@ class Reconciliation:
 
     async def _forget(self, stream: StreamId, row: SubscriptionRow) -> None:
         text = "%s of %s: no silo has hosted %s for absent_type_retention_s: it is forgotten"
-        log.warning(text, shown(row.id), shown(str(stream)), row.grain_type)
+        log.warning(text, show_text(row.id), show_text(str(stream)), row.grain_type)
         await self._stored.forget(stream, row.id)

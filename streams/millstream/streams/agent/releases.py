@@ -34,13 +34,13 @@ def give_back(
         if entry.spread:
             continue
         last = max((s.work.last_out for s in entry.subscribers.values() if s.work), default=-1)
-        failed = _failed(entry, last)
+        failed = _find_failed(entry, last)
         for token in cache.cut(stream, last, partial(_let_go, entry, last, cache, deliveries)):
             (tried if token in failed else fresh).append(token)
     return [(fresh, False), (tried, True)]
 
 
-def _failed(entry: StreamEntry, last: int) -> frozenset[Token]:
+def _find_failed(entry: StreamEntry, last: int) -> frozenset[Token]:
     """The messages behind an index at which a handler has failed."""
     found: set[Token] = set()
     for index, one in places(entry):

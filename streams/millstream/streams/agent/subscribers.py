@@ -23,13 +23,13 @@ from collections.abc import (
 from functools import partial
 from typing import Protocol
 
-from millstream.runtime.extending import Clock, LineBudget, Tasks, shown
+from millstream.runtime.extending import Clock, LineBudget, Tasks, show_text
 from millstream.streams.api.implicit import ImplicitSet, is_implicit
 from millstream.streams.api.subscription_rows import (
     HERE,
     WHOLE_STREAM,
     SubscriptionRow,
-    held_as,
+    find_held,
 )
 from millstream.streams.contracts.answers import text_of
 from millstream.streams.contracts.identity import StreamId
@@ -38,7 +38,7 @@ from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import ListedSubscription, QueueProgress
 
 from .audience.fan_out import AT_ONCE, spread
-from .audience.handover_list import Former, listed
+from .audience.handover_list import Former, list_unfinished
 from .audience.newcomers import Newcomers
 from .audience.stopped_subscriptions import StoppedSubscriptions
 from .audience.stream_entry import StreamEntry, has_backlog, parts, places
@@ -81,7 +81,7 @@ class Known(Protocol):
         again."""
         ...
 
-    def held(self, namespace: str, /) -> Awaitable[Sequence[tuple[StreamId, SubscriptionRow]]]:
+    def read_held(self, namespace: str, /) -> Awaitable[Sequence[tuple[StreamId, SubscriptionRow]]]:
         """The implicit ones that are held in streams of a namespace that has no others."""
         ...
 
@@ -187,20 +187,20 @@ class Subscribers:
             subscriber = entry.subscribers.get(subscription)
             if subscriber is not None:
                 text = "%s was to begin at %s, and the queue has come to %s: it begins there"
-                log.warning(text, shown(subscription), start, message.token)
+                log.warning(text, show_text(subscription), start, message.token)
                 self._deliveries.move(subscriber, before(message.token))
 
     def _meet(self, stream: StreamId) -> StreamEntry:
         entry = self._streams[stream] = StreamEntry()
         entry.is_asked_for = not self._is_implicit_only(stream)
-        held = None if entry.is_asked_for else self._holds.known(stream)
+        held = None if entry.is_asked_for else self._holds.find_known(stream)
         if entry.is_asked_for and self._reconciling is not None:
             self._reconciling.begin()
         if held is None:
             entry.cold = []
             entry.is_parked = self._laggards.get((stream, UNKNOWN)) is not None
             self._ask_soon(stream, entry)
-        entry.holds.update((row.id, held_as(row)) for row in held or ())
+        entry.holds.update((row.id, find_held(row)) for row in held or ())
         if held is not None:
             entry.holds.setdefault(WHOLE_STREAM, "")
         self._add_implicit(stream, entry)
@@ -215,7 +215,7 @@ class Subscribers:
         for loss in self._losses.of(stream):
             subscriber.lose(loss)
 
-    def lost(self, loss: Loss) -> None:
+    def on_lost(self, loss: Loss) -> None:
         """A part of the queue is gone, whichever streams it was of: all of them hear of it."""
         self._losses.add(loss, self._clock.wall_s())
         for subscriber in self._everyone():
@@ -298,7 +298,7 @@ class Subscribers:
                 await asyncio.sleep(ASK_RETRY_S)
         for some in parts(asked, AT_ONCE):
             for stream, entry in some:
-                self._answered(stream, entry, rows[stream])
+                self._on_answer(stream, entry, rows[stream])
             self._progressed()
             self._deliveries.pump()
             await asyncio.sleep(0)
@@ -309,7 +309,9 @@ class Subscribers:
         left_out = self._lines.take(self._clock.now())
         if left_out is not None:
             said = "the subscriptions of %s are not known yet, its events wait: %s: %s%s"
-            log.warning(said, shown(str(stream)), type(error).__name__, text_of(error), left_out)
+            log.warning(
+                said, show_text(str(stream)), type(error).__name__, text_of(error), left_out
+            )
 
     async def _rows_of(
         self, streams: Collection[StreamId]
@@ -323,7 +325,7 @@ class Subscribers:
                 found[stream] = await self._holds.of(stream)
         return found
 
-    def _answered(
+    def _on_answer(
         self, stream: StreamId, entry: StreamEntry, rows: Sequence[SubscriptionRow]
     ) -> None:
         """The stream goes on now, or, with many subscriptions, later."""
@@ -357,7 +359,7 @@ class Subscribers:
         for row in rows:
             if row.id in entry.detached:
                 continue
-            held = entry.holds.setdefault(row.id, held_as(row))
+            held = entry.holds.setdefault(row.id, find_held(row))
             if row.id == WHOLE_STREAM:
                 continue
             subscriber = self._obtain(stream, entry, row)
@@ -455,7 +457,7 @@ class Subscribers:
         if entry is None:
             return
         entry.hear_of(row.id)
-        held = entry.holds[row.id] = held_as(row) or "paused"
+        held = entry.holds[row.id] = find_held(row) or "paused"
         subscriber = None if row.id == WHOLE_STREAM else self._obtain(stream, entry, row)
         if subscriber is not None:
             subscriber.held = held
@@ -503,9 +505,9 @@ class Subscribers:
             subscribers = self._streams.pop(stream).subscribers.values()
             self._losses.forget(stream, is_told=not any(one.gaps for one in subscribers))
 
-    def listed(self) -> tuple[ListedSubscription, ...]:
+    def list_unfinished(self) -> tuple[ListedSubscription, ...]:
         """The subscriptions that have not done everything. Cost: O(subscriptions known)."""
-        return listed(self._streams, self._laggards, self._former)
+        return list_unfinished(self._streams, self._laggards, self._former)
 
     def of(self, stream: StreamId) -> Sequence[Subscriber] | None:
         """The subscriptions of a stream; None: it had no event lately, or they are asked for."""
@@ -539,7 +541,7 @@ class Subscribers:
         """What a subscription waits for; empty: it has no work, or nothing is known."""
         return reason_of(one, self._deliveries.seat_of(one))
 
-    def undelivered(self, namespace: str) -> list[StreamId]:
+    def list_undelivered(self, namespace: str) -> list[StreamId]:
         """The streams of a namespace of which something is not done."""
         return [
             stream
@@ -558,12 +560,12 @@ class Subscribers:
         is_given = entry.spreading is not None and not entry.spreading.done()
         return "its events are being given to very many subscriptions" if is_given else ""
 
-    def acked(self, stream: StreamId, subscription: str, upto: Token) -> bool:
+    def on_acked(self, stream: StreamId, subscription: str, upto: Token) -> bool:
         """A subscription has acknowledged by hand; False: it is not known, or not yet."""
         entry = self._streams.get(stream)
         if entry is None or entry.cold is not None or subscription not in entry.subscribers:
             return False
-        self._deliveries.acked(entry.subscribers[subscription], upto)
+        self._deliveries.on_acked(entry.subscribers[subscription], upto)
         return True
 
     def has_backlog(self, upto: int) -> bool:

@@ -43,7 +43,7 @@ class Event(msgspec.Struct, Generic[T_co], frozen=True):
     subscription: str = ""
     redriven: bool = False
 
-    def acknowledged_at(self, home: object, /) -> None:
+    def acknowledge_at(self, home: object, /) -> None:
         """What `self.context.ack(event)` does: the grain at that home has it done.
 
         Raises ValueError: that activation was not given it by a subscription with `ack="manual"`.

@@ -21,8 +21,8 @@ from millstream.runtime.extending import (
     bare,
     codec_of,
     marks_of,
-    named,
     needs_wrappers,
+    show_hint,
     source_of,
     union_members,
 )
@@ -40,8 +40,8 @@ __all__ = [
     "items_codec_of",
     "label_of",
     "parameter_of",
+    "show_wanted",
     "text_of",
-    "wanted_text",
 ]
 
 EXPLICIT = "__explicit_handler__"
@@ -113,7 +113,7 @@ def _element_of(hint: Any) -> Any:
     return arguments[0] if is_list else None
 
 
-def wanted_text(item: Any, *, is_batch: bool) -> str:
+def show_wanted(item: Any, *, is_batch: bool) -> str:
     """The annotation to write, for error messages."""
     return f"list[Event[{text_of(item)}]]" if is_batch else f"Event[{text_of(item)}]"
 
@@ -121,7 +121,7 @@ def wanted_text(item: Any, *, is_batch: bool) -> str:
 def text_of(hint: Any) -> str:
     """An annotation as a person writes it: `list[Event[Landed]]`."""
     if get_origin(hint) is None or get_origin(hint) is Literal or union_members(hint):
-        return named(hint)
+        return show_hint(hint)
     arguments = ", ".join("..." if one is ... else text_of(one) for one in get_args(hint))
     return f"{text_of(get_origin(hint))}[{arguments}]"
 
@@ -194,7 +194,7 @@ def check_explicit(handler: Any, item: Any, label: str) -> None:
     found = _explicit(fn)
     taken = found.events.item
     if not gives_back(taken, item):
-        wanted = wanted_text(item, is_batch=found.events.is_batch)
+        wanted = show_wanted(item, is_batch=found.events.is_batch)
         raise DefinitionError(
             f"{subject}: {label} has items of {text_of(item)}, and an explicit handler gets "
             f"them as it annotates them: annotate `{found.parameter}: {wanted}`, not "

@@ -10,7 +10,7 @@ from inspect import isfunction
 from typing import Any, Generic, TypeVar, get_args, get_origin, overload
 
 from millstream.runtime import ConfigError, DefinitionError
-from millstream.runtime.extending import Codec, Opener, check_text, codec_of, shown
+from millstream.runtime.extending import Codec, Opener, check_text, codec_of, show_text
 
 from .implicit import SubscriptionKinds
 from .stream import Stream
@@ -31,8 +31,8 @@ def _check(name: object, item: Any, provider: Any, subscriptions: object) -> Non
     check_text("the name of a namespace", name)
     if not (item is None or callable(item) or get_origin(item)) or isfunction(item):
         raise TypeError(
-            f"StreamNamespace({name!r}, {shown(repr(item))}): the second argument is the type of "
-            "the events"
+            f"StreamNamespace({name!r}, {show_text(repr(item))}): the second argument is the type "
+            "of the events"
         )
     check_text(f"StreamNamespace({name!r}): the name of a provider", provider)
     if not provider or "/" in provider:

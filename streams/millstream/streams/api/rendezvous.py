@@ -190,9 +190,9 @@ class Rendezvous(Grain):
             if row.id not in self._written:
                 await self._put(found[0])
             return
-        await self._attach(self._paused(row))
+        await self._attach(self._keep_pause(row))
 
-    def _paused(self, row: SubscriptionRow) -> SubscriptionRow:
+    def _keep_pause(self, row: SubscriptionRow) -> SubscriptionRow:
         """The row, paused if it was so and is not told where to go."""
         found = self._rows.get(row.id)
         if row.start != HERE or found is None or found[0].state != "paused":
@@ -211,7 +211,7 @@ class Rendezvous(Grain):
         session = 1 if found is None else found[0].session + 1
         start = "next" if row.start == HERE and found is None else row.start
         row = msgspec.structs.replace(row, start=start, session=session)
-        await self._attach(self._paused(row))
+        await self._attach(self._keep_pause(row))
         if row.is_ephemeral:
             await self._inbox(row).look()  # who never comes is missed there
         return session

@@ -32,8 +32,8 @@ from millstream.streams.publishing.gateway_publisher import GatewayPublisher
 from millstream.streams.publishing.outbox import outbox_of
 
 from .event import Event, Gap
-from .filters.event_filter import Where, named_filter, wrong_filter
-from .filters.known import known_name
+from .filters.event_filter import Where, name_filter, wrong_filter
+from .filters.known import find_name
 from .handlers import check_explicit, commits, is_batch_handler, label_of
 from .implicit import is_implicit
 from .inbox import EPHEMERAL, inbox_id, inbox_key, inbox_name, inbox_of, is_ephemeral
@@ -232,10 +232,10 @@ class Stream(Generic[T]):
         rendezvous = self.rendezvous_grain()
         consumer = local_consumer(grain)
         if consumer is not None:
-            await consumer.joined(row.id)
+            await consumer.on_joining(row.id)
         await rendezvous.add(row)
         if consumer is not None:
-            consumer.added(row)
+            consumer.on_added(row)
         return Subscription(rendezvous, str(self), row, grain)
 
     def _row(
@@ -257,7 +257,7 @@ class Stream(Generic[T]):
             start=start,
             name=name,
             policy=policy,
-            where="" if where is None else named_filter(type(grain), where, f"{self._topic!r}"),
+            where="" if where is None else name_filter(type(grain), where, f"{self._topic!r}"),
         )
 
     def consume(
@@ -322,7 +322,7 @@ class Stream(Generic[T]):
             start=start,
             name=name,
             is_ephemeral=is_ephemeral(name),
-            where="" if where is None else known_name(where, self._topic.item),
+            where="" if where is None else find_name(where, self._topic.item),
         )
         return Outside(
             row.id,

@@ -146,7 +146,7 @@ class StreamEvents(Generic[T]):
                 event = self._next()
                 if self._fits(event):
                     return event
-                yield_at_s = await yielded(yield_at_s)
+                yield_at_s = await yield_at(yield_at_s)
         finally:
             self._has_reader = False
 
@@ -213,11 +213,11 @@ class StreamEvents(Generic[T]):
         if current is not None:
             self._done.append(current.token)
             self._last = current.token
-            self._changed()
+            self._on_change()
 
     # -- the inbox's side
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         change, self._change = self._change, asyncio.Event()
         change.set()
 
@@ -269,7 +269,7 @@ class StreamEvents(Generic[T]):
         if taken.items:
             self._taken, self._seen_before, self._gap = taken, taken.seen_before, taken.gap
             self._page.extend(taken.items)
-            self._changed()
+            self._on_change()
 
     async def _leave(self) -> None:
         """Tell what is done, and go; whether it succeeds or not."""
@@ -281,7 +281,7 @@ class StreamEvents(Generic[T]):
                 log.info("%s: leaving was not heard: %s", self.subscription, error)
 
 
-async def yielded(at_s: float) -> float:
+async def yield_at(at_s: float) -> float:
     """Let the loop go round once it is that time; returns when to do so next."""
     now_s = asyncio.get_running_loop().time
     if now_s() < at_s:

@@ -26,7 +26,7 @@ from millstream.streams.failures.handler import GiveUpDecision
 from millstream.streams.failures.policy import type_names, wrong_policy
 
 from .event import Event
-from .filters.event_filter import EventFilter, Where, named_of, wrong_filter
+from .filters.event_filter import EventFilter, Where, show_filter, wrong_filter
 from .filters.key_pattern import wrong_pattern
 from .handlers import (
     HandlerMark,
@@ -34,8 +34,8 @@ from .handlers import (
     events_of,
     label_of,
     parameter_of,
+    show_wanted,
     text_of,
-    wanted_text,
 )
 from .implicit import ImplicitSubscription
 from .namespace import StreamNamespace
@@ -100,12 +100,12 @@ class SubscribeMark(HandlerMark):
         self._check_choice(subject)
         self._check_ack(subject)
         _check_method(subject, name, fn)
-        wanted = wanted_text(self.namespace.item, is_batch=self.is_batch)
+        wanted = show_wanted(self.namespace.item, is_batch=self.is_batch)
         self._check_item(subject, fn, parameter_of(fn, subject, wanted), wanted)
         if self.commit_with is not None:
             self._check_commit(subject, owner)
 
-    def declared(self, grain_type: str, method: str) -> Declaration | None:
+    def declare(self, grain_type: str, method: str) -> Declaration | None:
         """What the owners of queues have to know, whichever grains they host."""
         namespace = self.namespace
         if namespace.subscriptions == "explicit":
@@ -121,7 +121,7 @@ class SubscribeMark(HandlerMark):
             self.backoff,
             self.on_give_up,
             "" if self.key == "*" else self.key,
-            "" if self.where is None else named_of(self.where),
+            "" if self.where is None else show_filter(self.where),
             self.ack == "manual",
         ).declaration()
 
@@ -134,7 +134,9 @@ class SubscribeMark(HandlerMark):
         if self.where is None:
             return None
         names = type_names(self.give_up_on)
-        return EventFilter(named_of(self.where), self.where, self.namespace.codec, runtime, names)
+        return EventFilter(
+            show_filter(self.where), self.where, self.namespace.codec, runtime, names
+        )
 
     def _check_namespace(self, subject: str) -> None:
         """An item type that is missing or cannot be encoded is refused here."""

@@ -30,8 +30,8 @@ Start = Annotated[
 class LocalConsumer(Protocol):
     """The end of a grain's deliveries, in its own silo: its extension `streams`."""
 
-    async def joined(self, subscription: str, /) -> None: ...
-    def added(self, row: SubscriptionRow, /) -> None:
+    async def on_joining(self, subscription: str, /) -> None: ...
+    def on_added(self, row: SubscriptionRow, /) -> None:
         """It is stored: every later event is its."""
         ...
 
@@ -39,7 +39,7 @@ class LocalConsumer(Protocol):
         """It is to end: nothing more of it is handled."""
         ...
 
-    def removed(self, subscription: str, /) -> None:
+    def on_removed(self, subscription: str, /) -> None:
         """It is stored no more."""
         ...
 
@@ -144,7 +144,7 @@ class Subscription(Generic[T]):
         else:
             await self._rendezvous.remove(self.id)
         if consumer is not None:
-            consumer.removed(self.id)
+            consumer.on_removed(self.id)
 
     async def pause(self) -> None:
         """Deliver nothing more until it is resumed; its events wait. Again is harmless.

@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from millstream.runtime import Corrupt, Row, StateStore
-from millstream.runtime.extending import open_row, seal_content, shown
+from millstream.runtime.extending import open_row, seal_content, show_text
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.failures.policy import FailurePolicy
 
@@ -31,7 +31,7 @@ __all__ = [
     "Held",
     "SubscriptionRow",
     "SubscriptionState",
-    "held_as",
+    "find_held",
     "implicit_row",
     "is_kept_while_held",
     "row_data",
@@ -112,7 +112,7 @@ def is_kept_while_held(subscription: str) -> bool:
     return subscription == WHOLE_STREAM or is_implicit(subscription)
 
 
-def held_as(row: SubscriptionRow) -> Held:
+def find_held(row: SubscriptionRow) -> Held:
     """How the subscription of a row is held."""
     return "paused" if row.state == "paused" else "faulted" if row.state == "faulted" else ""
 
@@ -129,11 +129,11 @@ def row_data(key: str, row: SubscriptionRow) -> bytes:
 
 async def rows_under(store: StateStore, prefix: str) -> list[tuple[SubscriptionRow, Row]]:
     """The rows whose keys begin so. Raises Corrupt (one is damaged), StorageUnavailable."""
-    found = [(key, row) async for key, row in _scanned(store, prefix)]
+    found = [(key, row) async for key, row in _scan(store, prefix)]
     return [(open_row(key, row.data, ROW.decode), row) for key, row in found]
 
 
-async def _scanned(store: StateStore, prefix: str) -> AsyncIterator[tuple[str, Row]]:
+async def _scan(store: StateStore, prefix: str) -> AsyncIterator[tuple[str, Row]]:
     after = ""
     while True:
         found = await store.scan(prefix, after, ROWS_PER_SCAN)
@@ -151,13 +151,16 @@ async def rows_of_namespace(
     One whose row is damaged counts as paused, and the log names the row. Raises StorageUnavailable.
     """
     found: list[tuple[StreamId, SubscriptionRow]] = []
-    async for name, stored in _scanned(store, row_key(join_key(provider, namespace))):
+    async for name, stored in _scan(store, row_key(join_key(provider, namespace))):
         key, subscription = _names_in(name)
         try:
             row = open_row(name, stored.data, ROW.decode)
         except Corrupt as error:
             log.error(
-                "nothing is delivered to %s of %s: %s", shown(subscription), shown(key), error
+                "nothing is delivered to %s of %s: %s",
+                show_text(subscription),
+                show_text(key),
+                error,
             )
             row = SubscriptionRow(subscription, "", key, "", False, HERE, state="paused")
         found.append((StreamId(namespace, key), row))

@@ -77,7 +77,7 @@ class ListenMark(Mark):
                 f"`{parameter}: {text_of(channel.item)}`"
             )
 
-    def declared(self, grain_type: str, method: str) -> Declaration | None:
+    def declare(self, grain_type: str, method: str) -> Declaration | None:
         """What every silo has to know, whichever grains it hosts."""
         channel = self.channel
         listener = Listener(channel.provider, channel.name, grain_type, method)

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
 from millstream.runtime import MillstreamError
-from millstream.runtime.extending import SiloServices, SystemTarget, shown
+from millstream.runtime.extending import SiloServices, SystemTarget, show_text
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.token import Token
 
@@ -34,7 +34,7 @@ TELL_RETRY_S = 0.05  # longer by as much each time
 class Agent(Protocol):
     """What reads a queue in this silo."""
 
-    def acked(self, stream: StreamId, subscription: str, upto: Token, /) -> bool:
+    def on_acked(self, stream: StreamId, subscription: str, upto: Token, /) -> bool:
         """Take an acknowledgement; False: it does not know the subscription yet, or it ends."""
         ...
 
@@ -53,12 +53,12 @@ class AcksTarget(SystemTarget):
     def __init__(self, agents: AgentFinder) -> None:
         self._agents = agents
 
-    async def acked(
+    async def ack(
         self, queue: str, namespace: str, key: str, subscription: str, upto: Token
     ) -> bool:
         """Up to a token; False: the agent that has to know of it is not here."""
         agent = self._agents.agent(queue)
-        return agent is not None and agent.acked(StreamId(namespace, key), subscription, upto)
+        return agent is not None and agent.on_acked(StreamId(namespace, key), subscription, upto)
 
 
 class AckCalls:
@@ -86,12 +86,12 @@ class AckCalls:
         self, silo: str, queue: QueueId, stream: StreamId, subscription: str, upto: Token
     ) -> bool:
         """A subscription has acknowledged up to a token; False: no agent has taken that."""
-        call, acked = self._services.targets.call, AcksTarget.acked
+        call, acked = self._services.targets.call, AcksTarget.ack
         try:
             return await call(silo, self._target, acked, queue, *stream, subscription, upto)
         except MillstreamError as error:
             text = "%s: an acknowledgement did not reach the agent of %s: %s"
-            log.info(text, shown(subscription), queue, error)
+            log.info(text, show_text(subscription), queue, error)
             return False
 
     async def owner(self, queue: QueueId, nth: int) -> str:
@@ -142,8 +142,9 @@ class AcksByHand:
         """An event is acknowledged. Raises ValueError: this activation was not given it."""
         if all(token > given for given in self._given.values()):
             raise ValueError(
-                f"{shown(self._subscription)}: the event {token} of {shown(str(self._stream))} was "
-                "not delivered to this activation, so it cannot be acknowledged here"
+                f"{show_text(self._subscription)}: the event {token} of "
+                f"{show_text(str(self._stream))} was not delivered to this activation, so it "
+                "cannot be acknowledged here"
             )
         for queue, given in self._given.items():
             upto, known = min(token, given), self._upto.get(queue)
@@ -154,9 +155,9 @@ class AcksByHand:
     def _tell(self, queue: str) -> None:
         if queue not in self._running and queue not in self._telling:
             self._telling.add(queue)
-            self._calls.start(self._told(queue))
+            self._calls.start(self._tell_agent(queue))
 
-    async def _told(self, queue: str) -> None:
+    async def _tell_agent(self, queue: str) -> None:
         """Tell the agent, until it knows the newest or a reply will say it."""
         told, failures, silo = None, 0, self._agents[queue].silo
         try:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from millstream.runtime import MillstreamError, Rejected, State
-from millstream.runtime.extending import ExtendedGrain, shown
+from millstream.runtime.extending import ExtendedGrain, show_text
 from millstream.streams.api.event import Event
 from millstream.streams.api.implicit import is_implicit
 from millstream.streams.api.rendezvous import Rendezvous, rendezvous_key, rendezvous_of
@@ -68,23 +68,23 @@ class ConsumerExtension:
         if len(self._ended) > ENDED_MAX:
             del self._ended[next(iter(self._ended))]
 
-    async def joined(self, subscription: str) -> None:
+    async def on_joining(self, subscription: str) -> None:
         """The grain subscribes, perhaps again."""
         removing = self._removing.get(subscription)
         if removing is not None:
             await asyncio.wait([removing])  # else it could end what is being made
         self._ended.pop(subscription, None)
-        self._old.joined(subscription)
+        self._old.on_joining(subscription)
 
-    def added(self, row: SubscriptionRow) -> None:
+    def on_added(self, row: SubscriptionRow) -> None:
         """It is stored; here nothing follows from that."""
 
-    def removed(self, subscription: str) -> None:
+    def on_removed(self, subscription: str) -> None:
         """What the grain has unsubscribed is stored no more: nor need its positions be."""
         if subscription in self._ended:
             if (position := self._ended[subscription]) is not None:
                 position.is_removed = True
-            self._old.removed(subscription)
+            self._old.on_removed(subscription)
 
     def _remove(self, batch: WireBatch) -> None:
         """It was unsubscribed, and is delivered: what was to remove it may have failed."""
@@ -101,9 +101,9 @@ class ConsumerExtension:
     async def _remove_from(self, rendezvous: Rendezvous, subscription: str) -> None:
         try:
             await rendezvous.remove(subscription)
-            self.removed(subscription)
+            self.on_removed(subscription)
         except MillstreamError as error:  # it is delivered again, and tried again then
-            log.info("%s is not removed yet: %s", shown(subscription), error)
+            log.info("%s is not removed yet: %s", show_text(subscription), error)
 
     def epochs(self) -> dict[str, dict[str, int]]:
         """The newest epoch of each queue that each subscription has had events of."""
@@ -137,7 +137,7 @@ class ConsumerExtension:
         last = position.last_of(batch)
         fresh = fresh_of(batch.items, last) if batch.has_positions else range(len(batch.items))
         if not fresh:
-            await sent_with(position.state)  # stored by a delivery that was not answered
+            await wait_sent(position.state)  # stored by a delivery that was not answered
             return Delivered(len(batch.items), acked=last if batch.by_hand else None)
         items = batch.items
         if len(fresh) < len(items):
@@ -188,12 +188,13 @@ class ConsumerExtension:
         position = self._positions.get(subscription)
         if position is None or position.by_hand is None:
             raise ValueError(
-                f"{self._grain}: {shown(subscription) or 'the event'} is no subscription that this "
+                f"{self._grain}: {show_text(subscription) or 'the event'} is no subscription that "
+                "this "
                 'activation acknowledges by hand: subscribe with ack="manual"'
             )
         position.by_hand.ack(event.token)
 
-    async def failed(self, failure: DeliveryFailure) -> None:
+    async def give_up(self, failure: DeliveryFailure) -> None:
         """An event was given up: the grain's method for that hears of it, if it has one."""
         handler = error_handler(self._grain.grain, failure.stream.namespace)
         if handler is not None and failure.subscription not in self._ended:
@@ -226,7 +227,7 @@ class ConsumerExtension:
                 batch = run.batch
                 last = None if batch.redriven else run.items[done - 1].token
                 await state.commit(batch.subscription, batch.queue, last)
-                await sent_with(state)
+                await wait_sent(state)
         except BaseException:
             state.restore()
             raise
@@ -239,8 +240,8 @@ def is_in_the_middle(batch: WireBatch) -> bool:
     return before is not None and batch.items[0].token > before
 
 
-async def sent_with(state: State[Any] | None) -> None:
+async def wait_sent(state: State[Any] | None) -> None:
     """Wait until what is stored with a state is sent: nobody else would wake the grain for it."""
     sender = None if state is None else state.parcels.sender
     if sender is not None:
-        await sender.sent()
+        await sender.wait_sent()

@@ -13,7 +13,7 @@ from typing import Any
 from zlib import crc32
 
 from millstream.runtime import MillstreamError, State
-from millstream.runtime.extending import ExtendedGrain, shown
+from millstream.runtime.extending import ExtendedGrain, show_text
 from millstream.streams.api.rendezvous import rendezvous_key, rendezvous_of
 from millstream.streams.api.stream import parse_subscription_id
 
@@ -34,13 +34,13 @@ class OldPositions:
         self._joined: dict[str, None] = {}  # while the rendezvous is asked
         self._asked: dict[int, None] = {}  # states that were looked through
 
-    def joined(self, subscription: str) -> None:
+    def on_joining(self, subscription: str) -> None:
         """A subscription is being made: its positions are kept."""
         self._joined[subscription] = None
         for state in self._grain.states:
             state.keep_position(subscription)
 
-    def removed(self, subscription: str) -> None:
+    def on_removed(self, subscription: str) -> None:
         """A subscription was removed by this activation."""
         for state in self._grain.states:
             state.forget_position(subscription)
@@ -66,7 +66,7 @@ class OldPositions:
                 grain = self._grain.grain.grain(rendezvous_of(provider), key)
                 is_stored = await grain.is_stored(name)
             except MillstreamError as error:
-                log.info("whether %s lives is not known: %s", shown(name), error)
+                log.info("whether %s lives is not known: %s", show_text(name), error)
                 return
             if not is_stored and name not in self._joined:
                 state.forget_position(name)

@@ -41,11 +41,11 @@ def on_error(namespace: StreamNamespace[Any], /) -> Callable[[Method[G]], Method
     refuse_function(namespace, "on_error")
     mark = ErrorMark(namespace)
 
-    def marked(method: Method[G]) -> Method[G]:
+    def mark_method(method: Method[G]) -> Method[G]:
         add_mark(method, mark)
         return method
 
-    return marked
+    return mark_method
 
 
 def error_handler(

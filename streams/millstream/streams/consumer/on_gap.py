@@ -47,13 +47,13 @@ def on_gap(
     refuse_function(namespace, "on_gap")
     mark = GapMark(namespace)
 
-    def marked(
+    def mark_method(
         method: Callable[[G, Gap], Coroutine[Any, Any, None]],
     ) -> Callable[[G, Gap], Coroutine[Any, Any, None]]:
         add_mark(method, mark)
         return method
 
-    return marked
+    return mark_method
 
 
 def gap_handler(grain: Any, namespace: str) -> Callable[[Gap], Coroutine[Any, Any, None]] | None:

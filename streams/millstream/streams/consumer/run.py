@@ -236,7 +236,7 @@ class HandlerRun:
                 raise  # not the handler's doing
             is_alone = is_told and min(self._position.batch_max or 1, end - self._at) == 1
             self.is_final = is_alone and self._is_hopeless(raised)
-            return self._at, self._described(raised)
+            return self._at, self._describe(raised)
         return self._at, b""
 
     def _expire(self, task: asyncio.Task[Any]) -> None:
@@ -256,7 +256,7 @@ class HandlerRun:
         if handler is not None and (is_again or not self._position.is_over):
             await handler(self._gap)
 
-    def _described(self, raised: BaseException) -> bytes:
+    def _describe(self, raised: BaseException) -> bytes:
         """What the handler did, as the agent gets it."""
         where = f"{self._grain} handling {self.batch.namespace}/{self.batch.key}"
         if self._is_late:
@@ -281,7 +281,7 @@ class HandlerRun:
                 await position.handler(events if batch_max else events[0])
             self._at = following
 
-    def _unacked(self, items: Sequence[Item]) -> Sequence[Item]:
+    def _drop_acked(self, items: Sequence[Item]) -> Sequence[Item]:
         """Without what the grain has acknowledged by hand while others of the delivery ran."""
         upto = self._position.last_of(self.batch)
         return items if upto is None else [item for item in items if item.token > upto]
@@ -299,7 +299,7 @@ class HandlerRun:
         """Those of items that the handler is for."""
         batch = self.batch
         if batch.by_hand is not None:
-            items = self._unacked(items)
+            items = self._drop_acked(items)
         key, attempt, redelivered = batch.key, batch.attempt, batch.redelivered
         # a loop, and no comprehension: nearly every delivery has one event, and pays for the frame
         bodies = list(map(BODY_OF, items))

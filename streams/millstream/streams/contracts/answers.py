@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from millstream.runtime import EnqueueFailed, QueueUnavailable, StreamError
-from millstream.runtime.extending import shown
+from millstream.runtime.extending import show_text
 
 from .identity import StreamId
 from .message import QueueMessage
@@ -19,10 +19,10 @@ from .token import Token
 
 __all__ = [
     "AdapterFault",
-    "checked_lost",
-    "checked_messages",
-    "checked_prefix",
-    "checked_tokens",
+    "check_lost",
+    "check_messages",
+    "check_prefix",
+    "check_tokens",
     "fault_of",
     "text_of",
 ]
@@ -41,7 +41,7 @@ def fault_of(where: str, error: BaseException) -> StreamError:
     """An adapter's exception as a stream error; its own are left as they are."""
     if isinstance(error, StreamError):
         return error
-    return AdapterFault(f"{where} raised {type(error).__name__}: {shown(text_of(error))}")
+    return AdapterFault(f"{where} raised {type(error).__name__}: {show_text(text_of(error))}")
 
 
 def text_of(error: BaseException) -> str:
@@ -52,7 +52,7 @@ def text_of(error: BaseException) -> str:
         return f"(its text cannot be made: {type(another).__name__})"
 
 
-def checked_tokens(answer: Any, count: int, where: str) -> list[Token | None]:
+def check_tokens(answer: Any, count: int, where: str) -> list[Token | None]:
     """What `enqueue` answered for `count` messages. Raises AdapterFault."""
     if type(answer) is not list:
         _check_list(answer, "tokens", f"{where} returned")
@@ -63,7 +63,7 @@ def checked_tokens(answer: Any, count: int, where: str) -> list[Token | None]:
     return [_token(one, where) for one in answer]
 
 
-def checked_prefix(error: EnqueueFailed, count: int, where: str) -> list[Token | None]:
+def check_prefix(error: EnqueueFailed, count: int, where: str) -> list[Token | None]:
     """The tokens of the stored prefix of `count` messages. Raises AdapterFault."""
     accepted = error.accepted
     _check_list(accepted, "tokens", f"{where} raised EnqueueFailed whose `accepted` is")
@@ -83,14 +83,14 @@ def _token(one: Any, where: str) -> Token | None:
     raise AdapterFault(f"{where} gave {_kind(one)} as a token")
 
 
-def checked_lost(answer: Any, where: str) -> list[Token]:
+def check_lost(answer: Any, where: str) -> list[Token]:
     """What `extend` answered. Raises AdapterFault."""
     _check_list(answer, "tokens", f"{where} returned")
     tokens = [_token(one, where) for one in answer]
     return [one for one in tokens if one is not None]
 
 
-def checked_messages(
+def check_messages(
     answer: Any,
     last: Token | None,
     is_ordered: bool,
@@ -165,7 +165,7 @@ def _wrong_part(message: QueueMessage) -> str:
     """What is wrong inside a message whose parts are of the right types; empty if nothing is."""
     for value, limit, name in zip(message.token, TOKEN_LIMITS, Token._fields, strict=True):
         if type(value) is not int or not 0 <= value < limit:
-            return f"a token whose {name} is {shown(repr(value))}"
+            return f"a token whose {name} is {show_text(repr(value))}"
     for name, part in zip(StreamId._fields, message.stream, strict=True):
         if not isinstance(part, str):
             return f"a stream whose {name} is {_kind(part)}"
@@ -174,7 +174,7 @@ def _wrong_part(message: QueueMessage) -> str:
             return f"an item that is {_kind(item)}, not bytes"
     for header in message.headers.items():
         if not (isinstance(header[0], str) and isinstance(header[1], str)):
-            return f"the header {shown(repr(header))}: names and values are str"
+            return f"the header {show_text(repr(header))}: names and values are str"
     return ""
 
 

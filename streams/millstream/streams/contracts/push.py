@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 
 from millstream.runtime import ConfigError, QueueFull, QueueUnavailable, StreamError
-from millstream.runtime.extending import shown
+from millstream.runtime.extending import show_text
 
 from .answers import text_of
 from .capability import Capability
@@ -144,7 +144,7 @@ class PushReceiver:
         self._held.add(message.token)
         self._count(message, 1)
 
-    def disconnected(self, error: BaseException) -> None:
+    def on_disconnect(self, error: BaseException) -> None:
         """The source has lost its connection: the next read raises, so that the runtime closes
         this receiver and opens another one.
 
@@ -261,5 +261,5 @@ def fault_of_connection(error: BaseException) -> StreamError:
     if isinstance(error, StreamError):
         return error
     return QueueUnavailable(
-        f"the source is disconnected: {type(error).__name__}: {shown(text_of(error))}"
+        f"the source is disconnected: {type(error).__name__}: {show_text(text_of(error))}"
     )

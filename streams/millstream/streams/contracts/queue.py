@@ -217,7 +217,7 @@ class Retains(Protocol):
         """Keep nothing for this reader; again is harmless, and so is one that is not known."""
         ...
 
-    async def retained(self, queue: QueueId, /) -> Mapping[str, Token]:
+    async def list_retained(self, queue: QueueId, /) -> Mapping[str, Token]:
         """The readers for which messages are kept, and the position from which on."""
         ...
 

@@ -25,7 +25,7 @@ class LetterCalls(Protocol):
     def page(
         self, subscription: str, stream: StreamId | None, after: str, limit: int, /
     ) -> Coroutine[Any, Any, Sequence[DeadLetter]]: ...
-    def damaged(
+    def list_damaged(
         self, subscription: str, stream: StreamId | None, after: str, limit: int, /
     ) -> Coroutine[Any, Any, Sequence[str]]: ...
     def get(self, letter_id: str, /) -> Coroutine[Any, Any, DeadLetter]: ...
@@ -59,11 +59,12 @@ class DeadLetters:
             limit: letters at most, 1 to 1,000. A list has at most 1 MiB, or one letter: it may be
                 shorter than the limit; only an empty one is the end.
 
-        Letters whose rows are damaged are in no list: `damaged` gives their ids. Raises ValueError.
+        Letters whose rows are damaged are in no list: `list_damaged` gives their ids. Raises
+        ValueError.
         """
         return await self._calls.page(subscription, stream, after, limit)
 
-    async def damaged(
+    async def list_damaged(
         self,
         subscription: str = "",
         *,
@@ -76,7 +77,7 @@ class DeadLetters:
         `get` of such an id raises Corrupt, which says what is wrong; `delete` forgets the letter.
         Costs a read of all letters, until there are so many.
         """
-        return await self._calls.damaged(subscription, stream, after, limit)
+        return await self._calls.list_damaged(subscription, stream, after, limit)
 
     async def all(
         self, subscription: str = "", *, stream: StreamId | None = None
@@ -119,10 +120,10 @@ class GatewayLetters:
         method = DeadLettersTarget.page
         return self._gateway.call("", self._target, method, subscription, stream, after, limit)
 
-    def damaged(
+    def list_damaged(
         self, subscription: str, stream: StreamId | None, after: str, limit: int, /
     ) -> Coroutine[Any, Any, Sequence[str]]:
-        method = DeadLettersTarget.damaged
+        method = DeadLettersTarget.list_damaged
         return self._gateway.call("", self._target, method, subscription, stream, after, limit)
 
     def get(self, letter_id: str, /) -> Coroutine[Any, Any, DeadLetter]:

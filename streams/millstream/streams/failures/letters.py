@@ -105,7 +105,7 @@ class LetterRows:
     ) -> Sequence[DeadLetter]:
         """Up to `limit` letters behind the id `after`, in the order of ids; [] at the end.
 
-        Those that are damaged are left out (`damaged`), and the log names them. Raises
+        Those that are damaged are left out (`list_damaged`), and the log names them. Raises
         StorageError.
         """
         prefix = self._prefix_of(subscription, stream)
@@ -127,7 +127,7 @@ class LetterRows:
                 break
         return found
 
-    async def damaged(
+    async def list_damaged(
         self, subscription: str, stream: StreamId | None, after: str, limit: int
     ) -> Sequence[str]:
         """Ids of up to `limit` letters behind the id `after` whose rows are damaged. Reads all

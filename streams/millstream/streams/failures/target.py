@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from millstream.runtime.extending import Role, SystemTarget, open_to, shown
+from millstream.runtime.extending import Role, SystemTarget, open_to, show_text
 from millstream.streams.contracts.identity import StreamId
 
 from .letters import LETTERS_MAX, DeadLetter, LetterRows
@@ -42,19 +42,19 @@ class DeadLettersTarget(SystemTarget):
         return [*await self._rows.list(subscription, stream, after, limit)]
 
     @open_to(Role.OPERATOR)
-    async def damaged(
+    async def list_damaged(
         self, subscription: str, stream: StreamId | None, after: str, limit: int
     ) -> list[str]:
         """Ids of letters behind an id that cannot be read. Raises ValueError (the limit)."""
         check_list(subscription, stream, limit)
-        return [*await self._rows.damaged(subscription, stream, after, limit)]
+        return [*await self._rows.list_damaged(subscription, stream, after, limit)]
 
     @open_to(Role.OPERATOR)
     async def get(self, letter_id: str) -> DeadLetter:
         """One letter. Raises LookupError, Corrupt."""
         letter = await self._rows.get(letter_id)
         if letter is None:
-            raise LookupError(f"there is no dead letter {shown(letter_id)}")
+            raise LookupError(f"there is no dead letter {show_text(letter_id)}")
         return letter
 
     @open_to(Role.OPERATOR)

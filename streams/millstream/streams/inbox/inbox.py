@@ -77,9 +77,9 @@ class InboxGrain(Grain):
     def _stopping(self) -> None:
         """Who waits here goes, and comes back to the next activation."""
         self._is_stopping = True
-        self._changed()
+        self._on_change()
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         change, self._change = self._change, asyncio.Event()
         change.set()
 
@@ -105,10 +105,10 @@ class InboxGrain(Grain):
             return Delivered(0, is_fenced=True)
         self._offers += 1
         mine, until_s = self._offers, now() + batch.timeout_s
-        self._changed()
+        self._on_change()
         while self._is_awaited(mine, until_s):
             await self._wait(min(until_s, self._present_until))
-        done = self._pending.done() if mine == self._offers else 0
+        done = self._pending.count_done() if mine == self._offers else 0
         if not done:
             raise Rejected(f"{self._subscription}: nobody has taken its events yet")
         return Delivered(done)
@@ -130,12 +130,12 @@ class InboxGrain(Grain):
         if session == self._session:
             self._silent_from, self._present_until = until_s, until_s + self._silence_s
             if self._pending.acknowledge(acks):
-                self._changed()
+                self._on_change()
         while events_max and not self._pending.has_any and self._serves(session, until_s):
             await self._wait(until_s)
         if self._is_over or session < self._session:
             return Taken(is_over=self._is_over or REPLACED)
-        return self._pending.taken(session, events_max, self._silence_s / BEATS_PER_SILENCE)
+        return self._pending.take(session, events_max, self._silence_s / BEATS_PER_SILENCE)
 
     def _serves(self, session: int, until_s: float) -> bool:
         is_served = session == self._session and not self._is_over
@@ -155,7 +155,7 @@ class InboxGrain(Grain):
             self._pending.clear()  # it goes on elsewhere
         else:
             self._pending.learn(acks)
-        self._changed()
+        self._on_change()
 
     @open_to(Role.CLIENT)
     @isolated
@@ -166,7 +166,7 @@ class InboxGrain(Grain):
         self._session = session
         self._pending.acknowledge(acks)
         self._present_until = 0.0
-        self._changed()
+        self._on_change()
         if is_ephemeral(self._name):
             await self._end()
 
@@ -176,7 +176,7 @@ class InboxGrain(Grain):
     async def close(self) -> None:
         """See `Inbox`."""
         self._is_over = GONE
-        self._changed()
+        self._on_change()
         self.context.deactivate_when_idle()
 
     # -- silence

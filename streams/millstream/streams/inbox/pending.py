@@ -100,7 +100,7 @@ class Pending:
         """Does anything wait?"""
         return bool(self._left)
 
-    def taken(self, session: int, events_max: int, beat_s: float) -> Taken:
+    def take(self, session: int, events_max: int, beat_s: float) -> Taken:
         """What a session is given: the first that are not acknowledged."""
         batch = self._batch
         if not events_max:
@@ -125,7 +125,7 @@ class Pending:
             seen += self._given.setdefault(item.token, session) != session
         return seen
 
-    def done(self) -> int:
+    def count_done(self) -> int:
         """How many of the delivery's items are done, up to the first that is not."""
         items = () if self._batch is None else self._batch.items
         for at, item in enumerate(items):

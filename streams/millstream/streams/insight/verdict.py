@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from millstream.runtime.extending import shown
+from millstream.runtime.extending import show_text
 
 from .report import LETTERS_MAX, LetterReport, QueueReport, StreamReport, SubscriptionReport
 
@@ -65,8 +65,8 @@ def _dead(letters: Sequence[LetterReport]) -> str:
     first = letters[0]
     count = f"{len(letters)} or more" if len(letters) >= LETTERS_MAX else f"{len(letters)}"
     return (
-        f" Dead letters of it: {count}, such as {shown(first.id, 500)}, given up after "
-        f"{first.attempts} attempts: {shown(first.error, 300)}."
+        f" Dead letters of it: {count}, such as {show_text(first.id, 500)}, given up after "
+        f"{first.attempts} attempts: {show_text(first.error, 300)}."
     )
 
 
@@ -76,16 +76,16 @@ Found = tuple[Check, str] | None
 def _of_queue(before: StreamReport, after: StreamReport) -> Found:
     agent = after.agent
     if after.trouble:
-        return "no_queue", f"Nothing can be published: {shown(after.trouble, 500)}."
+        return "no_queue", f"Nothing can be published: {show_text(after.trouble, 500)}."
     if after.is_held:
         return "queue_paused", (
             f"{after.queue} is paused by hand: no silo reads it. `resume_queue` lets it go on."
         )
     if agent is None:
-        return "queue_unowned", _unowned(after)
+        return "queue_unowned", _explain_unowned(after)
     if agent.trouble:
         return "queue_unreachable", (
-            f"{agent.queue} cannot be read by {agent.silo}: {shown(agent.trouble, 500)}. It is "
+            f"{agent.queue} cannot be read by {agent.silo}: {show_text(agent.trouble, 500)}. It is "
             "tried again by itself; nothing is lost."
         )
     if agent.state == "paused" or after.owner_state == "pausing":
@@ -106,7 +106,7 @@ def _stream_paused(report: StreamReport) -> str:
     return f"{_name(report.stream)} is paused by hand{events}. `resume_stream` lets it go on."
 
 
-def _unowned(report: StreamReport) -> str:
+def _explain_unowned(report: StreamReport) -> str:
     queue = report.queue
     if report.owner and not report.is_owner_live:
         return f"{report.owner}, which read {queue}, has gone; another silo takes it over soon."
@@ -131,7 +131,7 @@ def _full(before: StreamReport, after: StreamReport, agent: QueueReport) -> str:
     found = _of_subscription(holder.subscription, rate_of(before, after))
     why = found[1] if found else "It gets on."
     return (
-        f"{text} It is held by subscription {shown(holder.subscription.id)} of "
+        f"{text} It is held by subscription {show_text(holder.subscription.id)} of "
         f"{_name(holder.stream)}, {_seconds(holder.subscription.lag_s)} behind. {why}"
     )
 
@@ -139,7 +139,7 @@ def _full(before: StreamReport, after: StreamReport, agent: QueueReport) -> str:
 def _of_subscriptions(before: StreamReport, after: StreamReport) -> tuple[Check, str]:
     name, rate = _name(after.stream), rate_of(before, after)
     if after.reason:
-        return "standing_still", f"All of {name} waits: {shown(after.reason, 500)}."
+        return "standing_still", f"All of {name} waits: {show_text(after.reason, 500)}."
     if after.subscriptions is None:
         return "nothing", f"{name} had no event lately: nothing of it is read and not done."
     if not after.subscriptions:
@@ -159,7 +159,7 @@ def _of_subscriptions(before: StreamReport, after: StreamReport) -> tuple[Check,
 def _gaps(subscriptions: Sequence[SubscriptionReport]) -> str:
     """What is missing, of whom most is."""
     most = max(subscriptions, key=lambda one: one.gaps)
-    return f" Subscription {shown(most.id)} was told of {most.gaps_text}." if most.gaps else ""
+    return f" Subscription {show_text(most.id)} was told of {most.gaps_text}." if most.gaps else ""
 
 
 def _worst_first(subscriptions: Sequence[SubscriptionReport]) -> list[SubscriptionReport]:
@@ -168,8 +168,8 @@ def _worst_first(subscriptions: Sequence[SubscriptionReport]) -> list[Subscripti
 
 def _of_subscription(one: SubscriptionReport, rate: float) -> Found:
     checks: tuple[Callable[[SubscriptionReport, float], Found], ...] = (
-        _parked,
-        _blocked,
+        _find_parked,
+        _find_blocked,
         _slow,
         _unreachable,
         _still,
@@ -177,12 +177,12 @@ def _of_subscription(one: SubscriptionReport, rate: float) -> Found:
     return next((found for check in checks if (found := check(one, rate))), None)
 
 
-def _parked(one: SubscriptionReport, rate: float) -> Found:
-    name = f"Subscription {shown(one.id)}"
+def _find_parked(one: SubscriptionReport, rate: float) -> Found:
+    name = f"Subscription {show_text(one.id)}"
     if one.state == "faulted":
         return "subscription_parked", (
             f"{name} is faulted, and {one.lag_events:,} events of it wait: "
-            f"{shown(one.trouble, 500) or 'an event was given up'}. `resume()` lets it go on."
+            f"{show_text(one.trouble, 500) or 'an event was given up'}. `resume()` lets it go on."
         )
     if one.state == "paused":
         return "subscription_parked", f"{name} is paused. `resume()` lets it go on."
@@ -203,17 +203,17 @@ def _parked(one: SubscriptionReport, rate: float) -> Found:
     if one.attempts:
         return "subscription_parked", (
             f"{name} has failed {one.attempts} times at one event, and tries it again: "
-            f"{shown(one.trouble, 500)}."
+            f"{show_text(one.trouble, 500)}."
         )
     return None
 
 
-def _blocked(one: SubscriptionReport, rate: float) -> Found:
+def _find_blocked(one: SubscriptionReport, rate: float) -> Found:
     if one.state != "in_flight" or one.out_s < BLOCKED_S or one.out_s < 10 * one.event_s:
         return None
     usual = f"; an event takes {_seconds(one.event_s)} as a rule" if one.event_s else ""
     return "handler_blocked", (
-        f"{one.grain} has not answered subscription {shown(one.id)} for {_seconds(one.out_s)}"
+        f"{one.grain} has not answered subscription {show_text(one.id)} for {_seconds(one.out_s)}"
         f"{usual}."
     )
 
@@ -224,7 +224,7 @@ def _slow(one: SubscriptionReport, rate: float) -> Found:
     if one.state == "ready" and one.still_s >= BLOCKED_S:
         return None  # its handler has nothing to do: something else holds it up
     return "handler_slow", (
-        f"Subscription {shown(one.id)} is {_seconds(one.lag_s)} behind: its handler takes "
+        f"Subscription {show_text(one.id)} is {_seconds(one.lag_s)} behind: its handler takes "
         f"{_seconds(one.event_s)} for an event, which is {one.rate:,.0f} events a second at most, "
         f"and its queue brings {rate:,.0f}."
     )
@@ -234,17 +234,17 @@ def _unreachable(one: SubscriptionReport, rate: float) -> Found:
     if one.state != "backoff":
         return None
     return "grain_unreachable", (
-        f"{one.grain} could not be reached for subscription {shown(one.id)}, and is tried again: "
-        f"{shown(one.trouble, 500) or 'no answer came'}."
+        f"{one.grain} could not be reached for subscription {show_text(one.id)}, and is tried "
+        f"again: {show_text(one.trouble, 500) or 'no answer came'}."
     )
 
 
 def _still(one: SubscriptionReport, rate: float) -> Found:
     if one.still_s < BLOCKED_S:
         return None
-    reason = shown(one.reason, 500) or "nothing is known that it waits for (please report this)"
+    reason = show_text(one.reason, 500) or "nothing is known that it waits for (please report this)"
     return "standing_still", (
-        f"Subscription {shown(one.id)} has not moved for {_seconds(one.still_s)}: {reason}."
+        f"Subscription {show_text(one.id)} has not moved for {_seconds(one.still_s)}: {reason}."
     )
 
 
@@ -259,7 +259,7 @@ def rate_of(before: StreamReport, after: StreamReport) -> float:
 
 
 def _name(stream: object) -> str:
-    return shown(str(stream))
+    return show_text(str(stream))
 
 
 def _seconds(seconds: float) -> str:

@@ -42,9 +42,9 @@ class BroughtMapper:
         self._layout = layout
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        layout.bring(self._asked())
+        layout.bring(self._ask())
 
-    def _asked(self) -> QueueMapper:
+    def _ask(self) -> QueueMapper:
         self._changed.clear()
         mapper = self._adapter.mapper(self._changed.set)
         where = f"stream provider {self._provider!r}: {type(self._adapter).__name__}.mapper"
@@ -72,7 +72,7 @@ class BroughtMapper:
         while True:
             await self._changed.wait()
             try:
-                mapper = self._asked()
+                mapper = self._ask()
                 await remap(lambda mapper=mapper: self._layout.bring(mapper))  # type: ignore[misc]
                 await relaid()
             except Exception as error:  # whatever an adapter or a balancer raises

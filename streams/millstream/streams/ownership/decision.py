@@ -186,20 +186,20 @@ def _decide_unowned(now: Situation, options: OwnershipOptions) -> Decision:
     is_mine = record is not None and record.owner == now.me  # a write whose answer was lost
     if not now.is_wanted:
         # its agent is gone: what was out when it ended is not known any more
-        return Free(_freed(record, now, is_known=False)) if record and is_mine else Keep()
+        return Free(_free(record, now, is_known=False)) if record and is_mine else Keep()
     if record is None:
-        return Acquire(_acquired(record, now, options), is_forced=False)
+        return Acquire(_acquire(record, now, options), is_forced=False)
     if record.state is QueueState.FREE:
-        return _taken(record, _acquired(record, now, options))
+        return _take(record, _acquire(record, now, options))
     takeable_s = _takeable_s(record, now, options)
     if is_mine or now.now_s >= takeable_s:
         if not is_mine and record.owner not in now.live:
             record = after_death(record)
-        return Acquire(_acquired(record, now, options), True, True, record.progress)
+        return Acquire(_acquire(record, now, options), True, True, record.progress)
     return Wait(min(takeable_s, now.now_s + options.poll_s))
 
 
-def _taken(free: QueueRecord, new: QueueRecord) -> Acquire:
+def _take(free: QueueRecord, new: QueueRecord) -> Acquire:
     """The acquisition of a queue that its last owner has let go."""
     last = free.handoff
     return Acquire(new, False, last is None or not last.is_known, free.progress)
@@ -226,7 +226,7 @@ def _decide_owned(now: Situation, options: OwnershipOptions, epoch: int) -> Deci
     is_due = has_moved and now.now_s >= now.seen_s + options.checkpoint_every_s
     is_due = is_due or (has_moved and now.is_urgent)
     if is_paused or is_due or now.now_s >= _renewal_s(record, now):
-        return Renew(_held(record, now))
+        return Renew(_hold(record, now))
     return Keep()
 
 
@@ -237,10 +237,10 @@ def _decide_pausing(
     if record is None:
         return OwnershipLost()
     if now.is_wanted:
-        return Renew(_held(record, now))
+        return Renew(_hold(record, now))
     is_drained = now.in_flight == 0 and now.unacked == 0
     if is_drained or now.now_s >= deadline_s:
-        return Free(_freed(record, now))
+        return Free(_free(record, now))
     renewal_s = _renewal_s(record, now)
     if record.state is QueueState.OWNED or now.now_s >= renewal_s:
         return Pause(_pausing(record, now, deadline_s - now.now_s))
@@ -252,7 +252,7 @@ def _decide_left(
 ) -> Decision:
     if _still_mine(now, epoch) is None:
         return OwnershipLost()  # or the write that freed it came through, though its answer did not
-    return _taken(freed, _acquired(freed, now, options)) if now.is_wanted else Free(freed)
+    return _take(freed, _acquire(freed, now, options)) if now.is_wanted else Free(freed)
 
 
 def _still_mine(now: Situation, epoch: int) -> QueueRecord | None:
@@ -273,7 +273,7 @@ def _renewal_s(record: QueueRecord, now: Situation) -> float:
     return now.seen_s + record.lease_s / 3 if record.lease_s else math.inf
 
 
-def _acquired(record: QueueRecord | None, now: Situation, options: OwnershipOptions) -> QueueRecord:
+def _acquire(record: QueueRecord | None, now: Situation, options: OwnershipOptions) -> QueueRecord:
     return QueueRecord(
         owner=now.me,
         epoch=1 if record is None else record.epoch + 1,
@@ -298,7 +298,7 @@ def _rival(record: QueueRecord | None, now: Situation) -> SiloAddress:
     return rival if rival in now.live else ""
 
 
-def _held(record: QueueRecord, now: Situation) -> QueueRecord:
+def _hold(record: QueueRecord, now: Situation) -> QueueRecord:
     return msgspec.structs.replace(
         with_progress(record, now.progress), state=QueueState.OWNED, drain_by_s=0.0
     )
@@ -310,7 +310,7 @@ def _pausing(record: QueueRecord, now: Situation, drain_by_s: float) -> QueueRec
     )
 
 
-def _freed(record: QueueRecord, now: Situation, *, is_known: bool = True) -> QueueRecord:
+def _free(record: QueueRecord, now: Situation, *, is_known: bool = True) -> QueueRecord:
     is_clean = is_known and now.in_flight == 0 and not now.undone
     return msgspec.structs.replace(
         with_progress(record, now.progress),

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Sequence
 
 from millstream.runtime import ConfigError, StreamError
-from millstream.runtime.extending import check_text, shown
+from millstream.runtime.extending import check_text, show_text
 from millstream.streams.contracts.answers import text_of
 from millstream.streams.contracts.identity import QueueId, StreamId
 
@@ -53,14 +53,14 @@ class FunctionMapper:
         if not callable(by) or inspect.iscoroutinefunction(by):
             what = "is async" if callable(by) else "cannot be called"
             raise ConfigError(
-                f"FunctionMapper(by={shown(repr(by))}): {what}; it is a plain function of a stream "
-                "and the number of queues"
+                f"FunctionMapper(by={show_text(repr(by))}): {what}; it is a plain function of a "
+                "stream and the number of queues"
             )
         check_text("FunctionMapper(name=...)", name)
         check_text("FunctionMapper(prefix=...)", prefix)
         if not 1 <= len(name) <= NAME_CHARS_MAX:
             raise ConfigError(
-                f"FunctionMapper(name={shown(repr(name))}): not 1..{NAME_CHARS_MAX} characters"
+                f"FunctionMapper(name={show_text(repr(name))}): not 1..{NAME_CHARS_MAX} characters"
             )
         if not prefix:
             raise ConfigError("FunctionMapper(prefix=''): a queue is named by it")
@@ -80,7 +80,7 @@ class FunctionMapper:
         """What silos compare in place of the function."""
         return self._name
 
-    def resized(self, queues: int, epoch: int, /) -> FunctionMapper:
+    def with_queues(self, queues: int, epoch: int, /) -> FunctionMapper:
         """The same function over another number of queues, in a later epoch. Raises ConfigError."""
         mapper = FunctionMapper(queues=queues, by=self._by, name=self._name, prefix=self._prefix)
         mapper._epoch = epoch
@@ -96,17 +96,17 @@ class FunctionMapper:
         try:
             number = self._by(stream, count)
         except (Exception, asyncio.CancelledError) as error:
-            why = f"raised {type(error).__name__}: {shown(text_of(error))}"
-            raise self._refused(stream, why) from error
+            why = f"raised {type(error).__name__}: {show_text(text_of(error))}"
+            raise self._make_refusal(stream, why) from error
         if type(number) is int and 0 <= number < count:
             return self._queues[number]
-        why = f"answered {shown(_text(number))}, which is not an int in 0..{count - 1}"
-        raise self._refused(stream, why)
+        why = f"answered {show_text(_text(number))}, which is not an int in 0..{count - 1}"
+        raise self._make_refusal(stream, why)
 
-    def _refused(self, stream: StreamId, why: str) -> StreamError:
-        where = f"FunctionMapper {shown(repr(self._name))}"
+    def _make_refusal(self, stream: StreamId, why: str) -> StreamError:
+        where = f"FunctionMapper {show_text(repr(self._name))}"
         return StreamError(
-            f"{shown(str(stream))}: no queue carries it: the function of {where} {why}"
+            f"{show_text(str(stream))}: no queue carries it: the function of {where} {why}"
         )
 
 

@@ -26,7 +26,7 @@ __all__ = ["Layout", "Resizable"]
 class Resizable(Protocol):
     """A mapper that can have another number of queues."""
 
-    def resized(self, queues: int, epoch: int, /) -> QueueMapper: ...
+    def with_queues(self, queues: int, epoch: int, /) -> QueueMapper: ...
 
 
 class Layout:
@@ -99,7 +99,7 @@ class Layout:
         if not isinstance(self._brought, Resizable):
             name = type(self._brought).__name__
             raise ConfigError(f"the mapper {name} has no `resized(queues, epoch)`")
-        return self._brought.resized(queues, epoch)
+        return self._brought.with_queues(queues, epoch)
 
     def ring_of(self, queues: int, epoch: int) -> QueueMapper:
         """The ring of an epoch. Raises ConfigError."""
@@ -113,7 +113,7 @@ class Layout:
             new = record.old.mapper_epoch
         return new > self.epoch
 
-    def looked(self, asked_era: int) -> None:
+    def on_record_read(self, asked_era: int) -> None:
         """The record was read after a message of this era had come: its ring is known."""
         if asked_era > self.era:
             self.era = asked_era
@@ -155,7 +155,7 @@ class Layout:
             return False
         return home == queue or stream not in self._old.passed.get(home, (stream,))
 
-    async def opened(self, stream: StreamId, queue: QueueId, era: int) -> None:
+    async def wait_open(self, stream: StreamId, queue: QueueId, era: int) -> None:
         """Return when it may."""
         while not self.is_open(stream, queue, era):
             self.asked_era = max(self.asked_era, era)

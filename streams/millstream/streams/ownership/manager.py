@@ -44,7 +44,7 @@ from .record import (
     QueueProgress,
     QueueRecord,
     StoredRecord,
-    handed_over,
+    hand_over,
     with_progress,
 )
 
@@ -73,7 +73,7 @@ class Reader(Protocol):
     def unacked(self) -> int: ...
     @property
     def undone(self) -> int: ...
-    def stored(self, progress: QueueProgress) -> None:
+    def on_stored(self, progress: QueueProgress) -> None:
         """This is in the record now."""
         ...
 
@@ -122,7 +122,7 @@ class Surroundings(Protocol):
         was read. Raises StorageError: that is not known now."""
         ...
 
-    def freed(self, queue: QueueId, /) -> None:
+    def on_freed(self, queue: QueueId, /) -> None:
         """The queue has no owner: whoever wants it should know."""
         ...
 
@@ -339,7 +339,7 @@ class QueueManager(Generic[R]):
         decision = decide(situation, self._options)
         wait_s = await self._act(queue, owned, stored, decision)
         if reader is not None and progress is not None and is_stored(progress, stored, decision):
-            reader.stored(progress)
+            reader.on_stored(progress)
         return wait_s
 
     async def _act(
@@ -448,7 +448,7 @@ class QueueManager(Generic[R]):
         reader = owned.reader
         if reader is not None:
             await reader.stop()
-            record = handed_over(record, reader.handoff(), is_acked=reader.is_acked)
+            record = hand_over(record, reader.handoff(), is_acked=reader.is_acked)
             owned.reader, owned.local = None, Left(record.epoch, record)
         await self._write(queue, stored, record)
         owned.local = Unowned()
@@ -456,7 +456,7 @@ class QueueManager(Generic[R]):
         what = "all that it read is done" if is_clean else "what is not done comes again there"
         extra = self._where(queue, record.epoch)
         log.info("%s: given to the next silo, %s", queue, what, extra=extra)
-        self._silo.freed(queue)
+        self._silo.on_freed(queue)
 
     async def _drop(self, queue: QueueId, owned: OwnedQueue[R]) -> None:
         """The queue belongs to another silo now, or nobody."""
@@ -468,7 +468,7 @@ class QueueManager(Generic[R]):
             text = "%s: another silo took it over; what is not done comes again there"
             log.warning(text, queue, extra=self._where(queue))
         elif was_left:
-            self._silo.freed(queue)
+            self._silo.on_freed(queue)
 
     def _where(self, queue: QueueId, epoch: int | None = None) -> dict[str, object]:
         """What a log line is about, for programs that read it."""

@@ -50,7 +50,7 @@ class HashRingMapper:
         """The version of hash and ring; each change of the number of queues is one more."""
         return self._epoch
 
-    def resized(self, queues: int, epoch: int, /) -> HashRingMapper:
+    def with_queues(self, queues: int, epoch: int, /) -> HashRingMapper:
         """The ring of another number of queues, in a later epoch. Raises ConfigError."""
         ring = HashRingMapper(queues=queues, prefix=self._prefix)
         ring._epoch = epoch

@@ -18,7 +18,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from millstream.runtime import ConfigError, Conflict, Corrupt, Etag, StateStore
-from millstream.runtime.extending import seal_content, shown, unseal
+from millstream.runtime.extending import seal_content, show_text, unseal
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.mapping import QueueMapper
 from millstream.streams.contracts.token import Token
@@ -83,7 +83,7 @@ class MapperRecord(msgspec.Struct, frozen=True):
             return (self.ring, self.mapper_epoch) == (brought.ring, brought.mapper_epoch)
         return brought.ring in (self.ring, self.configured)
 
-    def begun(self, new: MapperRecord, queues: Sequence[QueueId]) -> MapperRecord:
+    def begin(self, new: MapperRecord, queues: Sequence[QueueId]) -> MapperRecord:
         """The record in which a change to another ring has begun; `queues`: of both."""
         assert self.old is None and new.mapper_epoch == self.mapper_epoch + 1
         era = self.era + 1
@@ -92,7 +92,7 @@ class MapperRecord(msgspec.Struct, frozen=True):
         configured = self.configured or self.ring
         return msgspec.structs.replace(new, era=era, old=old, configured=configured)
 
-    def sealed(self, queue: QueueId, barrier: Token | None, *, is_old: bool) -> MapperRecord:
+    def seal(self, queue: QueueId, barrier: Token | None, *, is_old: bool) -> MapperRecord:
         """A queue is sealed; one of the old ring that never had a message is done, too."""
         if self.old is None or queue not in self.old.unsealed:
             return self
@@ -100,9 +100,9 @@ class MapperRecord(msgspec.Struct, frozen=True):
         barriers = {**self.old.barriers, queue: barrier} if is_old else self.old.barriers
         old = msgspec.structs.replace(self.old, unsealed=unsealed, barriers=barriers)
         record = msgspec.structs.replace(self, old=old)
-        return record.passed(queue) if is_old and barrier is None else record.left()
+        return record.pass_barrier(queue) if is_old and barrier is None else record.left()
 
-    def passed(self, queue: QueueId, behind: Iterable[StreamId] = ()) -> MapperRecord:
+    def pass_barrier(self, queue: QueueId, behind: Iterable[StreamId] = ()) -> MapperRecord:
         """A queue of the old ring is done up to its barrier, but for these streams."""
         still = tuple(sorted(behind))
         if self.old is None or self.old.passed.get(queue) == still:
@@ -122,7 +122,7 @@ class MapperRecord(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         ends = f" ({self.first} to {self.last})" if self.queues else ""
-        name = f", mapper {shown(repr(self.name))}" if self.name else ""
+        name = f", mapper {show_text(repr(self.name))}" if self.name else ""
         return f"{self.queues} queues{ends}{name}, mapper epoch {self.mapper_epoch}"
 
 
@@ -163,7 +163,7 @@ class MapperRecords:
 
         Raises ConfigError: other queues are stored; StorageError.
         """
-        stored, _ = await self._ensured()
+        stored, _ = await self._ensure()
         if not stored.takes(self._brought):
             raise ConfigError(
                 f"stream provider {self._provider!r}: its events are in {stored}; this silo brings "
@@ -173,28 +173,28 @@ class MapperRecords:
 
     async def era(self) -> int:
         """The era. Raises StorageError."""
-        return (await self._ensured())[0].era
+        return (await self._ensure())[0].era
 
     async def mapper_epoch(self) -> int:
         """The newest mapper epoch. Raises StorageError."""
-        return (await self._ensured())[0].mapper_epoch
+        return (await self._ensure())[0].mapper_epoch
 
     async def raise_era(self, seen: int) -> int:
         """Make the era higher than `seen`, unless it is; returns it. Raises StorageError."""
 
-        def raised(record: MapperRecord) -> MapperRecord:
+        def raise_one(record: MapperRecord) -> MapperRecord:
             return msgspec.structs.replace(record, era=max(record.era, seen + 1))
 
-        return (await self.change(raised)).era
+        return (await self.change(raise_one)).era
 
     async def read(self) -> MapperRecord:
         """The record. Raises StorageError."""
-        return (await self._ensured())[0]
+        return (await self._ensure())[0]
 
     async def change(self, step: Callable[[MapperRecord], MapperRecord]) -> MapperRecord:
         """Replace the record by what `step` makes of it, again until nobody was faster."""
         while True:
-            stored, etag = await self._ensured()
+            stored, etag = await self._ensure()
             new = step(stored)
             if new == stored:
                 return stored
@@ -217,16 +217,16 @@ class MapperRecords:
                     "until its former queues are done"
                 )
             now = ring_of(record.queues, record.mapper_epoch).queues()
-            return record.begun(wanted, tuple(dict.fromkeys([*now, *new.queues()])))
+            return record.begin(wanted, tuple(dict.fromkeys([*now, *new.queues()])))
 
         return await self.change(begin)
 
-    async def _ensured(self) -> tuple[MapperRecord, Etag]:
+    async def _ensure(self) -> tuple[MapperRecord, Etag]:
         """What is stored; what this silo brings, if it is the first."""
         while True:
             row = await self._store.read(self._key)
             if row is not None:
-                return self._decoded(row.data), row.etag
+                return self._decode(row.data), row.etag
             try:
                 return self._brought, await self._write(self._brought, None)
             except Conflict:
@@ -236,7 +236,7 @@ class MapperRecords:
         data = seal_content(self._key, msgspec.msgpack.encode(record))
         return await self._store.write(self._key, data, expect, NO_FENCE)
 
-    def _decoded(self, data: bytes) -> MapperRecord:
+    def _decode(self, data: bytes) -> MapperRecord:
         try:
             return self._decoder.decode(unseal(self._key, data).content)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

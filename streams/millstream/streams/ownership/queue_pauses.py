@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from millstream.runtime import ConfigError, Conflict
-from millstream.runtime.extending import Opener, Program, Role, SystemTarget, open_to, shown
+from millstream.runtime.extending import Opener, Program, Role, SystemTarget, open_to, show_text
 from millstream.streams.contracts.identity import QueueId
 
 from .record import Handoff, OwnershipStore, QueueRecord, QueueState
@@ -54,7 +54,8 @@ class QueuePauseTarget(SystemTarget):
         if queue not in queues:
             names = f"{queues[0]} to {queues[-1]}" if queues else "none"
             raise ConfigError(
-                f"stream provider {self._provider!r} has no queue {shown(queue)}: it has {names}"
+                f"stream provider {self._provider!r} has no queue {show_text(queue)}: it has "
+                f"{names}"
             )
         while not await self._is_written(queue, is_held):
             continue

@@ -32,7 +32,7 @@ __all__ = [
     "StoredRecord",
     "Suspect",
     "after_death",
-    "handed_over",
+    "hand_over",
     "lowest_of",
     "says",
     "with_progress",
@@ -192,10 +192,10 @@ def with_progress(record: QueueRecord, progress: QueueProgress | None) -> QueueR
     known, new = record.upto, progress.upto
     if known is not None and (new is None or new < known):
         return record
-    return record if says(record, progress) else _replaced(record, progress)
+    return record if says(record, progress) else _replace(record, progress)
 
 
-def _replaced(record: QueueRecord, progress: QueueProgress) -> QueueRecord:
+def _replace(record: QueueRecord, progress: QueueProgress) -> QueueRecord:
     return msgspec.structs.replace(
         record,
         upto=progress.upto,
@@ -232,7 +232,7 @@ def after_death(record: QueueRecord) -> QueueRecord:
     return msgspec.structs.replace(record, deaths=record.deaths + 1, suspects=suspects)
 
 
-def handed_over(
+def hand_over(
     record: QueueRecord, progress: QueueProgress | None, *, is_acked: bool
 ) -> QueueRecord:
     """The record of a queue that is let go, with all that its owner knows.
@@ -241,7 +241,7 @@ def handed_over(
     record does not say so either.
     """
     assert record.handoff is not None, f"{record}"
-    new = record if progress is None else _replaced(record, progress)
+    new = record if progress is None else _replace(record, progress)
     is_told = is_acked or new.upto is not None
     handoff = msgspec.structs.replace(
         record.handoff,
@@ -288,7 +288,7 @@ class FormerRecord(msgspec.Struct, frozen=True):
     lost: LostRanges | None = None
     rival: SiloAddress = ""
 
-    def upgraded(self) -> QueueRecord:
+    def upgrade(self) -> QueueRecord:
         """The row in its present form.
 
         Messages above the frontier that were done come again: they are delivered as `redelivered`.
@@ -337,7 +337,7 @@ class RecordDecoder:
         """The record. Raises msgspec.MsgspecError."""
         if self._form.decode(data).form == FORM:
             return self._present.decode(data)
-        return self._former.decode(data).upgraded()
+        return self._former.decode(data).upgrade()
 
 
 class StoredRecord(msgspec.Struct, frozen=True):
@@ -362,7 +362,7 @@ class OwnershipStore:
     async def read(self, queue: QueueId) -> StoredRecord | None:
         """The record, or None if the queue never had an owner. Raises Corrupt, StorageError."""
         row = await self._store.read(self._prefix + queue)
-        return None if row is None else self._stored(queue, row)
+        return None if row is None else self._open(queue, row)
 
     async def read_all(self, queues: Sequence[QueueId]) -> dict[QueueId, StoredRecord]:
         """The records of those queues that ever had an owner; those that are damaged are left out,
@@ -394,7 +394,7 @@ class OwnershipStore:
             if len(rows) < ROWS_PER_SCAN:
                 return found
 
-    def _stored(self, queue: QueueId, row: Row) -> StoredRecord:
+    def _open(self, queue: QueueId, row: Row) -> StoredRecord:
         record = open_row(self._prefix + queue, row.data, self._decoder.decode)
         return StoredRecord(record, row.etag)
 

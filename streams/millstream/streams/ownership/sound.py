@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from millstream.runtime import StreamError
-from millstream.runtime.extending import shown
+from millstream.runtime.extending import show_text
 from millstream.streams.contracts.answers import text_of
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.mapping import QueueMapper
@@ -50,13 +50,17 @@ class CheckedMapper:
             queue = self._mapper.queue_for(stream)
             is_known = queue in self._known
         except (Exception, asyncio.CancelledError) as error:
-            why = f"raised {type(error).__name__}: {shown(text_of(error))}"
-            raise self._refused(stream, why) from error
+            why = f"raised {type(error).__name__}: {show_text(text_of(error))}"
+            raise self._make_refusal(stream, why) from error
         if is_known:
             return queue
-        why = f"answered {shown(repr(queue))}, which is not one of its {len(self._queues)} queues"
-        raise self._refused(stream, why)
+        why = (
+            f"answered {show_text(repr(queue))}, which is not one of its {len(self._queues)} queues"
+        )
+        raise self._make_refusal(stream, why)
 
-    def _refused(self, stream: StreamId, why: str) -> StreamError:
+    def _make_refusal(self, stream: StreamId, why: str) -> StreamError:
         name = type(self._mapper).__name__
-        return StreamError(f"{shown(str(stream))}: no queue carries it: the mapper {name} {why}")
+        return StreamError(
+            f"{show_text(str(stream))}: no queue carries it: the mapper {name} {why}"
+        )

@@ -55,7 +55,7 @@ class KnownSubscriptions:
         """The rows of these streams, straight from the store. Raises StorageUnavailable."""
         return await rows_of_streams(self._store, self._provider, streams)
 
-    async def stored(self, stream: StreamId, /) -> Sequence[SubscriptionRow]:
+    async def read_stored(self, stream: StreamId, /) -> Sequence[SubscriptionRow]:
         """The rows of a stream, straight from the store. Raises StorageUnavailable."""
         return (await self.rows_of([stream]))[stream]
 
@@ -83,7 +83,7 @@ class KnownSubscriptions:
         now_s = self._services.clock.wall_s()
         return implicit_in(self._services.members.view, self._provider, now_s, self._retention_s)
 
-    def held(self, namespace: str, /) -> Awaitable[Sequence[tuple[StreamId, SubscriptionRow]]]:
+    def read_held(self, namespace: str, /) -> Awaitable[Sequence[tuple[StreamId, SubscriptionRow]]]:
         """The rows of a namespace that has implicit ones only. Raises StorageUnavailable."""
         return rows_of_namespace(self._store, self._provider, namespace)
 

@@ -157,10 +157,10 @@ class OwnedQueues:
         self.is_balanced = True
         await self._settings.balancer.start(queues, silos, self.manager.want)
 
-    def stirred(self, queue: QueueId) -> None:
+    def on_stirred(self, queue: QueueId) -> None:
         """The record of a queue was changed by hand: every silo should look at it."""
         self.manager.wake(queue)
-        self._silo.freed(queue)
+        self._silo.on_freed(queue)
 
     async def relaid(self) -> None:
         """Other queues may have to be read now."""

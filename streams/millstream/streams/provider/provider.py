@@ -108,7 +108,7 @@ class PersistentStreams:
         self.settings = settings_of(queues, mapper, balancer, options, on_give_up)
         self._layout = Layout(self.settings.mapper)
         self.mapper: QueueMapper = self._layout
-        self.capabilities = self.settings.declared()
+        self.capabilities = self.settings.list_capabilities()
         self.name = ""
         self.adapter: QueueAdapter
         self.agents: AgentCalls
@@ -136,7 +136,7 @@ class PersistentStreams:
     def grains(self, name: str, /) -> Sequence[type[Grain]]:
         """What the adapter brings, who keeps the explicit subscriptions, inboxes, and writers."""
         own = rendezvous_of(name), inbox_grain_of(name), writer_grain_of(name)
-        return (*own, *self.settings.brought())
+        return (*own, *self.settings.list_grains())
 
     @property
     def consumer_silence_s(self) -> float:
@@ -230,7 +230,7 @@ class PersistentStreams:
             name, services, self.manager, self._resizing.nudge, self._resizing.resize
         )
         services.targets.add(target, name)
-        stirred = self._reading.stirred
+        stirred = self._reading.on_stirred
         self.holding = QueuePauseTarget(name, records, self._layout.read_queues, stirred)
         services.targets.add(self.holding, name)
         services.targets.add(AcksTarget(self.manager), name)
@@ -315,8 +315,8 @@ class PersistentStreams:
         Args:
             queues: how many, 1..65,536.
 
-        Raises ConfigError: the provider's adapter has no `SEALED`, the mapper has no `resized`, or
-        an earlier change is not done; StorageError.
+        Raises ConfigError: the provider's adapter has no `SEALED`, the mapper has no `with_queues`,
+        or an earlier change is not done; StorageError.
         """
         self._in_silo()
         assert self._resizing is not None

@@ -138,7 +138,7 @@ class QueueResize:
         asked_era = self._layout.asked_era
         record = await self._records.read()
         await self._adopt(record)
-        self._layout.looked(asked_era)
+        self._layout.on_record_read(asked_era)
         while record.old is not None:
             new = await self._step(record.old, record.mapper_epoch)
             if new is None or new == record:
@@ -171,7 +171,7 @@ class QueueResize:
 
     async def _pass(self, queue: QueueId, behind: frozenset[StreamId], epoch: int) -> MapperRecord:
         def step(record: MapperRecord) -> MapperRecord:
-            return record.passed(queue, behind) if record.mapper_epoch == epoch else record
+            return record.pass_barrier(queue, behind) if record.mapper_epoch == epoch else record
 
         return await self._records.change(step)
 
@@ -183,7 +183,7 @@ class QueueResize:
         def step(record: MapperRecord) -> MapperRecord:
             if record.mapper_epoch != epoch:
                 return record
-            return record.sealed(queue, barrier, is_old=is_old)
+            return record.seal(queue, barrier, is_old=is_old)
 
         return await self._records.change(step)
 
@@ -220,7 +220,7 @@ async def resize(program: Program, provider: str = "default", /, *, queues: int)
         provider: the name under which silos were given it.
         queues: how many there are to be, 1..65,536.
 
-    Raises ConfigError: the provider's adapter has no `SEALED`, its mapper no `resized`, or the
+    Raises ConfigError: the provider's adapter has no `SEALED`, its mapper no `with_queues`, or the
     former queues of an earlier change are not done; StorageError, and what calls raise.
     """
     await program.stream(Resizes(), provider)(queues)

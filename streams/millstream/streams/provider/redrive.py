@@ -7,7 +7,7 @@ the subscription that failed gets the event, and only while it exists.
 from __future__ import annotations
 
 from millstream.runtime import StreamError
-from millstream.runtime.extending import SiloServices, shown
+from millstream.runtime.extending import SiloServices, show_text
 from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.api.implicit import is_implicit
 from millstream.streams.api.subscription_rows import SubscriptionRow, implicit_row
@@ -51,8 +51,9 @@ class Redrive:
         row = await self._row(failure)
         if row is None:
             raise StreamError(
-                f"dead letter {shown(letter.id)}: subscription {shown(failure.subscription)} of "
-                f"{shown(str(failure.stream))} has ended: subscribe again, or delete the letter"
+                f"dead letter {show_text(letter.id)}: subscription "
+                f"{show_text(failure.subscription)} of {show_text(str(failure.stream))} has ended: "
+                "subscribe again, or delete the letter"
             )
         timeout_s = self._timeout_s + ANSWER_S
         redrive = self._services.extensions.method(
@@ -68,7 +69,7 @@ class Redrive:
             marks = self._following.implicit_now().of(failure.stream)
             one = marks.get(failure.subscription)
             return None if one is None else implicit_row(one, failure.stream.key)
-        rows = await self._following.stored(failure.stream)
+        rows = await self._following.read_stored(failure.stream)
         return next((row for row in rows if row.id == failure.subscription), None)
 
     def _batch(self, failure: DeliveryFailure, commit_with: str) -> WireBatch:

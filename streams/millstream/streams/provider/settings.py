@@ -53,13 +53,13 @@ class Settings:
     gave_up: Callable[[DeliveryFailure, str], None] = log_outcome
     has_own_mapper: bool = True  # else an adapter may bring one
 
-    def declared(self) -> frozenset[Capability]:
+    def list_capabilities(self) -> frozenset[Capability]:
         """What the factory declares; of a function nothing is known until it has opened."""
         if isinstance(self.factory, OpenedByFunction) and not self.factory.capabilities:
             return frozenset()
         return capabilities_of(self.factory, "PersistentStreams(queues)")
 
-    def brought(self) -> Sequence[type[Grain]]:
+    def list_grains(self) -> Sequence[type[Grain]]:
         """Grain classes that the adapter needs."""
         found: Sequence[type[Grain]] = getattr(self.factory, "grains", ())
         return found

@@ -117,13 +117,13 @@ class ManagerSilo(_OwnSilo):
         if self._services.members.view.row(silo) is None:
             await self._services.members.refresh()
 
-    def freed(self, queue: QueueId, /) -> None:
+    def on_freed(self, queue: QueueId, /) -> None:
         for silo in self._services.members.active():
             if silo != self._services.address:
                 self._services.tasks.start(self._tell(silo, queue))
 
     async def _tell(self, silo: str, queue: QueueId) -> None:
         try:
-            await self._services.targets.call(silo, self._target, StreamsTarget.freed, queue)
+            await self._services.targets.call(silo, self._target, StreamsTarget.tell_freed, queue)
         except MillstreamError:
             return  # it polls the record as well

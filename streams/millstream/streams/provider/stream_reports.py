@@ -119,7 +119,7 @@ class StreamReports:
         """Those of the queues that this silo reads. Cost: O(streams that are known)."""
         found: list[LaggingStream] = []
         for agent in self._agents.agents():
-            for stream in agent.subscribers.undelivered(namespace):
+            for stream in agent.subscribers.list_undelivered(namespace):
                 found.append(lagging_stream(agent, stream, self._services))
             await asyncio.sleep(0)
         return sorted(found, key=lambda one: one.lag, reverse=True)[:limit]
@@ -234,7 +234,7 @@ def subscription_report(one: Subscriber, agent: PullingAgent, clock: Clock) -> S
         return SubscriptionReport(
             one.id,
             grain,
-            held_state(one) or "idle",
+            show_held(one) or "idle",
             event_s=0.0 if one.delivery is None else one.delivery.event_s,
             gaps=one.gaps_told,
             gone_max=one.gone_max,
@@ -262,10 +262,10 @@ def subscription_report(one: Subscriber, agent: PullingAgent, clock: Clock) -> S
 
 def delivery_state(one: Subscriber, state: DeliveryState) -> str:
     """That of its delivery, and where that waits, why."""
-    return held_state(one) or state.value if state is DeliveryState.FAULTED else state.value
+    return show_held(one) or state.value if state is DeliveryState.FAULTED else state.value
 
 
-def held_state(one: Subscriber) -> str:
+def show_held(one: Subscriber) -> str:
     """How a subscription is held; empty: it is not."""
     return one.held or ("stream_paused" if one.is_paused else "")
 

@@ -130,7 +130,7 @@ class StreamsTarget(SystemTarget):
         """Change the number of queues. Raises ConfigError, StorageError."""
         await self._resize(queues)
 
-    async def freed(self, queue: str) -> None:
+    async def tell_freed(self, queue: str) -> None:
         """A queue has no owner any more."""
         self._queues.wake(queue)
 

@@ -123,7 +123,7 @@ class IngestTarget(SystemTarget):
         is over then: begin another with the first messages that were not accepted.
         """
         identity = producer_of(namespace, producer)
-        known = self._known(identity, session)
+        known = self._find_session(identity, session)
         async with known.lock:
             if place != known.next:
                 before = "a call failed" if known.next < 0 else f"call {known.next} did not come"
@@ -144,7 +144,7 @@ class IngestTarget(SystemTarget):
             if isinstance(outcome, StreamError):
                 raise outcome
 
-    def _known(self, producer: str, session: str) -> Session:
+    def _find_session(self, producer: str, session: str) -> Session:
         name = producer, session
         known = self._sessions.setdefault(name, Session())
         self._sessions.move_to_end(name)

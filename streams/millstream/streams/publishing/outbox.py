@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from millstream.runtime import NotInCluster, Overloaded, QueueFull, State
-from millstream.runtime.extending import Backoff, shown
+from millstream.runtime.extending import Backoff, show_text
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import OutMessage, ProducerMark
 from millstream.streams.contracts.token import Token
@@ -82,7 +82,7 @@ def outbox_of(state: State[Any], part: Callable[[str], OutboxProvider]) -> Outbo
 
 def resume_outbox(state: State[Any], part: Callable[[str], OutboxProvider]) -> None:
     """A state was activated with events that may not be sent: send them."""
-    outbox_of(state, part).stored()
+    outbox_of(state, part).on_stored()
 
 
 class Outbox:
@@ -113,8 +113,8 @@ class Outbox:
         count, size_bytes = self._parcels.count + 1, self._parcels.size_bytes + len(parcel)
         if count > OUTBOX_EVENTS_MAX or (count > 1 and size_bytes > OUTBOX_BYTES_MAX):
             raise QueueFull(
-                f"outbox of {shown(self._state.key)}: {count - 1} events wait for a write, or to be"
-                f" sent; OUTBOX_EVENTS_MAX is {OUTBOX_EVENTS_MAX}, OUTBOX_BYTES_MAX "
+                f"outbox of {show_text(self._state.key)}: {count - 1} events wait for a write, or "
+                f"to be sent; OUTBOX_EVENTS_MAX is {OUTBOX_EVENTS_MAX}, OUTBOX_BYTES_MAX "
                 f"{OUTBOX_BYTES_MAX}: publish less in one turn"
             )
         self._parcels.origin = self._parcels.origin or origin
@@ -123,7 +123,7 @@ class Outbox:
     def _producer(self, origin: str) -> str:
         return f"outbox/{self._state.key}/{origin}"
 
-    def stored(self) -> None:
+    def on_stored(self) -> None:
         """More may be sent now."""
         self._news.set()
         self._all_sent.clear()
@@ -134,12 +134,12 @@ class Outbox:
             except NotInCluster:
                 work.close()  # it has ended: the next activation finds them in the row
 
-    async def sent(self) -> None:
+    async def wait_sent(self) -> None:
         """Wait until what is stored is sent. Raises Overloaded: it takes too long."""
         if not self._parcels.has_unsent:
             return
         if self._task is None:
-            self.stored()  # it could not trim the row, and has ended
+            self.on_stored()  # it could not trim the row, and has ended
         try:
             async with asyncio.timeout(SENT_WAIT_S):
                 await self._all_sent.wait()
@@ -157,7 +157,7 @@ class Outbox:
                 if not await self._comes_more():
                     await self._state.trim()
         except Exception as error:
-            text = shown(f"{type(error).__name__}: {error}")
+            text = show_text(f"{type(error).__name__}: {error}")
             log.info("outbox of %s: what is sent stays in its row: %s", self._state.key, text)
         finally:
             self._task = None
@@ -196,7 +196,7 @@ class Outbox:
         while upto + 1 in self._accepted:
             upto += 1
             self._accepted.remove(upto)
-        self._parcels.done(upto)
+        self._parcels.on_done(upto)
         return failed
 
     async def _store(
@@ -258,11 +258,13 @@ class Outbox:
         why = f"{type(error).__name__}: {error}"
         await part.bury(message, why)
         self._accepted.add(number)
-        log.error(REFUSED, shown(self._state.key), shown(str(message.stream)), shown(why))
+        log.error(
+            REFUSED, show_text(self._state.key), show_text(str(message.stream)), show_text(why)
+        )
 
     def _say(self, error: Exception, failures: int) -> None:
         """The first time, and ever more rarely."""
         if failures & (failures - 1) == 0:
             text = "outbox of %s: %d events wait to be sent, tried %d times: %s"
-            why = shown(f"{type(error).__name__}: {error}")
-            log.warning(text, shown(self._state.key), self._parcels.count, failures, why)
+            why = show_text(f"{type(error).__name__}: {error}")
+            log.warning(text, show_text(self._state.key), self._parcels.count, failures, why)

@@ -236,7 +236,7 @@ class SendQueue:
         else:
             self._out.append((publish, 1))
 
-    def answered(
+    def on_answer(
         self, tokens: Sequence[Token | None], cause: StreamError | None, now_s: float
     ) -> list[Publish]:
         """The list that was out is stored as far as there are tokens, then came `cause`, if any.

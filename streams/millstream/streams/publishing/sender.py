@@ -17,8 +17,8 @@ from millstream.runtime import EnqueueFailed, PublishUnknown, StreamError
 from millstream.runtime.extending import Backoff, Budget, Clock, Tasks
 from millstream.streams.contracts.answers import (
     AdapterFault,
-    checked_prefix,
-    checked_tokens,
+    check_prefix,
+    check_tokens,
     fault_of,
 )
 from millstream.streams.contracts.identity import QueueId
@@ -215,7 +215,7 @@ class QueueSender:
             answer = at_once(self._queue, messages, self._mapper.epoch)
             if answer is None:
                 return None
-            return checked_tokens(answer, len(messages), self._where_at_once)
+            return check_tokens(answer, len(messages), self._where_at_once)
         except AdapterFault as error:
             return self._unknown(error)
         except StreamError:
@@ -241,7 +241,7 @@ class QueueSender:
             if self._task is not me:
                 return
             self._called_s = None
-            self._end(self._waiting.answered(tokens, cause, self._clock.now()))
+            self._end(self._waiting.on_answer(tokens, cause, self._clock.now()))
             if self._leaving is not None:
                 self._call_over()
                 await asyncio.sleep(0)  # it takes all that waits
@@ -266,7 +266,7 @@ class QueueSender:
         count = len(batch)
         try:
             found = await self._adapter.enqueue(self._queue, batch, self._mapper.epoch)
-            return checked_tokens(found, count, self._where), None
+            return check_tokens(found, count, self._where), None
         except EnqueueFailed as error:
             return self._prefix(error, count)
         except AdapterFault as error:
@@ -286,7 +286,7 @@ class QueueSender:
         self, error: EnqueueFailed, count: int
     ) -> tuple[Sequence[Token | None], StreamError | None]:
         try:
-            tokens = checked_prefix(error, count, self._where)
+            tokens = check_prefix(error, count, self._where)
         except AdapterFault as fault:
             return (), self._unknown(fault)
         return tokens, fault_of(self._where, error.cause)
@@ -310,7 +310,7 @@ class QueueSender:
             task.cancel()
         text = f"{self._where} gave no answer for {self._call_limit_s:g} s (call_limit_s)"
         cause = self._unknown(AdapterFault(text))
-        self._end(self._waiting.answered((), cause, self._clock.now()))
+        self._end(self._waiting.on_answer((), cause, self._clock.now()))
         self._call_over()
         if not self._waiting.is_idle:
             self._task = self._tasks.start(self._send())

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from millstream.runtime import ConfigError
-from millstream.runtime.extending import Tasks, shown
+from millstream.runtime.extending import Tasks, show_text
 from millstream.streams.contracts.answers import AdapterFault
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.identity import QueueId
@@ -63,7 +63,9 @@ class AdapterCalls:
         for queue in asked:
             size = len(queue.encode(errors="replace"))
             if not 0 < size <= NAME_BYTES_MAX:
-                raise ValueError(f"queue {shown(queue)!r} has {size} bytes: 1 to {NAME_BYTES_MAX}")
+                raise ValueError(
+                    f"queue {show_text(queue)!r} has {size} bytes: 1 to {NAME_BYTES_MAX}"
+                )
 
     async def check_incarnation(self, asked: str) -> None:
         """Raise ConfigError: positions are of another incarnation of the provider; StorageError."""
@@ -90,14 +92,14 @@ class AdapterCalls:
         """What a call answers or raises. Raises AdapterFault: nothing, in time."""
         failed: list[Exception] = []
 
-        async def asked() -> T | None:
+        async def ask_once() -> T | None:
             try:
                 return await call()
             except Exception as error:  # as an answer: perhaps nobody waits for it any more
                 failed.append(error)
                 return None
 
-        task = self.tasks.start(asked())
+        task = self.tasks.start(ask_once())
         try:
             await asyncio.wait([task], timeout=self.call_limit_s)
             if not task.done():

@@ -4,7 +4,7 @@ A run claims the name and renews its claim, and each renewal raises `beat`. Whoe
 of another run watches it: a claim whose beat has not changed for some time may be taken over. No
 clocks are compared: the claimant waits by its own. What a run does under a name that another run
 has taken over is refused, so two runs that both believe to have it do not disturb each other.
-Owns: the rows, `claimed`. Not: watching (`outside`). Source: fencing tokens, as for queues.
+Owns: the rows, `claim`. Not: watching (`outside`). Source: fencing tokens, as for queues.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from millstream.runtime import ConfigError, Conflict, Corrupt, Etag, StateStore
 from millstream.runtime.extending import seal_content, unseal
 
-__all__ = ["Holder", "ReaderClaims", "claimed"]
+__all__ = ["Holder", "ReaderClaims", "claim"]
 
 NO_FENCE = 0
 
@@ -26,7 +26,7 @@ class Holder(msgspec.Struct, array_like=True, frozen=True):
     beat: int
 
 
-def claimed(known: Holder | None, run: str, over: Holder | None) -> Holder | None:
+def claim(known: Holder | None, run: str, over: Holder | None) -> Holder | None:
     """What a claim makes of a row; None: another run has the name.
 
     Args:
@@ -49,7 +49,7 @@ class ReaderClaims:
         """Claim or renew a name; who has it then. Raises StorageError."""
         while True:
             known, etag = await self._read(reader)
-            new = claimed(known, run, over)
+            new = claim(known, run, over)
             if new is None:
                 assert known is not None
                 return known

@@ -14,7 +14,7 @@ from typing import Any, is_typeddict
 import msgspec
 import msgspec.inspect as mi
 
-__all__ = ["Column", "columns_of", "quoted"]
+__all__ = ["Column", "columns_of", "quote"]
 
 NESTED_MAX = 16
 PLAIN: dict[type[mi.Type], str] = {
@@ -85,7 +85,7 @@ def kind_of(node: mi.Type, depth: int) -> str:
     if isinstance(node, mi.UnionType):
         others = [one for one in node.types if not isinstance(one, mi.NoneType)]
         if len(others) != 1:
-            names = " or ".join(_shown(one) for one in others)
+            names = " or ".join(_show(one) for one in others)
             raise Unsaid(f"it is {names}")
         (only,) = others
         return kind_of(only, depth)
@@ -102,11 +102,11 @@ def _struct_kind(node: mi.Type, depth: int) -> str:
     """Of what is a map with fields. Raises Unsaid, naming a field."""
     fields = _fields_of(node)
     if fields is None:
-        raise Unsaid(f"it is {_shown(node)}")
+        raise Unsaid(f"it is {_show(node)}")
     kinds: list[str] = []
     for one in fields:
         try:
-            kinds.append(f"{quoted(one.encode_name)}:{kind_of(one.type, depth + 1)}")
+            kinds.append(f"{quote(one.encode_name)}:{kind_of(one.type, depth + 1)}")
         except Unsaid as why:
             raise Unsaid(f"field {one.encode_name!r} of it: {why}") from None
     return f"struct<{','.join(kinds)}>"
@@ -117,7 +117,7 @@ def _key_kind(node: mi.Type) -> str:
     if isinstance(node, mi.EnumType | mi.LiteralType):
         return _choice_kind(node)
     if type(node) not in PLAIN:
-        raise Unsaid(f"its keys are {_shown(node)}")
+        raise Unsaid(f"its keys are {_show(node)}")
     return PLAIN[type(node)]
 
 
@@ -135,7 +135,7 @@ def _choice_kind(node: mi.EnumType | mi.LiteralType) -> str:
     raise Unsaid(f"it is one of {', '.join(map(repr, values))}")
 
 
-def _shown(node: mi.Type) -> str:
+def _show(node: mi.Type) -> str:
     """A type, for people."""
     cls = getattr(node, "cls", None)
     return (
@@ -143,6 +143,6 @@ def _shown(node: mi.Type) -> str:
     )
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """A name as SQL takes any."""
     return "`" + name.replace("`", "``") + "`"

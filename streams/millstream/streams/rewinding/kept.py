@@ -58,7 +58,7 @@ class KeptReaders:
         async with self._slots:
             if self._is_closed:
                 raise SiloUnavailable("this silo stops", may_have_run=False)
-            reader = self._taken(queue)
+            reader = self._take(queue)
             try:
                 yield reader
             except BaseException:
@@ -66,7 +66,7 @@ class KeptReaders:
                 raise
             self._keep(queue, reader)
 
-    def _taken(self, queue: QueueId) -> QueueReader:
+    def _take(self, queue: QueueId) -> QueueReader:
         """The one that was idle for the shortest time, or a new one."""
         found = next((one for one, (of, _) in reversed(self._idle.items()) if of == queue), None)
         if found is None:
@@ -89,9 +89,9 @@ class KeptReaders:
 
     def _close(self, reader: QueueReader) -> None:
         self._closing = [task for task in self._closing if not task.done()]
-        self._closing.append(self._tasks.start(self._closed(reader)))
+        self._closing.append(self._tasks.start(self._wait_closed(reader)))
 
-    async def _closed(self, reader: QueueReader) -> None:
+    async def _wait_closed(self, reader: QueueReader) -> None:
         try:
             async with asyncio.timeout(self._call_limit_s):
                 await reader.aclose()

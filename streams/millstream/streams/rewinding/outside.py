@@ -190,10 +190,10 @@ class QueueReads:
             )
         )
 
-    async def retained(self) -> dict[str, dict[QueueId, Token]]:
+    async def list_retained(self) -> dict[str, dict[QueueId, Token]]:
         """The names, and from where on queues are kept for them. Raises as `extents`."""
         return await self._patient(
-            lambda: self._gateway.call(self._where, self._retains, RetainTarget.retained, FORM)
+            lambda: self._gateway.call(self._where, self._retains, RetainTarget.list_retained, FORM)
         )
 
     async def within_bytes(
@@ -210,10 +210,10 @@ class QueueReads:
             if queue in start and start[queue] < stop
         ]
         share = max(1, bytes_max // max(1, len(parts)))
-        stops = await asyncio.gather(*(self._measured(part, share) for part in parts))
+        stops = await asyncio.gather(*(self._measure_part(part, share) for part in parts))
         return {**end, **{part.queue: stop for part, stop in zip(parts, stops, strict=True)}}
 
-    async def _measured(self, part: Range, bytes_max: int) -> Token:
+    async def _measure_part(self, part: Range, bytes_max: int) -> Token:
         """Where so many bytes of a range end."""
         span = ReadSpan(part.start, 0, is_over=False)
         while not span.is_over:
@@ -224,7 +224,7 @@ class QueueReads:
     async def _measure(self, part: Range, position: Token, bytes_max: int) -> ReadSpan:
         """A part of it, as far as a silo looks in one call."""
 
-        async def asked() -> ReadSpan:
+        async def ask_once() -> ReadSpan:
             span = await self._gateway.call(
                 part.queue,
                 self._target,
@@ -241,7 +241,7 @@ class QueueReads:
                 raise self._ends_here(part, position)
             return span
 
-        return await self._patient(asked)
+        return await self._patient(ask_once)
 
     def _ends_here(self, part: Range, position: Token) -> QueueUnavailable:
         """A silo knows of less than was known before."""
@@ -263,7 +263,7 @@ class QueueReads:
         Raises as `extents`.
         """
 
-        async def asked() -> ReadPage:
+        async def ask_once() -> ReadPage:
             page = await self._gateway.call(
                 part.queue,
                 self._target,
@@ -281,7 +281,7 @@ class QueueReads:
                 raise self._ends_here(part, position)
             return page
 
-        return await self._patient(asked)
+        return await self._patient(ask_once)
 
 
 def first_short(found: Extents, reached: Mapping[QueueId, Token]) -> QueueId | None:

@@ -54,14 +54,14 @@ class RetainTarget(SystemTarget):
 
         Raises ConfigError as `retain`, StorageError.
         """
-        self._checked(form, reader, ())
+        self._check(form, reader, ())
         check_run(run)
         return await self._claims.claim(reader, run, over)
 
     @open_to(Role.CLIENT)
     async def release(self, form: int, reader: str, run: str) -> None:
         """Give the name of a reader up, if this run has it. Raises as `claim`."""
-        self._checked(form, reader, ())
+        self._check(form, reader, ())
         check_run(run)
         await self._claims.release(reader, run)
 
@@ -84,7 +84,7 @@ class RetainTarget(SystemTarget):
         or another run has the name), StreamError: it is not known in which of the queues it is
         kept; StorageError.
         """
-        adapter = self._checked(form, reader, positions)
+        adapter = self._check(form, reader, positions)
         await self._calls.check_incarnation(incarnation)
         if run:
             check_run(run)
@@ -99,17 +99,17 @@ class RetainTarget(SystemTarget):
 
         Raises as `retain`.
         """
-        adapter = self._checked(form, reader, queues)
+        adapter = self._check(form, reader, queues)
         wanted = list(dict.fromkeys([*self._calls.queues(), *queues]))
         await self._each(wanted, "let_go", lambda queue: adapter.let_go(queue, reader))
         await self._claims.release(reader, None)
 
     @open_to(Role.CLIENT)
-    async def retained(self, form: int) -> dict[str, dict[str, Token]]:
+    async def list_retained(self, form: int) -> dict[str, dict[str, Token]]:
         """The readers, and from where on each queue that is read now is kept for them."""
-        adapter = self._checked(form, "any", ())
+        adapter = self._check(form, "any", ())
         found: dict[str, dict[str, Token]] = {}
-        answers = await self._each(self._calls.queues(), "retained", adapter.retained)
+        answers = await self._each(self._calls.queues(), "list_retained", adapter.list_retained)
         for queue, answer in answers.items():
             for reader, position in self._positions(queue, answer).items():
                 found.setdefault(reader, {})[queue] = position
@@ -120,10 +120,10 @@ class RetainTarget(SystemTarget):
             isinstance(name, str) and isinstance(token, Token) for name, token in answer.items()
         ):
             return answer
-        where = self._calls.where(queue, "retained")
+        where = self._calls.where(queue, "list_retained")
         raise AdapterFault(f"{where} returned {answer!r}, not names and tokens")
 
-    def _checked(self, form: int, reader: str, queues: Collection[str]) -> Retains:
+    def _check(self, form: int, reader: str, queues: Collection[str]) -> Retains:
         """The adapter. Raises ConfigError, ValueError."""
         self._calls.check(form, queues)
         adapter = self._calls.adapter
@@ -143,7 +143,7 @@ class RetainTarget(SystemTarget):
     ) -> dict[QueueId, T]:
         """Ask of all at once. Raises ConfigError, StreamError."""
 
-        async def asked(queue: QueueId) -> T:
+        async def ask_one(queue: QueueId) -> T:
             where = self._calls.where(queue, method)
             try:
                 return await self._calls.in_time(where, lambda: ask(queue))
@@ -152,7 +152,7 @@ class RetainTarget(SystemTarget):
             except Exception as error:
                 raise fault_of(where, error) from error
 
-        return await self._calls.each(queues, asked)
+        return await self._calls.each(queues, ask_one)
 
 
 def check_run(run: str) -> None:

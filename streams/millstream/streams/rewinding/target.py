@@ -20,7 +20,7 @@ import msgspec
 
 from millstream.runtime import CursorTooOld, MillstreamError, SiloUnavailable
 from millstream.runtime.extending import Role, SystemTarget, open_to
-from millstream.streams.contracts.answers import AdapterFault, checked_messages, fault_of
+from millstream.streams.contracts.answers import AdapterFault, check_messages, fault_of
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.message import Page, QueueMessage
 from millstream.streams.contracts.queue import QueueReader, Rewinds
@@ -135,9 +135,9 @@ class RewindTarget(SystemTarget):
         self._calls = calls
         self._columns = columns
         self._others = others
-        self._kept = KeptReaders(self._made, calls.tasks, calls.call_limit_s)
+        self._kept = KeptReaders(self._make, calls.tasks, calls.call_limit_s)
 
-    def _made(self, queue: QueueId) -> QueueReader:
+    def _make(self, queue: QueueId) -> QueueReader:
         adapter = self._calls.adapter
         assert isinstance(adapter, Rewinds)
         return adapter.reader(queue)
@@ -179,12 +179,12 @@ class RewindTarget(SystemTarget):
     async def _elsewhere(self, ask: Callable[[str], Awaitable[list[T]]]) -> list[list[T]]:
         """What the other silos answer, in their order, as many as do so in time."""
 
-        async def asked(silo: str) -> list[T]:
+        async def ask_one(silo: str) -> list[T]:
             with suppress(MillstreamError):
                 return await ask(silo)
             return []
 
-        tasks = [self._calls.tasks.start(asked(silo)) for silo in self._others.silos()]
+        tasks = [self._calls.tasks.start(ask_one(silo)) for silo in self._others.silos()]
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=ASK_LIMIT_S)
             for task in late:
@@ -229,11 +229,11 @@ class RewindTarget(SystemTarget):
         except (ValueError, OverflowError, OSError):
             raise ValueError(f"{when_s} is no time: write seconds since 1970") from None
 
-        async def sought(queue: QueueId) -> Token | None:
+        async def seek_one(queue: QueueId) -> Token | None:
             answer = await self._call(queue, "seek", lambda reader: reader.seek(when))
             return self._token(queue, "seek", answer)
 
-        return await self._calls.each(self._calls.queues(), sought)
+        return await self._calls.each(self._calls.queues(), seek_one)
 
     @open_to(Role.CLIENT)
     async def read(
@@ -264,7 +264,7 @@ class RewindTarget(SystemTarget):
         if isinstance(page, Token):
             return ReadPage([], position, gone=page)
         found = [one for one in page.messages if one.token < end]
-        mine = [sent(one) for one in found if one.stream.namespace == namespace]
+        mine = [make_read_message(one) for one in found if one.stream.namespace == namespace]
         is_over = len(found) < len(page.messages) or page.next >= end
         return ReadPage(mine, end if is_over else page.next, page.at_end)
 
@@ -321,7 +321,7 @@ class RewindTarget(SystemTarget):
         where = f"{self._at(queue)}.read_from"
         if not isinstance(answer, Page):
             raise AdapterFault(f"{where} returned {type(answer).__name__}, not a Page")
-        messages = checked_messages(answer.messages, None, True, where)
+        messages = check_messages(answer.messages, None, True, where)
         following = self._token(queue, "read_from", answer.next)
         newest = messages[-1].token if messages else position
         if messages and messages[0].token < position._replace(index=0):
@@ -384,7 +384,7 @@ def span_of(span: ReadSpan, page: Page, namespace: str, end: Token, bytes_max: i
     return ReadSpan(min(page.next, end), size, is_over)
 
 
-def sent(message: QueueMessage) -> ReadMessage:
+def make_read_message(message: QueueMessage) -> ReadMessage:
     """A message as it is sent: its items are not decoded."""
     items = [msgspec.Raw(item) for item in message.items]
     headers = dict(message.headers) if message.headers else None

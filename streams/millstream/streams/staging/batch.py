@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-__all__ = ["CHUNKS_MAX", "Batch", "Manifest", "Placed", "check_manifests", "decided", "placed"]
+__all__ = ["CHUNKS_MAX", "Batch", "Manifest", "Placed", "check_manifests", "decide", "iter_placed"]
 
 CHUNKS_MAX = 10_000
 """Chunks of one batch; each has at most 1 MiB."""
@@ -73,7 +73,7 @@ def advance(at: dict[str, int], lanes: Sequence[str], counts: Sequence[int]) -> 
         at[lane] += count
 
 
-def placed(batch: Batch) -> Iterator[Placed]:
+def iter_placed(batch: Batch) -> Iterator[Placed]:
     """The chunks of a batch in the order in which they are to be enqueued."""
     at = dict(batch.first)
     for manifest in batch.manifests:
@@ -83,7 +83,7 @@ def placed(batch: Batch) -> Iterator[Placed]:
             advance(at, manifest.lanes, counts)
 
 
-def decided(number: int, manifests: Sequence[Manifest], next_of: Mapping[str, int]) -> Batch:
+def decide(number: int, manifests: Sequence[Manifest], next_of: Mapping[str, int]) -> Batch:
     """A batch of these attempts, whose sequences go on where `next_of` says.
 
     Raises ValueError for manifests that do not fit together.

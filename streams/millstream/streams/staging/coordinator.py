@@ -26,7 +26,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from .batch import Batch, Manifest, decided
+from .batch import Batch, Manifest, decide
 
 __all__ = [
     "Abandoned",
@@ -134,7 +134,7 @@ class Gone(msgspec.Struct, frozen=True):
 
 
 class EnqueueBatch(msgspec.Struct, frozen=True):
-    """This batch is decided: enqueue it, say `delivered`, and ask again."""
+    """This batch is decided: enqueue it, say `on_delivered`, and ask again."""
 
     batch: Batch
 
@@ -194,7 +194,7 @@ class Coordinator:
         """Open an attempt, under a name that no other one has. Done: there is nothing to write."""
         state, self._used_s = self.state, now_s
         if batch <= state.last:
-            return self._done(batch)
+            return self._make_done(batch)
         if attempt in state.dropped:
             return Gone([attempt])
         if attempt not in state.open:
@@ -235,11 +235,11 @@ class Coordinator:
         if state.delivering is not None:
             return EnqueueBatch(state.delivering)
         if batch <= state.last:
-            return self._done(batch)
+            return self._make_done(batch)
         gone = [one.attempt for one in manifests if not self._is_of(one, batch)]
         if gone:
             return Gone(gone)
-        found = decided(batch, manifests, state.next)
+        found = decide(batch, manifests, state.next)
         state.last, state.messages, state.delivering = batch, found.messages, found
         state.next |= found.next()
         self.is_changed = True
@@ -253,7 +253,7 @@ class Coordinator:
         found = self.state.open.get(manifest.attempt)
         return found is not None and (found.batch, found.part) == (batch, manifest.part)
 
-    def _done(self, batch: int) -> Done:
+    def _make_done(self, batch: int) -> Done:
         """A batch at or below the last one that is decided; what was given up is counted, too."""
         return Done(self.state.messages if batch == self.state.last else -1)
 
@@ -269,7 +269,7 @@ class Coordinator:
             return EnqueueBatch(state.delivering)
         return state.abandoned if state.abandoned and state.abandoned.batch == batch else None
 
-    def delivered(self, batch: int, now_s: float, refused: int = 0) -> None:
+    def on_delivered(self, batch: int, now_s: float, refused: int = 0) -> None:
         """All messages of the batch are accepted, but for those that were given up, since queues
         refuse them. Again is harmless."""
         found, state = self.state.delivering, self.state
@@ -318,7 +318,7 @@ class Coordinator:
         """
         return list(self._accepted)
 
-    def freed(self, attempts: Sequence[str]) -> None:
+    def on_freed(self, attempts: Sequence[str]) -> None:
         """Their chunks are deleted, but for what is stored late."""
         self._accepted = [attempt for attempt in self._accepted if attempt not in attempts]
         for attempt in attempts:
@@ -326,7 +326,7 @@ class Coordinator:
                 self.state.dropped[attempt] = 0
                 self.is_changed = True
 
-    def swept(self, attempt: str) -> None:
+    def on_swept(self, attempt: str) -> None:
         """No chunk of it is stored any more."""
         if attempt in self.state.dropped:
             del self.state.dropped[attempt], self._dropped_s[attempt]

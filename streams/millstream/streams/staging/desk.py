@@ -27,7 +27,7 @@ from millstream.streams.contracts.message import OutMessage
 from millstream.streams.contracts.token import Token
 from millstream.streams.publishing.send_queue import is_final, refusal_of
 
-from .batch import Batch, Manifest, Placed, placed
+from .batch import Batch, Manifest, Placed, iter_placed
 from .coordinator import (
     STAGED_BYTES_MAX,
     Abandoned,
@@ -134,7 +134,7 @@ class WriterDesk:
         def question(core: Coordinator) -> EnqueueBatch | Done | Gone:
             return core.commit(batch, manifests, self._loop.time())
 
-        return await self._delivered(lambda: self._ask_surely(question), wait_s)
+        return await self._answer_delivered(lambda: self._ask_surely(question), wait_s)
 
     async def abandon(self, batch: int, wait_s: float) -> Abandoned | Waiting | Refused | None:
         """Give up what queues refuse of a decided batch, and deliver the rest of it.
@@ -142,7 +142,9 @@ class WriterDesk:
         None: the batch does not wait to be delivered, and was not abandoned last. Raises
         StorageError.
         """
-        return await self._delivered(lambda: self._ask(lambda core: core.abandon(batch)), wait_s)
+        return await self._answer_delivered(
+            lambda: self._ask(lambda core: core.abandon(batch)), wait_s
+        )
 
     async def state(self) -> tuple[WriterState, str]:
         """What is stored of the writer, and why a queue refuses a message of it for good.
@@ -152,15 +154,15 @@ class WriterDesk:
         core = await self._ask(lambda core: core)
         if core.state.delivering is not None:
             delivery = self._deliver(core.state.delivering)
-            await self._settled(delivery, self._loop.time() + STATUS_WAIT_S)
+            await self._wait_settled(delivery, self._loop.time() + STATUS_WAIT_S)
             core = await self._ask(lambda core: core)
         return core.state, self._refusal
 
-    async def refused_of(self, batch: int, part: int, chunk: int) -> list[RefusedMessage]:
+    async def list_refused(self, batch: int, part: int, chunk: int) -> list[RefusedMessage]:
         """See `StagedRows.next_refused`."""
         return await self._rows.next_refused(self._identity, batch, part, chunk)
 
-    async def _delivered(
+    async def _answer_delivered(
         self, ask: Callable[[], Awaitable[A | EnqueueBatch]], wait_s: float
     ) -> A | Waiting | Refused:
         """The answer once nothing is to be delivered before it, or as far as that has come."""
@@ -173,13 +175,13 @@ class WriterDesk:
             self._is_refused.clear()
             self._is_asked.set()
             delivery = self._deliver(answer.batch)
-            await self._settled(delivery, end_s)
+            await self._wait_settled(delivery, end_s)
             if self._refusal:
                 return Refused(answer.batch.number, self._refusal)
             if self._loop.time() >= end_s:
                 return Waiting(self._steps)
 
-    async def _settled(self, delivery: asyncio.Task[None], end_s: float) -> None:
+    async def _wait_settled(self, delivery: asyncio.Task[None], end_s: float) -> None:
         """Wait until a delivery ends, or a queue refuses a message."""
         refused = self._loop.create_task(self._is_refused.wait())
         try:
@@ -204,11 +206,11 @@ class WriterDesk:
         accepted = await self._ask(lambda core: core.to_free())
         for attempt in accepted:
             await self._rows.sweep(attempt)
-        await self._ask(lambda core: core.freed(accepted))
+        await self._ask(lambda core: core.on_freed(accepted))
         await self._ask(lambda core: core.expire(self._loop.time()))
         for attempt in await self._ask(lambda core: core.to_sweep(self._loop.time())):
             await self._rows.sweep(attempt)
-            await self._ask(lambda core, name=attempt: core.swept(name))  # type: ignore[misc]
+            await self._ask(lambda core, name=attempt: core.on_swept(name))  # type: ignore[misc]
         await self._forget()
         due_s = await self._ask(lambda core: core.next_due_s())
         return None if due_s is None else due_s - self._loop.time()
@@ -264,7 +266,7 @@ class WriterDesk:
     async def _deliver_all(self, batch: Batch) -> None:
         """Enqueue a decided batch, and note that it is; ends where another desk has done so."""
         self._told = ""
-        for place in placed(batch):
+        for place in iter_placed(batch):
             if not await self._keep_trying(batch, partial(self._deliver_one, batch, place)):
                 return
         self._refusal = ""
@@ -313,13 +315,13 @@ class WriterDesk:
         if await self._ask(lambda core: core.state.is_abandoned):
             await self._settle(batch, place, messages)
             return True
-        failures = [one for one in await self._offered(messages) if one is not None]
+        failures = [one for one in await self._offer(messages) if one is not None]
         for failure in (*(one for one in failures if isinstance(one, RefusedForGood)), *failures):
             raise failure
         self._steps += 1
         return True
 
-    async def _offered(self, messages: Sequence[OutMessage]) -> list[Exception | None]:
+    async def _offer(self, messages: Sequence[OutMessage]) -> list[Exception | None]:
         """Enqueue messages; of each why it is not stored, RefusedForGood if it never will be."""
         try:
             outcomes = await self._into.store(messages)
@@ -334,19 +336,19 @@ class WriterDesk:
         sequences for known. Raises what passes.
         """
         rows, row = self._rows, (self._identity, batch.number)
-        given_up, etag = await rows.refused(*row, place.part, place.index)
+        given_up, etag = await rows.read_refused(*row, place.part, place.index)
         places = {one.place for one in given_up}
-        if not given_up and not any(await self._offered(messages)):
+        if not given_up and not any(await self._offer(messages)):
             self._steps += 1
             return
         for at, message in enumerate(messages):
             if at in places:
                 continue
-            (failure,) = await self._offered([message])
+            (failure,) = await self._offer([message])
             self._steps += 1
             if isinstance(failure, RefusedForGood):
                 why = str(failure)[:REASON_CHARS_MAX] if len(given_up) < REASONS_MAX else ""
-                given_up.append(refused_message(place, at, message, why))
+                given_up.append(make_refused_message(place, at, message, why))
                 etag = await rows.put_refused(*row, given_up, etag)
             elif failure is not None:
                 raise failure
@@ -357,7 +359,7 @@ class WriterDesk:
         while page := await self._rows.next_refused(self._identity, batch, part, chunk):
             refused += len(page)
             part, chunk = page[-1].part, page[-1].chunk
-        await self._ask(lambda core: core.delivered(batch, self._loop.time(), refused))
+        await self._ask(lambda core: core.on_delivered(batch, self._loop.time(), refused))
 
     async def _forget_older(self) -> None:
         """Keep what was given up of the batch that was abandoned last."""
@@ -382,7 +384,7 @@ def failure_of(outcome: Token | StreamError | None) -> Exception | None:
     return RefusedForGood(f"{type(outcome).__name__}: {outcome}")
 
 
-def refused_message(place: Placed, at: int, message: OutMessage, why: str) -> RefusedMessage:
+def make_refused_message(place: Placed, at: int, message: OutMessage, why: str) -> RefusedMessage:
     """What is kept of a message that was given up."""
     size, count = sum(map(len, message.items)), len(message.items)
     key = message.stream.key

@@ -50,13 +50,13 @@ class StagedWrites:
         found: WriterStatus = await self._call(StagingTarget.status, namespace, writer)
         return found
 
-    async def refused(
+    async def iter_refused(
         self, namespace: str, writer: str, batch: int
     ) -> AsyncIterator[RefusedMessage]:
         """The messages of a batch that were given up, in their order; of the last such batch."""
         part, chunk = 0, -1
         where = namespace, writer, batch
-        while page := await self._call(StagingTarget.refused, *where, part, chunk):
+        while page := await self._call(StagingTarget.list_refused, *where, part, chunk):
             for message in page:
                 yield message
             part, chunk = page[-1].part, page[-1].chunk
@@ -79,7 +79,7 @@ class StagedWrites:
                 continue
             if answer.steps != steps:
                 steps = answer.steps
-                waiting.succeeded()
+                waiting.on_success()
             await waiting.pause(
                 QueueFull(f"batch {batch} of {writer} waits for room in the queues, and goes on")
             )

@@ -222,16 +222,16 @@ class StagedRows:
 
     # -- what was given up
 
-    def _refused_of(self, writer: str, batch: int | None = None) -> str:
+    def _make_refused_prefix(self, writer: str, batch: int | None = None) -> str:
         """A prefix of keys; names of writers may have a `/`."""
         prefix = f"{self._refused}{quote(writer, safe='')}/"
         return prefix if batch is None else f"{prefix}{batch:020}/"
 
-    async def refused(
+    async def read_refused(
         self, writer: str, batch: int, part: int, chunk: int
     ) -> tuple[list[RefusedMessage], Etag | None]:
         """The messages of a chunk that were given up. Raises Corrupt, StorageError."""
-        key = f"{self._refused_of(writer, batch)}{part:020}/{chunk:05}"
+        key = f"{self._make_refused_prefix(writer, batch)}{part:020}/{chunk:05}"
         row = await self._store.read(key)
         return ([], None) if row is None else (open_row(key, row.data, REFUSED.decode), row.etag)
 
@@ -241,7 +241,7 @@ class StagedRows:
         """Store what was given up of a chunk, one message at least. Raises Conflict,
         StorageError."""
         name = f"{messages[0].part:020}/{messages[0].chunk:05}"
-        key = f"{self._refused_of(writer, batch)}{name}"
+        key = f"{self._make_refused_prefix(writer, batch)}{name}"
         return await self._store.write(key, seal_content(key, _encode(messages)), expect, NO_FENCE)
 
     async def next_refused(
@@ -249,7 +249,7 @@ class StagedRows:
     ) -> list[RefusedMessage]:
         """What was given up in the next chunk behind this one that has any; [] at the end. A row
         that is damaged is passed over, and the log names it. Raises StorageError."""
-        prefix = self._refused_of(writer, batch)
+        prefix = self._make_refused_prefix(writer, batch)
         after = f"{prefix}{part:020}/{chunk:05}" if chunk >= 0 else ""
         while rows := await self._store.scan(prefix, after, 1):
             ((after, row),) = rows
@@ -260,8 +260,8 @@ class StagedRows:
 
     async def forget_refused(self, writer: str, but: int | None = None) -> None:
         """Delete what was given up of a writer's batches, but of one. Raises StorageError."""
-        prefix, after = self._refused_of(writer), ""
-        kept = "" if but is None else self._refused_of(writer, but)
+        prefix, after = self._make_refused_prefix(writer), ""
+        kept = "" if but is None else self._make_refused_prefix(writer, but)
         while rows := await self._store.scan(prefix, after, SWEPT_AT_ONCE):
             for key, row in rows:
                 after = key

@@ -69,7 +69,7 @@ class Patience:
         self._failures = 0  # since something succeeded
         self._failed_s = 0.0  # the first of them
 
-    def succeeded(self) -> None:
+    def on_success(self) -> None:
         """What fails from here on is waited for anew."""
         self._failures = 0
 
@@ -97,7 +97,7 @@ class Patience:
                 await self.pause(error)
                 continue
             if not isinstance(answer, Full):
-                self.succeeded()
+                self.on_success()
                 return answer
             text = f"{self._what}: {answer.what}; {answer.limit_name} is {answer.limit}"
             await self.pause(QueueFull(text))
@@ -161,7 +161,7 @@ class StagedAttempt:
             )
         )
         if isinstance(answer, Gone):
-            raise self._dropped()
+            raise self._make_dropped_error()
         if isinstance(answer, Begun):
             self.limits = answer
         return isinstance(answer, Begun)
@@ -220,10 +220,10 @@ class StagedAttempt:
             )
         )
         if isinstance(answer, Gone):
-            raise self._dropped()
+            raise self._make_dropped_error()
         return answer
 
-    def _dropped(self) -> StreamError:
+    def _make_dropped_error(self) -> StreamError:
         return StreamError(
             f"{self._where}: attempt {self._attempt} was dropped: its batch was decided or aborted "
             "meanwhile, or nothing was heard of it for an hour"
@@ -269,7 +269,7 @@ class StagedBatch:
             if isinstance(answer, Done):
                 return answer.messages
             if isinstance(answer, Refused):
-                raise StreamError(self._refused(answer))
+                raise StreamError(self._explain_refusal(answer))
             if isinstance(answer, Gone):
                 raise StreamError(
                     f"{self._where} is not committed: attempts were dropped, since nothing was "
@@ -278,7 +278,7 @@ class StagedBatch:
                 )
             if answer.steps != steps:
                 steps = answer.steps
-                waiting.succeeded()
+                waiting.on_success()
             await waiting.pause(
                 QueueFull(
                     f"{self._where} is decided, and waits for room in the queues: it arrives "
@@ -286,7 +286,7 @@ class StagedBatch:
                 )
             )
 
-    def _refused(self, answer: Refused) -> str:
+    def _explain_refusal(self, answer: Refused) -> str:
         name = self._name
         command = f"millstream staged abandon {name.namespace} {name.writer} {answer.batch}"
         return (

@@ -23,7 +23,7 @@ from millstream.runtime import (
     SiloUnavailable,
     StorageUnavailable,
 )
-from millstream.runtime.extending import Role, SystemTarget, open_to, shown
+from millstream.runtime.extending import Role, SystemTarget, open_to, show_text
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.message import OutMessage, ProducerMark, message_bytes
 from millstream.streams.publishing.ingest import IngestMessage, producer_of
@@ -72,7 +72,7 @@ class Writer(Protocol):
         self, batch: int, wait_s: float
     ) -> Coroutine[Any, Any, Abandoned | Waiting | Refused | None]: ...
     def status(self) -> Coroutine[Any, Any, WriterStatus]: ...
-    def refused(
+    def list_refused(
         self, batch: int, part: int, chunk: int
     ) -> Coroutine[Any, Any, list[RefusedMessage]]: ...
     def abort(self, batch: int) -> Coroutine[Any, Any, None]: ...
@@ -129,7 +129,7 @@ class StagingTarget(SystemTarget):
         check_number("batch", batch)
         check_number("part", part)
         check_attempt(attempt)
-        answer = await answered(self._of(namespace, writer).begin(attempt, batch, part, once))
+        answer = await ask(self._of(namespace, writer).begin(attempt, batch, part, once))
         return self._with_limits(namespace, writer) if isinstance(answer, Begun) else answer
 
     def _with_limits(self, namespace: str, writer: str) -> Begun:
@@ -164,7 +164,7 @@ class StagingTarget(SystemTarget):
         of = self._of(namespace, writer)
         identity = producer_of(namespace, writer)
         chunk = StoredChunk(self._chunk(namespace, identity, messages))
-        answer = await answered(of.lease(attempt, len(chunk.data)))
+        answer = await ask(of.lease(attempt, len(chunk.data)))
         if not isinstance(answer, Leased):
             return answer
         try:
@@ -201,7 +201,7 @@ class StagingTarget(SystemTarget):
         """
         check_number("batch", batch)
         wait_s = min(wait_s, COMMIT_WAIT_S_MAX)
-        return await answered(self._of(namespace, writer).commit(batch, manifests, wait_s))
+        return await ask(self._of(namespace, writer).commit(batch, manifests, wait_s))
 
     @open_to(Role.OPERATOR)
     async def abandon(
@@ -213,11 +213,11 @@ class StagingTarget(SystemTarget):
         """
         check_number("batch", batch)
         wait_s = min(wait_s, COMMIT_WAIT_S_MAX)
-        answer = await answered(self._of(namespace, writer).abandon(batch, wait_s))
+        answer = await ask(self._of(namespace, writer).abandon(batch, wait_s))
         if answer is None:
             raise LookupError(
-                f"batch {batch} of writer {shown(writer)} in {shown(namespace)} does not wait to "
-                "be published: `millstream staged list` says which batches do"
+                f"batch {batch} of writer {show_text(writer)} in {show_text(namespace)} does not "
+                "wait to be published: `millstream staged list` says which batches do"
             )
         return answer
 
@@ -234,7 +234,7 @@ class StagingTarget(SystemTarget):
             status = status_of(writer, state)
             if state.delivering is not None:
                 with suppress(CallError, ClusterError):  # the row says enough of this one
-                    status = await answered(self._writer(writer).status())
+                    status = await ask(self._writer(writer).status())
             found.append(status)
         return found
 
@@ -245,13 +245,13 @@ class StagingTarget(SystemTarget):
         identity = producer_of(namespace, writer)
         if (await self._rows.read(identity))[1] is None:
             raise LookupError(
-                f"there is no writer {shown(writer)} in {shown(namespace)}: `millstream staged "
-                "list` says which there are"
+                f"there is no writer {show_text(writer)} in {show_text(namespace)}: `millstream "
+                "staged list` says which there are"
             )
-        return await answered(self._of(namespace, writer).status())
+        return await ask(self._of(namespace, writer).status())
 
     @open_to(Role.OPERATOR)
-    async def refused(
+    async def list_refused(
         self, namespace: str, writer: str, batch: int, part: int, chunk: int
     ) -> list[RefusedMessage]:
         """Messages of a batch that were given up, in the next chunk behind this one that has any.
@@ -263,24 +263,24 @@ class StagingTarget(SystemTarget):
         """
         check_number("batch", batch)
         check_number("part", part)
-        return await answered(self._of(namespace, writer).refused(batch, part, chunk))
+        return await ask(self._of(namespace, writer).list_refused(batch, part, chunk))
 
     @open_to(Role.CLIENT)
     async def abort(self, namespace: str, writer: str, batch: int) -> None:
         """Drop what is open of a batch, and of those before it. Raises StorageError."""
         check_number("batch", batch)
-        await answered(self._of(namespace, writer).abort(batch))
+        await ask(self._of(namespace, writer).abort(batch))
 
     def _of(self, namespace: str, writer: str) -> Writer:
         size = len(writer.encode())
         if not 0 < size <= WRITER_BYTES_MAX:
             raise ValueError(
-                f"writer {shown(writer)!r} has {size} bytes: write 1 to {WRITER_BYTES_MAX}"
+                f"writer {show_text(writer)!r} has {size} bytes: write 1 to {WRITER_BYTES_MAX}"
             )
         return self._writer(producer_of(namespace, writer))
 
 
-async def answered(call: Coroutine[Any, Any, T]) -> T:
+async def ask(call: Coroutine[Any, Any, T]) -> T:
     """What a writer's grain answers. Raises what it raises, and SiloUnavailable: this silo stops,
     which is nothing to whoever asks by another one."""
     try:
@@ -296,4 +296,6 @@ def check_number(what: str, number: int) -> None:
 
 def check_attempt(attempt: str) -> None:
     if not NAME.fullmatch(attempt):
-        raise ValueError(f"attempt {shown(attempt)!r}: write up to 64 letters, digits and hyphens")
+        raise ValueError(
+            f"attempt {show_text(attempt)!r}: write up to 64 letters, digits and hyphens"
+        )

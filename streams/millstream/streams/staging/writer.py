@@ -117,9 +117,9 @@ class StagedWriter(Grain):
             self._look_after()  # what waits is tried, so that the next answer knows why
 
     @isolated
-    async def refused(self, batch: int, part: int, chunk: int) -> list[RefusedMessage]:
+    async def list_refused(self, batch: int, part: int, chunk: int) -> list[RefusedMessage]:
         """What was given up in the next chunk behind this one. Raises StorageError."""
-        return await self._desk.refused_of(batch, part, chunk)
+        return await self._desk.list_refused(batch, part, chunk)
 
     @isolated
     async def abort(self, batch: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from millstream.runtime.disk.seam import DirLock
 from millstream.runtime.extending import DiskFile, DiskThread
-from millstream.runtime.testing import SimDisk, seeded_random
+from millstream.runtime.testing import SimDisk, make_random
 
 __all__ = ["Disks"]
 
@@ -19,7 +19,7 @@ class Disks:
     """
 
     def __init__(self, *names: str) -> None:
-        self.all = {name: SimDisk(seeded_random(at + 1)) for at, name in enumerate(names)}
+        self.all = {name: SimDisk(make_random(at + 1)) for at, name in enumerate(names)}
         self.away: set[str] = set()
 
     def _of(self, path: str) -> SimDisk:

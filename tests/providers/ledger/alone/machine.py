@@ -9,7 +9,7 @@ from typing import Any
 
 from millstream.providers.ledger import BookieOptions, LedgerMessage, LedgerTopics, open_topics
 from millstream.runtime import Env, MemoryStateStore
-from millstream.runtime.testing import SimDisk, seeded_random
+from millstream.runtime.testing import SimDisk, make_random
 
 BOOKIE = BookieOptions(
     segment_bytes=65_536,
@@ -37,7 +37,7 @@ class Machine:
     """Disks that forget what was not synced, and the programs on it."""
 
     def __init__(self, seed: int = 1) -> None:
-        self.disk = SimDisk(seeded_random(seed))
+        self.disk = SimDisk(make_random(seed))
         self.store = MemoryStateStore()
         self._starts: list[AbstractAsyncContextManager[LedgerTopics]] = []  # kept from collection
 

@@ -11,7 +11,7 @@ from millstream.providers.ledger.bookie.bookie import Bookie
 from millstream.providers.ledger.bookie.options import AskKnown, BookieOptions, nothing_known
 from millstream.providers.ledger.protocol.entry import EntryHeader, pack
 from millstream.runtime.extending import Disk
-from millstream.runtime.testing import SimDisk, seeded_random
+from millstream.runtime.testing import SimDisk, make_random
 from millstream.runtime.testing.world.loop import SimLoop
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class Looked(dict[int, int]):
 
 
 def new_disk(seed: object = 1) -> SimDisk:
-    return SimDisk(seeded_random(seed))
+    return SimDisk(make_random(seed))
 
 
 async def opened(

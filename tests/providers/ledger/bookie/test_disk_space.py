@@ -154,7 +154,7 @@ def test_a_refused_write_is_believed_for_a_while_though_there_seems_to_be_room()
 def test_a_bookie_that_hits_a_limit_says_which_write_was_refused() -> None:
     async def main() -> None:
         bookie = await opened(new_disk())
-        bookie.refused(DiskFull(errno.EFBIG, "File too large", "7.seg"))
+        bookie.on_refused(DiskFull(errno.EFBIG, "File too large", "7.seg"))
         with pytest.raises(BookieReadOnly, match="a write was refused: .*File too large: '7.seg'"):
             await bookie.add(0, [entry(1, 0)])
         await asyncio.sleep(SMALL.watch_s * (LOOKS_AFTER_REFUSAL - 2))

@@ -14,8 +14,8 @@ from millstream.providers.ledger.bookie.form.envelope import (
     HEAD,
     Newer,
     NotWhole,
-    opened,
-    wrapped,
+    unwrap,
+    wrap,
 )
 from millstream.providers.ledger.bookie.form.frame import HEAD as HEAD_OF_FRAME
 from millstream.providers.ledger.bookie.form.frame import (
@@ -36,7 +36,7 @@ from millstream.providers.ledger.bookie.form.identity import (
 from millstream.providers.ledger.bookie.form.index import Index, Use
 from millstream.providers.ledger.bookie.form.intervals import Intervals
 from millstream.providers.ledger.bookie.form.runs import HOLE_MAX, Runs, places_bytes, places_in
-from millstream.providers.ledger.bookie.form.sealed import sealed_bytes, sealed_in
+from millstream.providers.ledger.bookie.form.sealed import pack_sealed, unpack_sealed
 from millstream.providers.ledger.bookie.form.segment import (
     FRAMES_START,
     head_bytes,
@@ -50,8 +50,8 @@ from millstream.providers.ledger.bookie.form.segment import (
 from millstream.providers.ledger.bookie.form.state import (
     TERM_MAX,
     DirectoryState,
-    fenced_in,
     is_state,
+    list_fenced,
     state_bytes,
     state_in,
 )
@@ -132,10 +132,10 @@ def test_what_does_not_begin_as_a_frame_is_none(
 
 def test_an_index_is_told_only_what_it_did_not_know() -> None:
     index = Index()
-    assert not index.tell(1, 5) and index.confirmed(1) == -1
+    assert not index.tell(1, 5) and index.find_confirmed(1) == -1
     index.put(1, 0, place_of(1, 512), 10, 3)
     assert [index.tell(1, number) for number in (2, 3, 4, 4)] == [False, False, True, False]
-    assert index.confirmed(1) == 4
+    assert index.find_confirmed(1) == 4
 
 
 @pytest.mark.parametrize("size", range(0, 64))
@@ -146,18 +146,18 @@ def test_a_frame_that_was_cut_in_its_front_is_none(size: int) -> None:
 
 @given(st.binary(max_size=40), st.data())
 def test_a_changed_or_cut_envelope_is_refused(payload: bytes, data: st.DataObject) -> None:
-    whole = wrapped(b"MStested", payload)
-    assert opened(b"MStested", whole + b"behind") == payload
+    whole = wrap(b"MStested", payload)
+    assert unwrap(b"MStested", whole + b"behind") == payload
     at = data.draw(st.integers(0, len(whole) - 1))
     for wrong in (whole[:at], whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]):
         with pytest.raises(NotWhole):
-            opened(b"MStested", wrong)
+            unwrap(b"MStested", wrong)
     with pytest.raises(NotWhole, match="it begins with"):
-        opened(b"MSother_", whole)
+        unwrap(b"MSother_", whole)
 
 
 def test_an_envelope_has_the_form_that_is_written_down() -> None:
-    data = wrapped(b"MStested", b"ab")
+    data = wrap(b"MStested", b"ab")
     assert data[:26].hex() == b"MStested".hex() + "01000000" + "00000000" + "02" + "00" * 7 + "6162"
     assert data[26:] == check_of(data[:26]).to_bytes(8, "little")
 
@@ -165,7 +165,7 @@ def test_an_envelope_has_the_form_that_is_written_down() -> None:
 def test_a_newer_envelope_is_told_from_damage() -> None:
     data = HEAD.pack(b"MStested", FORMAT + 1, 0, 0)
     with pytest.raises(Newer, match=f"format {FORMAT + 1}"):
-        opened(b"MStested", data + check_of(data).to_bytes(8, "little"))
+        unwrap(b"MStested", data + check_of(data).to_bytes(8, "little"))
 
 
 PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 5)), max_size=12)
@@ -255,7 +255,7 @@ def test_an_index_knows_what_each_segment_still_has(
         index.drop(ledger)
     model = {key: place for key, place in model.items() if key[0] not in gone}
     for ledger in range(1, 4):
-        assert index.confirmed(ledger) == (-1 if ledger in gone else confirmed.get(ledger, -1))
+        assert index.find_confirmed(ledger) == (-1 if ledger in gone else confirmed.get(ledger, -1))
         for number in range(14):
             assert index.find(ledger, number) == model.get((ledger, number), 0)
     for segment in range(1, 5):
@@ -276,12 +276,12 @@ def test_a_segments_index_file_brings_back_what_was_put(
         for at, (ledger, number, _, sure) in enumerate(puts):
             for index in (direct, tail.index):
                 index.put(ledger, number, place_of(segment, at + 1), 100, sure)
-        data = sealed_bytes(tail.sealed("d", state_bytes(DirectoryState())))
-        for found in sealed_in(data, "d", segment).ledgers:
+        data = pack_sealed(tail.seal("d", state_bytes(DirectoryState())))
+        for found in unpack_sealed(data, "d", segment).ledgers:
             for base, places in found.places():
                 loaded.put_run(found.ledger, base, places, found.size_bytes, found.confirmed)
     for ledger in range(1, 4):
-        assert loaded.confirmed(ledger) == direct.confirmed(ledger)
+        assert loaded.find_confirmed(ledger) == direct.find_confirmed(ledger)
         for number in range(14):
             assert loaded.find(ledger, number) == direct.find(ledger, number)
     for segment in (1, 2):
@@ -290,13 +290,13 @@ def test_a_segments_index_file_brings_back_what_was_put(
         ]
         assert counts[0] == counts[1]
     with pytest.raises(NotWhole):
-        sealed_in(data, "other", 2)
+        unpack_sealed(data, "other", 2)
 
 
 def test_an_index_file_without_a_whole_state_is_none() -> None:
-    data = sealed_bytes(SegmentTail(1).sealed("d", state_bytes(DirectoryState())[:-1]))
+    data = pack_sealed(SegmentTail(1).seal("d", state_bytes(DirectoryState())[:-1]))
     with pytest.raises(NotWhole):
-        sealed_in(data, "d", 1)
+        unpack_sealed(data, "d", 1)
 
 
 def test_a_state_comes_back_and_its_fences_only_rise() -> None:
@@ -404,12 +404,12 @@ def test_too_few_bytes_are_no_entry() -> None:
 
 def test_a_segment_knows_its_first_frame_and_its_last() -> None:
     tail = SegmentTail(7)
-    none = tail.sealed("d", b"")
+    none = tail.seal("d", b"")
     assert (none.segment, none.first, none.last, none.previous, none.check) == (7, -1, -1, 0, 0)
     assert (none.end, none.damaged, none.ledgers) == (FRAMES_START, 0, [])
     for sequence in range(3):
         tail.grow(sequence, 50 + sequence, 60 + sequence, 1024 + sequence)
-    found = tail.sealed("d", b"")
+    found = tail.seal("d", b"")
     assert (found.first, found.previous) == (0, 50)
     assert (found.last, found.check, found.end) == (2, 62, 1026)
 
@@ -450,6 +450,6 @@ def test_a_state_that_is_cut_damaged_or_newer_is_none() -> None:
 
 def test_finding_what_is_fenced_costs_the_smaller_of_range_and_table() -> None:
     many = Looked({ledger: 1 for ledger in range(1000)})
-    assert list(fenced_in(many, 10, 12)) == [10, 11, 12] and many.looks == 3
+    assert list(list_fenced(many, 10, 12)) == [10, 11, 12] and many.looks == 3
     few = Looked({5: 1, 2000: 1})
-    assert list(fenced_in(few, 0, 999)) == [5] and few.looks == 0
+    assert list(list_fenced(few, 0, 999)) == [5] and few.looks == 0

@@ -81,7 +81,7 @@ def test_all_frames_but_the_last_are_believed_and_its_entries_are_given_back() -
     assert (index.first, index.previous, index.last, index.check) == (1, 0, 2, made[1].check)
     assert (index.directory, index.segment, index.end) == ("d", 1, at + made[1].length)
     assert {one.ledger: one.confirmed for one in index.ledgers} == {1: 0, 2: -1}
-    assert found.index.confirmed(1) == 0
+    assert found.index.find_confirmed(1) == 0
     use = found.index.segments[1]
     assert (use.entries, use.size_bytes) == (3, 3 * len(entry(1, 0)))
 
@@ -110,7 +110,7 @@ def test_a_last_frame_that_is_damaged_is_torn_unless_it_was_durable(
     assert (found.sequence, found.seen) == ((2, 2) if is_kept else (1, 1))
     assert set(places(found)) == ({0, 1} if is_kept else {0})
     assert found.damaged == int(is_kept) and found.unsealed[0].damaged == int(is_kept)
-    assert found.index.confirmed(1) == -1, "a damaged head says nothing"
+    assert found.index.find_confirmed(1) == -1, "a damaged head says nothing"
     missing = [Doubt(0, 0, f"the journal ends at {found.seen}, {durable} was durable")]
     assert list(found.doubts) == (missing if found.seen < durable else [])
 
@@ -180,7 +180,7 @@ def test_ledgers_that_were_deleted_are_not_there() -> None:
 
 
 def test_a_segment_without_frames_is_empty_whether_it_has_an_index_file_or_not() -> None:
-    nothing = SegmentTail(2).sealed("d", state_bytes(DirectoryState()))
+    nothing = SegmentTail(2).seal("d", state_bytes(DirectoryState()))
     frames = Journal().frames(2)
     found = loaded(Content(frames[0]), nothing, Content(), Content(frames[1]))
     assert found.empty == (2, 3, 4), "of the last one nothing is believed yet"
@@ -314,7 +314,7 @@ def test_an_index_file_stands_for_its_segment() -> None:
     for found in (read, walked):
         use = found.index.segments[1]
         assert (use.entries, use.size_bytes) == (3, 3 * len(entry(1, 0)))
-    assert read.index.confirmed(1) == 1
+    assert read.index.find_confirmed(1) == 1
 
 
 def test_the_bytes_of_a_ledger_with_holes_are_counted_once() -> None:
@@ -355,6 +355,6 @@ def test_an_index_file_may_be_behind_what_was_seen() -> None:
 
 
 def test_a_damaged_state_of_an_index_file_is_refused() -> None:
-    index = SegmentTail(1).sealed("d", b"x")
+    index = SegmentTail(1).seal("d", b"x")
     with pytest.raises(NotWhole):
         index.state_of()

@@ -75,11 +75,14 @@ def test_whoever_waits_is_told_of_what_is_confirmed_and_if_it_is_said_again() ->
     landed.land(added(1, 0))
     assert landed.changed == [], "it is the first: nothing before it is confirmed"
     landed.land(added(1, 2), added(1, 1))
-    assert landed.changed == [(1, 1)] and landed.store.index.confirmed(1) == 1
+    assert landed.changed == [(1, 1)] and landed.store.index.find_confirmed(1) == 1
     landed.store.tell(1, 2)
-    assert landed.changed == [(1, 1), (1, None)] and landed.store.index.confirmed(1) == 2
+    assert landed.changed == [(1, 1), (1, None)] and landed.store.index.find_confirmed(1) == 2
     landed.store.tell(1, 1)
-    assert landed.changed == [(1, 1), (1, None), (1, None)] and landed.store.index.confirmed(1) == 2
+    assert (
+        landed.changed == [(1, 1), (1, None), (1, None)]
+        and landed.store.index.find_confirmed(1) == 2
+    )
 
 
 def test_a_segment_has_an_index_file_from_its_first_frame_on() -> None:
@@ -99,10 +102,10 @@ def test_of_a_segment_that_is_removed_nothing_is_counted() -> None:
     landed = Landed()
     landed.land(added(1, 0))
     assert landed.store.live_bytes() > 0 and set(landed.store.index.segments) == {1}
-    landed.store.removed(1)
+    landed.store.on_removed(1)
     assert landed.store.live_bytes() == 0 and landed.store.ends == {}
     assert landed.store.index.segments == {}
-    landed.store.removed(1)
+    landed.store.on_removed(1)
 
 
 def test_finding_ledgers_of_a_range_costs_the_smaller_of_the_two() -> None:

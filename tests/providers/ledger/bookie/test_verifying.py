@@ -14,7 +14,7 @@ from millstream.providers.ledger.bookie.form.frame import FRONT_BYTES, SECTOR_BY
 from millstream.providers.ledger.bookie.form.segment import FRAMES_START, seed_of, segment_name
 from millstream.providers.ledger.bookie.form.walk import Walk
 from millstream.providers.ledger.bookie.offline.verification import Verified, verify
-from millstream.providers.ledger.bookie.offline.view import FileBookies, viewed
+from millstream.providers.ledger.bookie.offline.view import FileBookies, read_view
 from millstream.providers.ledger.protocol.entry import check_of
 from millstream.providers.ledger.protocol.errors import (
     BookieAway,
@@ -245,7 +245,7 @@ def test_entries_can_be_viewed_while_a_bookie_runs() -> None:
         bookie = await opened(disk)
         for number in range(12):
             await bookie.add(0, [entry(1, number, 3_000)])
-        view = viewed(disk, PATH)
+        view = read_view(disk, PATH)
         bookies = FileBookies({view.name: view})
         found = await bookies.read(FRESH, 1, 3, 100, 10**6, 0)
         assert found.entries == tuple(entry(1, number, 3_000) for number in range(3, 12))
@@ -265,8 +265,8 @@ def test_what_cannot_be_viewed_is_refused() -> None:
     disk = new_disk()
     disk.make_dir(PATH)
     with pytest.raises(DirectoryRefused, match="there is no such file.*a bookie's directory"):
-        viewed(disk, PATH)
+        read_view(disk, PATH)
     filled(disk)
     damaged(disk, "identity", newer)
     with pytest.raises(DirectoryRefused, match="it has format 2"):
-        viewed(disk, PATH)
+        read_view(disk, PATH)

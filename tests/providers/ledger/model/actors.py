@@ -192,7 +192,7 @@ class Draft:
         return after
 
     def _send(self, who: int, core: AppendCore, term: int, send: Send) -> None:
-        packed = [(entry, core.packed(entry)) for entry in send.entries]
+        packed = [(entry, core.find_packed(entry)) for entry in send.entries]
         numbers = self.mail.packed
         body = tuple((entry, numbers.of(one)) for entry, one in packed if one is not None)
         if body:
@@ -331,7 +331,7 @@ class Draft:
                 case Kind.REFUSED:
                     self.write("stop", LedgerFenced("a higher term is known", message.term))
                 case Kind.CHANGED:
-                    self.write("changed", *message.body)
+                    self.write("on_changed", *message.body)
                 case _:
                     self.write(*outcome_of(message))
 
@@ -343,7 +343,7 @@ class Draft:
             case Kind.REFUSED:
                 self._end(who)
             case Kind.FENCED:
-                self.recover(who, "fenced", message.place, *message.body)
+                self.recover(who, "on_fenced", message.place, *message.body)
             case Kind.FOUND:
                 first, numbers, missing = message.body
                 assert isinstance(numbers, tuple)
@@ -360,7 +360,7 @@ class Draft:
         first, instead = message.body
         assert isinstance(first, int) and isinstance(instead, Frozen)
         if who == WRITER:
-            self.write("changed", instead)
+            self.write("on_changed", instead)
             return
         fragments = self.recovery(who).fragments
         if instead:
@@ -370,7 +370,7 @@ class Draft:
             kept = fragments[:-1] if fragments[-1].first == first else fragments
             fragments = (*kept, Fragment(first, tuple(bookies)))
         self._put(who, self.recovery(who)._replace(fragments=fragments))
-        self.write_back(who, "changed", instead)
+        self.write_back(who, "on_changed", instead)
         self._finish(who)
 
     def give_up(self, message: Message) -> None:
@@ -379,20 +379,20 @@ class Draft:
         is_add = message.kind in {Kind.ADD, Kind.STORED, Kind.FULL}
         away = (message.place, message.change, PlaceState.AWAY)
         if who == WRITER:
-            self.write("unanswered", *away)
+            self.write("on_unanswered", *away)
         elif is_add:
-            self.write_back(who, "unanswered", *away)
+            self.write_back(who, "on_unanswered", *away)
             self._finish(who)
         else:
-            self.recover(who, "unanswered", message.place)
+            self.recover(who, "on_unanswered", message.place)
 
 
 def outcome_of(message: Message) -> tuple[str, int, int, object]:
     """What the answer to an add says to a core."""
     if message.kind is Kind.FULL:
-        return "unanswered", message.place, message.change, PlaceState.FULL
+        return "on_unanswered", message.place, message.change, PlaceState.FULL
     entries = tuple(entry for entry, _ in entries_of(message))
-    return "acknowledged", message.place, message.change, entries
+    return "on_acknowledged", message.place, message.change, entries
 
 
 def entries_of(message: Message) -> Iterable[tuple[int, int]]:

@@ -184,7 +184,7 @@ def appending_columns(core: AppendCore) -> tuple[Hashable, ...]:
 
     ensemble = core.quorum.ensemble
     shared, *columns = split(core, {"_places": place, "_pending": entries}, ensemble)
-    packed = tuple(core.packed(entry) for entry in range(core.next_entry))
+    packed = tuple(core.find_packed(entry) for entry in range(core.next_entry))
     return ((shared, packed), *columns)
 
 

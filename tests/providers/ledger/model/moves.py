@@ -140,7 +140,7 @@ def writer_moves(model: Model, state: State) -> Iterator[tuple[Move, State]]:
         for place in core.away():
             draft = Draft(model, state)
             draft.spend(Left.RETURNS)
-            draft.write("returned", place)
+            draft.write("on_returned", place)
             yield ("returns", place, WRITER), draft.done()
 
 

@@ -15,7 +15,7 @@ from millstream.providers.ledger.protocol.errors import LedgerClosed, LedgerFenc
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.protocol.record import (
     LedgerRecord,
-    closed,
+    close,
     recovering,
     with_ensemble,
 )
@@ -319,7 +319,7 @@ def store(record: LedgerRecord, message: Message) -> LedgerRecord:
     if message.kind is Kind.CHANGE:
         first, instead = message.body
         return with_ensemble(record, message.term, first, dict(instead))  # type: ignore[arg-type, call-overload]
-    return closed(record, message.term, *message.body)  # type: ignore[arg-type]
+    return close(record, message.term, *message.body)  # type: ignore[arg-type]
 
 
 def taken_over(record: LedgerRecord) -> LedgerRecord | None:

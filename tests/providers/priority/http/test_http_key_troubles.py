@@ -16,7 +16,7 @@ from millstream.providers.priority.core.commands import Dequeue, Enqueue
 from millstream.providers.priority.http.routes.asked import (
     Opened,
     OpenedOf,
-    keyed_poll,
+    poll_by_key,
     request_of,
 )
 
@@ -78,10 +78,10 @@ def test_what_was_leased_for_a_server_that_is_gone_is_given_to_the_repeat() -> N
                 first.cancel()
 
         rig.faults.on_after = gone
-        first = rig.spawn(keyed_poll(opened(rig.client).calls, POLL, request, 5.0))
+        first = rig.spawn(poll_by_key(opened(rig.client).calls, POLL, request, 5.0))
         await asyncio.wait([first])
         assert first.cancelled() and stored.is_set()
-        rows = await by_a_silo(rig, lambda other: keyed_poll(other.calls, POLL, request, 5.0))
+        rows = await by_a_silo(rig, lambda other: poll_by_key(other.calls, POLL, request, 5.0))
         assert [(row.id, row.attempt, row.is_valid) for row in rows] == [
             ("a", 1, True),
             ("b", 1, True),
@@ -95,19 +95,19 @@ def test_a_poll_under_a_key_waits_and_who_leaves_takes_nothing() -> None:
         queue = rig.queue()
         request = request_of("a-key", ["dequeue"])
         calls = opened(rig.client).calls
-        first = rig.spawn(keyed_poll(calls, POLL, request, 25.0))
+        first = rig.spawn(poll_by_key(calls, POLL, request, 25.0))
         await asyncio.sleep(1)
         first.cancel()
         await asyncio.sleep(1)
         await rig.on(rig.host, queue.enqueue(b"x", id="m"))
         [view] = await rig.on(rig.host, queue.peek())
         assert view.attempts_left == 3, "nobody leased it"
-        [row] = await rig.on(rig.host, keyed_poll(calls, POLL, request, 25.0))
+        [row] = await rig.on(rig.host, poll_by_key(calls, POLL, request, 25.0))
         assert row.id == "m"
         empty = request_of("another", ["dequeue"])
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
-        assert await rig.on(rig.host, keyed_poll(calls, POLL, empty, 5.0)) == ()
+        assert await rig.on(rig.host, poll_by_key(calls, POLL, empty, 5.0)) == ()
         assert 5.0 <= loop.time() - begun_s < 6.0
 
     in_cluster(main)

@@ -66,7 +66,7 @@ async def test_what_was_leased_for_a_client_that_left_goes_back_with_its_attempt
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It leaves when its message is leased, and the answer not sent yet."""
-    inner = lease_routes.leased
+    inner = lease_routes.answer_lease
 
     def gone(found: Sequence[LeaseBody], is_raw: bool) -> Answer:
         for connection in desk.api._runner.server.connections:  # type: ignore[union-attr]
@@ -75,7 +75,7 @@ async def test_what_was_leased_for_a_client_that_left_goes_back_with_its_attempt
 
     async with desk_of() as desk:
         await desk.enqueue("q", id="m", attempts=1)
-        monkeypatch.setattr(lease_routes, "leased", gone)
+        monkeypatch.setattr(lease_routes, "answer_lease", gone)
         with pytest.raises(ClientError):
             await desk.lease("q")
         monkeypatch.undo()

@@ -69,14 +69,14 @@ class Book:
         """Queues with messages."""
         return sorted(self._seen)
 
-    def tried(self, queue: str, message: OutMessage) -> float:
+    def on_tried(self, queue: str, message: OutMessage) -> float:
         """A message is given to a queue now; when it was given first."""
         now_s = self._run.simulation.loop.time()
         if message.mark is None:
             return now_s
         return self._tried_s.setdefault((queue, message.mark), now_s)
 
-    def accepted(self, queue: str, number: int, message: OutMessage, started_s: float) -> None:
+    def on_accepted(self, queue: str, number: int, message: OutMessage, started_s: float) -> None:
         """A queue has said that a message is stored."""
         self.saw(queue, number, content_of(message), "its publisher")
         now_s = self._run.simulation.loop.time()
@@ -86,9 +86,9 @@ class Book:
         """Somebody knows what a message says: everybody must see the same, at any time."""
         known = self._seen[queue].setdefault(number, content)
         if known != content:
-            self._run.violated(f"{queue}: message {number} is {content} for {who}, and {known}")
+            self._run.on_violated(f"{queue}: message {number} is {content} for {who}, and {known}")
 
-    def trimmed(self, queue: str, first: int) -> None:
+    def on_trimmed(self, queue: str, first: int) -> None:
         """What is before `first` is not kept any more."""
         self._trimmed[queue] = max(first, self._trimmed[queue])
 
@@ -133,7 +133,7 @@ class Book:
         """What was read of a queue in the end: all that was acknowledged, or ever seen."""
         if log.first < self._trimmed[queue]:
             yield f"{queue}: {log.reader} begins at {log.first}, after {self._trimmed[queue]}"
-        self.trimmed(queue, log.first)
+        self.on_trimmed(queue, log.first)
         for ack in self._acks[queue]:
             if ack.number >= log.end:
                 yield f"{queue}: {ack} was acknowledged; {log.reader} reads to {log.end}"

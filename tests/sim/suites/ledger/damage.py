@@ -19,7 +19,7 @@ from tests.sim.suites.run.record import Run
 
 from millstream.providers.ledger import LedgerOptions, ScrubOptions
 from millstream.providers.ledger.bookie.form.segment import offset_of, segment_name, segment_of
-from millstream.providers.ledger.bookie.offline.view import viewed
+from millstream.providers.ledger.bookie.offline.view import read_view
 from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.witness import Witness, witness_key
 from millstream.providers.ledger.protocol.entry import HEAD_BYTES
@@ -47,7 +47,7 @@ SCOPE = "ledger/sim/"
 
 def copies_at(disk: SimDisk, path: str) -> Iterator[tuple[int, int, str, int]]:
     """Ledger, entry, file and offset of all copies that a start would find in a directory."""
-    with closing(viewed(disk, path)) as view:
+    with closing(read_view(disk, path)) as view:
         for ledger, placed in view._index.ledgers.items():
             for base, places in placed.runs:
                 for at, place in enumerate(places):
@@ -77,7 +77,7 @@ def bad_copies(
     """
     bad = []
     for bookie, (disk, path) in disks.items():
-        with closing(viewed(disk, path)) as view:
+        with closing(read_view(disk, path)) as view:
             for record in records:
                 ends = (range(span.first, span.last + 1) for span in spans_of(record))
                 for entry in (entry for span in ends for entry in span):
@@ -133,7 +133,7 @@ class Damage:
             except (DirectoryRefused, OSError) as error:  # a segment begins or goes at this moment
                 bad = [f"of which no look succeeded ({error})"]
         for text in bad:
-            self._run.violated(f"copy {text} is not good within {REPAIRED_S:g} s")
+            self._run.on_violated(f"copy {text} is not good within {REPAIRED_S:g} s")
 
     def _bad(self, cluster: SimCluster) -> list[tuple[str, int, int]]:
         disks = {

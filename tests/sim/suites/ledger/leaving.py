@@ -100,7 +100,7 @@ class Leaving:
                 break
             await asyncio.sleep(LOOK_S)
         for text in lacking:
-            self._run.violated(f"{text} has not got its copies within {COPIED_S:g} s")
+            self._run.on_violated(f"{text} has not got its copies within {COPIED_S:g} s")
 
     def _ledgers(self) -> Sequence[LedgerRecord]:
         return [msgspec.msgpack.decode(data, type=LedgerRecord) for data in self._rows("ledgers/")]

@@ -72,7 +72,7 @@ def put_back(store: MemoryStateStore, rows: Mapping[str, bytes | None]) -> None:
             MemoryStateStore.put(store, key, data, None, 0)
 
 
-def changed(before: File, after: File) -> dict[str, bytes | None]:
+def find_changed(before: File, after: File) -> dict[str, bytes | None]:
     """The rows that bring the former state back when they are put back; None: no such row."""
     keys = sorted(before.keys() | after.keys())
     return {key: before.get(key) for key in keys if before.get(key) != after.get(key)}
@@ -134,8 +134,8 @@ class Probe(Publisher):
             await asyncio.sleep(TRY_S)
         return f"{type(self._error).__name__}: {self._error}"
 
-    def _failed(self, items: list[str], error: MillstreamError) -> None:
-        super()._failed(items, error)
+    def _on_failed(self, items: list[str], error: MillstreamError) -> None:
+        super()._on_failed(items, error)
         self._error = error
 
 
@@ -186,7 +186,7 @@ class OldFiles:
 
     def _roll_back(self, file: int) -> None:
         self._newest = file_of(self._store, file)
-        self._lost = changed(self._copy, self._newest)
+        self._lost = find_changed(self._copy, self._newest)
         put_back(self._store, self._lost)
         self._run.figures["rows put back"] += len(self._lost)
 
@@ -201,7 +201,7 @@ class OldFiles:
 
     # -- the operator
 
-    async def taken_back(
+    async def take_back(
         self,
         cluster: SimCluster,
         programs: Programs,
@@ -210,7 +210,7 @@ class OldFiles:
     ) -> None:
         """Everything works but what the old file stops: take back the newer version of each row
         that is named, and then, as more are named, of all rows that nobody has written since."""
-        touched = self._touched(book)
+        touched = self._find_touched(book)
         for number in range(NAMED_ROUNDS + 2):
             with self._heard:
                 self._heard.rows.clear()
@@ -223,15 +223,15 @@ class OldFiles:
             self._stop_all(cluster)
             self._take_back(all_rows=number >= NAMED_ROUNDS)
             self._start_all(cluster, programs)
-            self._run.simulation.repaired()
-        self._run.violated(f"all rows are as they were, and some are named: {self._heard.rows}")
+            self._run.simulation.note_repaired()
+        self._run.on_violated(f"all rows are as they were, and some are named: {self._heard.rows}")
 
     def _take_back(self, all_rows: bool) -> None:
         """Put the version that the replaced file has in place of each row that was named, or of
         each that is as it was in the copy. A witness that the copy lacks is not made again: its row
         may have been deleted meanwhile."""
         now = file_of(self._store, self._file)
-        older = changed(self._newest, now)
+        older = find_changed(self._newest, now)
         newer = {key: older[key] for key in older if key in self._lost and key in self._heard.rows}
         if all_rows:
             newer |= {
@@ -241,7 +241,7 @@ class OldFiles:
                 if data is None or not key.startswith(WITNESSES)
             }
         if not newer:
-            self._run.violated(f"rows are named that nobody has put back: {self._heard.rows}")
+            self._run.on_violated(f"rows are named that nobody has put back: {self._heard.rows}")
         put_back(self._store, newer)
         self._run.figures["rows taken back"] += len(newer)
 
@@ -297,11 +297,11 @@ class OldFiles:
             self._run.figures["old files that do no harm"] += 1
         for queue, why in refused.items():
             if not self._heard.rows:
-                self._run.violated(f"{queue} is refused, and no row is named: {why}")
+                self._run.on_violated(f"{queue} is refused, and no row is named: {why}")
             if touched is not None and queue not in touched:
-                self._run.violated(f"{queue} has no row in the old file: {why}")
+                self._run.on_violated(f"{queue} has no row in the old file: {why}")
 
-    def _touched(self, book: Book) -> frozenset[str] | None:
+    def _find_touched(self, book: Book) -> frozenset[str] | None:
         """Queues with rows that were put back; None: all, as every queue needs such a row."""
         found: set[str] = set()
         for key in self._lost:

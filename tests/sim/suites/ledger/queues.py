@@ -18,7 +18,7 @@ from millstream.providers.ledger.queues.adapter import LedgerAdapter, LedgerQueu
 from millstream.providers.ledger.queues.receiver import LedgerQueueReader, LedgerReceiver
 from millstream.runtime import CursorTooOld, StreamError
 from millstream.runtime.extending import Tasks
-from millstream.runtime.testing import Host, Random, current_host, seeded_random
+from millstream.runtime.testing import Host, Random, current_host, make_random
 from millstream.streams import AdapterHost, OutMessage, QueueId, QueueReceiver, Token
 
 from .book import Book, Log, content_of
@@ -73,15 +73,15 @@ class NotedAdapter:
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
     ) -> Sequence[Token | None]:
-        started = [self._book.tried(queue, message) for message in messages]
+        started = [self._book.on_tried(queue, message) for message in messages]
         tokens = await self._inner.enqueue(queue, messages, mapper_epoch)
         for message, token, started_s in zip(messages, tokens, started, strict=True):
             if token is not None:
-                self._book.accepted(queue, token.seq, message, started_s)
+                self._book.on_accepted(queue, token.seq, message, started_s)
         return tokens
 
     def receiver(self, queue: QueueId, epoch: int, /) -> QueueReceiver:
-        current_run().acquired(queue, self._silo, epoch)
+        current_run().on_acquired(queue, self._silo, epoch)
         receiver = self._inner.receiver(queue, epoch)
         return Stubborn(receiver, self._tasks) if self._run.should_be_stubborn() else receiver
 
@@ -131,7 +131,7 @@ class Tail:
         self._run = run
         self._notes = notes
         self._host = host.name
-        self._rng: Random = seeded_random(run.simulation.seed, "tail", host.name, host.incarnation)
+        self._rng: Random = make_random(run.simulation.seed, "tail", host.name, host.incarnation)
 
     async def work(self, handle: Callable[[], Any]) -> None:
         """Until the run is over."""
@@ -154,20 +154,20 @@ class Tail:
                     break
                 position, _ = await read_page(self._notes.book, reader, queue, position, self._host)
                 if self._rng.random() < BOUNDS_SHARE:
-                    end = await self._seen_further(reader, queue, position, end)
+                    end = await self._look_further(reader, queue, position, end)
                 await asyncio.sleep(self._rng.uniform(0.0, LOOK_S))
         except StreamError as error:
             self._run.figures[f"reading: {type(error).__name__}"] += 1
         finally:
             await reader.aclose()
 
-    async def _seen_further(
+    async def _look_further(
         self, reader: LedgerQueueReader, queue: str, position: Token, before: Token | None
     ) -> Token | None:
         """The end as a reader sees it never goes back, also not behind what it has read."""
         _, last = await reader.bounds()
         if last is not None and (last < (before or last) or last.seq < position.seq - 1):
-            self._run.violated(
+            self._run.on_violated(
                 f"{queue}: {self._host} sees the end at {last}, after {before}; it read {position}"
             )
         return last or before
@@ -183,18 +183,18 @@ async def read_page(
     except CursorTooOld as error:
         assert error.first is not None
         if error.first <= position:
-            run.violated(
+            run.on_violated(
                 f"{queue}: {position} is too old for {who}, and {error.first} is the first"
             )
-        book.trimmed(queue, error.first.seq)
+        book.on_trimmed(queue, error.first.seq)
         return error.first, False
     for number, message in enumerate(page.messages, position.seq):
         book.saw(queue, message.token.seq, content_of(message), who)
         run.figures["read beside owners"] += 1
         if message.token.seq != number:
-            run.violated(f"{queue}: {who} reads {message.token.seq} where {number} follows")
+            run.on_violated(f"{queue}: {who} reads {message.token.seq} where {number} follows")
     if page.next.seq != position.seq + len(page.messages):
-        run.violated(f"{queue}: {who} read {len(page.messages)} at {position}, then {page.next}")
+        run.on_violated(f"{queue}: {who} read {len(page.messages)} at {position}, then {page.next}")
     return page.next, page.at_end
 
 

@@ -54,7 +54,7 @@ from millstream.runtime.testing import (
     Host,
     Random,
     Simulation,
-    seeded_random,
+    make_random,
 )
 from millstream.streams import QueueAdapterFactory
 
@@ -129,7 +129,7 @@ class LedgerRun(StreamsRun):
 
     def dice(self, name: str) -> Random:
         """Chance of its own for one purpose."""
-        return seeded_random(self.simulation.seed, "ledger", name)
+        return make_random(self.simulation.seed, "ledger", name)
 
     def queues_for(self, host: Host) -> QueueAdapterFactory:
         """The ledger provider, noted."""
@@ -159,7 +159,7 @@ class LedgerRun(StreamsRun):
         """Let every machine lose its power."""
         raise NotImplementedError
 
-    def shared(self) -> tuple[dict[str, MemoryStateStore], MemoryMembershipTable]:
+    def make_shared(self) -> tuple[dict[str, MemoryStateStore], MemoryMembershipTable]:
         return {**self._stores}, self._table
 
     def verbs(self, programs: Programs) -> dict[str, Callable[..., object]]:
@@ -180,7 +180,7 @@ class LedgerRun(StreamsRun):
         assert self.cluster is not None
         if self.old_files is not None:
             parts = (self.cluster, programs, self.book, self.adapters)
-            await self.old_files.taken_back(*parts)
+            await self.old_files.take_back(*parts)
         await self.cluster.until_settled(VOTES_S, RECOVERY_S)
         await asyncio.sleep(LAST_APPENDS_S)
         self.cut_power()
@@ -197,7 +197,7 @@ class LedgerRun(StreamsRun):
             try:
                 log = await self.simulation.call(self.simulation.host(name), reading)
             except StreamError as error:
-                self.violated(f"{queue} cannot be read by {name} in the end: {error}")
+                self.on_violated(f"{queue} cannot be read by {name} in the end: {error}")
                 self.judge()  # nothing that follows says more
             else:
                 self.violations += self.book.check_log(queue, log)
@@ -338,5 +338,5 @@ class ReplicatedRun(LedgerRun):
 
 async def ledger(simulation: Simulation) -> Counter[str]:
     """Run one seed; returns its figures. Raises Violated."""
-    is_replicated = seeded_random(simulation.seed, "ledger", "mode").random() < 0.5
+    is_replicated = make_random(simulation.seed, "ledger", "mode").random() < 0.5
     return await play(ReplicatedRun(simulation) if is_replicated else EmbeddedRun(simulation))

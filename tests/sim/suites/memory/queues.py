@@ -91,7 +91,7 @@ class Ledger:
         self._items: dict[str, StoredItem] = {}
         self._repeats: dict[ProducerMark, list[tuple[Era, Accepted]]] = {}
 
-    def opened(
+    def on_opened(
         self, era: Era, held_s: float, start: int, loaded: Sequence[QueueMessage | None]
     ) -> None:
         """An activation serves an era, with what it loaded: the messages behind `start`."""
@@ -102,22 +102,22 @@ class Ledger:
         wanted = [known[number] for number in sorted(known) if number > start]
         pairs = zip(loaded, wanted, strict=False)
         if len(loaded) != len(wanted) or not all(want.is_held_as(one) for one, want in pairs):
-            self._run.violated(
+            self._run.on_violated(
                 f"{era} was loaded with {len(loaded)} messages behind {start}, "
                 f"{len(wanted)} were accepted: {loaded[:2]}"
             )
 
-    def accepted(self, era: Era, number: int, message: Accepted) -> None:
+    def on_accepted(self, era: Era, number: int, message: Accepted) -> None:
         """A message has got a number."""
         known = self._messages[era]
         if number in known:
-            self._run.violated(f"{era}: number {number} was given twice")
+            self._run.on_violated(f"{era}: number {number} was given twice")
         known[number] = message
         if message.mark is not None:
             self._repeats.setdefault(message.mark, []).append((era, message))
-        for stored in stored_items(era, number, message):
+        for stored in iter_items(era, number, message):
             if stored.item in self._items:
-                self._run.violated(f"{era}: {stored.item} was stored twice")
+                self._run.on_violated(f"{era}: {stored.item} was stored twice")
             self._items[stored.item] = stored
 
     def not_kept(self, queue: str) -> None:
@@ -125,7 +125,7 @@ class Ledger:
         self._run.figures["contents not kept"] += 1
         self._failures.append((self._run.simulation.loop.time(), queue))
 
-    def stored_by(self, mark: ProducerMark) -> list[str]:
+    def find_stored(self, mark: ProducerMark) -> list[str]:
         """The items of a producer's message as they were stored last."""
         stored = self._repeats.get(mark, [])
         return [msgspec.msgpack.decode(body) for body in stored[-1][1].items] if stored else []
@@ -148,16 +148,16 @@ class Ledger:
             for era, messages in self._messages.items()
             for number, message in messages.items()
             if f"{message.stream.namespace}/{message.stream.key}" == stream
-            for stored in stored_items(era, number, message)
+            for stored in iter_items(era, number, message)
         ]
         return iter(sorted(found))
 
-    def lost_eras(self) -> dict[Era, bool]:
+    def find_lost_eras(self) -> dict[Era, bool]:
         """Of each era: may content be lost? Its last holder crashed, was evicted or cut off."""
         ends = [*self._failures, *abrupt_ends(self._run.history)]
         return {
             era: any(
-                queue == era.queue and held_s <= at_s <= self._followed_s(era)
+                queue == era.queue and held_s <= at_s <= self._find_followed_s(era)
                 for at_s, queue in ends
             )
             for era, held_s in self._held_s.items()
@@ -166,11 +166,11 @@ class Ledger:
     def check_eras(self, lost: dict[Era, bool]) -> Iterator[str]:
         """No era ends without a cause."""
         for era, begun_s in self._begun_s.items():
-            until_s = self._followed_s(era)
+            until_s = self._find_followed_s(era)
             if until_s < float("inf") and not lost[era]:
                 yield f"{era}, begun at {begun_s:.6f}, was over at {until_s:.6f}; nobody crashed"
 
-    def _followed_s(self, key: Era) -> float:
+    def _find_followed_s(self, key: Era) -> float:
         """When the next era of the queue began."""
         return min(
             (
@@ -182,7 +182,7 @@ class Ledger:
         )
 
 
-def stored_items(era: Era, number: int, message: Accepted) -> Iterator[StoredItem]:
+def iter_items(era: Era, number: int, message: Accepted) -> Iterator[StoredItem]:
     """The items of a message."""
     for index, body in enumerate(message.items):
         item = msgspec.msgpack.decode(body)
@@ -234,7 +234,7 @@ class NotedLog(QueueLog):
             else:
                 era = Era(self.key.rpartition("/")[2], token.era)
                 accepted = Accepted(message.stream, message.items, message.mark)
-                ledger().accepted(era, token.seq, accepted)
+                ledger().on_accepted(era, token.seq, accepted)
         return tokens
 
 
@@ -254,7 +254,7 @@ class NotedQueue(MemoryQueue):
         await super().on_activate()
         log = self._log
         loaded = log.content(log.done, log.depth) if log.depth else []
-        ledger().opened(Era(self._name, log.era), held_s, log.done, loaded)
+        ledger().on_opened(Era(self._name, log.era), held_s, log.done, loaded)
 
     async def on_deactivate(self, reason: DeactivationReason, /) -> None:
         """Note whether the content was stored."""
@@ -278,5 +278,5 @@ class NotedAdapter(MemoryAdapter):
     """Notes who reads a queue."""
 
     def receiver(self, queue: QueueId, epoch: int, /) -> MemoryReceiver:
-        current_run().acquired(queue, self.host.silo, epoch)
+        current_run().on_acquired(queue, self.host.silo, epoch)
         return super().receiver(queue, epoch)

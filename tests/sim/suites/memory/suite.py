@@ -33,7 +33,7 @@ from millstream.runtime.testing import (
     Published,
     Simulation,
     check_all,
-    seeded_random,
+    make_random,
 )
 from millstream.streams import Gap, ProducerMark, QueueAdapterFactory, Token
 
@@ -45,11 +45,11 @@ __all__ = ["memory"]
 class Distinct(Repeater):
     """The items of each try are others, so that it can be seen which one was stored."""
 
-    def tried(self, items: list[str], attempt: int) -> list[str]:
+    def try_items(self, items: list[str], attempt: int) -> list[str]:
         return [f"{item}~{attempt}" for item in items]
 
-    def stored(self, mark: ProducerMark, tried: list[str]) -> list[str]:
-        return memory_run().ledger.stored_by(mark) or tried
+    def list_stored(self, mark: ProducerMark, tried: list[str]) -> list[str]:
+        return memory_run().ledger.find_stored(mark) or tried
 
 
 class DistinctWriter(Distinct, Writer):
@@ -77,22 +77,22 @@ class MemoryRun(StreamsRun):
 
     def publisher(self, host: Host, name: str) -> Publisher:
         """Some repeat what failed."""
-        is_repeater = seeded_random(self.simulation.seed, "kind", name).random() < 0.5
+        is_repeater = make_random(self.simulation.seed, "kind", name).random() < 0.5
         if not is_repeater:
             return Publisher(self, host, name)
         return (DistinctWriter if name == "client" else Distinct)(self, host, name)
 
     def check_orders(self, found: dict[str, list[str]]) -> list[str]:
         """Every order that cannot be lost had its effect once, in order."""
-        lost = self.ledger.lost_eras()
+        lost = self.ledger.find_lost_eras()
         violations = []
         for key in KEYS:
-            wanted = list(self._owed(f"orders/{key}", found[key], lost))
+            wanted = list(self._iter_owed(f"orders/{key}", found[key], lost))
             if found[key] != wanted:
                 violations.append(f"orders/{key}: {difference(wanted, found[key])}")
         return violations
 
-    def _owed(self, stream: str, found: list[str], lost: dict[Era, bool]) -> Iterator[str]:
+    def _iter_owed(self, stream: str, found: list[str], lost: dict[Era, bool]) -> Iterator[str]:
         """Items that must have had their effect: of a lost era the first that had."""
         seen = set(found)
         for era, group in groupby(self.ledger.items_of(stream), StoredItem.era_of):
@@ -103,13 +103,13 @@ class MemoryRun(StreamsRun):
 
     def check_all(self, found: dict[str, list[str]]) -> list[str]:
         """What `streams` judges, where nothing may be lost, and what is known of the queues."""
-        lost = self.ledger.lost_eras()
+        lost = self.ledger.find_lost_eras()
         self.figures["eras"] += len(lost)
         self.figures["eras lost"] += sum(lost.values())
         return [
             *check_all(self._owing(lost), live_within_s=RECOVERY_S),
             *self.check_orders(found),
-            *self.check_by_hand(self._kept(found, lost)),
+            *self.check_by_hand(self._find_kept(found, lost)),
             *self.ledger.check_eras(lost),
             *self.ledger.check_repeats(lost),
             *self._check_accepted(),
@@ -118,7 +118,9 @@ class MemoryRun(StreamsRun):
             *self._check_publishers(),
         ]
 
-    def _kept(self, found: dict[str, list[str]], lost: dict[Era, bool]) -> dict[str, list[str]]:
+    def _find_kept(
+        self, found: dict[str, list[str]], lost: dict[Era, bool]
+    ) -> dict[str, list[str]]:
         """Effects of what cannot be lost."""
         stored = {item: self.ledger.find(item) for items in found.values() for item in items}
         gone = {item for item, at in stored.items() if at is None or lost[at.era_of()]}

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from millstream.providers.priority import State
 from millstream.providers.priority.core.changes import ChangeEvent
 from millstream.providers.priority.core.message import TRANSITIONS, Step
-from millstream.providers.priority.core.shards import named
+from millstream.providers.priority.core.shards import split_name
 
 from .notes import Given, PriorityRun, Seen
 
-__all__ = ["Replay", "judge_given", "judge_order", "judge_seen", "judge_values", "replayed"]
+__all__ = ["Replay", "judge_given", "judge_order", "judge_seen", "judge_values", "replay"]
 
 Key = tuple[str, str]
 RUNNING, PENDING = State.RUNNING, State.PENDING
@@ -49,7 +49,7 @@ class Replay:
     def play(self, event: ChangeEvent) -> None:
         """One event more."""
         if event.time_ms < self.time_ms:
-            self._violated(event, f"the time was {self.time_ms} before")
+            self._on_violated(event, f"the time was {self.time_ms} before")
         self.time_ms = event.time_ms
         now = self.messages.get(event.id)
         if now is None:
@@ -63,21 +63,21 @@ class Replay:
         now.state, now.version = State(event.to_state), event.version
         now.priority, now.due_ms = event.priority, event.due_ms
         if self.is_exclusive and self.held[now.value] > 1:
-            self._violated(event, f"value {now.value} is held {self.held[now.value]} times")
+            self._on_violated(event, f"value {now.value} is held {self.held[now.value]} times")
 
     def _check(self, event: ChangeEvent, now: Now) -> None:
         """The next version, from the state that it has, by a transition that there is."""
         if event.version != now.version + 1:
-            self._violated(event, f"it was in version {now.version}")
+            self._on_violated(event, f"it was in version {now.version}")
         was = None if now.version == 0 else now.state
         if event.from_state != was:
-            self._violated(event, f"it was {was!r}")
+            self._on_violated(event, f"it was {was!r}")
         if (event.from_state, event.to_state) not in TRANSITIONS[event.step]:
-            self._violated(event, "there is no such transition")
+            self._on_violated(event, "there is no such transition")
         if event.step is Step.EXPIRED and event.time_ms < now.due_ms:
-            self._violated(event, f"its lease was until {now.due_ms}")
+            self._on_violated(event, f"its lease was until {now.due_ms}")
         if event.step is Step.COMPLETED and event.time_ms >= now.due_ms:
-            self._violated(event, f"its lease was over at {now.due_ms}")
+            self._on_violated(event, f"its lease was over at {now.due_ms}")
 
     def _check_choice(self, event: ChangeEvent, now: Now) -> None:
         """The most urgent of those that could be had."""
@@ -86,27 +86,27 @@ class Replay:
             is_blocked = self.is_exclusive and self.held[other.value]
             if other.state == PENDING and not is_blocked:
                 if (other.priority, other.sequence) < order:
-                    self._violated(event, f"{id} was more urgent")
+                    self._on_violated(event, f"{id} was more urgent")
                     return
 
-    def _violated(self, event: ChangeEvent, why: str) -> None:
+    def _on_violated(self, event: ChangeEvent, why: str) -> None:
         self.wrong.append(f"{self.queue}: {event.step} of {event.id} v{event.version}: {why}")
 
 
-def replayed(queue: str, is_exclusive: bool, events: Iterable[ChangeEvent]) -> Replay:
+def replay(queue: str, is_exclusive: bool, events: Iterable[ChangeEvent]) -> Replay:
     """A queue after all of its events."""
-    replay = Replay(queue, is_exclusive)
+    queue_replay = Replay(queue, is_exclusive)
     for event in events:
         if event.queue == queue:
-            replay.play(event)
-    return replay
+            queue_replay.play(event)
+    return queue_replay
 
 
 def judge_given(given: Iterable[Given], events: Sequence[ChangeEvent]) -> Iterator[str]:
     """Each lease that a program was given was given once, to that worker, as an event says."""
     found = [e for e in events if e.step is Step.DEQUEUED]
-    leased = {(named(e.queue)[0], e.id, e.version): e for e in found}
-    shards = {(named(e.queue)[0], e.id): e.queue for e in found}
+    leased = {(split_name(e.queue)[0], e.id, e.version): e for e in found}
+    shards = {(split_name(e.queue)[0], e.id): e.queue for e in found}
     tokens: set[tuple[str, int]] = set()
     for one in given:
         event = leased.get((one.queue, one.id, one.token.version))
@@ -125,13 +125,13 @@ def lying(given: Iterable[Given], events: Sequence[ChangeEvent]) -> list[ChangeE
     known = {(one.queue, one.id, one.token.version) for one in given}
     ends = {(e.queue, e.id, e.version - 1): e for e in events}
     leased = [e for e in events if e.step is Step.DEQUEUED and e.worker not in ("drain", "probe")]
-    found = [e for e in leased if (named(e.queue)[0], e.id, e.version) not in known]
+    found = [e for e in leased if (split_name(e.queue)[0], e.id, e.version) not in known]
     return [e for e in found if ends[e.queue, e.id, e.version].step is Step.EXPIRED]
 
 
 def judge_seen(seen: Iterable[Seen], events: Sequence[ChangeEvent]) -> Iterator[str]:
     """What somebody saw is stored; what a call did itself was done by that step."""
-    steps = {(named(e.queue)[0], e.id, e.version): e.step for e in events}
+    steps = {(split_name(e.queue)[0], e.id, e.version): e.step for e in events}
     for one in seen:
         step = steps.get((one.queue, one.id, one.version))
         if step is None:
@@ -176,7 +176,7 @@ def judge_values(queue: str, events: Iterable[ChangeEvent]) -> Iterator[str]:
     """No exclusivity value is unfinished in two shards of a queue at a time."""
     open_in: dict[str, Counter[str]] = defaultdict(Counter)
     for event in events:
-        if named(event.queue)[0] != queue:
+        if split_name(event.queue)[0] != queue:
             continue
         value = dict(event.metadata)["value"]
         was_open = event.from_state is not None and event.from_state < State.COMPLETED

@@ -97,4 +97,4 @@ class PriorityRun(Run):
         finally:
             took_s = self.now_s - start_s - own_s()
             if took_s > limit_s + LATE_S:
-                self.violated(f"{what} took {took_s:.3f} s, its limit is {limit_s:g}")
+                self.on_violated(f"{what} took {took_s:.3f} s, its limit is {limit_s:g}")

@@ -15,7 +15,7 @@ from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.surface.routed import QueueCalls
 from millstream.runtime import MillstreamError
 from millstream.runtime.extending import Opener
-from millstream.runtime.testing import Host, Random, seeded_random
+from millstream.runtime.testing import Host, Random, make_random
 
 from .notes import Batch, Given, PriorityRun
 
@@ -44,7 +44,7 @@ class Worker:
     def __init__(self, run: PriorityRun, host: Host, name: str) -> None:
         self._run = run
         self._name = f"{name}#{host.incarnation}"
-        self._rng: Random = seeded_random(run.simulation.seed, "worker", self._name)
+        self._rng: Random = make_random(run.simulation.seed, "worker", self._name)
         self._sent = 0
 
     async def work(self, handle: Callable[[], Any]) -> None:
@@ -106,7 +106,7 @@ class Worker:
                 run.ids.append((batch.queue, message.id))
                 run.saw(batch.queue, one.id, one.version, batch.start_s)
                 if one.id != message.id:
-                    run.violated(f"{message.id} of {batch.queue} was answered as {one.id}")
+                    run.on_violated(f"{message.id} of {batch.queue} was answered as {one.id}")
 
     def _new(self) -> Enqueue:
         """Make a message; half have a value of their own, which no other keeps in a shard."""

@@ -9,7 +9,7 @@ from millstream.providers.priority import MemoryStore
 from millstream.providers.priority.core.commands import Complete, Dequeue
 from millstream.providers.priority.store.contract import OwnedQueue
 from millstream.runtime import MillstreamError
-from millstream.runtime.testing import Random, seeded_random
+from millstream.runtime.testing import Random, make_random
 
 from .notes import Given, PriorityRun
 from .programs import QUEUES
@@ -25,7 +25,7 @@ class Rival:
     def __init__(self, run: PriorityRun, store: MemoryStore) -> None:
         self._run = run
         self._store = store
-        self._rng: Random = seeded_random(run.simulation.seed, NAME)
+        self._rng: Random = make_random(run.simulation.seed, NAME)
 
     async def work(self) -> None:
         """Take a queue, again and again."""

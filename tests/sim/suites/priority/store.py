@@ -8,7 +8,7 @@ from contextvars import Context
 
 from millstream.providers.priority import MemoryStore
 from millstream.runtime import Env, StorageUnavailable
-from millstream.runtime.testing import Random, Simulation, seeded_random
+from millstream.runtime.testing import Random, Simulation, make_random
 
 __all__ = ["SteppedClock", "TroubledCommits", "make_store", "restart_store", "step_clock"]
 
@@ -76,13 +76,13 @@ def make_store(
 ) -> tuple[MemoryStore, SteppedClock, TroubledCommits]:
     """A store for a simulation, with its clock and its troubles."""
     clock = SteppedClock(simulation.env(simulation.host(HOST)))
-    commits = TroubledCommits(seeded_random(simulation.seed, "commits"), fails)
+    commits = TroubledCommits(make_random(simulation.seed, "commits"), fails)
     return MemoryStore(clock, events=True, faults=commits), clock, commits
 
 
 async def step_clock(simulation: Simulation, clock: SteppedClock, commits: TroubledCommits) -> int:
     """Set the clock now and then until the troubles end; returns how often."""
-    rng, steps = seeded_random(simulation.seed, "clock"), 0
+    rng, steps = make_random(simulation.seed, "clock"), 0
     while not commits.is_over:
         await asyncio.sleep(rng.uniform(1.0, 20.0))
         clock.step_s += rng.uniform(-STEP_MAX_S, STEP_MAX_S)
@@ -94,7 +94,7 @@ async def restart_store(simulation: Simulation, commits: TroubledCommits) -> int
     """In four seeds of ten the store is away now and then, as a server that starts again: what it
     was doing then may be stored or not, and nothing else is, nor is a queue opened. Returns how
     often."""
-    rng, restarts = seeded_random(simulation.seed, "restarts"), 0
+    rng, restarts = make_random(simulation.seed, "restarts"), 0
     if rng.random() >= 0.4:
         return 0
     while not commits.is_over:

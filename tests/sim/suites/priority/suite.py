@@ -30,7 +30,7 @@ from millstream.providers.priority import (
     priority_queue,
 )
 from millstream.providers.priority.core.changes import ChangeEvent
-from millstream.providers.priority.core.shards import named
+from millstream.providers.priority.core.shards import split_name
 from millstream.runtime import Client, MillstreamError, RuntimeOptions, Silo
 from millstream.runtime.testing import (
     HostCrashed,
@@ -38,7 +38,7 @@ from millstream.runtime.testing import (
     Simulation,
     check_one_activation,
     check_views,
-    seeded_random,
+    make_random,
 )
 
 from .judge import (
@@ -48,7 +48,7 @@ from .judge import (
     judge_seen,
     judge_values,
     lying,
-    replayed,
+    replay,
 )
 from .notes import PriorityRun
 from .programs import CALL_S, QUEUES, Worker
@@ -114,14 +114,14 @@ async def priority(simulation: Simulation) -> Counter[str]:
 
 async def resize(run: PriorityRun, cluster: SimCluster) -> int:
     """Other numbers of shards, now and then, by a silo that runs; returns how often."""
-    rng, changes = seeded_random(run.simulation.seed, "shards"), 0
+    rng, changes = make_random(run.simulation.seed, "shards"), 0
     await asyncio.sleep(rng.uniform(1.0, DURATION_S / 2))
     while not run.is_over:
         silo = next((silo for name in cluster.names if (silo := cluster.silo(name))), None)
         if silo is not None:
             host = run.simulation.host(silo.address.partition(":")[0])
             try:
-                await run.simulation.call(host, changed(silo, rng.choice((1, 2, 4, 5))))
+                await run.simulation.call(host, change_shards(silo, rng.choice((1, 2, 4, 5))))
             except (MillstreamError, HostCrashed) as error:
                 run.figures[f"shards: {type(error).__name__}"] += 1
             else:
@@ -131,7 +131,7 @@ async def resize(run: PriorityRun, cluster: SimCluster) -> int:
     return changes
 
 
-async def changed(silo: Silo, shards: int) -> None:
+async def change_shards(silo: Silo, shards: int) -> None:
     """Give the queue so many shards."""
     queue = priority_queue(silo, "spread", patience_s=CALL_S)
     row = await queue.settings()
@@ -174,7 +174,7 @@ async def probe(run: PriorityRun, client: Client) -> None:
     leases = await polling
     took_s = run.now_s - start_s
     if took_s > SOON_S:
-        run.violated(f"a poll that waited got {len(leases)} of 1 message after {took_s:.3f} s")
+        run.on_violated(f"a poll that waited got {len(leases)} of 1 message after {took_s:.3f} s")
     for lease in leases or await queue.dequeue(worker="probe"):
         await lease.complete()
 
@@ -198,9 +198,9 @@ async def judge(run: PriorityRun, store: MemoryStore) -> None:
     names = {event.queue for event in events}
     for queue in (*QUEUES, "probe"):
         shards = [
-            replayed(name, queue in ("exclusive", "spread"), events)
+            replay(name, queue in ("exclusive", "spread"), events)
             for name in sorted(names)
-            if named(name)[0] == queue
+            if split_name(name)[0] == queue
         ]
         found += [wrong for shard in shards for wrong in shard.wrong]
         found += judge_lost(run, queue, shards)

@@ -33,12 +33,12 @@ class Run:
         self.epochs: dict[str, int] = {}  # by queue, of whoever took it last
         _current = self
 
-    def violated(self, text: str) -> None:
+    def on_violated(self, text: str) -> None:
         """Note a broken promise."""
         if len(self.violations) < VIOLATIONS_KEPT_MAX:
             self.violations.append(f"t={self.simulation.loop.time():.6f}: {text}")
 
-    def acquired(self, queue: str, silo: str, epoch: int) -> None:
+    def on_acquired(self, queue: str, silo: str, epoch: int) -> None:
         """Note that a silo reads a queue from here on."""
         self.epochs[queue] = max(epoch, self.epochs.get(queue, 0))
         self.history.record(QueueAcquired(queue, silo, epoch))

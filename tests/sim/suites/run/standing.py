@@ -61,4 +61,4 @@ class StandingStill(logging.Handler):
         calm_s, now_s = self._calm_s, self._run.simulation.loop.time()
         is_late = calm_s is not None and now_s > calm_s + self._limit_s
         if is_late or record.levelno > logging.WARNING:
-            self._run.violated(text)
+            self._run.on_violated(text)

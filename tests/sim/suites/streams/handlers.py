@@ -14,7 +14,7 @@ from tests.sim.suites.run.record import current_run
 
 from millstream.runtime import Grain, MemoryMembershipTable, Status, grain, state
 from millstream.runtime.extending import extension_of
-from millstream.runtime.testing import Delivered, SimCluster, Simulation, seeded_random
+from millstream.runtime.testing import Delivered, SimCluster, Simulation, make_random
 from millstream.streams import Event, Gap, Token, on_gap, subscribe
 from millstream.streams.consumer.extension import ConsumerExtension
 
@@ -143,7 +143,7 @@ class Careful(Grain):
         """Take an order."""
         run = handling_run()
         if self._upto is not None and event.token <= self._upto:
-            run.violated(f"{event.item} was acknowledged by hand, and came again")
+            run.on_violated(f"{event.item} was acknowledged by hand, and came again")
         await note(self, "careful", f"orders/{self.key}", event)
         self._given.append(event)
         chance = run.simulation.rng.random()
@@ -182,7 +182,7 @@ class Handling(Traffic):
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
         self.cluster: SimCluster | None = None
-        rng = seeded_random(simulation.seed, "slow")
+        rng = make_random(simulation.seed, "slow")
         self.slow_key = rng.choice(("", *KEYS))  # its handler takes SLOW_S now and then
         self._slow_again_s = 0.0
         self.acknowledged: set[str] = set()  # by hand

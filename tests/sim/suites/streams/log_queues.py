@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from tests.sim.suites.run.record import current_run
 
 from millstream.runtime import PublishUnknown, QueueFenced, QueueUnavailable, StorageUnavailable
-from millstream.runtime.testing import Host, SimService, Simulation, seeded_random
+from millstream.runtime.testing import Host, SimService, Simulation, make_random
 from millstream.streams import (
     AdapterHost,
     Capability,
@@ -64,7 +64,7 @@ class LogService:
         self.drops_repeats = drops_repeats
         self.is_fenced = is_fenced
         self.fault_share = fault_share  # of the calls of receivers
-        self.rng = seeded_random(simulation.seed, "receivers")
+        self.rng = make_random(simulation.seed, "receivers")
         self.simulation = simulation
         self.service = SimService(simulation.network, "log")
         self._logs: dict[QueueId, Log] = {}
@@ -145,7 +145,7 @@ class LogAdapter:
             raise PublishUnknown(str(error)) from None
 
     def receiver(self, queue: QueueId, epoch: int) -> LogReceiver:
-        current_run().acquired(queue, self._silo, epoch)
+        current_run().on_acquired(queue, self._silo, epoch)
         return LogReceiver(self._logs, self._host.name, queue, epoch)
 
     def reader(self, queue: QueueId) -> LogReader:

@@ -37,24 +37,24 @@ class Repeater(Publisher):
         self._seq += 1
         mark = self._mark(namespace.name)
         for attempt in range(REPEATS_MAX):
-            tried = self.tried(items, attempt)
-            self._run.sent_again(tried)
+            tried = self.try_items(items, attempt)
+            self._run.send_again(tried)
             try:
                 await self._store(runtime, StreamId(namespace.name, key), tried, mark)
             except MillstreamError as error:
                 if self._run.is_over:
                     raise
-                self._failed(tried, error)
+                self._on_failed(tried, error)
                 await asyncio.sleep(REPEAT_S)
             else:
-                return self.stored(mark, tried)
+                return self.list_stored(mark, tried)
         return []
 
-    def tried(self, items: list[str], attempt: int) -> list[str]:
+    def try_items(self, items: list[str], attempt: int) -> list[str]:
         """What this attempt sends."""
         return items
 
-    def stored(self, mark: ProducerMark, tried: list[str]) -> list[str]:
+    def list_stored(self, mark: ProducerMark, tried: list[str]) -> list[str]:
         """What is stored under a sequence, after `tried` was accepted."""
         return tried
 

@@ -39,7 +39,7 @@ from millstream.runtime.testing import (
     Subscribed,
     check_all,
     current_host,
-    seeded_random,
+    make_random,
 )
 from millstream.streams import (
     Backoff,
@@ -101,7 +101,7 @@ class NotedLetters:
             return "pause"
         run.history.record(DeadLettered(str(failure.stream), subscription, item))
         if not item.startswith("poison"):
-            run.violated(f"{item} was given up for {subscription}: {failure.error[:200]}")
+            run.on_violated(f"{item} was given up for {subscription}: {failure.error[:200]}")
         return "dead_letter"
 
 
@@ -114,10 +114,10 @@ class StreamsRun(Handling):
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
-        self.is_fickle = seeded_random(simulation.seed, "is fickle").random() < 0.5
-        rng = seeded_random(simulation.seed, "cache")
+        self.is_fickle = make_random(simulation.seed, "is fickle").random() < 0.5
+        rng = make_random(simulation.seed, "cache")
         self.options = replace(OPTIONS, cache=rng.choice((CacheLimits(), SMALL_CACHE, SMALL_CACHE)))
-        self._is_pausing = seeded_random(simulation.seed, "pauses").random() < 0.5
+        self._is_pausing = make_random(simulation.seed, "pauses").random() < 0.5
         self._paused: set[tuple[str, str]] = set()
 
     def queues_for(self, host: Host) -> QueueAdapterFactory:
@@ -132,7 +132,7 @@ class StreamsRun(Handling):
         """What goes wrong."""
         return make_plan(self.simulation, self.steady, duration_s=DURATION_S)
 
-    def shared(self) -> tuple[dict[str, MemoryStateStore], MemoryMembershipTable | None]:
+    def make_shared(self) -> tuple[dict[str, MemoryStateStore], MemoryMembershipTable | None]:
         """The stores and the table of the silos; None: one that does not fail."""
         return {"default": MemoryStateStore()}, None
 
@@ -189,7 +189,7 @@ class StreamsRun(Handling):
         balancer = DeploymentBalancer(rebalance_delay_s=0.5)
         if not self.is_fickle:
             return balancer
-        rng = seeded_random(self.simulation.seed, "fickle", host.name, host.incarnation)
+        rng = make_random(self.simulation.seed, "fickle", host.name, host.incarnation)
         return FickleBalancer(balancer, rng)
 
     def should_pause(self, subscription: str, item: str) -> bool:
@@ -208,11 +208,11 @@ class LogRun(StreamsRun):
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
-        fault_share = seeded_random(simulation.seed, "fault share").choice((0.0, 0.002, 0.02))
+        fault_share = make_random(simulation.seed, "fault share").choice((0.0, 0.002, 0.02))
         self.logs = LogService(
             simulation,
             is_fenced=simulation.rng.random() < 0.5,
-            can_rewind=seeded_random(simulation.seed, "can rewind").random() < 0.7,
+            can_rewind=make_random(simulation.seed, "can rewind").random() < 0.7,
             fault_share=fault_share,
         )
 
@@ -220,7 +220,7 @@ class LogRun(StreamsRun):
         """The log service, as one host reaches it."""
         return self.logs.queues_for(host)
 
-    def stored(self, stream: str) -> list[str]:
+    def list_stored(self, stream: str) -> list[str]:
         """What the queue service has of a stream, in order."""
         return [
             msgspec.msgpack.decode(item)
@@ -234,7 +234,7 @@ class LogRun(StreamsRun):
         """Every stored order had its effect once, in order; every accepted one is stored."""
         violations = []
         for key in KEYS:
-            stored = self.stored(f"orders/{key}")
+            stored = self.list_stored(f"orders/{key}")
             if found[key] != stored:
                 violations.append(f"orders/{key}: {difference(stored, found[key])}")
             lost = set(self.accepted[f"orders/{key}"]) - set(stored)
@@ -270,7 +270,7 @@ def difference(stored: list[str], found: list[str]) -> str:
 
 def lacking_in(seed: int) -> dict[str, list[type[Grain]]]:
     """In half of the runs two silos host less than the others, yet read queues like them."""
-    first, second = seeded_random(seed, "lacking").choice(
+    first, second = make_random(seed, "lacking").choice(
         [((), ()), ((), ()), ((Reader,), ()), ((Reader,), (Listener,))]
     )
     return {"silo-0": list(first), "silo-1": list(second)}
@@ -312,7 +312,7 @@ async def play_watched(run: StreamsRun, standing_still: StandingStill) -> Counte
 
 def cluster_of(run: StreamsRun, plan: Plan) -> SimCluster:
     """The silos of a run."""
-    stores, table = run.shared()
+    stores, table = run.make_shared()
     return SimCluster(
         run.simulation,
         silos=plan.silos,
@@ -358,7 +358,7 @@ async def listen(run: StreamsRun, cluster: SimCluster) -> None:
 
 async def listen_again(run: StreamsRun, cluster: SimCluster) -> None:
     """Now and then the listeners subscribe again; one that was paused goes on."""
-    loop, rng = run.simulation.loop, seeded_random(run.simulation.seed, "listening again")
+    loop, rng = run.simulation.loop, make_random(run.simulation.seed, "listening again")
 
     async def subscribe(name: str, key: str) -> None:
         silo = cluster.silo(cluster.names[0])

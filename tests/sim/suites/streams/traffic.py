@@ -14,7 +14,7 @@ from tests.sim.suites.run.programs import again_and_again
 from tests.sim.suites.run.record import Run
 
 from millstream.runtime import MillstreamError, QueueFull, QueueUnavailable
-from millstream.runtime.testing import Host, Published, Random, Simulation, seeded_random
+from millstream.runtime.testing import Host, Published, Random, Simulation, make_random
 from millstream.streams import StreamNamespace
 
 __all__ = ["KEYS", "ORDERS", "TALK", "Publisher", "Traffic"]
@@ -34,7 +34,7 @@ class Traffic(Run):
         self.refused: dict[str, str] = {}  # items that are surely not stored, and why
         self.unknown: set[str] = set()  # items that may be stored
 
-    def sent_again(self, items: list[str]) -> None:
+    def send_again(self, items: list[str]) -> None:
         """What was refused may be stored from now on: nobody hears of it if this program dies."""
         for item in items:
             self.refused.pop(item, None)
@@ -46,7 +46,7 @@ class Publisher:
     def __init__(self, run: Traffic, host: Host, name: str) -> None:
         self._run = run
         self._loop = run.simulation.loop
-        self._rng: Random = seeded_random(run.simulation.seed, "publisher", name, host.incarnation)
+        self._rng: Random = make_random(run.simulation.seed, "publisher", name, host.incarnation)
         self._name = f"{name}#{host.incarnation}"
         self._sent = 0
 
@@ -66,7 +66,7 @@ class Publisher:
         try:
             stored = await self._send(runtime, namespace, key, items)
         except MillstreamError as error:
-            self._failed(items, error)
+            self._on_failed(items, error)
             return
         stream = f"{namespace.name}/{key}"
         for item in stored:
@@ -80,7 +80,7 @@ class Publisher:
         await runtime.stream(namespace, key).publish_many(items)
         return items
 
-    def _failed(self, items: list[str], error: MillstreamError) -> None:
+    def _on_failed(self, items: list[str], error: MillstreamError) -> None:
         self._run.figures[type(error).__name__] += len(items)
         if isinstance(error, QueueFull | QueueUnavailable):
             self._run.refused.update(dict.fromkeys(items, type(error).__name__))

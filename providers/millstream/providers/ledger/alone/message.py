@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from millstream.providers.ledger.topic.form import StoredMessage, TopicMessage
-from millstream.runtime.extending import check_text, shown
+from millstream.runtime.extending import check_text, show_text
 
 __all__ = ["LedgerMessage", "Position", "Start", "check_position", "in_topic", "out_of_topic"]
 
@@ -64,7 +64,7 @@ def in_topic(key: str | None, value: bytes, producer: str, sequence: int) -> Top
         raise TypeError(f"the value of a message is a {type(value).__name__}; it must be bytes")
     check_said("producer", producer)
     if type(sequence) is not int:
-        raise TypeError(f"sequence is {shown(repr(sequence))}; it must be a whole number")
+        raise TypeError(f"sequence is {show_text(repr(sequence))}; it must be a whole number")
     if not producer and sequence:
         raise ValueError(f"sequence is {sequence}, without a producer: name it, too")
     if not 0 <= sequence <= SEQUENCE_MAX:
@@ -77,7 +77,7 @@ def check_said(what: str, text: object) -> None:
     if type(text) is not str:
         or_none = ", or None" if what == "key" else ""
         raise TypeError(
-            f"the {what} of a message is {shown(repr(text))}; it must be a text{or_none}"
+            f"the {what} of a message is {show_text(repr(text))}; it must be a text{or_none}"
         )
     if not text.isascii():
         check_text(f"the {what} of a message", text)
@@ -88,7 +88,7 @@ def check_position(value: object) -> None:
     if not (
         isinstance(value, tuple) and len(value) == 2 and all(type(part) is int for part in value)
     ):
-        text = f"a place is {shown(repr(value))}"
+        text = f"a place is {show_text(repr(value))}"
         raise TypeError(f"{text}; it must be a Position of two whole numbers: partition, number")
 
 

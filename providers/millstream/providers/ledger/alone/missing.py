@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, LedgerState
 from millstream.providers.ledger.topic.record import TopicRecord
-from millstream.runtime.extending import shown
+from millstream.runtime.extending import show_text
 
 __all__ = ["unmet"]
 
@@ -28,7 +28,9 @@ def unmet(
     Args:
         usual: the quorum of a topic of which none is said.
     """
-    needed = [(one.settings.quorum or usual, f"topic {shown(repr(one.topic))}") for one in topics]
+    needed = [
+        (one.settings.quorum or usual, f"topic {show_text(repr(one.topic))}") for one in topics
+    ]
     for quorum, what in [*needed, (usual, "a new topic")]:
         if len(bookies) < quorum.ack:
             text = f"{what} stores on {quorum.ack} directories (ack_quorum), and {len(bookies)}"

@@ -44,7 +44,7 @@ from millstream.runtime.extending import Disk
 
 from .missing import unmet
 from .process import OneProcess
-from .record import managed_rows
+from .record import make_managed_rows
 
 __all__ = ["OwnLedgers"]
 
@@ -108,7 +108,7 @@ class OwnLedgers:
             )
             for hosted in self._places.values()
         ]
-        self.managed = managed_rows(metadata)
+        self.managed = make_managed_rows(metadata)
         self._ledger_rows, self._topic_rows = ledgers, topic_rows(metadata)
 
     def _standing(self, bookie: str) -> BookieStanding:

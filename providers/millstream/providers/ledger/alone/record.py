@@ -11,7 +11,7 @@ import msgspec
 from millstream.providers.ledger.metadata.metadata import Metadata, key_part
 from millstream.providers.ledger.metadata.rows import RecordRows
 
-__all__ = ["ManagedRecord", "managed_rows"]
+__all__ = ["ManagedRecord", "make_managed_rows"]
 
 
 class ManagedRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -27,6 +27,6 @@ class ManagedRecord(msgspec.Struct, frozen=True, array_like=True):
         return [f"{self.topic}/{partition}" for partition in range(self.partitions)]
 
 
-def managed_rows(metadata: Metadata) -> RecordRows[str, ManagedRecord]:
+def make_managed_rows(metadata: Metadata) -> RecordRows[str, ManagedRecord]:
     """The records of managed topics, by name."""
     return RecordRows(metadata, "managed/", ManagedRecord, key_part, is_witnessed=True)

@@ -21,7 +21,7 @@ from millstream.runtime import (
     QueueUnavailable,
     StorageError,
 )
-from millstream.runtime.extending import shown
+from millstream.runtime.extending import show_text
 
 from .first_done import WAIT_S, first_of
 from .message import LedgerMessage, Position, Start, check_position, out_of_topic
@@ -174,7 +174,7 @@ class LedgerSubscription:
         QueueUnavailable, ConfigError (without a time zone)."""
         self._refuse_closed()
         if not isinstance(when, datetime) or when.utcoffset() is None:
-            text = f"subscription {shown(repr(self.name))}: the time is {shown(repr(when))}"
+            text = f"subscription {show_text(repr(self.name))}: the time is {show_text(repr(when))}"
             raise ConfigError(f"{text}; it must be a datetime with its time zone")
         for at, cursor in list(self._cursors.items()):
             cursor.seek(await self._topic.number_at(at, when))
@@ -220,7 +220,7 @@ class LedgerSubscription:
 
     def _refuse_closed(self) -> None:
         if self.is_closed:
-            text = f"subscription {shown(repr(self.name))} is closed"
+            text = f"subscription {show_text(repr(self.name))} is closed"
             raise QueueUnavailable(f"{text}: open it again")
 
     async def aclose(self) -> None:

@@ -18,7 +18,7 @@ from millstream.providers.ledger.topic.form import TopicMessage
 from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.runtime import ConfigError, CursorTooOld, MillstreamError, QueueUnavailable
-from millstream.runtime.extending import shown
+from millstream.runtime.extending import show_text
 
 from .first_done import WAIT_S, first_of
 from .message import LedgerMessage, Position, Start, check_position, in_topic, out_of_topic
@@ -54,7 +54,7 @@ class LedgerTopic:
         self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"topic {shown(self.name)}"
+        return f"topic {show_text(self.name)}"
 
     @property
     def unavailable(self) -> Mapping[int, MillstreamError]:
@@ -136,7 +136,7 @@ class LedgerTopic:
         """
         name = key if key is not None else producer
         if type(name) is not str:
-            raise TypeError(f"the key of a message is {shown(repr(name))}; it must be a text")
+            raise TypeError(f"the key of a message is {show_text(repr(name))}; it must be a text")
         if key is None and not producer:
             self._turn += 1
             return self._open[self._turn % len(self._open)]
@@ -213,10 +213,12 @@ class LedgerTopic:
         if not isinstance(start, list | tuple) or not all(
             isinstance(one, Position) for one in start
         ):
-            text = f'{self!r}: start is {shown(repr(start))}; it must be "earliest", "latest", a '
+            text = (
+                f'{self!r}: start is {show_text(repr(start))}; it must be "earliest", "latest", a '
+            )
             raise ConfigError(f"{text}datetime with its time zone, a Position, or a list of them")
         if len({one.partition for one in start}) < len(start):
-            text = f"{self!r}: start is {shown(repr(start))}"
+            text = f"{self!r}: start is {show_text(repr(start))}"
             raise ConfigError(f"{text}: it names a partition twice; one Position for each")
         return next((one.number for one in start if one.partition == partition), part.first)
 
@@ -242,7 +244,7 @@ class LedgerTopic:
             raise ConfigError(f"{self!r}: the name of a subscription is empty: give it one")
         async with self._subscribing:
             if name in self._subscriptions:
-                raise ConfigError(f"subscription {shown(repr(name))} of {self!r} is open here")
+                raise ConfigError(f"subscription {show_text(repr(name))} of {self!r} is open here")
             starts = {at: await self.number_at(at, start) for at in self._open}
             opened = {at: await self._cursor(at, name, first) for at, first in starts.items()}
             made = LedgerSubscription(self, name, start, self._parts, opened, self._left)

@@ -32,7 +32,7 @@ from millstream.runtime import (
     StateStore,
     StorageError,
 )
-from millstream.runtime.extending import Backoff, Disk, RealDisk, check_kind, load_plugin, shown
+from millstream.runtime.extending import Backoff, Disk, RealDisk, check_kind, load_plugin, show_text
 
 from .own import OwnLedgers
 from .record import ManagedRecord
@@ -124,10 +124,10 @@ def home_in(path: str, directories: int) -> Home:
 def check_opening(store: object, open_wait_s: object) -> None:
     """Raise ConfigError for what is no store, or no time to wait."""
     if store is not None and not callable(getattr(store, "scan", None)):
-        text = f"open_topics(store) is {shown(repr(store))}; it must be a StateStore"
+        text = f"open_topics(store) is {show_text(repr(store))}; it must be a StateStore"
         raise ConfigError(f"{text}, such as SqliteStateStore(directory)")
     if not isinstance(open_wait_s, int | float) or not open_wait_s >= 0:
-        text = f"open_topics(open_wait_s) is {shown(repr(open_wait_s))}"
+        text = f"open_topics(open_wait_s) is {show_text(repr(open_wait_s))}"
         raise ConfigError(f"{text}; it must be a number >= 0, in seconds")
 
 
@@ -135,7 +135,7 @@ def absolute(directory: object) -> str:
     """The path, whatever the working directory will be. Raises ConfigError."""
     is_path = isinstance(directory, str | Path) and str(directory) and "\0" not in str(directory)
     if not is_path:
-        raise ConfigError(f"open_topics: {shown(repr(directory))} is no directory's path")
+        raise ConfigError(f"open_topics: {show_text(repr(directory))} is no directory's path")
     return str(Path(str(directory)).resolve())
 
 
@@ -148,7 +148,7 @@ async def store_of(store: StateStore | None, path: str, disk: Disk) -> AsyncIter
     try:
         disk.make_dir(path)
     except OSError as error:
-        text = f"open_topics: {shown(path)}: it cannot be made a directory: {error.strerror}"
+        text = f"open_topics: {show_text(path)}: it cannot be made a directory: {error.strerror}"
         raise ConfigError(f"{text}; give another path") from error
     made = load_plugin("millstream.stores", f"sqlite:{path}/rows")
     try:
@@ -202,16 +202,16 @@ class LedgerTopics:
         self._refuse_closed()
         check_partitions(name, partitions)
         async with self._changing[name]:
-            record, stored = await self._stored(name)
+            record, stored = await self._read_stored(name)
             refuse_other(name, "partitions", partitions, record and record.partitions)
             kept = stored.quorum or usual(self._home.bookies)
             quorum = quorum_of(kept, ensemble, write_quorum, ack_quorum)
             self._check(name, quorum)
             settings = LedgerTopicSettings(
                 quorum=quorum,
-                ledger_bytes_max=said(ledger_bytes_max, stored.ledger_bytes_max),
-                ledger_entries_max=said(ledger_entries_max, stored.ledger_entries_max),
-                ledger_age_s=said(ledger_age_s, stored.ledger_age_s),
+                ledger_bytes_max=choose_said(ledger_bytes_max, stored.ledger_bytes_max),
+                ledger_entries_max=choose_said(ledger_entries_max, stored.ledger_entries_max),
+                ledger_age_s=choose_said(ledger_age_s, stored.ledger_age_s),
             )
             found = self._topics.get(name)
             if found is None or found.is_closed:
@@ -220,7 +220,7 @@ class LedgerTopics:
             await found.change(settings)
             return found
 
-    async def _stored(self, name: str) -> tuple[ManagedRecord | None, LedgerTopicSettings]:
+    async def _read_stored(self, name: str) -> tuple[ManagedRecord | None, LedgerTopicSettings]:
         """What there is of a topic, and its settings."""
         record = await self._home.managed.read(name)
         part = record and await self._home.topics.find(record.names()[0])
@@ -229,8 +229,9 @@ class LedgerTopics:
     def _check(self, name: str, quorum: Quorum) -> None:
         check_quorum(quorum)
         if quorum.ensemble > self._home.bookies:
-            text = f"topic {shown(name)}: ensemble={quorum.ensemble}, write_quorum={quorum.write}, "
-            text += f"ack_quorum={quorum.ack}: each of the ensemble is a directory, and there are "
+            text = f"topic {show_text(name)}: ensemble={quorum.ensemble}, "
+            text += f"write_quorum={quorum.write}, ack_quorum={quorum.ack}: each of the ensemble "
+            text += "is a directory, and there are "
             raise ConfigError(f"{text}{self._home.bookies}: give open_topics more, on other disks")
 
     async def _open(
@@ -253,7 +254,7 @@ class LedgerTopics:
         fatal = [one for one in failed.values() if not isinstance(one, QueueUnavailable)]
         if fatal or not parts or self._is_closed:
             await made.aclose()
-            raise [*fatal, *failed.values(), closed()][0]
+            raise [*fatal, *failed.values(), make_closed_error()][0]
         for at, error in failed.items():
             assert isinstance(error, QueueUnavailable)
             made.lack(at, error)
@@ -288,7 +289,7 @@ class LedgerTopics:
         part = await self._take(name, topic.settings, options)
         try:
             if topic.is_closed:
-                raise closed()
+                raise make_closed_error()
             await topic.join(partition, part)
         except BaseException:
             await part.aclose()
@@ -329,7 +330,7 @@ class LedgerTopics:
 
     def _refuse_closed(self) -> None:
         if self._is_closed:
-            raise closed()
+            raise make_closed_error()
 
     async def aclose(self) -> None:
         """Close all topics, then let go of the directories; again is harmless. Who is cancelled
@@ -348,7 +349,7 @@ class LedgerTopics:
         await self._home.aclose()
 
 
-def closed() -> QueueUnavailable:
+def make_closed_error() -> QueueUnavailable:
     """What who comes too late hears."""
     return QueueUnavailable("these topics are closed: open them again")
 
@@ -359,7 +360,7 @@ def usual(directories: int) -> Quorum:
     return Quorum(copies, copies, min(copies, 2))
 
 
-def said(given: T | None, stored: T) -> T:
+def choose_said(given: T | None, stored: T) -> T:
     """What is given, and else what is known."""
     return stored if given is None else given
 
@@ -369,8 +370,8 @@ def quorum_of(kept: Quorum, ensemble: int | None, write: int | None, ack: int | 
     given = [one for one in (ensemble, write, ack) if one is not None]
     if not all(type(one) is int for one in given):
         text = f"ensemble={ensemble!r}, write_quorum={write!r}, ack_quorum={ack!r}"
-        raise ConfigError(f"{shown(text)}: each must be a whole number")
-    ensemble = said(ensemble, kept.ensemble)
+        raise ConfigError(f"{show_text(text)}: each must be a whole number")
+    ensemble = choose_said(ensemble, kept.ensemble)
     if write is None:
         write = kept.write if ensemble == kept.ensemble else min(ensemble, 3)
     if ack is None:
@@ -383,7 +384,7 @@ def check_partitions(name: str, partitions: int | None) -> None:
     check_name(name)
     is_whole = type(partitions) is int  # a row with 2.0 could not be read
     if partitions is not None and not (is_whole and 1 <= partitions <= PARTITIONS_MAX):
-        text = f"topic {shown(name)}: partitions is {shown(repr(partitions))}"
+        text = f"topic {show_text(name)}: partitions is {show_text(repr(partitions))}"
         raise ConfigError(f"{text}; it must be 1 to {PARTITIONS_MAX}")
     check_name(f"{name}/{(partitions or 1) - 1}")
 
@@ -391,5 +392,7 @@ def check_partitions(name: str, partitions: int | None) -> None:
 def refuse_other(name: str, what: str, given: object, known: object) -> None:
     """Raise ConfigError if something else is given than is so."""
     if given is not None and known is not None and given != known:
-        text = f"topic {shown(name)}: {what} is {shown(repr(given))}, and {shown(repr(known))} so "
-        raise ConfigError(f"{text}far: it cannot change; leave it away")
+        values = f"{show_text(repr(given))}, and {show_text(repr(known))}"
+        raise ConfigError(
+            f"topic {show_text(name)}: {what} is {values} so far: it cannot change; leave it away"
+        )

@@ -33,7 +33,7 @@ from .cache import Cache
 from .collection import Collected, Collection, IsElsewhere, IsGone, here_alone
 from .damage.segment_check import SegmentCheck, on
 from .damage.suspects import Suspects
-from .directory import ADVICE, Directory, refused
+from .directory import ADVICE, Directory, make_refused
 from .disk_space import DiskSpace
 from .entry_reader import EntryReader, SegmentFiles
 from .form.frame import JournalRecord, RecordKind
@@ -42,7 +42,7 @@ from .form.segment import offset_of, segment_name, segment_of
 from .form.state import DOUBT_ALL, FENCES_MAX, TERM_MAX
 from .journal import Journal
 from .options import AskKnown, BookieOptions, HighWater, nothing_known
-from .startup import OpenedDirectory, Scanned, opened
+from .startup import OpenedDirectory, Scanned, open_directory
 from .store import Store
 from .watches import Watches
 
@@ -164,7 +164,7 @@ class Bookie:
         loop = asyncio.get_running_loop()
         begin_s = loop.time()
         options = options or BookieOptions()
-        found = await opened(disk, path, cluster, fresh, ask_known)
+        found = await open_directory(disk, path, cluster, fresh, ask_known)
         try:
             bookie = cls(found, options)
             await bookie.begin(found.loaded)
@@ -269,10 +269,10 @@ class Bookie:
         if term < known:
             raise LedgerFenced(f"ledger {ledger} is fenced in term {known}, not {term}", known)
         if store.is_fenced(ledger, term):
-            await self.journal.settled()
+            await self.journal.wait_settled()
         else:
             await self._fence(ledger, term)
-        return store.index.confirmed(ledger)
+        return store.index.find_confirmed(ledger)
 
     def _fence(self, ledger: int, term: int) -> asyncio.Future[None]:
         fences = len(self.store.state.fences)
@@ -299,7 +299,7 @@ class Bookie:
         size = 0
         while len(entries) < max(1, min(entries_max, READ_ENTRIES_MAX)):
             if not self.store.index.find(ledger, first + len(entries)):
-                return self._found(entries, ledger, self._denied(ledger))
+                return self._found(entries, ledger, self._deny(ledger))
             packed = await self._entry(ledger, first + len(entries))
             if packed is None:
                 fault = self._fault(ledger, first + len(entries))
@@ -311,7 +311,7 @@ class Bookie:
         return self._found(entries, ledger, Missing.LIMIT)
 
     def _found(self, entries: list[bytes], ledger: int, missing: Missing, fault: str = "") -> Found:
-        return Found(tuple(entries), missing, self.store.index.confirmed(ledger), fault)
+        return Found(tuple(entries), missing, self.store.index.find_confirmed(ledger), fault)
 
     def _fault(self, ledger: int, entry: int) -> str:
         """An entry that is here cannot be read: remember it, and say where it is."""
@@ -321,7 +321,7 @@ class Bookie:
         file, offset = self.where(ledger, entry)
         return f"{file}: offset {offset}: entry {entry} of ledger {ledger} fails its check"
 
-    def _denied(self, ledger: int) -> Missing:
+    def _deny(self, ledger: int) -> Missing:
         """What to say of an entry that is not here."""
         return Missing.ABSENT if self.store.denies(ledger) else Missing.UNKNOWN
 
@@ -341,9 +341,9 @@ class Bookie:
         BookieOverloaded, BookieAway.
         """
         self.journal.refuse()
-        if self.store.index.confirmed(ledger) <= confirmed:
+        if self.store.index.find_confirmed(ledger) <= confirmed:
             await self._watches.wait(ledger, confirmed, wait_s)
-        return self.store.index.confirmed(ledger)
+        return self.store.index.find_confirmed(ledger)
 
     async def tell(self, ledger: int, term: int, confirmed: int) -> None:
         """Say what is confirmed, while no entry follows that would say it.
@@ -392,7 +392,7 @@ class Bookie:
 
     def end_repair(self, segments: Iterable[int]) -> None:
         """The copies are there."""
-        self.collection.repaired(segments)
+        self.collection.on_repaired(segments)
 
     def segments(self) -> list[int]:
         """The numbers of all segments that have frames, in order."""
@@ -430,7 +430,7 @@ class Bookie:
         try:
             return await self.collection.round(is_gone, oldest, is_elsewhere)
         except DiskFull as error:
-            self.refused(error)
+            self.on_refused(error)
             raise BookieReadOnly(f"nothing could be removed: {error}") from None
         except OSError as error:
             self.stop(error)
@@ -481,7 +481,7 @@ class Bookie:
         """Acknowledge and answer nothing any more."""
         self.journal.stop(error)
 
-    def failed(self, error: Exception) -> None:
+    def on_failed(self, error: Exception) -> None:
         """The journal has stopped."""
         log.error("%s: bookie %s has stopped: %s", self.directory.path, self.name, error)
         self._watches.end(BookieAway(f"this bookie has stopped: {error}"))
@@ -496,7 +496,7 @@ class Bookie:
         else:
             log.info("%s: the bookie is writable again: %d bytes are free", path, free_bytes)
 
-    def refused(self, error: DiskFull) -> None:
+    def on_refused(self, error: DiskFull) -> None:
         """A write had no room. What is free does not tell of quotas and limits of files."""
         if error.errno == errno.ENOSPC:
             self.free(0)
@@ -528,7 +528,7 @@ class Bookie:
                 self.stop(error)
                 return
             if missing:
-                self.stop(refused(missing[0], 0, "it was removed while it was in use", ADVICE))
+                self.stop(make_refused(missing[0], 0, "it was removed while it was in use", ADVICE))
             else:
                 self.free(free_bytes)
 

@@ -86,7 +86,7 @@ class Collection:
         """A segment has damage: what can be read of it is moved, so that the file goes."""
         self._worn.add(segment)
 
-    def repaired(self, segments: Iterable[int]) -> None:
+    def on_repaired(self, segments: Iterable[int]) -> None:
         """Entries of these segments have good copies elsewhere: try again to move the rest."""
         self._damaged.difference_update(segments)
 
@@ -201,7 +201,7 @@ class Collection:
         await self._commit.run(self._directory.remove, empty)
         for segment in empty:
             self._files.drop(segment)
-            self._store.removed(segment)
+            self._store.on_removed(segment)
             self._worn.discard(segment)
             self._damaged.discard(segment)
         return len(empty)

@@ -27,7 +27,7 @@ from .form.identity import (
     identity_in,
 )
 from .form.intervals import Intervals
-from .form.sealed import INDEX_BYTES_MAX, Sealed, sealed_bytes, sealed_in
+from .form.sealed import INDEX_BYTES_MAX, Sealed, pack_sealed, unpack_sealed
 from .form.segment import (
     head_bytes,
     head_in,
@@ -122,13 +122,13 @@ class Directory:
         try:
             head = head_in(file.read_at(0, SECTOR_BYTES))
         except Newer as error:
-            raise refused(file.path, 0, f"it has {error}", "take that version") from None
+            raise make_refused(file.path, 0, f"it has {error}", "take that version") from None
         except (NotWhole, OSError) as error:
             log.warning("%s: offset 0: the head of a segment is damaged: %s", file.path, error)
             return
         if (head.directory, head.segment) != (self.identity.directory, number):
             found = f"it is segment {head.segment} of directory {head.directory}"
-            raise refused(file.path, 0, found, ADVICE)
+            raise make_refused(file.path, 0, found, ADVICE)
 
     def begin_segment(self, number: int, allocate_bytes: int, sequence: int) -> DiskFile:
         """Make the next segment, durable and in the identity; `sequence` is durable."""
@@ -150,18 +150,18 @@ class Directory:
     def seal(self, sealed: Sealed) -> None:
         """Write an index file."""
         path = self.file(index_name(sealed.segment))
-        replace_file(self.disk, path, sealed_bytes(sealed))
+        replace_file(self.disk, path, pack_sealed(sealed))
 
-    def sealed(self, number: int) -> Sealed | None:
+    def read_sealed(self, number: int) -> Sealed | None:
         """What a segment's index file says; None if it is missing or damaged."""
         path = self.file(index_name(number))
         try:
             data = read_file(self.disk, path, INDEX_BYTES_MAX)
-            return sealed_in(data, self.identity.directory, number)
+            return unpack_sealed(data, self.identity.directory, number)
         except FileNotFoundError:
             return None
         except Newer as error:
-            raise refused(path, 0, f"it has {error}", "take that version") from None
+            raise make_refused(path, 0, f"it has {error}", "take that version") from None
         except (NotWhole, OSError, ValueError) as error:
             log.warning("%s: an index file is damaged, its segment is read: %s", path, error)
             return None
@@ -196,18 +196,20 @@ class Directory:
         Raises DirectoryRefused: files are missing, or there are some that the identity should name.
         """
         if missing := self.missing():
-            raise refused(missing[0], 0, f"it is missing, with {len(missing) - 1} others", ADVICE)
-        extra = self._unlisted()
+            raise make_refused(
+                missing[0], 0, f"it is missing, with {len(missing) - 1} others", ADVICE
+            )
+        extra = self._list_unlisted()
         last = self.identity.last_segment
         for number in extra:
             if number > last + 1 or (number == last + 1 and self._has_frames(number)):
                 path = self.file(segment_name(number))
                 fact = f"the identity ends with segment {last}: it is older"
-                raise refused(path, 0, fact, ADVICE)
+                raise make_refused(path, 0, fact, ADVICE)
         if extra:
             self._unlink(extra)
 
-    def _unlisted(self) -> list[int]:
+    def _list_unlisted(self) -> list[int]:
         """Segments that the identity does not name."""
         listed = Intervals(self.identity.segments)
         names = self.disk.list(self.path)
@@ -234,13 +236,13 @@ def identity_of(disk: Disk, path: str, cluster: str, fresh: str) -> Identity:
     except FileNotFoundError:
         return new_identity(disk, path, cluster, fresh)
     except Newer as error:
-        raise refused(file, 0, f"it has {error}", "take that version") from None
+        raise make_refused(file, 0, f"it has {error}", "take that version") from None
     except (NotWhole, ValueError) as error:
-        raise refused(file, 0, f"it is damaged: {error}", ADVICE) from None
+        raise make_refused(file, 0, f"it is damaged: {error}", ADVICE) from None
     if identity.cluster != cluster:
         text = f"it belongs to cluster {identity.cluster!r}, not {cluster!r}"
         advice = "give it the state store that it was made with, or each cluster and store "
-        raise refused(file, 0, text, advice + "directories of their own")
+        raise make_refused(file, 0, text, advice + "directories of their own")
     return identity
 
 
@@ -251,7 +253,7 @@ def new_identity(disk: Disk, path: str, cluster: str, fresh: str) -> Identity:
         advice = (
             "if it was a bookie's, put its file back; if not, give the bookie an empty directory"
         )
-        raise refused(f"{path}/{names[0]}", 0, text, advice)
+        raise make_refused(f"{path}/{names[0]}", 0, text, advice)
     identity = Identity(fresh, cluster)
     replace_file(disk, f"{path}/{IDENTITY}", identity_bytes(identity))
     return identity
@@ -261,5 +263,5 @@ def with_sequence(identity: Identity, sequence: int) -> Identity:
     return msgspec.structs.replace(identity, sequence=max(sequence, identity.sequence))
 
 
-def refused(path: str, offset: int, fact: str, advice: str) -> DirectoryRefused:
+def make_refused(path: str, offset: int, fact: str, advice: str) -> DirectoryRefused:
     return DirectoryRefused(f"{path}: offset {offset}: {fact}. What can be done: {advice}")

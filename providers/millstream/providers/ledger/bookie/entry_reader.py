@@ -92,7 +92,7 @@ class EntryReader:
             place = self._index.find(ledger, entry)
             if not place:
                 return None  # the ledger was deleted meanwhile
-            wanted = self._wanted(ledger, entry, place)
+            wanted = self._list_wanted(ledger, entry, place)
             try:
                 job = self._thread.run(
                     read, self._files.get(segment_of(place)), ledger, wanted, self._read_ahead_bytes
@@ -117,7 +117,7 @@ class EntryReader:
             packed = found[0][1]
         return packed
 
-    def _wanted(self, ledger: int, entry: int, place: int) -> list[tuple[int, int]]:
+    def _list_wanted(self, ledger: int, entry: int, place: int) -> list[tuple[int, int]]:
         """This entry, and those that stand behind it within reach: number and offset."""
         start, segment = offset_of(place), segment_of(place)
         wanted = [(entry, start)]

@@ -79,11 +79,11 @@ class Watcher(Protocol):
         """So much is free on the disk."""
         ...
 
-    def refused(self, error: DiskFull) -> None:
+    def on_refused(self, error: DiskFull) -> None:
         """A write had no room."""
         ...
 
-    def failed(self, error: Exception) -> None:
+    def on_failed(self, error: Exception) -> None:
         """The journal has stopped."""
         ...
 
@@ -160,7 +160,7 @@ class Journal:
         self._wake.set()
         return future
 
-    def settled(self) -> asyncio.Future[None]:
+    def wait_settled(self) -> asyncio.Future[None]:
         """Ends when all that was appended is durable. Raises BookieAway."""
         return self.append((), is_control=True)
 
@@ -214,7 +214,7 @@ class Journal:
             if records or self._must_roll:
                 await self.write(records)
         except DiskFull as error:
-            self._watcher.refused(error)
+            self._watcher.on_refused(error)
             text = f"{self._directory.path}: the disk is full: {error}: make room there"
             self._end(batch, BookieReadOnly(text))
             return
@@ -265,7 +265,7 @@ class Journal:
 
         In this order: what is sealed gets no more frames, also when there is no room for a next.
         """
-        await self._allocated_now()
+        await self._wait_allocated()
         file = self._next
         if file is None:
             directory, step = self._directory, self._options.allocate_bytes
@@ -298,14 +298,14 @@ class Journal:
         allocating writes zeros. Raises OSError."""
         self._collect()
         if size_bytes > self._allocated:
-            await self._allocated_now()
+            await self._wait_allocated()
         if size_bytes > self._allocated:
             self._begin_allocation(size_bytes)
             assert self._allocating is not None
             await asyncio.wait((self._allocating,))
             self._collect(is_needed=True)
 
-    async def _allocated_now(self) -> None:
+    async def _wait_allocated(self) -> None:
         """Wait for the allocation that is under way."""
         if self._allocating is not None:
             await asyncio.wait((self._allocating,))
@@ -324,7 +324,7 @@ class Journal:
         if error is None:
             self._watcher.free(done.result())
         elif isinstance(error, DiskFull) and not is_needed:
-            self._watcher.refused(error)
+            self._watcher.on_refused(error)
         else:
             raise error
 
@@ -348,7 +348,7 @@ class Journal:
         """Nothing is acknowledged any more."""
         if self.failure is None:
             self.failure = error
-            self._watcher.failed(error)
+            self._watcher.on_failed(error)
         self._wake.set()
         waiting = [*self._in_flight, *self._queue]
         self._queue.clear()
@@ -361,7 +361,7 @@ class Journal:
 
     async def seal(self) -> None:
         """After `close`: write the index file, so that the next start reads nothing."""
-        await self._allocated_now()
+        await self._wait_allocated()
         if self.failure is None:
             await self._seal()
             await self._commit.run(self._directory.note, self.sequence)

@@ -1,8 +1,8 @@
 """From a directory to what its bookie knows: the order of a start.
 
-Owns: `opened`, `OpenedDirectory`. Invariants: nothing is read, and nobody is asked, before the
-directory is locked; a start has a higher number than all that anybody heard of; a segment with a
-whole index file is not read; a directory that is older than it was, or damaged, denies nothing.
+Owns: `open_directory`, `OpenedDirectory`. Invariants: nothing is read, and nobody is asked, before
+the directory is locked; a start has a higher number than all that anybody heard of; a segment with
+a whole index file is not read; a directory that is older than it was, or damaged, denies nothing.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 from millstream.runtime.extending import Disk, DiskFile, DiskThread
 
-from .directory import ADVICE, Directory, refused
+from .directory import ADVICE, Directory, make_refused
 from .form.intervals import Intervals
 from .form.loader import ANEW, LoadedDirectory, Loader
 from .form.segment import FRAMES_START, seed_of
 from .form.walk import Walk
 from .options import AskKnown, HighWater, Known
 
-__all__ = ["OpenedDirectory", "Scanned", "Threads", "load_segments", "opened"]
+__all__ = ["OpenedDirectory", "Scanned", "Threads", "load_segments", "open_directory"]
 
 log = logging.getLogger("millstream.bookie")
 
@@ -59,7 +59,7 @@ class OpenedDirectory:
         self.threads.close()
 
 
-async def opened(
+async def open_directory(
     disk: Disk, path: str, cluster: str, fresh: str, ask_known: AskKnown
 ) -> OpenedDirectory:
     """Lock a directory and read it. Raises DirectoryInUse, DirectoryRefused, OSError."""
@@ -77,7 +77,7 @@ async def opened(
             directory.release()
         threads.close()
         raise
-    loaded = judged(loaded, HighWater(old_boot, loaded.seen), known, path)
+    loaded = judge(loaded, HighWater(old_boot, loaded.seen), known, path)
     return OpenedDirectory(directory, threads, loaded, scanned)
 
 
@@ -93,7 +93,7 @@ def load_segments(directory: Directory) -> tuple[LoadedDirectory, Scanned]:
     loader = Loader(identity.directory, identity.sequence)
     segments = size_bytes = 0
     for number in Intervals(identity.segments).numbers():
-        sealed = directory.sealed(number)
+        sealed = directory.read_sealed(number)
         file = directory.open_segment(number)
         try:
             refuse_short(file, FRAMES_START if sealed is None else sealed.end)
@@ -112,10 +112,10 @@ def refuse_short(file: DiskFile, end: int) -> None:
     """Its size was durable before anything in it was acknowledged, so it was cut by somebody."""
     if file.size_bytes < end:
         fact = f"it ends here, and had {end} bytes at least: it was emptied, or cut"
-        raise refused(file.path, file.size_bytes, fact, ADVICE)
+        raise make_refused(file.path, file.size_bytes, fact, ADVICE)
 
 
-def judged(loaded: LoadedDirectory, found: HighWater, known: Known, path: str) -> LoadedDirectory:
+def judge(loaded: LoadedDirectory, found: HighWater, known: Known, path: str) -> LoadedDirectory:
     """What is to be believed of a directory, after what the metadata know of it."""
     doubts, water = [str(one) for one in loaded.doubts], known.high_water
     if water.boot > found.boot or water.sequence > found.sequence:

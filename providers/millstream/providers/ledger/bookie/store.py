@@ -111,7 +111,7 @@ class Store:
         """The content of the index file of the segment that was begun last."""
         if self._tail is None or self._tail.last < 0:
             return None
-        return self._tail.sealed(self._name, state_bytes(self.state))
+        return self._tail.seal(self._name, state_bytes(self.state))
 
     def land(
         self,
@@ -140,7 +140,7 @@ class Store:
         if ledger in self.state.forgotten:
             return
         size, confirmed = len(body), head_of(body).confirmed
-        before = self.index.confirmed(ledger)
+        before = self.index.find_confirmed(ledger)
         tail.index.put(ledger, entry, place, size, confirmed)
         self.index.put(ledger, entry, place, size, confirmed)
         if confirmed > before:
@@ -166,7 +166,7 @@ class Store:
     def live_bytes(self) -> int:
         return sum(use.size_bytes for use in self.index.segments.values())
 
-    def removed(self, segment: int) -> None:
+    def on_removed(self, segment: int) -> None:
         """A segment's files are gone."""
         self.ends.pop(segment, None)
         self.index.segments.pop(segment, None)

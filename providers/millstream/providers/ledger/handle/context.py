@@ -1,6 +1,6 @@
 """What every handle of a process shares, and how it chooses bookies.
 
-Owns: `HandleContext`, the contract `LedgerRows`, `chosen`. Not: the rows (`metadata`).
+Owns: `HandleContext`, the contract `LedgerRows`, `choose`. Not: the rows (`metadata`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from millstream.runtime.extending import Backoff, Clock, Tasks
 from .bookies import Bookies
 from .options import HandleOptions
 
-__all__ = ["BETWEEN_TRIES", "HandleContext", "LedgerRows", "chosen", "existing"]
+__all__ = ["BETWEEN_TRIES", "HandleContext", "LedgerRows", "choose", "existing"]
 
 BETWEEN_TRIES = Backoff(first_s=0.02, ceiling_s=1.0)
 
@@ -53,20 +53,20 @@ def existing(ledger: int, record: LedgerRecord | None) -> LedgerRecord:
     return record
 
 
-def chosen(
+def choose(
     weights: Mapping[str, float], count: int, taken: Collection[str], clock: Clock
 ) -> list[str]:
     """Up to `count` bookies that are not taken, by chance: who has more room is likelier."""
     free = {name: max(weight, 1.0) for name, weight in sorted(weights.items()) if name not in taken}
     found: list[str] = []
     while free and len(found) < count:
-        name = drawn(free, clock.uniform(0.0, sum(free.values())))
+        name = draw(free, clock.uniform(0.0, sum(free.values())))
         found.append(name)
         del free[name]
     return found
 
 
-def drawn(weights: dict[str, float], roll: float) -> str:
+def draw(weights: dict[str, float], roll: float) -> str:
     """The name at a roll below the sum of all weights."""
     for name, weight in weights.items():
         roll -= weight

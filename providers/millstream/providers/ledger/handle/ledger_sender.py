@@ -32,7 +32,7 @@ from millstream.providers.ledger.protocol.errors import (
 from millstream.runtime import StorageError
 
 from .bookie_sender import BookieSender, Outcome, Trouble
-from .context import HandleContext, chosen
+from .context import HandleContext, choose
 
 __all__ = ["LedgerSender"]
 
@@ -111,12 +111,12 @@ class LedgerSender:
     def _lane(self, place: int, bookie: str, change: int) -> BookieSender:
         lane = self._lanes.get((place, change))
         if lane is None:
-            tell = partial(self._told_by, place, change)
-            lane = BookieSender(self._context, bookie, self._term, self.core.packed, tell)
+            tell = partial(self._on_told, place, change)
+            lane = BookieSender(self._context, bookie, self._term, self.core.find_packed, tell)
             self._lanes[place, change] = lane
         return lane
 
-    def _told_by(self, place: int, change: int, outcome: Outcome) -> None:
+    def _on_told(self, place: int, change: int, outcome: Outcome) -> None:
         match outcome:
             case LedgerFenced():
                 self.do(self.core.stop(outcome))
@@ -125,9 +125,9 @@ class LedgerSender:
                 lane.clear()
                 self._unwilling[lane.bookie] = self._context.clock.now()
                 self._whys[lane.bookie] = why
-                self.do(self.core.unanswered(place, change, state))
+                self.do(self.core.on_unanswered(place, change, state))
             case _:
-                self.do(self.core.acknowledged(place, change, outcome))
+                self.do(self.core.on_acknowledged(place, change, outcome))
 
     async def _change(self, change: Change) -> None:
         """Find other bookies, have them written down, and go on with them."""
@@ -150,7 +150,7 @@ class LedgerSender:
                 )
                 await asyncio.sleep(self._context.pause_s(attempt))
                 continue
-            self._changed(change, stored)
+            self._on_changed(change, stored)
             return
 
     def _others(self, count: int) -> list[str]:
@@ -160,14 +160,14 @@ class LedgerSender:
         self._unwilling = {name: at_s for name, at_s in self._unwilling.items() if at_s > since_s}
         taken = {*self.core.bookies(), *self._unwilling}
         context = self._context
-        return chosen(context.bookies.writable(), count, taken, context.clock)
+        return choose(context.bookies.writable(), count, taken, context.clock)
 
-    def _changed(self, change: Change, stored: Mapping[int, str]) -> None:
+    def _on_changed(self, change: Change, stored: Mapping[int, str]) -> None:
         if stored and self.core.failed is None:
             text = "ledger %d: from entry %d on %s instead of %s"
             old = ", ".join(change.places[place] for place in stored)
             log.warning(text, self.core.ledger, change.first, ", ".join(stored.values()), old)
-        self.do(self.core.changed(stored))
+        self.do(self.core.on_changed(stored))
 
     async def _tend(self) -> None:
         """While a bookie does not answer: see whether it is back, or others are there."""
@@ -180,7 +180,7 @@ class LedgerSender:
                     return
                 for place in self.core.away():
                     if await self._is_back(place):
-                        self.do(self.core.returned(place))
+                        self.do(self.core.on_returned(place))
                 self.do(self.core.try_change())
         finally:
             self._tending = None

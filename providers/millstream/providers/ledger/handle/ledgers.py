@@ -13,7 +13,7 @@ from millstream.providers.ledger.protocol.errors import NotEnoughBookies
 from millstream.providers.ledger.protocol.quorum import Quorum, check_quorum
 from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, LedgerState
 
-from .context import HandleContext, chosen, existing
+from .context import HandleContext, choose, existing
 from .reader import LedgerReader
 from .recovery import recover
 from .writer import LedgerWriter
@@ -53,17 +53,17 @@ class BookieLedgers:
     ) -> LedgerWriter:
         wanted = self._usual if quorum is None else quorum
         check_quorum(wanted)
-        bookies = self._chosen(wanted.ensemble)
+        bookies = self._choose(wanted.ensemble)
         if len(bookies) < wanted.ensemble:
             await self._context.bookies.look()  # others may have come
-            bookies = self._chosen(wanted.ensemble)
+            bookies = self._choose(wanted.ensemble)
         found = len(bookies)
         if found < wanted.ack:
             text = f"a ledger of {topic!r} needs {wanted.ack} bookies that run and have room"
             whys = self._context.bookies.unwilling().values()
             why = "".join(f"; {why}" for why in whys)
             raise NotEnoughBookies(f"{text}: there are {found}; start more, or make room{why}")
-        quorum = wanted.reduced(found)
+        quorum = wanted.reduce(found)
         number = await self._numbers.next()
         record = LedgerRecord(
             ledger=number,
@@ -88,8 +88,8 @@ class BookieLedgers:
         self._writers[number] = writer
         return writer
 
-    def _chosen(self, count: int) -> list[str]:
-        return chosen(self._context.bookies.writable(), count, (), self._context.clock)
+    def _choose(self, count: int) -> list[str]:
+        return choose(self._context.bookies.writable(), count, (), self._context.clock)
 
     async def recover(self, ledger: int, /) -> LedgerRecord:
         return await recover(self._context, ledger)
@@ -97,11 +97,11 @@ class BookieLedgers:
     async def reader(self, ledger: int, /) -> LedgerReader:
         record = existing(ledger, await self._context.rows.read(ledger))
 
-        def confirmed_here() -> int:
+        def find_confirmed() -> int:
             writer = self._writers.get(ledger)
             return NOTHING if writer is None else writer.confirmed
 
-        return LedgerReader(self._context, record, confirmed_here)
+        return LedgerReader(self._context, record, find_confirmed)
 
     async def delete(self, ledger: int, /) -> None:
         await self._context.rows.delete(ledger)

@@ -18,7 +18,7 @@ from millstream.providers.ledger.protocol.record import (
     ENDLESS,
     LedgerRecord,
     LedgerState,
-    given_up,
+    give_up_entries,
     recovering,
 )
 
@@ -70,11 +70,11 @@ async def what_is_left(context: HandleContext, ledger: int) -> Left:
     Raises LedgerFenced (another one recovers it now), LedgerGone, StorageError.
     """
 
-    def excluded(found: LedgerRecord | None) -> LedgerRecord:
+    def exclude(found: LedgerRecord | None) -> LedgerRecord:
         record = existing(ledger, found)
         return record if record.state is LedgerState.CLOSED else recovering(record)
 
-    survey = Survey(context, await context.rows.update(ledger, excluded))
+    survey = Survey(context, await context.rows.update(ledger, exclude))
     return await survey.run()
 
 
@@ -85,7 +85,7 @@ async def give_up(context: HandleContext, left: Left) -> LedgerRecord:
     lost = [(gap.first, gap.last) for gap in left.gaps]
     return await context.rows.update(
         record.ledger,
-        lambda found: given_up(
+        lambda found: give_up_entries(
             existing(record.ledger, found), record.term, left.last, left.length, lost
         ),
     )
@@ -145,7 +145,7 @@ class Survey:
         ]
         count = min([options.page_entries, *(end - first for end in ends if end > first)])
         term = 0 if self._is_closed else record.term
-        if record.lost_at(first) is not None:
+        if record.find_lost(first) is not None:
             return []
         for bookie in record.holders(first):
             if bookie in self._away:
@@ -174,7 +174,7 @@ class Survey:
         self._length = page[-1].head.length
 
     async def _miss(self) -> None:
-        if self._record.lost_at(self._at) is None:
+        if self._record.find_lost(self._at) is None:
             self._suspects |= self._away & set(self._record.holders(self._at))
         self._at += 1
         if self._at % MISSING_AT_ONCE == 0:
@@ -188,7 +188,7 @@ class Survey:
 
     def _end(self, last: int) -> None:
         if self._is_closed:
-            tail = self._record.lost_at(last)  # which may be endless
+            tail = self._record.find_lost(last)  # which may be endless
             self._close_gap(last if tail is None else tail[1], b"")
             return
         # the bookies that do not answer may know of more, which nobody can deny

@@ -74,18 +74,18 @@ class LedgerReader:
         raise NotRecoverable(f"{text}: {'; '.join(self._refusals)}")
 
     def _refuse_lost(self, entry: int) -> None:
-        lost = self._record.lost_at(entry)
+        lost = self._record.find_lost(entry)
         if lost is not None:
             raise EntriesGivenUp(self._record.ledger, *lost)
 
     async def wait(self, confirmed: int, wait_s: float, /) -> int:
         if not wait_s:
             return await self._last()
-        if self._known() <= confirmed and not self.is_closed:
+        if self._find_known() <= confirmed and not self.is_closed:
             await self._ask_all(confirmed, wait_s)
-            if self._known() <= confirmed:
+            if self._find_known() <= confirmed:
                 await self._read_record()  # it may have an end, or other bookies, by now
-        return self._known()
+        return self._find_known()
 
     async def _last(self) -> int:
         """What is confirmed now: of the bookies that the record has now all are asked, since one
@@ -94,7 +94,7 @@ class LedgerReader:
             await self._read_record()
         if not self.is_closed:
             await self._ask_all(None, 0.0)
-        return self._known()
+        return self._find_known()
 
     async def _ask_all(self, confirmed: int | None, wait_s: float) -> None:
         """What bookies know: the first answer of any of them, which comes when something has
@@ -102,7 +102,7 @@ class LedgerReader:
         are not much later than others."""
         known = NOTHING if confirmed is None else confirmed
         waiting = {
-            self._context.tasks.start(self._watched(bookie, known, wait_s))
+            self._context.tasks.start(self._watch(bookie, known, wait_s))
             for bookie in self._record.fragments[-1].bookies
         }
         until_s, limit_s = self._context.clock.now() + wait_s + HEDGE_S, None
@@ -130,22 +130,22 @@ class LedgerReader:
 
     # --- what may be read ---
 
-    def _known(self) -> int:
+    def _find_known(self) -> int:
         if self.is_closed:
             return self._record.last
         return max(self._confirmed, self._confirmed_here())
 
     async def _readable(self, entry: int) -> int:
         """The last entry that may be read; asks again before it says that one may not."""
-        if entry > self._known() and not self.is_closed:
+        if entry > self._find_known() and not self.is_closed:
             await self._last()
-        return self._known()
+        return self._find_known()
 
     async def _read_record(self) -> None:
         ledger = self._record.ledger
         self._record = existing(ledger, await self._context.rows.read(ledger))
 
-    async def _watched(self, bookie: str, confirmed: int, wait_s: float) -> int | None:
+    async def _watch(self, bookie: str, confirmed: int, wait_s: float) -> int | None:
         with suppress(BookieError):
             return await self._context.bookies.watch(bookie, self._record.ledger, confirmed, wait_s)
         return None
@@ -170,7 +170,7 @@ class LedgerReader:
                 refusals.append(str(error))
                 return None
             self._confirmed = max(self._confirmed, found.confirmed)
-            entries = self._checked(first, found.entries)
+            entries = self._check(first, found.entries)
             if not entries:
                 faulty.append(bookie)
                 why = found.fault or f"entry {first} is missing or damaged there"
@@ -189,7 +189,7 @@ class LedgerReader:
             with suppress(BookieError):
                 await self._context.bookies.suspect(bookie, self._record.ledger, entry)
 
-    def _checked(self, first: int, packed: Sequence[bytes]) -> list[Entry]:
+    def _check(self, first: int, packed: Sequence[bytes]) -> list[Entry]:
         """Those before the first that is damaged."""
         entries: list[Entry] = []
         with suppress(EntryDamaged):

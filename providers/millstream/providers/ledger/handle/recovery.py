@@ -29,7 +29,7 @@ from millstream.providers.ledger.protocol.record import (
     Fragment,
     LedgerRecord,
     LedgerState,
-    closed,
+    close,
     recovering,
 )
 from millstream.providers.ledger.protocol.recovery_core import (
@@ -127,7 +127,7 @@ class Attempt:
         try:
             if isinstance(step, Fence):
                 confirmed = await bookies.fence(step.bookie, ledger, term)
-                self._events.put_nowait(lambda: self._core.fenced(place, confirmed))
+                self._events.put_nowait(lambda: self._core.on_fenced(place, confirmed))
                 return
             entries, size = options.page_entries, options.page_bytes
             found = await bookies.read(step.bookie, ledger, step.first, entries, size, term)
@@ -136,7 +136,7 @@ class Attempt:
             fenced = error
             self._events.put_nowait(lambda: raise_(fenced))
         except BookieError:
-            self._events.put_nowait(lambda: self._core.unanswered(place))
+            self._events.put_nowait(lambda: self._core.on_unanswered(place))
 
     async def _keep(self, step: Keep) -> None:
         self._kept.append((await self._writing()).append_packed(step.packed, step.length))
@@ -150,10 +150,10 @@ class Attempt:
                 self._complete = head.complete
             owed = self._context.options.owed_bytes_max
             core = AppendCore(self._record, owed, start, head.length if head else 0)
-            self._sending = LedgerSender(self._context, core, self._record.term, self._changed)
+            self._sending = LedgerSender(self._context, core, self._record.term, self._change)
         return self._sending
 
-    async def _changed(
+    async def _change(
         self, first: int, instead: Mapping[int, tuple[str, str]]
     ) -> Mapping[int, str]:
         bookies = list(self._fragments[-1].bookies)
@@ -192,14 +192,14 @@ class Attempt:
         record, length = self._record, sending.core.confirmed_length
         assert sending.core.confirmed == last, (sending.core.confirmed, last)
 
-        def ended(found: LedgerRecord | None) -> LedgerRecord:
+        def end(found: LedgerRecord | None) -> LedgerRecord:
             found = existing(record.ledger, found)
             # entries of former fragments may have been copied elsewhere meanwhile
             former = found.fragments[: len(record.fragments) - 1]
             fragments = (*former, *self._fragments)
-            return closed(found, record.term, last, length, fragments, self._complete)
+            return close(found, record.term, last, length, fragments, self._complete)
 
-        return await self._context.rows.update(record.ledger, ended)
+        return await self._context.rows.update(record.ledger, end)
 
 
 def raise_(error: Exception) -> list[Step]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from millstream.providers.ledger.protocol.append_core import AppendCore
 from millstream.providers.ledger.protocol.errors import LedgerClosed, LedgerFenced, LedgerGone
-from millstream.providers.ledger.protocol.record import LedgerRecord, closed, with_ensemble
+from millstream.providers.ledger.protocol.record import LedgerRecord, close, with_ensemble
 
 from .context import HandleContext, existing
 from .ledger_sender import LedgerSender
@@ -72,7 +72,7 @@ class LedgerWriter:
         self._sending.do(core.close())
         end = await self._context.rows.update(
             record.ledger,
-            lambda found: closed(
+            lambda found: close(
                 existing(record.ledger, found), record.term, last, length, complete=complete
             ),
         )

@@ -78,11 +78,11 @@ class Content:
         if row in self.damaged:
             raise self.damaged[row]
 
-    def damaged_in(self, folder: str) -> int:
+    def count_damaged(self, folder: str) -> int:
         """How many rows of a folder are damaged, such as `ledgers/`."""
         return sum(row.startswith(folder) for row in self.damaged)
 
-    def lost_bookies(self) -> set[str]:
+    def list_lost_bookies(self) -> set[str]:
         """Those that the last report says are lost."""
         told = (one for report in self.reports for one in report.bookies)
         return {one.bookie for one in told if one.standing == "lost"}

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from millstream.providers.ledger.alone.own import OwnLedgers
-from millstream.providers.ledger.bookie.offline.view import FileBookies, View, bookie_of, viewed
+from millstream.providers.ledger.bookie.offline.view import FileBookies, View, bookie_of, read_view
 from millstream.providers.ledger.bookie.options import BookieOptions
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.handle.ledgers import BookieLedgers
@@ -42,7 +42,7 @@ def places_of(content: Content, directories: Sequence[str]) -> dict[str, str]:
     DirectoryRefused, OSError: of what is named."""
     found: dict[str, str] = {}
     for name in directories:
-        view = viewed(RealDisk(), str(Path(name).absolute()))
+        view = read_view(RealDisk(), str(Path(name).absolute()))
         found[view.name] = str(Path(name).absolute())
         view.close()
     for path in {str(Path(path_of(record)).absolute()) for record in content.bookies.values()}:
@@ -65,7 +65,7 @@ def file_ledgers(
     try:
         for bookie, path in places.items():
             try:
-                views[bookie] = viewed(RealDisk(), path)
+                views[bookie] = read_view(RealDisk(), path)
             except (DirectoryRefused, OSError) as error:
                 left_out(error)
         rows = ledger_rows(source.metadata)
@@ -97,7 +97,7 @@ async def open_repair_target(
     own = OwnLedgers(homes, source.store, source.scope, BookieOptions(), Env(), RealDisk())
     try:
         await own.start(0.0)
-        lost = content.lost_bookies()
+        lost = content.list_lost_bookies()
         numbers = LostNumbers(topic_rows(source.metadata))
         yield RepairTarget(own.context, numbers, lost.__contains__)
     finally:

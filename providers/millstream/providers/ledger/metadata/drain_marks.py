@@ -56,12 +56,12 @@ async def mark_draining(
             text += f"as many others are needed, and {len(others)} run, have room and stay"
             raise NotEnoughBookies(f"{text}; start more of them first")
 
-    def marked(found: BookieRecord | None) -> BookieRecord:
+    def mark(found: BookieRecord | None) -> BookieRecord:
         if found is None:
             raise BookieAway(f"there is no bookie {bookie}; `millstream ledger bookies` lists them")
         return msgspec.structs.replace(found, is_draining=is_draining)
 
-    return await rows.update(bookie, marked)
+    return await rows.update(bookie, mark)
 
 
 async def widest_with(metadata: Metadata, bookie: str) -> int:

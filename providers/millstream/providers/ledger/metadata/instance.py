@@ -26,7 +26,7 @@ async def instance_of(metadata: Metadata, fresh: str) -> str:
     """The name of the rows; `fresh` if they have none yet. Raises StorageError."""
     rows: RecordRows[str, Instance] = RecordRows(metadata, "", Instance, str, is_witnessed=True)
 
-    def named(known: Instance | None) -> Instance:
+    def give_name(known: Instance | None) -> Instance:
         return known or Instance(fresh)
 
-    return (await rows.update("instance", named)).name
+    return (await rows.update("instance", give_name)).name

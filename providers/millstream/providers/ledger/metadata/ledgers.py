@@ -78,11 +78,11 @@ class LedgerIds:
     async def _take(self, count: int) -> None:
         """Take the next numbers. In doubt a block is taken twice, and one is lost."""
 
-        def advanced(found: Counter | None) -> Counter:
+        def advance(found: Counter | None) -> Counter:
             known = found or Counter(FIRST_LEDGER)
             return msgspec.structs.replace(known, free=known.free + count)
 
-        taken = await self._counter.update("counter", advanced)
+        taken = await self._counter.update("counter", advance)
         self._next, self._end = taken.free - count, taken.free
 
     async def is_late(self, number: int) -> bool:
@@ -140,7 +140,7 @@ class LedgerIds:
     ) -> Counter:
         """Raise what is lower than that."""
 
-        def raised(found: Counter | None) -> Counter:
+        def raise_counter(found: Counter | None) -> Counter:
             known = found or Counter(FIRST_LEDGER)
             return msgspec.structs.replace(
                 known,
@@ -149,7 +149,7 @@ class LedgerIds:
                 gone=max(known.gone, gone),
             )
 
-        return await self._counter.update("counter", raised)
+        return await self._counter.update("counter", raise_counter)
 
     async def _read(self) -> Counter:
         return await self._counter.read("counter") or Counter(FIRST_LEDGER)

@@ -18,7 +18,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from millstream.runtime import Conflict, Corrupt, Etag, Row, StorageUnavailable
-from millstream.runtime.extending import Sealed, seal, seal_content, shown, unseal
+from millstream.runtime.extending import Sealed, seal, seal_content, show_text, unseal
 
 from .metadata import Metadata
 from .witness import NO_BIRTH, Witness, refuse_older, witness_key
@@ -84,7 +84,7 @@ class RecordScan(Generic[C]):
             page = await self._metadata.store.scan(self._folder, after, ROWS_PER_SCAN)
             for name, row in page:
                 try:
-                    found = opened(name, row, self._decoder).value
+                    found = open_record(name, row, self._decoder).value
                 except Corrupt as error:
                     self.damaged[name.removeprefix(self._folder)] = error
                     damage.tell(name, error)
@@ -207,7 +207,7 @@ class RecordRows(Generic[K, T]):
                     raise
             except Conflict as error:
                 if attempt == ROW_TRIES_MAX and is_in_doubt:
-                    text = f"{shown(name)}: whether it was written is unknown"
+                    text = f"{show_text(name)}: whether it was written is unknown"
                     raise StorageUnavailable(f"{text}, after {ROW_TRIES_MAX} tries") from error
                 if attempt == ROW_TRIES_MAX:
                     raise
@@ -229,7 +229,7 @@ class RecordRows(Generic[K, T]):
                 return None
             if new != known:
                 if found is None:
-                    witness = await self._reserved(name, witness)
+                    witness = await self._reserve(name, witness)
                 found = await self._write(name, new, found, operation)
         assert found is not None
         if self._is_witnessed and (pins or found.seal.generation == 1):
@@ -290,13 +290,13 @@ class RecordRows(Generic[K, T]):
         for _ in range(ROW_TRIES_MAX):
             if witness is not None and witness.value.is_going:
                 return None, witness
-            found = await self._stored(name)
+            found = await self._read_stored(name)
             if witness is None or witness.value.is_met_by(found and found.seal):
                 return found, witness
             before, witness = witness, await self._witness(name)
             if witness is not None and witness.etag == before.etag:
                 refuse_older(witness.value, self._witness_key(name), found and found.seal)
-        raise Conflict(f"{shown(name)}: others changed it {ROW_TRIES_MAX} times in one look")
+        raise Conflict(f"{show_text(name)}: others changed it {ROW_TRIES_MAX} times in one look")
 
     async def _pin(self, name: str, row: Sealed, witness: Watching | None) -> None:
         """The witness knows of this version, or of a later one; unless the row was deleted."""
@@ -304,8 +304,10 @@ class RecordRows(Generic[K, T]):
         for _ in range(ROW_TRIES_MAX):
             try:
                 if witness is None:
-                    witness = await self._reserved(name, witness)
-                    found = await self._stored(name)  # a deletion from now on sees the reservation
+                    witness = await self._reserve(name, witness)
+                    found = await self._read_stored(
+                        name
+                    )  # a deletion from now on sees the reservation
                     if found is None or found.seal.birth != row.birth:
                         return
                 if witness is not None and not witness.value.knows(new):
@@ -313,9 +315,9 @@ class RecordRows(Generic[K, T]):
                 return
             except Conflict:
                 witness = await self._witness(name)
-        raise Conflict(f"{shown(name)}: others changed its witness {ROW_TRIES_MAX} times")
+        raise Conflict(f"{show_text(name)}: others changed its witness {ROW_TRIES_MAX} times")
 
-    async def _reserved(self, name: str, witness: Watching | None) -> Watching | None:
+    async def _reserve(self, name: str, witness: Watching | None) -> Watching | None:
         """A witness of a row that may not be there yet; the one that is there, if there is one. So
         a witness that knows a version is only ever made of one, and a deletion sees all of them."""
         if not self._is_witnessed or witness is not None:
@@ -333,26 +335,26 @@ class RecordRows(Generic[K, T]):
             return None
         key = self._witness_key(name)
         row = await self._metadata.store.read(key)
-        return None if row is None else Watching(opened(key, row, WITNESS).value, row.etag)
+        return None if row is None else Watching(open_record(key, row, WITNESS).value, row.etag)
 
     def _witness_key(self, name: str) -> str:
         return witness_key(self._metadata.prefix, name)
 
-    async def _stored(self, name: str) -> StoredRecord[T] | None:
+    async def _read_stored(self, name: str) -> StoredRecord[T] | None:
         row = await self._metadata.store.read(name)
-        return None if row is None else opened(name, row, self._decoder)
+        return None if row is None else open_record(name, row, self._decoder)
 
     def _key(self, key: K) -> str:
         return self._metadata.key(self._folder + self._name_of(key))
 
 
-def opened(name: str, row: Row, decoder: msgspec.msgpack.Decoder[C]) -> StoredRecord[C]:
+def open_record(name: str, row: Row, decoder: msgspec.msgpack.Decoder[C]) -> StoredRecord[C]:
     """The content of a row. Raises Corrupt."""
     sealed = unseal(name, row.data)
     try:
         return StoredRecord(decoder.decode(sealed.content), sealed, row.etag)
     except (msgspec.MsgspecError, ValueError) as error:
-        text = f"row {shown(name)} is whole, and not what this version writes: {error}"
+        text = f"row {show_text(name)} is whole, and not what this version writes: {error}"
         raise Corrupt(f"{text}; read it with the newer version, or restore the row") from error
 
 

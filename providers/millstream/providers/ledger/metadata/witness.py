@@ -18,7 +18,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from millstream.runtime import Corrupt
-from millstream.runtime.extending import Sealed, shown
+from millstream.runtime.extending import Sealed, show_text
 
 __all__ = ["NO_BIRTH", "Witness", "refuse_older", "witness_key"]
 
@@ -70,13 +70,15 @@ def refuse_older(witness: Witness, at: str, row: Sealed | None) -> None:
     """Raise Corrupt unless the row is as new as its witness, which is stored under the key `at`."""
     if witness.is_met_by(row):
         return
-    known = f"its witness, row {shown(at)}, knows generation {witness.generation}"
+    known = f"its witness, row {show_text(at)}, knows generation {witness.generation}"
     if row is None:
-        text = f"row {shown(witness.key)} is missing: {known}"
+        text = f"row {show_text(witness.key)} is missing: {known}"
     elif row.birth != witness.birth:
-        text = f"row {shown(witness.key)} is of an earlier creation than the row that {known[4:]}"
+        text = (
+            f"row {show_text(witness.key)} is of an earlier creation than the row that {known[4:]}"
+        )
     else:
-        text = f"row {shown(witness.key)} has generation {row.generation}, and {known}"
+        text = f"row {show_text(witness.key)} has generation {row.generation}, and {known}"
     raise Corrupt(
         f"{text}: the file that holds the row is an older copy; stop the processes that use the "
         "store, and restore all of the store from one backup, the newest one that there is"

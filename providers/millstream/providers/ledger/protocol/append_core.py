@@ -143,7 +143,7 @@ class AppendCore:
         """Places whose bookie does not answer, or is full."""
         return [at for at, p in enumerate(self._places) if p.state is not PlaceState.GOOD]
 
-    def packed(self, entry: int) -> bytes | None:
+    def find_packed(self, entry: int) -> bytes | None:
         """An entry that may still have to be sent; None: nobody waits for it any more."""
         pending = self._pending.get(entry)
         return None if pending is None else pending.packed
@@ -166,7 +166,7 @@ class AppendCore:
         self._pending[entry] = PendingEntry(packed, places)
         return [*self._send(entry), *self._judge()]
 
-    def acknowledged(self, place: int, change: int, entries: tuple[int, ...]) -> list[Action]:
+    def on_acknowledged(self, place: int, change: int, entries: tuple[int, ...]) -> list[Action]:
         """The bookie that had the place at `change` has these entries on disk."""
         if self.failed is not None or change < self._places[place].since:
             return []
@@ -174,14 +174,14 @@ class AppendCore:
             self._settle(entry, place, has_it=True)
         return self._confirm()
 
-    def unanswered(self, place: int, change: int, state: PlaceState) -> list[Action]:
+    def on_unanswered(self, place: int, change: int, state: PlaceState) -> list[Action]:
         """The bookie that had the place at `change` did not do what was asked."""
         if self.failed is not None or change < self._places[place].since:
             return []
         self._gave_up(place, state)
         return self._judge()
 
-    def returned(self, place: int) -> list[Action]:
+    def on_returned(self, place: int) -> list[Action]:
         """The bookie of a place is there again: it gets what is not confirmed yet."""
         if self.failed is not None or self._places[place].state is PlaceState.GOOD:
             return []
@@ -189,7 +189,7 @@ class AppendCore:
         self.are_all_good = not self.away()
         return list(self._send_again([place]))
 
-    def changed(self, instead: Mapping[int, str]) -> list[Action]:
+    def on_changed(self, instead: Mapping[int, str]) -> list[Action]:
         """The stored record has these bookies now, from `confirmed + 1` on; none: no others exist.
 
         What the replaced ones acknowledged does not count any more, from this step on.

@@ -31,7 +31,7 @@ class Quorum(NamedTuple):
         """So many of a write set that are fenced and have no entry prove that there is none."""
         return self.write - self.ack + 1
 
-    def reduced(self, bookies: int) -> Quorum:
+    def reduce(self, bookies: int) -> Quorum:
         """What can be had of it with so many bookies, which are an ack quorum at least."""
         ensemble = min(bookies, self.ensemble)
         return Quorum(ensemble, min(ensemble, self.write), self.ack)

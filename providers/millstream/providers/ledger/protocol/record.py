@@ -25,8 +25,8 @@ __all__ = [
     "Fragment",
     "LedgerRecord",
     "LedgerState",
-    "closed",
-    "given_up",
+    "close",
+    "give_up_entries",
     "recovering",
     "with_ensemble",
 ]
@@ -114,12 +114,12 @@ class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
         the entry to all of its bookies yet."""
         return self.state is LedgerState.CLOSED or entry < self.fragments[-1].first
 
-    def lost_at(self, entry: int) -> tuple[int, int] | None:
+    def find_lost(self, entry: int) -> tuple[int, int] | None:
         """The range of entries that were given up which an entry is in."""
         at = bisect_right(self.lost, entry, key=lambda one: one[0]) - 1
         return self.lost[at] if at >= 0 and entry <= self.lost[at][1] else None
 
-    def kept(self, entries: range) -> Iterator[range]:
+    def iter_kept(self, entries: range) -> Iterator[range]:
         """Those of these entries, which follow each other, that were not given up."""
         at = entries.start
         for first, last in self.lost:
@@ -162,7 +162,7 @@ def recovering(record: LedgerRecord) -> LedgerRecord:
     return msgspec.structs.replace(record, state=LedgerState.RECOVERING, term=record.term + 1)
 
 
-def closed(
+def close(
     record: LedgerRecord,
     term: int,
     last: int,
@@ -188,18 +188,18 @@ def closed(
     )
 
 
-def given_up(
+def give_up_entries(
     record: LedgerRecord, term: int, last: int, length: int, lost: Iterable[tuple[int, int]]
 ) -> LedgerRecord:
-    """These entries are lost for good; without an end the ledger gets this one, as by `closed`.
+    """These entries are lost for good; without an end the ledger gets this one, as by `close`.
 
     Again is harmless. Raises LedgerFenced, LedgerClosed.
     """
-    ended = closed(record, term, last, length)
-    return msgspec.structs.replace(ended, lost=merged((*ended.lost, *lost)))
+    ended = close(record, term, last, length)
+    return msgspec.structs.replace(ended, lost=merge_ranges((*ended.lost, *lost)))
 
 
-def merged(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+def merge_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """The same entries as ranges that are in order and apart."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(ranges):

@@ -92,7 +92,7 @@ class RecoveryCore:
         """Fence all bookies of the last fragment."""
         return [Fence(place, bookie) for place, bookie in enumerate(self._fragment.bookies)]
 
-    def fenced(self, place: int, confirmed: int) -> list[Step]:
+    def on_fenced(self, place: int, confirmed: int) -> list[Step]:
         """The bookie of a place is fenced; what it knew to be confirmed is where to begin."""
         self._fenced.add(place)
         if not self._is_reading:
@@ -114,7 +114,7 @@ class RecoveryCore:
             self._faults[place, after] = found.fault
         return self._go_on()
 
-    def unanswered(self, place: int) -> list[Step]:
+    def on_unanswered(self, place: int) -> list[Step]:
         """The bookie of a place did not answer, or not in time."""
         self._silent.add(place)
         return self._go_on()

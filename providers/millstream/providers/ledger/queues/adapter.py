@@ -87,12 +87,12 @@ class LedgerAdapter:
         self.message_limits = options.message_limits
         self._node = node
         self._era = era
-        self._target = self._shared(host, node)
+        self._target = self._share(host, node)
         self._desk = self._target.desk
         wait_s, unowned_after_s = options.publish_wait_s, options.unowned_after_s
         self._writers = Writers(host, self._desk, wait_s, unowned_after_s)
 
-    def _shared(self, host: AdapterHost, node: LedgerNode) -> LedgerTarget:
+    def _share(self, host: AdapterHost, node: LedgerNode) -> LedgerTarget:
         """The provider's target in this silo: opened twice, both have the same topics."""
         name = f"{LedgerTarget.target_name}/{host.provider}"
         target = host.targets.find(name)
@@ -129,7 +129,7 @@ class LedgerAdapter:
         """Keep nothing for this reader."""
         await self._writers.let_go(queue, reader)
 
-    async def retained(self, queue: QueueId, /) -> Mapping[str, Token]:
+    async def list_retained(self, queue: QueueId, /) -> Mapping[str, Token]:
         """Readers for which messages are kept, and from where on."""
         marks = await self._node.marks(queue)
         return {

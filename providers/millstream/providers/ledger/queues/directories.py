@@ -13,7 +13,7 @@ from pathlib import Path
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.serving.home import Home
 from millstream.runtime import ConfigError
-from millstream.runtime.extending import shown
+from millstream.runtime.extending import show_text
 
 __all__ = ["EMBEDDED", "REPLICATED", "Directories"]
 
@@ -36,14 +36,16 @@ class Directories:
             isinstance(directory, str | Path) and str(directory) and "\0" not in str(directory)
         )
         if not is_path:
-            text = f"LedgerQueues(directory) is {shown(repr(directory))}; it must be a path"
+            text = f"LedgerQueues(directory) is {show_text(repr(directory))}; it must be a path"
             raise ConfigError(text)
         self._given = str(Path(str(directory)))
         self._template = str(Path(self._given).resolve())
         self.is_replicated = SILO in self._given
         rest = self._given.replace(SILO, "", 1)
         if "{" in rest or "}" in rest:
-            text = f"LedgerQueues(directory) is {shown(self._given)}: of what stands in braces it "
+            text = (
+                f"LedgerQueues(directory) is {show_text(self._given)}: of what stands in braces it "
+            )
             raise ConfigError(f"{text}may have {SILO} alone, and that once: the silo's name")
 
     @property
@@ -61,8 +63,9 @@ class Directories:
         if quorum is not None and not self.is_replicated and quorum != EMBEDDED:
             text = f"LedgerOptions.settings.quorum is ({', '.join(map(str, quorum))})"
             raise ConfigError(
-                f"{text}, and {shown(self._given)} is one directory for all silos, with one bookie:"
-                f" leave the quorum, or give each silo a directory: {shown(self._given)}/{SILO}"
+                f"{text}, and {show_text(self._given)} is one directory for all silos, with one "
+                "bookie: leave the quorum, or give each silo a directory: "
+                f"{show_text(self._given)}/{SILO}"
             )
 
     def home(self, silo: str, name: str) -> Home:
@@ -76,9 +79,12 @@ class Directories:
             return Home(self._template, self._template)
         size = len(name.encode())
         if name == silo:
-            text = f"LedgerQueues({shown(repr(self._given))}): this silo has no name"
+            text = f"LedgerQueues({show_text(repr(self._given))}): this silo has no name"
             raise ConfigError(f"{text}: give it one that it keeps, Silo(name=...)")
         if NO_NAME.search(name) or name in {".", ".."} or size > NAME_BYTES_MAX:
-            text = f"LedgerQueues({shown(repr(self._given))}): the silo's name, {shown(repr(name))}"
-            raise ConfigError(f"{text}, is not part of a path: 1 to {NAME_BYTES_MAX} bytes, no /")
+            text = f"LedgerQueues({show_text(repr(self._given))}): the silo's name"
+            raise ConfigError(
+                f"{text}, {show_text(repr(name))}, is not part of a path: "
+                f"1 to {NAME_BYTES_MAX} bytes, no /"
+            )
         return Home(self._template.replace(SILO, name), self._given, name)

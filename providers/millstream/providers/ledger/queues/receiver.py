@@ -72,7 +72,7 @@ class LedgerReceiver:
         return taken
 
     async def _next(self, max_events: int, max_bytes: int, wait_s: float) -> list[QueueMessage]:
-        cursor = self._started()
+        cursor = self._find_started()
         try:
             with damage_is_unavailable(self._queue):
                 found = await cursor.read(max_events, max_bytes, wait_s)
@@ -89,7 +89,7 @@ class LedgerReceiver:
         return [out_of_topic(one, self._era) for one in found]
 
     async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
-        cursor = self._started()
+        cursor = self._find_started()
         cursor.acknowledge(0 if upto is None else upto.seq, [token.seq for token in also])
         try:
             await cursor.flush()
@@ -117,7 +117,7 @@ class LedgerReceiver:
         elif topic is not None:
             await self._desk.leave(self._queue, topic)
 
-    def _started(self) -> Cursor:
+    def _find_started(self) -> Cursor:
         if self._cursor is None:
             raise QueueUnavailable(f"{self._queue}: this receiver is not started, or closed")
         return self._cursor

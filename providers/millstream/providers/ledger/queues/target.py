@@ -107,7 +107,7 @@ async def append_here(desk: Desk, queue: QueueId, messages: Sequence[TopicMessag
     async def append(topic: Topic) -> WriterAnswer:
         return WriterAnswer(await topic.append(messages))
 
-    return await _asked(desk, queue, append)
+    return await _ask(desk, queue, append)
 
 
 async def retain_here(desk: Desk, queue: QueueId, reader: str, number: int | None) -> WriterAnswer:
@@ -119,7 +119,7 @@ async def retain_here(desk: Desk, queue: QueueId, reader: str, number: int | Non
         await cursor.flush()
         return WriterAnswer()
 
-    return await _asked(desk, queue, retain)
+    return await _ask(desk, queue, retain)
 
 
 async def let_go_here(desk: Desk, queue: QueueId, reader: str) -> WriterAnswer:
@@ -129,10 +129,10 @@ async def let_go_here(desk: Desk, queue: QueueId, reader: str) -> WriterAnswer:
         await topic.drop_cursor(READER + reader)
         return WriterAnswer()
 
-    return await _asked(desk, queue, let_go)
+    return await _ask(desk, queue, let_go)
 
 
-async def _asked(
+async def _ask(
     desk: Desk, queue: QueueId, ask: Callable[[Topic], Awaitable[WriterAnswer]]
 ) -> WriterAnswer:
     topic = desk.topic(queue)

@@ -114,7 +114,7 @@ class Agenda:
         self._tries = {n: tries for n, tries in self._tries.items() if n in self._seen}
         return sorted(self._jobs)
 
-    def done(self, ledger: int) -> None:
+    def on_done(self, ledger: int) -> None:
         """It lacks nothing more that could be given to it now."""
         self._tries.pop(ledger, None)
         self._lacking.pop(ledger, None)

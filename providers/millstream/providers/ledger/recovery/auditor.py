@@ -46,7 +46,7 @@ LEDGERS_AT_ONCE = 64
 class Surroundings(Protocol):
     """The bookies of one place, as this silo knows them."""
 
-    def known(self) -> Mapping[str, BookieRecord]:
+    def list_known(self) -> Mapping[str, BookieRecord]:
         """Their rows."""
         ...
 
@@ -160,7 +160,7 @@ class Auditor:
 
     def _see(self, now_s: float) -> bool:
         """Look at bookies; has anything changed?"""
-        known = self._around.known()
+        known = self._around.list_known()
         live = set(filter(self._around.runs, known))
         leaving = {name for name, record in known.items() if record.is_draining}
         before = dict(self._standings.all())
@@ -240,13 +240,13 @@ class Auditor:
             _, ledger, may_end = jobs.popleft()
             try:
                 await self._mender.mend(ledger, may_end)
-                self._agenda.done(ledger)
+                self._agenda.on_done(ledger)
             except LedgerGone:
-                self._agenda.done(ledger)  # it was deleted meanwhile
+                self._agenda.on_done(ledger)  # it was deleted meanwhile
             except (LedgerError, StorageError) as error:
-                self._failed(ledger, error)
+                self._on_failed(ledger, error)
 
-    def _failed(self, ledger: int, error: Exception) -> None:
+    def _on_failed(self, ledger: int, error: Exception) -> None:
         is_new = self._agenda.fail(ledger, error, self._context.clock.now())
         if is_new and isinstance(error, EntriesLost):
             log.error("nobody has what is missing: %s", error)
@@ -273,13 +273,13 @@ class Auditor:
         self._say_at_s = now_s + REPORT_EVERY_S
         report = self.report()
 
-        def said(found: RecoveryReport | None) -> RecoveryReport:
+        def say(found: RecoveryReport | None) -> RecoveryReport:
             if found is not None and is_same(found, report):
                 return found
             return msgspec.structs.replace(report, said_s=self._context.clock.wall_s())
 
         try:
-            await self._rows.update(report.place, said)
+            await self._rows.update(report.place, say)
         except StorageError as error:
             log.info("the report on copies could not be written: %s", error)
 

@@ -59,10 +59,10 @@ class BookieStandings:
             else:
                 self._away_since_s.setdefault(bookie, now_s)
         before = self._known
-        self._known = {name: self._judged(name, here, leaving) for name in sorted(named)}
+        self._known = {name: self._judge(name, here, leaving) for name in sorted(named)}
         return before != self._known
 
-    def _judged(
+    def _judge(
         self, bookie: str, here: Collection[str], leaving: Collection[str]
     ) -> BookieStanding:
         if bookie in here:

@@ -17,32 +17,32 @@ from millstream.providers.ledger.protocol.record import Claim, LedgerRecord
 
 from .needs import Vacancy
 
-__all__ = ["ClaimLost", "checked", "claimed", "moved", "released", "widened"]
+__all__ = ["ClaimLost", "claim", "mark_checked", "move", "release", "widen"]
 
 
 class ClaimLost(LedgerError):
     """Another one copies this ledger: leave it to that."""
 
 
-def claimed(record: LedgerRecord, token: str, bookies: Sequence[str]) -> LedgerRecord:
+def claim(record: LedgerRecord, token: str, bookies: Sequence[str]) -> LedgerRecord:
     """Entries are copied to these bookies from now on; whoever copied any before has to stop."""
     return msgspec.structs.replace(record, claim=Claim(token, tuple(bookies)))
 
 
-def released(record: LedgerRecord, token: str) -> LedgerRecord:
+def release(record: LedgerRecord, token: str) -> LedgerRecord:
     """Nothing more is copied under this claim."""
     if record.claim is None or record.claim.token != token:
         return record
     return msgspec.structs.replace(record, claim=None)
 
 
-def moved(record: LedgerRecord, token: str, vacancy: Vacancy, new: str) -> LedgerRecord:
+def move(record: LedgerRecord, token: str, vacancy: Vacancy, new: str) -> LedgerRecord:
     """A bookie has everything of a place, which is its own from now on. Raises ClaimLost."""
     at = next(i for i, one in enumerate(record.fragments) if one.first == vacancy.span.first)
     fragment = record.fragments[at]
     bookies = list(fragment.bookies)
     if bookies[vacancy.place] == new:
-        return released(record, token)
+        return release(record, token)
     check_claim(record, token)
     if bookies != list(vacancy.span.bookies):
         raise ClaimLost(f"ledger {record.ledger} was copied by another silo meanwhile")
@@ -52,7 +52,7 @@ def moved(record: LedgerRecord, token: str, vacancy: Vacancy, new: str) -> Ledge
     return msgspec.structs.replace(record, fragments=fragments, claim=None)
 
 
-def widened(
+def widen(
     record: LedgerRecord, token: str, before: LedgerRecord, more: Mapping[int, Sequence[str]]
 ) -> LedgerRecord:
     """Each fragment has more bookies, by its first entry; all of them have all of its entries.
@@ -60,7 +60,7 @@ def widened(
     `before`: the record as it was when they were chosen. Raises ClaimLost.
     """
     if all(set(more[one.first]) <= set(one.bookies) for one in record.fragments):
-        return released(record, token)
+        return release(record, token)
     check_claim(record, token)
     assert record.fragments == before.fragments and record.quorum == before.quorum
     fragments = tuple(
@@ -76,7 +76,7 @@ def widened(
     )
 
 
-def checked(record: LedgerRecord, upto: int) -> LedgerRecord:
+def mark_checked(record: LedgerRecord, upto: int) -> LedgerRecord:
     """All entries up to this one are on all of their bookies."""
     return msgspec.structs.replace(record, complete=max(record.complete, upto))
 

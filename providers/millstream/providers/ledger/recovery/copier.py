@@ -98,7 +98,7 @@ class Copier:
         not answer), BookieError and LedgerFenced of this bookie.
         """
         lost: list[range] = []
-        for run in (part for entries in runs for part in record.kept(entries)):
+        for run in (part for entries in runs for part in record.iter_kept(entries)):
             at = run.start
             while at < run.stop:
                 count = run.stop - at
@@ -112,7 +112,7 @@ class Copier:
                     await self._add(record, bookie, packed)
                 at += len(packed) or 1
         if lost:
-            raise self._lost(record, lost)
+            raise self._make_lost_error(record, lost)
 
     async def page(
         self, record: LedgerRecord, first: int, count: int, but: str = ""
@@ -167,7 +167,7 @@ class Copier:
         self._copied.entries += len(packed)
         self._copied.size_bytes += sum(map(len, packed))
 
-    def _lost(self, record: LedgerRecord, lost: Sequence[range]) -> EntriesLost:
+    def _make_lost_error(self, record: LedgerRecord, lost: Sequence[range]) -> EntriesLost:
         first = lost[0].start
         gone = tuple(one for one in record.holders(first) if self._of(one) is BookieStanding.LOST)
         entries = ", ".join(

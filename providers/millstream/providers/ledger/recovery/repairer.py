@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from millstream.providers.ledger.handle.context import HandleContext, chosen, existing
+from millstream.providers.ledger.handle.context import HandleContext, choose, existing
 from millstream.providers.ledger.handle.recovery import recover
 from millstream.providers.ledger.protocol.errors import (
     BookieError,
@@ -24,7 +24,7 @@ from millstream.providers.ledger.protocol.errors import (
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
 
 from .bookie_standing import BookieStanding
-from .changes import ClaimLost, checked, claimed, moved, released, widened
+from .changes import ClaimLost, claim, mark_checked, move, release, widen
 from .copier import Copied, Copier, EntriesLost
 from .needs import FragmentSpan, Vacancy, needs_of, short_by, spans_of, stripe, unsure_from
 from .options import RecoveryOptions
@@ -80,7 +80,7 @@ class LedgerRepairer:
             self._lost[ledger] = error
             raise
         if left is not None:  # by one that has crashed, unless it was replaced
-            await self._update(ledger, lambda found: released(found, left.token))
+            await self._update(ledger, lambda found: release(found, left.token))
 
     async def _mend(self, record: LedgerRecord, may_end: bool) -> None:
         needs = needs_of(record, self._of, len(self._free()))
@@ -112,7 +112,7 @@ class LedgerRepairer:
         known = self._lost.get(record.ledger)
         if known is None:
             return
-        is_given_up = record.lost_at(known.first) is not None
+        is_given_up = record.find_lost(known.first) is not None
         if not is_given_up and not await self._copier.page(record, known.first, 1):
             raise EntriesLost(str(known), known.ledger, known.first, known.gone)
         del self._lost[record.ledger]
@@ -155,12 +155,12 @@ class LedgerRepairer:
     async def _copy(self, ledger: int, vacancy: Vacancy, bookie: str) -> LedgerRecord:
         """This bookie gets it. Raises BookieError and LedgerFenced of the bookie, and others."""
         token = self._new_token()
-        record = await self._update(ledger, lambda found: claimed(found, token, (bookie,)))
+        record = await self._update(ledger, lambda found: claim(found, token, (bookie,)))
         try:
             await self._copier.fill(record, self._runs(record, vacancy), bookie)
-            record = await self._update(ledger, lambda found: moved(found, token, vacancy, bookie))
+            record = await self._update(ledger, lambda found: move(found, token, vacancy, bookie))
         except LedgerError:
-            await self._update(ledger, lambda found: released(found, token))
+            await self._update(ledger, lambda found: release(found, token))
             raise
         self.copied.places += 1
         return record
@@ -172,7 +172,7 @@ class LedgerRepairer:
     def _another(self, ledger: int, span: FragmentSpan, tried: set[str]) -> str:
         """A bookie that is not of the fragment, by chance and weight."""
         taken = {*span.bookies, *tried}
-        found = chosen(self._free(), 1, taken, self._context.clock)
+        found = choose(self._free(), 1, taken, self._context.clock)
         if not found:
             text = f"ledger {ledger}: entries {span.first} to {span.last} are on "
             text += f"{', '.join(span.bookies)}, and no other bookie runs and has room"
@@ -188,7 +188,7 @@ class LedgerRepairer:
             return record
         ledger, token = record.ledger, self._new_token()
         added = sorted({name for names in more.values() for name in names})
-        before = await self._update(ledger, lambda found: claimed(found, token, added))
+        before = await self._update(ledger, lambda found: claim(found, token, added))
         try:
             if before.fragments != record.fragments:
                 raise ClaimLost(f"ledger {ledger} was changed by another silo")
@@ -196,9 +196,9 @@ class LedgerRepairer:
                 for bookie in more[span.first]:
                     await self._copier.fill(before, [range(span.first, span.last + 1)], bookie)
                     self.copied.places += 1
-            return await self._update(ledger, lambda found: widened(found, token, before, more))
+            return await self._update(ledger, lambda found: widen(found, token, before, more))
         except LedgerError:
-            await self._update(ledger, lambda found: released(found, token))
+            await self._update(ledger, lambda found: release(found, token))
             raise
 
     def _more(self, record: LedgerRecord) -> dict[int, list[str]]:
@@ -209,7 +209,7 @@ class LedgerRepairer:
         if not count:
             return {}
         clock = self._context.clock
-        return {one.first: chosen(free, count, one.bookies, clock) for one in record.fragments}
+        return {one.first: choose(free, count, one.bookies, clock) for one in record.fragments}
 
     # --- entries that may be missing where they belong
 
@@ -221,7 +221,7 @@ class LedgerRepairer:
         for span in spans:
             for place, bookie in enumerate(span.bookies):
                 await self._check_place(record, Vacancy(span, place), bookie)
-        await self._update(record.ledger, lambda found: checked(found, record.last))
+        await self._update(record.ledger, lambda found: mark_checked(found, record.last))
 
     async def _check_place(self, record: LedgerRecord, at: Vacancy, bookie: str) -> None:
         first = max(at.span.first, record.complete + 1)

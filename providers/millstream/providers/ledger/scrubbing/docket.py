@@ -95,7 +95,7 @@ class Docket:
             case.again_s = now_s + self._backoff.delay_s(case.tries, 0.5)
         return sorted(lost)
 
-    def failed(self, ledger: int) -> dict[int, Failure]:
+    def list_failed(self, ledger: int) -> dict[int, Failure]:
         """The entries of a ledger whose repair failed, and why."""
         case = self._cases.get(ledger)
         found = sorted(case.entries.items()) if case is not None else []
@@ -104,5 +104,5 @@ class Docket:
     def failures(self) -> Iterator[tuple[int, int, Failure]]:
         """Ledger, entry and why, of all entries whose repair failed."""
         for ledger in sorted(self._cases):
-            for entry, failure in self.failed(ledger).items():
+            for entry, failure in self.list_failed(ledger).items():
                 yield ledger, entry, failure

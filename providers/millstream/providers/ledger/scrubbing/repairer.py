@@ -23,7 +23,7 @@ from millstream.providers.ledger.recovery.copier import Copied, Copier, EntriesL
 from millstream.providers.ledger.recovery.options import RecoveryOptions
 
 from .docket import Failure
-from .wanted import judged, runs_of
+from .wanted import judge, runs_of
 
 __all__ = ["Outcome", "Repairer"]
 
@@ -65,8 +65,8 @@ class Repairer:
         record = await self._rows.read(ledger)
         if record is None:
             return outcome
-        confirmed = bookie.store.index.confirmed(ledger)
-        now, later = judged(record, bookie.name, entries, confirmed)
+        confirmed = bookie.store.index.find_confirmed(ledger)
+        now, later = judge(record, bookie.name, entries, confirmed)
         for entry in (*now, *later):
             if not bookie.has(ledger, entry):
                 if entry in now:

@@ -178,7 +178,7 @@ class Scrubber:
     async def _repair(self, bookie: Bookie) -> None:
         """Try all repairs that are due; what is in the way of one is no matter of the others."""
         for ledger, entries in self._docket.due(self._context.clock.now()):
-            known = {*self._docket.failed(ledger), *self._found_before.pop(ledger, ())}
+            known = {*self._docket.list_failed(ledger), *self._found_before.pop(ledger, ())}
             try:
                 outcome = await self._repairer.repair(bookie, ledger, entries)
             except (LedgerError, OSError, StorageError) as error:

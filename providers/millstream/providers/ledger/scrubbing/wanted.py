@@ -1,6 +1,6 @@
 """Which entries a bookie should have, by the record of their ledger. Pure.
 
-Owns: `Judged`, `judged`, `missing_from`. Invariants: an entry is copied to a bookie only if its
+Owns: `Judged`, `judge`, `missing_from`. Invariants: an entry is copied to a bookie only if its
 content can never change: it is in a fragment that has an end, or its writer has confirmed it. An
 entry that was given up, that is behind the end, or that belongs to other bookies is left alone.
 """
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
 from millstream.providers.ledger.recovery.needs import spans_of, stripe
 
-__all__ = ["Judged", "judged", "missing_from", "runs_of"]
+__all__ = ["Judged", "judge", "missing_from", "runs_of"]
 
 RUN_ENTRIES = 1_024
 """Entries that `missing_from` looks at between two steps."""
@@ -27,7 +27,7 @@ class Judged(NamedTuple):
     later: tuple[int, ...]
 
 
-def judged(record: LedgerRecord, bookie: str, entries: Collection[int], confirmed: int) -> Judged:
+def judge(record: LedgerRecord, bookie: str, entries: Collection[int], confirmed: int) -> Judged:
     """Judge entries of a ledger; all up to `confirmed` are confirmed."""
     wanted = [entry for entry in sorted(entries) if is_wanted(record, bookie, entry)]
     later = [one for one in wanted if one > confirmed and not record.is_ended_at(one)]
@@ -37,7 +37,7 @@ def judged(record: LedgerRecord, bookie: str, entries: Collection[int], confirme
 def is_wanted(record: LedgerRecord, bookie: str, entry: int) -> bool:
     """Is, or will be, this bookie one of those that have the entry?"""
     is_behind = record.state is LedgerState.CLOSED and entry > record.last
-    return not is_behind and record.lost_at(entry) is None and bookie in record.holders(entry)
+    return not is_behind and record.find_lost(entry) is None and bookie in record.holders(entry)
 
 
 def missing_from(
@@ -49,7 +49,7 @@ def missing_from(
             if holder != bookie:
                 continue
             for run in stripe(record.quorum, place, span.first, span.last, RUN_ENTRIES):
-                kept = (entry for part in record.kept(run) for entry in part)
+                kept = (entry for part in record.iter_kept(run) for entry in part)
                 yield [entry for entry in kept if not has(entry)]
 
 

@@ -152,7 +152,7 @@ class ClusterBookies:
         here = {name: why for name, one in self._here.items() if (why := one.why_read_only())}
         others = {
             name: f"bookie {name} in {record.silo} takes no entries: its disk is full"
-            for name, record in self.known().items()
+            for name, record in self.list_known().items()
             if name not in self._here and not record.is_writable and self._is_live(record.silo)
         }
         return here | others
@@ -166,7 +166,7 @@ class ClusterBookies:
         record = self._known.get(bookie)
         return record is not None and record.is_draining
 
-    def known(self) -> Mapping[str, BookieRecord]:
+    def list_known(self) -> Mapping[str, BookieRecord]:
         """The rows of this place's bookies, as they were read last."""
         return {name: one for name, one in self._known.items() if one.place == self._place}
 
@@ -193,7 +193,7 @@ class ClusterBookies:
     def is_first(self) -> bool:
         """Is, of the bookies of this place that run, the one that comes first in this silo? So one
         silo does what one has to do, and two at most for a moment."""
-        return min(filter(self.runs, self.known()), default="") in self._here
+        return min(filter(self.runs, self.list_known()), default="") in self._here
 
     def runs(self, bookie: str) -> bool:
         """Does a live silo run this one, which has a row, as far as is known?"""
@@ -212,14 +212,14 @@ class ClusterBookies:
             return await here.add(term, entries)
         refusal = await self._ask(bookie, BookieTarget.add, CALL_S, term, list(entries))
         if refusal is not None:
-            raise await self._refused(refusal)
+            raise await self._on_refused(refusal)
 
     async def fence(self, bookie: str, ledger: int, term: int, /) -> int:
         if (here := self._here.get(bookie)) is not None:
             return await here.fence(ledger, term)
         answer = await self._ask(bookie, BookieTarget.fence, CALL_S, ledger, term)
         if answer.refusal is not None:
-            raise await self._refused(answer.refusal)
+            raise await self._on_refused(answer.refusal)
         return answer.number
 
     async def read(
@@ -231,7 +231,7 @@ class ClusterBookies:
             bookie, BookieTarget.read, CALL_S, ledger, first, entries_max, bytes_max, term
         )
         if answer.refusal is not None:
-            raise await self._refused(answer.refusal)
+            raise await self._on_refused(answer.refusal)
         return answer.found()
 
     async def watch(self, bookie: str, ledger: int, confirmed: int, wait_s: float, /) -> int:
@@ -241,7 +241,7 @@ class ClusterBookies:
             bookie, BookieTarget.watch, CALL_S + wait_s, ledger, confirmed, wait_s
         )
         if answer.refusal is not None:
-            raise await self._refused(answer.refusal)
+            raise await self._on_refused(answer.refusal)
         return answer.number
 
     async def tell(self, bookie: str, ledger: int, term: int, confirmed: int, /) -> None:
@@ -249,14 +249,14 @@ class ClusterBookies:
             return await here.tell(ledger, term, confirmed)
         refusal = await self._ask(bookie, BookieTarget.tell, CALL_S, ledger, term, confirmed)
         if refusal is not None:
-            raise await self._refused(refusal)
+            raise await self._on_refused(refusal)
 
     async def suspect(self, bookie: str, ledger: int, entry: int, /) -> None:
         if (here := self._here.get(bookie)) is not None:
             return here.suspect(ledger, entry)
         refusal = await self._ask(bookie, BookieTarget.suspect, CALL_S, ledger, entry)
         if refusal is not None:
-            raise await self._refused(refusal)
+            raise await self._on_refused(refusal)
 
     # --- calls ---
 
@@ -295,7 +295,7 @@ class ClusterBookies:
             text = str(error) or f"no answer within {limit_s:g} s"
             raise BookieAway(f"bookie {bookie} in {record.silo}: {text}") from error
 
-    async def _refused(self, refusal: Refusal) -> Exception:
+    async def _on_refused(self, refusal: Refusal) -> Exception:
         """What it raised; if it is in another start, or stopping, its row is read again."""
         error = refusal.error()
         if isinstance(error, BookieAway):

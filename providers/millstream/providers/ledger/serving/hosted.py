@@ -136,7 +136,7 @@ class HostedBookie:
                 *(self._disk, self._path, self._options),
                 cluster=await self._census.cluster(),
                 fresh=fresh_name(self._silo.clock),
-                ask_known=self._known,
+                ask_known=self._find_known,
             )
         except DirectoryInUse:
             self._tell_of_holder()
@@ -193,7 +193,7 @@ class HostedBookie:
                 *(self._path, ", ".join(away)),
             )
 
-    async def _known(self, name: str) -> Known:
+    async def _find_known(self, name: str) -> Known:
         record = await self._rows.read(name)
         number = await self._census.next_ledger()
         if record is None:
@@ -242,14 +242,14 @@ class HostedBookie:
             owner=self._home.owner,
         )
 
-        def said(found: BookieRecord | None) -> BookieRecord:
+        def say(found: BookieRecord | None) -> BookieRecord:
             if found is None:
                 return record
             own = msgspec.structs.replace(record, is_draining=found.is_draining)
             same = msgspec.structs.replace(own, said_s=found.said_s, operation=found.operation)
             return found if found.boot > boot or same == found else own
 
-        await self._rows.update(bookie.name, said)
+        await self._rows.update(bookie.name, say)
 
     async def _leave(self) -> None:
         """Close it, and take its name off the row."""

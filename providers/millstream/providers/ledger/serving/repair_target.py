@@ -110,7 +110,7 @@ class RepairTarget(SystemTarget):
         try:
             record = await recover(self._context._replace(options=options), ledger)
         except (LedgerError, StorageError) as error:
-            return EndAnswer(refusal=said(error))
+            return EndAnswer(refusal=show_error(error))
         return EndAnswer(record.last, record.length)
 
     @open_to(Role.OPERATOR)
@@ -122,26 +122,26 @@ class RepairTarget(SystemTarget):
         """
         try:
             left = await what_is_left(self._context, ledger)
-            return await self._told(left, gone)
+            return await self._tell(left, gone)
         except (LedgerError, StorageError) as error:
-            return LossAnswer(refusal=said(error))
+            return LossAnswer(refusal=show_error(error))
 
     @open_to(Role.OPERATOR)
     async def give_up(self, ledger: int, gone: list[str]) -> LossAnswer:
         """Give up what is missing now; what that was."""
         try:
             left = await what_is_left(self._context, ledger)
-            told = await self._told(left, gone)
+            told = await self._tell(left, gone)
             if told.away:
-                return replace_refusal(told, refused(ledger, told.away))
+                return replace_refusal(told, explain_refusal(ledger, told.away))
             if left.gaps:
                 await give_up(self._context, left)
                 tell(left, told)
             return told
         except (LedgerError, StorageError) as error:
-            return LossAnswer(refusal=said(error))
+            return LossAnswer(refusal=show_error(error))
 
-    async def _told(self, left: Left, gone: Collection[str]) -> LossAnswer:
+    async def _tell(self, left: Left, gone: Collection[str]) -> LossAnswer:
         lost = [one for one in left.away if self._is_lost(one) or is_named(one, gone)]
         numbers = await self._numbers.of(left.record, left.gaps)
         return LossAnswer(
@@ -162,7 +162,7 @@ def is_named(bookie: str, names: Collection[str]) -> bool:
     return any(name and bookie.startswith(name) for name in names)
 
 
-def refused(ledger: int, away: Sequence[str]) -> str:
+def explain_refusal(ledger: int, away: Sequence[str]) -> str:
     """Why nothing is given up."""
     text = f"ledger {ledger}: {', '.join(away)} may have what is missing, and may come back"
     return f"{text}: wait until it is lost, or say --gone UUID of each that never will"
@@ -182,5 +182,5 @@ def tell(left: Left, told: LossAnswer) -> None:
     )
 
 
-def said(error: Exception) -> str:
+def show_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

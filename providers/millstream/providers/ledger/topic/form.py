@@ -135,7 +135,7 @@ def messages_of(payload: bytes) -> list[TopicMessage]:
     head = head_of(payload)
     if head.kind != EntryKind.MESSAGES:
         return []
-    messages = decoded(MESSAGES, payload)
+    messages = decode(MESSAGES, payload)
     if len(messages) != head.messages:
         text = f"the entry with message {head.first} says that it has {head.messages}"
         raise EntryDamaged(f"{text} messages: there are {len(messages)}")
@@ -144,10 +144,10 @@ def messages_of(payload: bytes) -> list[TopicMessage]:
 
 def producers_of(payload: bytes) -> list[KnownProducer]:
     """What a snapshot says. Raises EntryDamaged."""
-    return decoded(PRODUCERS, payload)
+    return decode(PRODUCERS, payload)
 
 
-def decoded(decoder: msgspec.msgpack.Decoder[T], payload: bytes) -> T:
+def decode(decoder: msgspec.msgpack.Decoder[T], payload: bytes) -> T:
     """What follows the head."""
     try:
         return decoder.decode(memoryview(payload)[HEAD.size :])

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.runtime import Corrupt
 
-from .record import listed_and_gone, topic_rows
+from .record import make_listed_and_gone, topic_rows
 
 __all__ = ["ListedLedgers"]
 
@@ -37,4 +37,4 @@ class ListedLedgers:
         except Corrupt as error:
             return error
         is_listed = record is not None and record.lists(ledger)
-        return listed_and_gone(topic, ledger) if is_listed else None
+        return make_listed_and_gone(topic, ledger) if is_listed else None

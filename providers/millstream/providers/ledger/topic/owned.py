@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from millstream.providers.ledger.metadata.rows import RecordRows
 
-from .record import TopicRecord, owned
+from .record import TopicRecord, make_owned_change
 
 __all__ = ["OwnedTopic"]
 
@@ -37,7 +37,7 @@ class OwnedTopic:
     async def update(self, change: Callable[[TopicRecord], TopicRecord]) -> TopicRecord:
         """Change the record; it may be made twice. Raises QueueFenced, StorageError."""
         async with self._writing:
-            checked = owned(self.record, change)
+            checked = make_owned_change(self.record, change)
             self.record = await self._rows.update(self.record.topic, checked)
             return self.record
 

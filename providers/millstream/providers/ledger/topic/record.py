@@ -18,7 +18,7 @@ from millstream.providers.ledger.metadata.rows import RecordRows
 from millstream.providers.ledger.protocol.entry import NOTHING
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
 from millstream.runtime import Corrupt, QueueFenced
-from millstream.runtime.extending import shown
+from millstream.runtime.extending import show_text
 
 from .options import LedgerTopicSettings
 
@@ -27,9 +27,9 @@ __all__ = [
     "LedgerSpan",
     "TopicRecord",
     "contradiction",
-    "listed_and_gone",
-    "opened",
-    "owned",
+    "make_listed_and_gone",
+    "make_opening",
+    "make_owned_change",
     "refuse_other",
     "topic_rows",
 ]
@@ -97,7 +97,7 @@ class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
         left_out = sum(min(one.left_out, max(0, one.end - 1 - mark)) for one in self.spans)
         return max(0, end - 1 - mark - left_out)
 
-    def sealed(self, *spans: LedgerSpan) -> TopicRecord:
+    def seal(self, *spans: LedgerSpan) -> TopicRecord:
         """These spans have their ends; those without messages are no longer in the list."""
         ends = {span.ledger: span for span in spans}
         known = [ends.get(span.ledger, span) for span in self.spans]
@@ -125,7 +125,7 @@ class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.structs.replace(self, spans=kept, trimmed=gone[-1].end)
 
 
-def opened(
+def make_opening(
     topic: str, epoch: int, holder: str, settings: LedgerTopicSettings | None
 ) -> Callable[[TopicRecord | None], TopicRecord]:
     """The change of who takes a topic over; a new one is made.
@@ -153,12 +153,12 @@ def opened(
     return take
 
 
-def owned(
+def make_owned_change(
     own: TopicRecord, change: Callable[[TopicRecord], TopicRecord]
 ) -> Callable[[TopicRecord | None], TopicRecord]:
     """A change that only the owner that wrote `own` may make. Raises QueueFenced."""
 
-    def checked(found: TopicRecord | None) -> TopicRecord:
+    def check(found: TopicRecord | None) -> TopicRecord:
         if found is None:
             raise QueueFenced(f"the topic was deleted; its owner had epoch {own.epoch}")
         if found.owner != own.owner or found.holder != own.holder:
@@ -166,16 +166,18 @@ def owned(
             raise QueueFenced(f"{text} {found.opening}; this one has {own.epoch}, {own.opening}")
         return change(found)
 
-    return checked
+    return check
 
 
 def contradiction(topic: str, what: str) -> Corrupt:
     """Two rows of a topic, or a row and its ledger, do not say the same."""
-    text = f"topic {shown(topic)}: {what}; one of the two is damaged or older than it was: stop "
+    text = (
+        f"topic {show_text(topic)}: {what}; one of the two is damaged or older than it was: stop "
+    )
     return Corrupt(f"{text}the processes that use the store, and restore the newest backup of it")
 
 
-def listed_and_gone(topic: str, ledger: int) -> Corrupt:
+def make_listed_and_gone(topic: str, ledger: int) -> Corrupt:
     """A ledger leaves the list before it is deleted, so one that is listed now is there."""
     text = f"its row (topics/) lists ledger {ledger}, and the row of that ledger (ledgers/) is gone"
     return contradiction(topic, text)
@@ -186,7 +188,7 @@ def refuse_other(topic: str, span: LedgerSpan, record: LedgerRecord) -> None:
     listed = f"its row (topics/) lists ledger {span.ledger}"
     if (record.topic, record.first) != (topic, span.first):
         text = f"{listed} from message {span.first} on; the row of that ledger (ledgers/) says: "
-        text += f"topic {shown(record.topic)}, from message {record.first} on"
+        text += f"topic {show_text(record.topic)}, from message {record.first} on"
         raise contradiction(topic, text)
     if not span.is_sealed:
         return

@@ -28,7 +28,7 @@ from millstream.runtime import (
     QueueUnavailable,
     StorageError,
 )
-from millstream.runtime.extending import Clock, Tasks, check_text, shown
+from millstream.runtime.extending import Clock, Tasks, check_text, show_text
 
 from .appending.outbox import Batch, Outbox
 from .appending.takeover import Taken
@@ -40,7 +40,7 @@ from .ledgers import Ledgers
 from .options import LedgerTopicOptions, LedgerTopicSettings
 from .reading.pages import MessagesLost, Pages
 from .reading.tail import TopicTail
-from .record import LedgerSpan, TopicRecord, contradiction, listed_and_gone
+from .record import LedgerSpan, TopicRecord, contradiction, make_listed_and_gone
 
 __all__ = ["Topic", "TopicHome"]
 
@@ -82,8 +82,8 @@ class Topic:
         self._timer: asyncio.TimerHandle | None = None
         self._writing = TopicWriter(
             *(home.ledgers, taken.owned, outbox, options, home.clock, home.tasks),
-            confirmed=self._confirmed,
-            ended=self._ended,
+            confirmed=self._on_confirmed,
+            ended=self._on_ended,
             why_full=self._why_full,
         )
         for ledger in taken.empty:
@@ -162,7 +162,7 @@ class Topic:
                 text = f"message {number} is before the end, {self.end}, and ledger {span.ledger}"
                 raise contradiction(self.name, f"{text} has it in none of its {end} entries")
             except MessagesLost as lost:
-                text = f"topic {shown(self.name)}: {lost}"
+                text = f"topic {show_text(self.name)}: {lost}"
                 raise CursorTooOld(text, first=lost.first) from None
             except Corrupt:
                 raise
@@ -172,7 +172,9 @@ class Topic:
 
     def _refuse_gone(self, number: int) -> None:
         if number < self.first:
-            text = f"topic {shown(self.name)}: message {number} is gone, {self.first} is the first"
+            text = (
+                f"topic {show_text(self.name)}: message {number} is gone, {self.first} is the first"
+            )
             raise CursorTooOld(text, first=self.first)
 
     async def _why_unreadable(self, ledger: int, error: Exception) -> QueueUnavailable | Corrupt:
@@ -186,11 +188,11 @@ class Topic:
             except StorageError as unknown:
                 return self._unreadable(unknown)
             if now is not None and now.lists(ledger):
-                return listed_and_gone(self.name, ledger)
+                return make_listed_and_gone(self.name, ledger)
         return self._unreadable(error)
 
     def _unreadable(self, error: Exception) -> QueueUnavailable:
-        text = f"topic {shown(self.name)} cannot be read: {type(error).__name__}: {error}"
+        text = f"topic {show_text(self.name)} cannot be read: {type(error).__name__}: {error}"
         return QueueUnavailable(text)
 
     def _span_of(self, number: int) -> LedgerSpan:
@@ -266,8 +268,10 @@ class Topic:
         messages must not be given again."""
         last = max([record.mark, *(end for _, end in record.ranges)])
         if last >= self.end:
-            text = f"its cursor {shown(record.cursor)} (cursors/) has acknowledged message {last}, "
-            raise contradiction(self.name, f"{text}and its ledgers end before message {self.end}")
+            text = (
+                f"its cursor {show_text(record.cursor)} (cursors/) has acknowledged message {last}"
+            )
+            raise contradiction(self.name, f"{text}, and its ledgers end before message {self.end}")
 
     def _put(self, record: CursorRecord) -> Cursor:
         self._damaged.discard(record.cursor)
@@ -285,7 +289,9 @@ class Topic:
             if name in record.cursors:
                 return record
             if len(record.cursors) >= limit:
-                text = f"topic {shown(record.topic)} has {limit} cursors, cursors_max is {limit}"
+                text = (
+                    f"topic {show_text(record.topic)} has {limit} cursors, cursors_max is {limit}"
+                )
                 raise ConfigError(f"{text}: drop one of them")
             return msgspec.structs.replace(record, cursors=(*record.cursors, name))
 
@@ -325,7 +331,7 @@ class Topic:
             record = await load(self._home.cursors, (self.name, name), self.record.owner, 0)
         except Corrupt as error:
             self._damaged.add(name)
-            log.error("%s; until then topic %s keeps all messages", error, shown(self.name))
+            log.error("%s; until then topic %s keeps all messages", error, show_text(self.name))
             return
         self._refuse_ahead(record)
         self._put(record)
@@ -336,7 +342,7 @@ class Topic:
             self._trim_soon()
             self._timer = self._home.tasks.call_later(self._options.tend_every_s, self._tend)
 
-    def _confirmed(self, batch: Batch, ledger: int) -> None:
+    def _on_confirmed(self, batch: Batch, ledger: int) -> None:
         self._pages.index(ledger).note(batch.entry, batch.first, batch.time_ms)
         self._tail.add(batch)
         if self._waiters:
@@ -361,7 +367,7 @@ class Topic:
         """Another owner was seen."""
         self._writing.stop(error)
 
-    def _ended(self) -> None:
+    def _on_ended(self) -> None:
         error = self._writing.ended
         assert error is not None
         for _, waiter in self._waiters:
@@ -401,7 +407,7 @@ class Topic:
             return ""
         if self._options.backlog_policy == "hold":
             slowest = min(self._cursors, key=lambda name: self._cursors[name].mark, default="")
-            who = f"cursor {shown(slowest)!r} has not" if slowest else "no cursor has"
+            who = f"cursor {show_text(slowest)!r} has not" if slowest else "no cursor has"
             behind = f"{who} acknowledged message {floor} and {unread} bytes from there on"
             return f"backlog_bytes_max ({limit}) is reached: {behind}"
         first = first_within(spans, max(0, limit - size_bytes))
@@ -437,7 +443,7 @@ class Topic:
         except QueueFenced as error:
             self.fence(error)
         except Corrupt as error:
-            log.error("topic %s keeps all messages: %s", shown(self.name), error)
+            log.error("topic %s keeps all messages: %s", show_text(self.name), error)
         except StorageError:
             pass  # the next look tries again
         else:
@@ -467,7 +473,7 @@ class Topic:
 
     async def let_go(self) -> None:
         """End as a crash would: nothing more is written, ledgers stay open."""
-        self._writing.stop(QueueUnavailable(f"topic {shown(self.name)} is closed here"))
+        self._writing.stop(QueueUnavailable(f"topic {show_text(self.name)} is closed here"))
         await self._writing.let_go()
         for cursor in self._cursors.values():
             cursor.let_go()

@@ -17,11 +17,11 @@ from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.errors import LedgerError, LedgerGone
 from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.runtime import ConfigError, Corrupt, QueueUnavailable, StorageError
-from millstream.runtime.extending import Clock, Tasks, check_text, shown
+from millstream.runtime.extending import Clock, Tasks, check_text, show_text
 
 from .appending.outbox import Outbox
 from .appending.producers import Producers
-from .appending.takeover import taken_over
+from .appending.takeover import take_over
 from .cursors.cursor import cursor_rows
 from .form import FRAME_BYTES
 from .ledgers import Ledgers
@@ -81,7 +81,7 @@ class Topics:
         limit = chosen.entry_bytes_max - FRAME_BYTES
         producers = Producers(chosen.producers_max, limit)
         home = self._home
-        taken = await taken_over(
+        taken = await take_over(
             home.ledgers, home.topics, name, epoch, self._holder, settings, producers
         )
         record = taken.owned.record
@@ -98,7 +98,7 @@ class Topics:
             raise
         except StorageError as error:
             await topic.let_go()
-            text = f"topic {shown(name)}: its cursors cannot be read: {error}"
+            text = f"topic {show_text(name)}: its cursors cannot be read: {error}"
             raise QueueUnavailable(text) from error
         except BaseException:
             await topic.let_go()
@@ -112,7 +112,7 @@ class Topics:
         except Corrupt:
             raise
         except StorageError as error:
-            raise QueueUnavailable(f"topic {shown(name)} cannot be read: {error}") from error
+            raise QueueUnavailable(f"topic {show_text(name)} cannot be read: {error}") from error
 
     async def last_epoch(self, name: str) -> int:
         """The epoch in which a topic was opened last; 0: never. Raises Corrupt,
@@ -132,7 +132,7 @@ class Topics:
         except Corrupt:
             raise
         except StorageError as error:
-            text = f"topic {shown(name)}: its cursors cannot be read: {error}"
+            text = f"topic {show_text(name)}: its cursors cannot be read: {error}"
             raise QueueUnavailable(text) from error
         return {one: row.mark for one, row in rows if row is not None}
 

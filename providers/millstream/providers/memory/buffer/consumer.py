@@ -83,7 +83,7 @@ class MemoryConsumer(Generic[T]):
     def offsets(self) -> dict[int, Offset]:
         """By partition: the offset of the first item that its group has not committed."""
         partitions, group = self._topic.partitions, self._group
-        return {at: Offset.of(partitions[at].committed(group)) for at in self._mine}
+        return {at: Offset.of(partitions[at].find_committed(group)) for at in self._mine}
 
     # -- loop
 
@@ -134,7 +134,7 @@ class MemoryConsumer(Generic[T]):
                 self._turn = (step + 1) % count
                 self._unbroken += 1
                 if not self._is_auto:
-                    self._note_given(at, partition.committed(group))
+                    self._note_given(at, partition.find_committed(group))
                 return batch
         return None
 
@@ -192,7 +192,7 @@ class MemoryConsumer(Generic[T]):
         if self._given is None:
             raise NothingToCommit(f"{self!r} was given no batch since its last commit")
         partition = self._topic.partitions[self._given]
-        upto = None if count is None else partition.committed(self._group) + count
+        upto = None if count is None else partition.find_committed(self._group) + count
         partition.commit(self._group, upto)
         self._given = None
         return DONE

@@ -93,7 +93,7 @@ class PushGroup(Generic[T]):
                 before = failures.get(partition, (start, 0))
                 nth = before[1] + 1 if before[0] == start else 1
                 failures[partition] = start, nth
-                if not await self._failed(consumer, batch, nth, error):
+                if not await self._on_failure(consumer, batch, nth, error):
                     return
             if self._is_stopping:
                 return
@@ -105,7 +105,7 @@ class PushGroup(Generic[T]):
             await cast("Handler[T]", self._handler)(batch)
             await consumer.commit()
 
-    async def _failed(
+    async def _on_failure(
         self, consumer: MemoryConsumer[T], batch: list[T], failures: int, error: Exception
     ) -> bool:
         """After a failure: pause, skip, or end; returns whether to go on."""
@@ -142,7 +142,7 @@ class PushGroup(Generic[T]):
         for consumer in self._consumers:
             consumer.end()
 
-    async def drained(self) -> None:
+    async def wait_drained(self) -> None:
         """Until the topic is closed and the group has had all of it. Raises what stopped it."""
         await asyncio.wait(self._tasks)  # who waits no more ends nothing
         if self.failed is not None:

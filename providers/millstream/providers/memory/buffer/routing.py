@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import xxhash
 
-__all__ = ["dealt", "partition_of_key"]
+__all__ = ["deal", "partition_of_key"]
 
 
 def partition_of_key(key: str, partitions: int) -> int:
@@ -20,7 +20,7 @@ def partition_of_key(key: str, partitions: int) -> int:
     return xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogatepass")) % partitions
 
 
-def dealt(partitions: int, consumers: int) -> list[range]:
+def deal(partitions: int, consumers: int) -> list[range]:
     """The range of each consumer."""
     each, larger = divmod(partitions, consumers)
     ends = [each * at + min(at, larger) for at in range(consumers + 1)]

@@ -25,7 +25,7 @@ from .handover import Handover
 from .options import GroupOptions, TopicOptions
 from .producer import MemoryProducer
 from .push import Handler, ManualHandler, PushGroup, Retries
-from .routing import dealt
+from .routing import deal
 
 __all__ = ["MemoryTopic"]
 
@@ -48,7 +48,7 @@ class MemoryTopic(Generic[T]):
             options.spare_max,
             "drop_oldest" if options.on_no_group == "drop_oldest" else "retain",
         )
-        freed = None if self.gate is None else self._freed
+        freed = None if self.gate is None else self._on_freed
         self.partitions: list[Partition[T]] = [
             Partition(stored, freed=freed) for _ in range(options.partitions)
         ]
@@ -141,8 +141,7 @@ class MemoryTopic(Generic[T]):
             partition.register(group, "latest" if start == "latest" else "earliest")
         self._handover.bind()
         made = [
-            MemoryConsumer(self, group, part, options)
-            for part in dealt(len(self.partitions), count)
+            MemoryConsumer(self, group, part, options) for part in deal(len(self.partitions), count)
         ]
         self._groups[group] = made
         return made
@@ -186,7 +185,7 @@ class MemoryTopic(Generic[T]):
 
     # -- life
 
-    def _freed(self, count: int) -> None:
+    def _on_freed(self, count: int) -> None:
         """Items need no room any more; those that came at the end had none."""
         gate = self.gate
         if gate is not None:

@@ -31,17 +31,17 @@ from millstream.streams import OutMessage, Token
 
 from .form import new_message
 
-__all__ = ["cause_of", "enqueued"]
+__all__ = ["cause_of", "enqueue"]
 
 MESSAGES_MAX = 1_000
 """Messages in one call."""
 
 
-async def enqueued(
+async def enqueue(
     queue: PriorityQueue, messages: Sequence[OutMessage], clock: Clock, payload_bytes_max: int
 ) -> list[Token | None]:
     """Store messages in order; they have no tokens before they are leased. Raises EnqueueFailed."""
-    ready, refused = formed(messages, clock.wall_s(), payload_bytes_max)
+    ready, refused = form(messages, clock.wall_s(), payload_bytes_max)
     stored, at_once = 0, MESSAGES_MAX
     while stored < len(ready):
         some = ready[stored : stored + at_once]
@@ -61,7 +61,7 @@ async def enqueued(
     return [None] * stored
 
 
-def formed(
+def form(
     messages: Sequence[OutMessage], wall_s: float, payload_bytes_max: int
 ) -> tuple[list[NewMessage], StreamError | None]:
     """The first messages that can be stored, and why the next one cannot."""

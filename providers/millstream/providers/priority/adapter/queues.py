@@ -20,7 +20,7 @@ from millstream.streams import AdapterHost, Capability, MessageLimits, OutMessag
 
 from .opener import HostOpener
 from .options import STREAM_KEY, DeadlineOptions
-from .publishing import cause_of, enqueued
+from .publishing import cause_of, enqueue
 from .receiver import DeadlineReceiver
 
 __all__ = ["DeadlineAdapter", "DeadlineQueues"]
@@ -88,12 +88,12 @@ class DeadlineAdapter:
     ) -> Sequence[Token | None]:
         """Store messages, each under its priority."""
         try:
-            found = await self.made(queue)
+            found = await self.make(queue)
         except QueueUnavailable as error:
             raise EnqueueFailed((), error) from None
         try:
             most = self._options.payload_bytes_max
-            return await enqueued(found, messages, self._host.clock, most)
+            return await enqueue(found, messages, self._host.clock, most)
         except EnqueueFailed:
             self._made.discard(queue)  # perhaps it was deleted
             raise
@@ -101,16 +101,16 @@ class DeadlineAdapter:
     def receiver(self, queue: QueueId, epoch: int, /) -> DeadlineReceiver:
         worker = f"{self._host.silo} in epoch {epoch}"
 
-        def made() -> Awaitable[PriorityQueue]:
+        def make() -> Awaitable[PriorityQueue]:
             self._made.discard(queue)  # perhaps it was deleted
-            return self.made(queue)
+            return self.make(queue)
 
-        return DeadlineReceiver(made, worker)
+        return DeadlineReceiver(make, worker)
 
     async def aclose(self) -> None:
         """Nothing is open: leases are their receivers'."""
 
-    async def made(self, queue: QueueId) -> PriorityQueue:
+    async def make(self, queue: QueueId) -> PriorityQueue:
         """The priority queue of a queue, made if it is not there. Raises QueueUnavailable."""
         found = self._queues.get(queue)
         if found is None:

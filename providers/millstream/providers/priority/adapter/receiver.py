@@ -16,7 +16,7 @@ from millstream.providers.priority.core.message import State
 from millstream.providers.priority.surface.lease import LOST, Lease
 from millstream.providers.priority.surface.queue import PriorityQueue
 from millstream.runtime import MillstreamError, QueueUnavailable, StreamError
-from millstream.runtime.extending import shown
+from millstream.runtime.extending import show_text
 from millstream.streams import QueueMessage, Token
 
 from .form import queue_message, token_of
@@ -57,19 +57,19 @@ class DeadlineReceiver:
         if self._is_closed:
             return []
         count = max(1, min(max_events, LEASES_MAX, max_bytes // self._largest))
-        worker, queue = self._worker, self._started()
+        worker, queue = self._worker, self._find_started()
         self._reading = asyncio.ensure_future(
             queue.dequeue(worker=worker, count=count, wait_s=wait_s)
         )
         try:
-            leases = await self._ended(self._reading)
+            leases = await self._end(self._reading)
         except MillstreamError as error:
             raise unavailable(queue, error) from None
         finally:
             self._reading = None
-        return self._taken(leases, max_events, max_bytes)
+        return self._take(leases, max_events, max_bytes)
 
-    async def _ended(self, reading: asyncio.Task[list[Lease]]) -> list[Lease]:
+    async def _end(self, reading: asyncio.Task[list[Lease]]) -> list[Lease]:
         """What was leased; nothing, if this was closed meanwhile. Who is cancelled takes nothing:
         the dequeue is, too, and gives back what it brings."""
         try:
@@ -84,9 +84,7 @@ class DeadlineReceiver:
             for lease in reading.result():
                 lease.give_back("nobody reads")
 
-    def _taken(
-        self, leases: Sequence[Lease], max_events: int, max_bytes: int
-    ) -> list[QueueMessage]:
+    def _take(self, leases: Sequence[Lease], max_events: int, max_bytes: int) -> list[QueueMessage]:
         """Hold what may be handed out; the rest goes back."""
         found: list[QueueMessage] = []
         for lease in leases:
@@ -112,8 +110,8 @@ class DeadlineReceiver:
         try:
             return queue_message(lease)
         except StreamError as error:
-            name = shown(self._started().name)
-            log.error("priority queue %s: %s: it is errored", name, shown(str(error)))
+            name = show_text(self._find_started().name)
+            log.error("priority queue %s: %s: it is errored", name, show_text(str(error)))
             self._failing.add(task := asyncio.ensure_future(self._settle([lease], refuse)))
             task.add_done_callback(self._failing.discard)
             return None
@@ -164,13 +162,13 @@ class DeadlineReceiver:
             if isinstance(answer, LOST):
                 lost.append(lease)
             elif isinstance(answer, MillstreamError):
-                raise unavailable(self._started(), answer) from None
+                raise unavailable(self._find_started(), answer) from None
             elif isinstance(answer, BaseException):
                 raise answer
         return lost
 
     async def backlog(self) -> int:
-        depth = await self._started().depth()
+        depth = await self._find_started().depth()
         return depth.get(State.PENDING, 0) + depth.get(State.INVISIBLE, 0)
 
     async def aclose(self) -> None:
@@ -179,7 +177,7 @@ class DeadlineReceiver:
             self._reading.cancel()
         await self.release(list(self._held), 0.0, False)
 
-    def _started(self) -> PriorityQueue:
+    def _find_started(self) -> PriorityQueue:
         if self._queue is None:
             raise QueueUnavailable("this receiver is not started")
         return self._queue

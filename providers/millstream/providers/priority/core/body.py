@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol, cast
 
-from millstream.runtime.extending import shown_value
+from millstream.runtime.extending import show_value
 
 from .errors import ExclusivityMissing, RequestInvalid
 from .message import NO_TERMS, Metadata, Terms
@@ -71,27 +71,27 @@ class Body(NamedTuple):
     terms: Terms
 
 
-def checked_body(queue: str, settings: QueueSettings, new: New) -> Body:
+def check_body(queue: str, settings: QueueSettings, new: New) -> Body:
     id, payload, priority, pairs = new.id, new.payload, new.priority, new.metadata
     invisible_ms, lease_ms, attempts = new.invisible_ms, new.lease_ms, new.attempts
-    checked_text(queue, "id", id)
+    check_request_text(queue, "id", id)
     if not isinstance(payload, bytes):
         raise RequestInvalid(queue, "payload", f"is {type(payload).__name__}, not bytes")
     if len(payload) > settings.payload_bytes_max:
         size, most = len(payload), settings.payload_bytes_max
         raise RequestInvalid(queue, "payload", f"has {size} bytes, payload_bytes_max is {most}")
-    checked_number(queue, "priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
-    metadata = () if pairs == () else checked_pairs(queue, "metadata", pairs)
+    check_number(queue, "priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
+    metadata = () if pairs == () else check_pairs(queue, "metadata", pairs)
     wanted = settings.exclusivity_key
     value = None if wanted is None else value_of(queue, wanted, id, metadata)
     if invisible_ms is lease_ms is attempts is None:
         terms = NO_TERMS
     else:
-        terms = checked_terms(queue, settings, invisible_ms, lease_ms, attempts)
+        terms = check_terms(queue, settings, invisible_ms, lease_ms, attempts)
     return Body(id, payload, priority, metadata, value, terms)
 
 
-def checked_terms(
+def check_terms(
     queue: str,
     settings: QueueSettings,
     invisible_ms: int | None,
@@ -99,11 +99,11 @@ def checked_terms(
     attempts: int | None,
 ) -> Terms:
     if invisible_ms is not None:
-        checked_number(queue, "invisible_ms", invisible_ms, 0, settings.invisible_ms_max)
+        check_number(queue, "invisible_ms", invisible_ms, 0, settings.invisible_ms_max)
     if lease_ms is not None:
-        checked_number(queue, "lease_ms", lease_ms, 1, settings.lease_ms_max)
+        check_number(queue, "lease_ms", lease_ms, 1, settings.lease_ms_max)
     if attempts is not None:
-        checked_number(queue, "attempts", attempts, 1, settings.attempts_max)
+        check_number(queue, "attempts", attempts, 1, settings.attempts_max)
     return Terms(lease_ms, invisible_ms, attempts)
 
 
@@ -116,18 +116,16 @@ def value_of(queue: str, wanted: str, id: str, metadata: Metadata) -> str:
     raise ExclusivityMissing(queue, "metadata", what)
 
 
-def checked_pairs(queue: str, field: str, pairs: Pairs) -> Metadata:
+def check_pairs(queue: str, field: str, pairs: Pairs) -> Metadata:
     """The pairs in the order of their keys' bytes, which is that of the texts."""
-    found = listed(queue, field, pairs)
+    found = list_pairs(queue, field, pairs)
     if len(found) > METADATA_MAX:
         raise RequestInvalid(queue, field, f"has {len(found)} pairs, {METADATA_MAX} at most")
     for pair in found:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise RequestInvalid(
-                queue, field, f"has {shown_value(pair)}, which is no pair of texts"
-            )
-        checked_text(queue, f"a key of {field}", pair[0])
-        checked_text(queue, f"{field} of {pair[0]!r}", pair[1], least=0)
+            raise RequestInvalid(queue, field, f"has {show_value(pair)}, which is no pair of texts")
+        check_request_text(queue, f"a key of {field}", pair[0])
+        check_request_text(queue, f"{field} of {pair[0]!r}", pair[1], least=0)
     keys = [pair[0] for pair in found]
     if len(set(keys)) != len(keys):
         twice = next(key for key in keys if keys.count(key) > 1)
@@ -135,7 +133,7 @@ def checked_pairs(queue: str, field: str, pairs: Pairs) -> Metadata:
     return tuple(sorted((key, value) for key, value in found))
 
 
-def listed(queue: str, field: str, pairs: Pairs) -> list[tuple[str, str]]:
+def list_pairs(queue: str, field: str, pairs: Pairs) -> list[tuple[str, str]]:
     if isinstance(pairs, Mapping):
         return list(cast("Mapping[str, str]", pairs).items())
     if isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
@@ -143,7 +141,7 @@ def listed(queue: str, field: str, pairs: Pairs) -> list[tuple[str, str]]:
     return list(pairs)
 
 
-def checked_text(
+def check_request_text(
     queue: str, field: str, text: object, least: int = 1, most: int = TEXT_BYTES_MAX
 ) -> None:
     if not isinstance(text, str):
@@ -156,13 +154,13 @@ def checked_text(
         raise RequestInvalid(queue, field, f"has {size} bytes, not {least} to {most}")
 
 
-def checked_flag(queue: str, field: str, value: object) -> None:
+def check_flag(queue: str, field: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise RequestInvalid(queue, field, f"is {shown_value(value)}, neither True nor False")
+        raise RequestInvalid(queue, field, f"is {show_value(value)}, neither True nor False")
 
 
-def checked_number(queue: str, field: str, value: object, least: int, most: int) -> None:
+def check_number(queue: str, field: str, value: object, least: int, most: int) -> None:
     if type(value) is not int:
-        raise RequestInvalid(queue, field, f"is {shown_value(value)}, not a whole number")
+        raise RequestInvalid(queue, field, f"is {show_value(value)}, not a whole number")
     if not least <= value <= most:
-        raise RequestInvalid(queue, field, f"is {shown_value(value)}, not {least} to {most}")
+        raise RequestInvalid(queue, field, f"is {show_value(value)}, not {least} to {most}")

@@ -191,7 +191,7 @@ class Recorder:
         self.sessions: dict[str, tuple[str, int, int]] = {}  # as their rows
         self.answers: dict[tuple[str, int], AnswerRow] = {}
 
-    def begun(self, message: Message, now_ms: int, reason: str = "") -> None:
+    def on_begun(self, message: Message, now_ms: int, reason: str = "") -> None:
         if self.keeps_rows:
             self.is_touched = True
             self.inserted[message.id] = message
@@ -199,7 +199,7 @@ class Recorder:
         if self.keeps_events:
             self._event(message, None, message.state, Step.ENQUEUED, now_ms, reason)
 
-    def changed(
+    def on_changed(
         self, message: Message, source: State, step: Step, now_ms: int, reason: str = ""
     ) -> None:
         if self.keeps_rows:
@@ -209,7 +209,7 @@ class Recorder:
         if self.keeps_events:
             self._event(message, source, message.state, step, now_ms, reason)
 
-    def ended(self, message: Message, now_ms: int) -> None:
+    def on_ended(self, message: Message, now_ms: int) -> None:
         if self.keeps_rows:
             self.is_touched = True
             if self.inserted.pop(message.id, None) is None:
@@ -267,7 +267,7 @@ class Recorder:
             for number in answered:
                 self.answer_ended(session, number)
 
-    def answered(self, row: AnswerRow) -> None:
+    def on_answered(self, row: AnswerRow) -> None:
         if self.keeps_rows:
             self.is_touched = True
             self.answers[row.session, row.number] = row

@@ -154,7 +154,7 @@ class Contents:
         self.counts[message.state] += 1
         if metadata:
             self._count_metadata(message, None, message.state)
-        self.recorder.begun(message, now_ms, reason)
+        self.recorder.on_begun(message, now_ms, reason)
         return message
 
     def lease(self, message: Message, worker: str, due_ms: int, is_held_later: bool) -> None:
@@ -174,7 +174,7 @@ class Contents:
         if message.metadata:
             self._count_metadata(message, PENDING, RUNNING)
         if self.recorder.is_on:
-            self.recorder.changed(message, PENDING, Step.DEQUEUED, self.now_ms)
+            self.recorder.on_changed(message, PENDING, Step.DEQUEUED, self.now_ms)
 
     def move(
         self, message: Message, target: State, step: Step, due_ms: int = 0, reason: str = ""
@@ -204,7 +204,7 @@ class Contents:
         self.counts[target] += 1
         if message.metadata:
             self._count_metadata(message, source, target)
-        self.recorder.changed(message, source, step, self.now_ms, reason)
+        self.recorder.on_changed(message, source, step, self.now_ms, reason)
 
     def _end_lease(self, message: Message, step: Step, reason: str) -> None:
         assert message.lease is not None, f"message {message.id} runs without a lease"
@@ -213,7 +213,7 @@ class Contents:
         if self.holds is not None and message.value is not None:
             self.holds.release(message.value)
             if self.available.is_on:
-                self.available.freed(message.value)
+                self.available.on_freed(message.value)
 
     def extend(self, message: Message, due_ms: int) -> None:
         """T5: the lease holds for longer."""
@@ -249,7 +249,7 @@ class Contents:
         assert (message.state, message.state) in TRANSITIONS[step], f"{message.state} by {step}"
         message.version += 1
         message.changed_ms = self.now_ms
-        self.recorder.changed(message, message.state, step, self.now_ms)
+        self.recorder.on_changed(message, message.state, step, self.now_ms)
 
     def collect(self, message: Message) -> None:
         """T10: a finished message goes."""
@@ -259,7 +259,7 @@ class Contents:
         message.version += 1
         del self.by_id[message.id], self.messages[message.sequence]
         self._count(message, message.state, None)
-        self.recorder.ended(message, self.now_ms)
+        self.recorder.on_ended(message, self.now_ms)
 
     def sweep(self, steps: int) -> int:
         """T10, for what is due; how many it were."""

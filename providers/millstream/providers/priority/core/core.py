@@ -22,9 +22,9 @@ from .body import (
     REASON_BYTES_MAX,
     New,
     Pairs,
-    checked_number,
-    checked_pairs,
-    checked_text,
+    check_number,
+    check_pairs,
+    check_request_text,
 )
 from .changes import (
     AnswerRow,
@@ -56,11 +56,11 @@ from .moves.entering import Entering
 from .moves.leasing import Leasing
 from .moves.taking import STEPS_INLINE_MAX, Taking
 from .reading import Reading, is_large
-from .requests.answers import Answer, answer_of, plain_of, taken_before
+from .requests.answers import Answer, answer_of, find_taken, plain_of
 from .requests.sessions import Request, SessionAnswers
 from .results import Dequeued, Done, Enqueued, EnqueuedMany, PollStatus, Swept
 from .settings import QueueSettings, SettingsRow
-from .shards import changed_to, is_wish
+from .shards import change_settings, is_wish
 
 __all__ = ["STEPS_INLINE_MAX", "PriorityCore", "QueueRows"]
 
@@ -111,7 +111,7 @@ class PriorityCore:
         self.read = Reading(queue, self._contents)
 
     @classmethod
-    def created(
+    def create(
         cls,
         now_ms: int,
         queue: str,
@@ -153,7 +153,7 @@ class PriorityCore:
         """Nothing changed since the last drain."""
         return not self.recorder.is_touched
 
-    def undrained(self) -> tuple[int, int]:
+    def count_undrained(self) -> tuple[int, int]:
         """How many rows and events the next drain has, and how many bytes of payload."""
         return self.recorder.count(), self.recorder.payload_bytes
 
@@ -209,7 +209,7 @@ class PriorityCore:
             all_or_nothing: the first refusal is raised, and nothing was changed.
         """
         self._at(now_ms)
-        checked_number(self.queue, "messages", len(news), 0, COUNT_MAX)
+        check_number(self.queue, "messages", len(news), 0, COUNT_MAX)
         return self._entering.many(news, all_or_nothing)
 
     def enqueue_many_once(
@@ -228,8 +228,8 @@ class PriorityCore:
         """
         now = self._at(now_ms)
         plain = self._sessions.find(now, request, what, self.settings)
-        known = taken_before(plain)
-        checked_number(self.queue, "messages", len(news), 0, COUNT_MAX)
+        known = find_taken(plain)
+        check_number(self.queue, "messages", len(news), 0, COUNT_MAX)
         found = self._entering.many(news, all_or_nothing, known)
         taken = known | {one.id: one for one in found.answers if one and one.is_changed}
         if len(taken) > len(known):
@@ -246,7 +246,7 @@ class PriorityCore:
         """
         self._at(now_ms)
         if new_id is not None:
-            checked_text(self.queue, "new_id", new_id)
+            check_request_text(self.queue, "new_id", new_id)
         message = self._leasing.message(id)
         if message.state not in (CANCELED, ERRORED):
             what = f"{id!r} is {message.state.name.lower()}, not canceled or errored"
@@ -283,12 +283,12 @@ class PriorityCore:
         """
         now = self._at(now_ms)
         settings = self.settings
-        checked_text(self.queue, "worker", worker)
+        check_request_text(self.queue, "worker", worker)
         if count != 1 or type(count) is not int:
-            checked_number(self.queue, "count", count, 1, COUNT_MAX)
+            check_number(self.queue, "count", count, 1, COUNT_MAX)
         if lease_ms is not None:
-            checked_number(self.queue, "lease_ms", lease_ms, 1, settings.lease_ms_max)
-        pairs = () if wanted == () else checked_pairs(self.queue, "wanted", wanted)
+            check_number(self.queue, "lease_ms", lease_ms, 1, settings.lease_ms_max)
+        pairs = () if wanted == () else check_pairs(self.queue, "wanted", wanted)
         if settings.dequeue_blocked:
             return Dequeued((), PollStatus.BLOCKED)
         if pairs and not self._contents.is_ready_for(pairs):
@@ -332,12 +332,12 @@ class PriorityCore:
         self._check_reason(reason)
         message = self._leasing.message(id)
         if message.state is CANCELED:
-            return done(message, False)
+            return make_done(message, False)
         if message.is_finished:
-            raise self._leasing.finished(message)
+            raise self._leasing.make_finished_error(message)
         due_ms = now + self.settings.retention_ms
         self._contents.move(message, CANCELED, Step.CANCELED, due_ms, reason)
-        return done(message)
+        return make_done(message)
 
     def _finish(
         self, now_ms: int, id: str, token: LeaseToken, state: State, step: Step, reason: str = ""
@@ -345,9 +345,9 @@ class PriorityCore:
         now = self._at(now_ms)
         if reason != "":
             self._check_reason(reason)
-        message = self._leasing.leased(id, token, step)
+        message = self._leasing.find_leased(id, token, step)
         if message.state is not RUNNING:
-            return done(message, False)
+            return make_done(message, False)
         due_ms = now + self.settings.retention_ms
         self._contents.move(message, state, step, due_ms, reason)
         return Done(state, message.version, due_ms, True)
@@ -359,15 +359,15 @@ class PriorityCore:
         """
         now = self._at(now_ms)
         if lease_ms is not None:
-            checked_number(self.queue, "lease_ms", lease_ms, 1, self.settings.lease_ms_max)
-        message = self._leasing.leased(id, token, None)
+            check_number(self.queue, "lease_ms", lease_ms, 1, self.settings.lease_ms_max)
+        message = self._leasing.find_leased(id, token, None)
         if lease_ms is None:
             own_ms = message.terms.lease_ms
             lease_ms = self.settings.lease_ms if own_ms is None else own_ms
         if now + lease_ms <= message.due_ms:
-            return done(message, False)
+            return make_done(message, False)
         self._contents.extend(message, now + lease_ms)
-        return done(message)
+        return make_done(message)
 
     def release(
         self,
@@ -388,17 +388,17 @@ class PriorityCore:
         Raises: as `complete`; `RequestInvalid`.
         """
         now = self._at(now_ms)
-        checked_number(self.queue, "delay_ms", delay_ms, 0, self.settings.invisible_ms_max)
+        check_number(self.queue, "delay_ms", delay_ms, 0, self.settings.invisible_ms_max)
         self._check_reason(reason)
-        message = self._leasing.leased(id, token, Step.RELEASED)
+        message = self._leasing.find_leased(id, token, Step.RELEASED)
         if message.state is not RUNNING:
-            return done(message, False)
+            return make_done(message, False)
         message.attempts_left += refund
         self._leasing.give_back(message, Step.RELEASED, now + delay_ms if delay_ms else 0, reason)
-        return done(message)
+        return make_done(message)
 
     def _check_reason(self, reason: str) -> None:
-        checked_text(self.queue, "reason", reason, 0, REASON_BYTES_MAX)
+        check_request_text(self.queue, "reason", reason, 0, REASON_BYTES_MAX)
 
     # -- of the queue
 
@@ -408,14 +408,14 @@ class PriorityCore:
         Raises: `MessageNotFound`, `MessageFinished`, `RequestInvalid`.
         """
         self._at(now_ms)
-        checked_number(self.queue, "priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
+        check_number(self.queue, "priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
         message = self._leasing.message(id)
         if message.is_finished:
-            raise self._leasing.finished(message)
+            raise self._leasing.make_finished_error(message)
         if message.priority == priority:
-            return done(message, False)
+            return make_done(message, False)
         self._contents.prioritise(message, priority)
-        return done(message)
+        return make_done(message)
 
     def configure(
         self, now_ms: int, settings: QueueSettings, version: int | None = None
@@ -438,7 +438,9 @@ class PriorityCore:
         if is_other_key and not self._contents.is_all_finished:
             what = "exclusivity_key cannot change while messages are not finished"
             raise SettingsConflict(self.queue, what)
-        return self._set(changed_to(self.queue, self.settings, settings, self._next_layout(now)))
+        return self._set(
+            change_settings(self.queue, self.settings, settings, self._next_layout(now))
+        )
 
     def _next_layout(self, now_ms: int) -> int:
         """The time, so that it is above all layouts of a store that this one replaces; above all
@@ -527,5 +529,5 @@ class PriorityCore:
         self._sessions.check()
 
 
-def done(message: Message, is_changed: bool = True) -> Done:
+def make_done(message: Message, is_changed: bool = True) -> Done:
     return Done(message.state, message.version, message.due_ms, is_changed)

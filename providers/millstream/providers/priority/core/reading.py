@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from .body import Pairs, checked_number, checked_pairs
+from .body import Pairs, check_number, check_pairs
 from .contents import Contents
 from .errors import FilterNotReady, MessageNotFound
 from .index.filters import MessageSource
 from .message import Message, Metadata, State
 from .results import LeaseGrant, MessageView, Moving
-from .shards import home_of, named
+from .shards import home_of, split_name
 from .strays import StraySearch
 
 __all__ = ["ANSWER_BYTES_MAX", "Reading", "is_large"]
@@ -41,12 +41,12 @@ class Reading:
 
     def peek(self, count: int = 1, wanted: Pairs = ()) -> list[MessageView]:
         """What a dequeue of so many would lease, were nothing due: cost as of that."""
-        checked_number(self.queue, "count", count, 1, COUNT_MAX)
-        return views(self._source(wanted).ordered(), count)
+        check_number(self.queue, "count", count, 1, COUNT_MAX)
+        return views(self._source(wanted).iter_ordered(), count)
 
     def _source(self, wanted: Pairs) -> MessageSource:
         """Raises: `FilterNotReady`, `RequestInvalid`."""
-        pairs = checked_pairs(self.queue, "wanted", wanted)
+        pairs = check_pairs(self.queue, "wanted", wanted)
         if pairs and not self._contents.is_ready_for(pairs):
             raise self._not_ready()
         return self._contents.filters.source(pairs)
@@ -57,8 +57,8 @@ class Reading:
 
     def heads(self, count: int = 1, wanted: Pairs = ()) -> list[int]:
         """The priorities of what `peek` shows."""
-        checked_number(self.queue, "count", count, 1, COUNT_MAX)
-        messages = islice(self._source(wanted).ordered(), count)
+        check_number(self.queue, "count", count, 1, COUNT_MAX)
+        messages = islice(self._source(wanted).iter_ordered(), count)
         return [message.priority for message in messages]
 
     def page(
@@ -76,8 +76,8 @@ class Reading:
             after: sequence of the last one of the page before.
             state, wanted: only messages in this state, with all of these pairs.
         """
-        checked_number(self.queue, "count", count, 1, COUNT_MAX)
-        pairs = set(checked_pairs(self.queue, "wanted", wanted))
+        check_number(self.queue, "count", count, 1, COUNT_MAX)
+        pairs = set(check_pairs(self.queue, "wanted", wanted))
         found = (
             message
             for sequence, message in self._contents.messages.items()
@@ -96,7 +96,7 @@ class Reading:
             value: only those of an exclusivity value: O(1).
         Raises: `FilterNotReady`, `RequestInvalid`.
         """
-        pairs = checked_pairs(self.queue, "wanted", wanted)
+        pairs = check_pairs(self.queue, "wanted", wanted)
         contents = self._contents
         if value is not None and not pairs:
             return by_state(contents.by_value.get(value, [0] * len(State)))
@@ -123,7 +123,7 @@ class Reading:
 
     def moving(self) -> Moving:
         """May messages, finished ones too, belong to another shard? At most `STEPS` of them."""
-        contents, (_, shard) = self._contents, named(self.queue)
+        contents, (_, shard) = self._contents, split_name(self.queue)
         shards, layout = contents.settings.shards, contents.settings.layout
 
         def belongs(one: Message) -> bool:

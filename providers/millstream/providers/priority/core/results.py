@@ -101,7 +101,7 @@ class Refused(NamedTuple):
         return error
 
 
-def refused(at: int, error: PriorityQueueError) -> Refused:
+def make_refused(at: int, error: PriorityQueueError) -> Refused:
     field, floor = getattr(error, "field", ""), getattr(error, "floor", 0)
     return Refused(at, type(error).__name__, str(error), field, floor)
 

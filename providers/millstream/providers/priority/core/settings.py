@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, cast
 
 from millstream.runtime import ConfigError
-from millstream.runtime.extending import shown_value
+from millstream.runtime.extending import show_value
 
 from .errors import RequestInvalid
 
@@ -75,13 +75,13 @@ class QueueSettings:
         if key is not None:
             check_text("exclusivity_key", key)
         elif self.limit != 1:
-            limit = shown_value(self.limit)
+            limit = show_value(self.limit)
             raise ConfigError(f"limit is {limit} of a queue without exclusivity_key, 1 at most")
         for field, least, most in self._ranges():
             check_range(field, getattr(self, field), least, most)
         for field in ("enqueue_blocked", "dequeue_blocked"):
             check_flag(field, getattr(self, field))
-        object.__setattr__(self, "shapes", checked_shapes(self.shapes))
+        object.__setattr__(self, "shapes", check_shapes(self.shapes))
 
     def _ranges(self) -> tuple[tuple[str, int, int], ...]:
         return (
@@ -141,13 +141,13 @@ def settings_for(queue: str, templates: Sequence[Template] = ()) -> QueueSetting
 
 def check_range(field: str, value: object, least: int, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        shown = shown_value(value)
+        shown = show_value(value)
         raise ConfigError(f"{field} is {shown}, not a whole number from {least} to {most}")
 
 
 def check_flag(field: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise ConfigError(f"{field} is {shown_value(value)}, neither True nor False")
+        raise ConfigError(f"{field} is {show_value(value)}, neither True nor False")
 
 
 def check_text(field: str, text: object) -> None:
@@ -157,23 +157,23 @@ def check_text(field: str, text: object) -> None:
         size = 0
     if not 0 < size <= TEXT_BYTES_MAX:
         what = f"not a text of 1 to {TEXT_BYTES_MAX} bytes"
-        raise ConfigError(f"{field} is {shown_value(text)}, {what}")
+        raise ConfigError(f"{field} is {show_value(text)}, {what}")
 
 
-def checked_shapes(shapes: object) -> tuple[tuple[str, ...], ...]:
+def check_shapes(shapes: object) -> tuple[tuple[str, ...], ...]:
     """The shapes with their keys in order, each once."""
     if not isinstance(shapes, (tuple, list)) or len(shapes) > SHAPES_MAX:
         what = f"not a tuple of at most {SHAPES_MAX} tuples"
-        raise ConfigError(f"shapes is {shown_value(shapes)}, {what}")
-    return tuple(dict.fromkeys(checked_shape(keys) for keys in shapes))
+        raise ConfigError(f"shapes is {show_value(shapes)}, {what}")
+    return tuple(dict.fromkeys(check_shape(keys) for keys in shapes))
 
 
-def checked_shape(keys: object) -> tuple[str, ...]:
+def check_shape(keys: object) -> tuple[str, ...]:
     if not isinstance(keys, (tuple, list)) or not 0 < len(keys) <= METADATA_MAX:
         what = f"not a tuple of 1 to {METADATA_MAX} keys"
-        raise ConfigError(f"a shape is {shown_value(keys)}, {what}")
+        raise ConfigError(f"a shape is {show_value(keys)}, {what}")
     for key in keys:
         check_text("a key of shapes", key)
     if len(set(keys)) != len(keys):
-        raise ConfigError(f"a shape is {shown_value(keys)}: it names a key twice")
+        raise ConfigError(f"a shape is {show_value(keys)}: it names a key twice")
     return tuple(sorted(keys, key=str.encode))

@@ -25,11 +25,11 @@ __all__ = [
     "SHARD_MARK",
     "STREAMS",
     "at_creation",
-    "changed_to",
+    "change_settings",
     "home_of",
     "is_wish",
-    "named",
     "shard_name",
+    "split_name",
 ]
 
 STREAMS = "stream/"
@@ -44,7 +44,7 @@ def shard_name(queue: str, shard: int) -> str:
     return f"{queue}{SHARD_MARK}{shard}" if shard else queue
 
 
-def named(name: str) -> tuple[str, int]:
+def split_name(name: str) -> tuple[str, int]:
     """The queue, and which shard of it: the inverse of `shard_name`."""
     queue, mark, number = name.partition(SHARD_MARK)
     return queue, int(number) if mark else 0
@@ -66,9 +66,9 @@ def home_of(key: str, shards: int) -> int:
 
 def at_creation(name: str, settings: QueueSettings) -> QueueSettings:
     """The settings of a new queue: it has been nowhere else, and `configure` numbers its layout.
-    Shards are made with those of their queue. Raises `RequestInvalid`: as `changed_to`."""
+    Shards are made with those of their queue. Raises `RequestInvalid`: as `change_settings`."""
     refuse_shards_of_streams(name, settings)
-    return settings if named(name)[1] else replace(settings, shards_before=0, layout=0)
+    return settings if split_name(name)[1] else replace(settings, shards_before=0, layout=0)
 
 
 def refuse_shards_of_streams(queue: str, settings: QueueSettings) -> None:
@@ -85,7 +85,7 @@ def is_wish(wanted: QueueSettings, settings: QueueSettings) -> bool:
     return replace(wanted, shards_before=own[0], layout=own[1]) == settings
 
 
-def changed_to(
+def change_settings(
     queue: str, settings: QueueSettings, wanted: QueueSettings, layout_min: int
 ) -> QueueSettings:
     """What settings become that somebody wants to be others.

@@ -64,7 +64,7 @@ class Reader:
         return route, named, query.partition("#")[0]
 
     @contextmanager
-    def held(self) -> Iterator[bytearray]:
+    def hold(self) -> Iterator[bytearray]:
         """A body, counted among all until it is decoded."""
         body = bytearray()
         try:
@@ -103,7 +103,7 @@ class Reader:
         body += chunk
         self._bodies_bytes += len(chunk)
 
-    def asked(
+    def read_request(
         self,
         request: web.BaseRequest,
         site: Site,
@@ -112,7 +112,7 @@ class Reader:
     ) -> Asked[Any, Any]:
         """The request, decoded. Raises Problem (400, 415)."""
         route, path, text = found
-        body, query = decoded(request, route, text, data)
+        body, query = decode(request, route, text, data)
         key = key_in(request) if route.is_keyed else None
         what = [route.name, path, body]
         return Asked(
@@ -149,7 +149,7 @@ async def go_on(request: web.BaseRequest) -> None:
         request.writer.output_size = 0
 
 
-def decoded(
+def decode(
     request: web.BaseRequest, route: Route[Any, Any], text: str, data: bytes
 ) -> tuple[Any, Any]:
     """Body and query. Raises Problem."""

@@ -22,7 +22,7 @@ from aiohttp import web
 
 from millstream.providers.priority.surface.opening import WholeOf
 from millstream.runtime import ConfigError, MillstreamError, Runtime, __version__
-from millstream.runtime.extending import check_kind, check_text, shown
+from millstream.runtime.extending import check_kind, check_text, show_text
 
 from .connections import Connection, Door, response_of
 from .forms.answers import Answer
@@ -134,11 +134,11 @@ class PriorityApi:
         undo = None
         try:
             answer = await self._answer(request)
-            undo, response = answer.undo, sent_as(answer)
+            undo, response = answer.undo, make_response(answer)
         except Problem as problem:
             response = response_of(problem)
         except NotAllowed as other:
-            response = allowed(other)
+            response = answer_allowed(other)
         if not self._answers.has_room(response):
             response = response_of(unread(self._options))
             if undo is not None:
@@ -169,7 +169,7 @@ class PriorityApi:
                 raise unknown(request, error) from error
             raise problem from error
         except Problem as problem:
-            problem.body.queue = problem.body.queue or shown(queue)
+            problem.body.queue = problem.body.queue or show_text(queue)
             raise
         except (asyncio.CancelledError, ConnectionError):
             raise
@@ -181,10 +181,10 @@ class PriorityApi:
     ) -> Answer:
         route = found[0]
         if not route.takes_body:
-            return await route.act(self._reader.asked(request, self._site, found, b""))
-        with self._reader.held() as body:
+            return await route.act(self._reader.read_request(request, self._site, found, b""))
+        with self._reader.hold() as body:
             await self._reader.read(request, body)
-            asked = self._reader.asked(request, self._site, found, bytes(body))
+            asked = self._reader.read_request(request, self._site, found, bytes(body))
         return await route.act(asked)
 
 
@@ -244,7 +244,7 @@ class WaitingRequests:
             yield 0.0
             return
         if self.is_stopped:
-            raise stopped(queue)
+            raise make_stopped_problem(queue)
         if len(self._tasks) >= most:
             what = f"queue {queue!r}: {most} requests wait for messages, the most"
             raise Problem(429, "Overloaded", what, queue=queue, limit=Limit(most, "polls_max"))
@@ -255,7 +255,7 @@ class WaitingRequests:
             yield min(wait_s, self._options.wait_s_max)
         except asyncio.CancelledError:
             if self.is_stopped and not task.uncancel():
-                raise stopped(queue) from None
+                raise make_stopped_problem(queue) from None
             raise
         finally:
             self._tasks.discard(task)
@@ -267,7 +267,7 @@ class WaitingRequests:
             task.cancel()
 
 
-def stopped(queue: str) -> Problem:
+def make_stopped_problem(queue: str) -> Problem:
     return Problem(503, "Stopping", f"queue {queue!r}: this server stops", queue=queue)
 
 
@@ -285,7 +285,7 @@ class Document:
         return Answer(raw=self._data, headers={"Content-Type": "application/json"})
 
 
-def sent_as(answer: Answer) -> web.Response:
+def make_response(answer: Answer) -> web.Response:
     """An answer as it is sent."""
     headers = {**HEADERS, **answer.headers}
     if answer.raw is not None:
@@ -298,7 +298,7 @@ def sent_as(answer: Answer) -> web.Response:
     return web.Response(body=data, status=answer.status, headers=headers, content_type=kind)
 
 
-def allowed(other: NotAllowed) -> web.Response:
+def answer_allowed(other: NotAllowed) -> web.Response:
     """Which methods a path has."""
     headers = {"Allow": other.allowed}
     if other.is_asked:
@@ -309,7 +309,7 @@ def allowed(other: NotAllowed) -> web.Response:
 
 def unknown(request: web.BaseRequest, error: Exception) -> Problem:
     """A fault of the program: told to the log."""
-    path = shown(repr(request.raw_path.partition("?")[0]))
+    path = show_text(repr(request.raw_path.partition("?")[0]))
     log.error("http: %s %s failed: %r", request.method, path, error, exc_info=error)
     return Problem(500, "InternalError", "the server met a fault, which its log tells")
 
@@ -322,8 +322,8 @@ def check_host(host: str, insecure: bool) -> None:
         is_loopback = host.lower() == "localhost"
     if not is_loopback and not insecure:
         raise ConfigError(
-            f"PriorityApi(host=...): {shown(repr(host))} can be reached from other machines, and "
-            "nothing is encrypted yet, the token included: listen on 127.0.0.1 or ::1, or say "
+            f"PriorityApi(host=...): {show_text(repr(host))} can be reached from other machines, "
+            "and nothing is encrypted yet, the token included: listen on 127.0.0.1 or ::1, or say "
             "insecure=True in a network that you trust"
         )
 

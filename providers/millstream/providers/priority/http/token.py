@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from millstream.runtime import ConfigError
-from millstream.runtime.extending import shown
+from millstream.runtime.extending import show_text
 
 __all__ = ["TOKEN_VARIABLE", "Token", "token_of"]
 
@@ -57,7 +57,7 @@ def token_of(given: str | Path | None, environ: Mapping[str, str]) -> Token:
     Raises ConfigError: there is none, it is too short, or others may read its file.
     """
     if isinstance(given, Path):
-        return Token(in_file(given), shown(repr(str(given))))
+        return Token(in_file(given), show_text(repr(str(given))))
     if given is not None:
         return Token(given, "PriorityApi(token=...)")
     if text := environ.get(TOKEN_VARIABLE, ""):

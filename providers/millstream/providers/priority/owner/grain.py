@@ -23,7 +23,7 @@ from functools import cache
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 from millstream.providers.priority.core import errors as errors  # known where it is called
-from millstream.providers.priority.core.body import checked_number
+from millstream.providers.priority.core.body import check_number
 from millstream.providers.priority.core.commands import (
     Adopt,
     Answered,
@@ -47,7 +47,7 @@ from millstream.providers.priority.core.message import Metadata
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Dequeued, LeaseGrant, Moving, PollStatus
 from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
-from millstream.providers.priority.core.shards import at_creation, is_wish, named
+from millstream.providers.priority.core.shards import at_creation, is_wish, split_name
 from millstream.providers.priority.store.contract import ClockReading, OwnedQueue, PriorityStore
 from millstream.runtime import (
     DeactivationReason,
@@ -62,7 +62,7 @@ from millstream.runtime.extending import Role, Tasks, isolated, open_to, service
 
 from .options import WAIT_MS_MAX, PriorityOptions
 from .polls import Polls
-from .relative import dated
+from .relative import date
 from .spreading import Shard, Spreading
 
 __all__ = ["Keeper", "Polled", "QueueOwner", "owner_of"]
@@ -96,7 +96,7 @@ class Keeper(Protocol):
         """The owner of a shard."""
         ...
 
-    def created_on_use(self, queue: str, /) -> QueueSettings | None:
+    def find_created_on_use(self, queue: str, /) -> QueueSettings | None:
         """The settings of a queue that its first use creates; None: a use creates none."""
         ...
 
@@ -132,7 +132,7 @@ class QueueOwner(Grain):
         self._timer: asyncio.TimerHandle | None = None
         self._is_sweeping = False
         most = keeper.options.waiting_polls_max
-        self._polls = Polls(self._queue, self._dequeued, self._take_available, most)
+        self._polls = Polls(self._queue, self._dequeue, self._take_available, most)
         tasks, period_s = keeper.new_tasks(), keeper.options.settle_period_s
         self._spreading = Spreading(self._queue, tasks, period_s, keeper.shard, self._settle)
 
@@ -145,13 +145,13 @@ class QueueOwner(Grain):
         """Do a command; with a request id once. Raises what its operation raises, `OwnerLost`,
         StorageUnavailable, Overloaded, and `PriorityQueueNotFound` if it creates none."""
         is_entering = isinstance(command, ENTERING)
-        owned = self._owned or await self._used(is_entering or isinstance(command, Dequeue))
+        owned = self._owned or await self._use(is_entering or isinstance(command, Dequeue))
         if is_entering:
-            command = dated(command, owned.now_ms)
+            command = date(command, owned.now_ms)
         answer: Any = await owned.do(command, request)
         if isinstance(command, Configure):
             self._set(answer.settings)
-            self._polls.changed()
+            self._polls.on_changed()
         return cast(Answered, answer)
 
     @open_to(Role.CLIENT)
@@ -161,13 +161,13 @@ class QueueOwner(Grain):
         """Dequeue; if nothing can be had, wait for it: so long, or until this owner ends. Raises as
         `do`."""
         if wait_ms:
-            checked_number(self._queue, "wait_ms", wait_ms, 0, WAIT_MS_MAX)
+            check_number(self._queue, "wait_ms", wait_ms, 0, WAIT_MS_MAX)
         if command.wanted:
             command = command._replace(wanted=tuple(sorted(command.wanted)))
         if wait_ms:
             found = await self._polls.poll(command, request, wait_ms / 1000)
         else:
-            found = await self._dequeued(command, request)
+            found = await self._dequeue(command, request)
         now_ms = self._owned.now_ms() if found.leases and self._owned is not None else 0
         return Polled(found.leases, found.status, now_ms, self._settings.layout)
 
@@ -182,7 +182,7 @@ class QueueOwner(Grain):
     @isolated
     async def look(self, look: Look) -> Seen:
         """Look at the queue. Raises what the look raises, and as `do`."""
-        owned = self._owned or await self._opened(None)
+        owned = self._owned or await self._open_queue(None)
         seen: Seen = await owned.look(look)
         return seen
 
@@ -194,7 +194,7 @@ class QueueOwner(Grain):
 
         Raises: `SettingsConflict`: it has others; and as `do`.
         """
-        row = await (await self._opened(settings)).look(ReadSettings())
+        row = await (await self._open_queue(settings)).look(ReadSettings())
         if not is_wish(settings, row.settings):
             what = f"it exists with other settings, of version {row.version}"
             raise SettingsConflict(self._queue, what)
@@ -205,7 +205,7 @@ class QueueOwner(Grain):
     async def adopt(self, settings: QueueSettings, floor: int) -> Moving:
         """Be a shard of a queue with these settings, whose leases have higher numbers than `floor`;
         what is on its way to another shard. Raises as `do`."""
-        owned = await self._opened(settings)
+        owned = await self._open_queue(settings)
         self._set((await owned.do(Adopt(settings, floor))).settings)
         return await owned.look(Strays()) if settings.shards_before else Moving(False, 0)
 
@@ -214,7 +214,7 @@ class QueueOwner(Grain):
     async def clock(self, is_reset: bool) -> ClockReading:
         """The queue's time beside its machine's; `is_reset`: set it to that first. Raises as
         `do`."""
-        owned = await self._opened(None)
+        owned = await self._open_queue(None)
         if not is_reset:
             return await owned.read_clock()
         self._disarm()  # its timer was set by the time before
@@ -224,12 +224,12 @@ class QueueOwner(Grain):
     @always_interleave
     async def delete(self) -> None:
         """Delete the queue with its messages. Who waits for messages is told. Raises as `do`."""
-        owned = await self._opened(None)
+        owned = await self._open_queue(None)
         try:
             await owned.delete()
         finally:
             self._lose()
-        self._polls.deleted()  # before they hear that the owner ends
+        self._polls.on_deleted()  # before they hear that the owner ends
 
     @always_interleave
     async def wake(self) -> None:
@@ -239,9 +239,9 @@ class QueueOwner(Grain):
 
     # -- what polls ask
 
-    async def _dequeued(self, command: Dequeue, request: Request) -> Dequeued:
+    async def _dequeue(self, command: Dequeue, request: Request) -> Dequeued:
         """Dequeue, in as many steps as it takes to know what can be had. Raises as `do`."""
-        owned = self._owned or await self._used(True)
+        owned = self._owned or await self._use(True)
         if command.layout != self._settings.layout:
             command = command._replace(not_above=NONE_ABOVE)
         while True:
@@ -256,12 +256,14 @@ class QueueOwner(Grain):
 
     # -- opening
 
-    async def _used(self, creates: bool) -> OwnedQueue:
+    async def _use(self, creates: bool) -> OwnedQueue:
         """The queue for a use of it; `creates`: one that makes it, where queues are created on use.
-        Raises as `_opened`."""
-        return await self._opened(self._keeper.created_on_use(self._queue) if creates else None)
+        Raises as `_open_queue`."""
+        return await self._open_queue(
+            self._keeper.find_created_on_use(self._queue) if creates else None
+        )
 
-    async def _opened(self, create: QueueSettings | None) -> OwnedQueue:
+    async def _open_queue(self, create: QueueSettings | None) -> OwnedQueue:
         """The queue, opened if it is not.
 
         Args:
@@ -302,8 +304,8 @@ class QueueOwner(Grain):
         if self._is_over:
             return owned
         self._owned = owned
-        owned.watch(self._stored, self._lose)
-        self._stored(owned.next_due_ms())
+        owned.watch(self._on_stored, self._lose)
+        self._on_stored(owned.next_due_ms())
         self._spread()
         return owned
 
@@ -317,17 +319,17 @@ class QueueOwner(Grain):
     def _spread(self) -> None:
         """The layout is another one than was known."""
         self._polls.move(self._settings.layout)
-        if named(self._queue)[1] == 0:
+        if split_name(self._queue)[1] == 0:
             self._spreading.begin(self._settings)
 
     async def _settle(self, layout: int) -> QueueSettings:
-        row = await (await self._opened(None)).do(Settle(layout))
+        row = await (await self._open_queue(None)).do(Settle(layout))
         self._set(row.settings)
         return row.settings
 
     # -- what is stored, and due
 
-    def _stored(self, due_ms: int | None) -> None:
+    def _on_stored(self, due_ms: int | None) -> None:
         """Something is stored, and this is due next."""
         owned = self._owned
         if owned is None:
@@ -367,8 +369,8 @@ class QueueOwner(Grain):
             log.info("queue %r: what is due was not done: %s", self._queue, error)
 
     async def _sweep(self) -> None:
-        """Do all that is due, step by step. Raises as `_opened`."""
-        owned = await self._opened(None)
+        """Do all that is due, step by step. Raises as `_open_queue`."""
+        owned = await self._open_queue(None)
         if self._is_sweeping:
             return
         self._is_sweeping = True
@@ -379,7 +381,7 @@ class QueueOwner(Grain):
                 await asyncio.sleep(0)
         finally:
             self._is_sweeping = False
-            self._stored(owned.next_due_ms())
+            self._on_stored(owned.next_due_ms())
 
     # -- the end
 

@@ -144,11 +144,11 @@ class Polls:
         """Something is stored: wake whom that may have helped."""
         helped = self._available(self._waiting.filters)
         if helped:
-            self._waiting.changed(helped)
+            self._waiting.on_changed(helped)
 
-    def changed(self) -> None:
+    def on_changed(self) -> None:
         """The queue is another one by its settings: all who wait look again."""
-        self._waiting.changed()
+        self._waiting.on_changed()
 
     def leave(self, session: str) -> None:
         """Nobody waits for the session's poll any more."""
@@ -170,7 +170,7 @@ class Polls:
         for sleeper in list(self.sleepers.values()):
             sleeper.end()
 
-    def deleted(self) -> None:
+    def on_deleted(self) -> None:
         """The queue is gone, and who waited is told."""
         for sleeper in list(self.sleepers.values()):
             what = "it was deleted while this poll waited"

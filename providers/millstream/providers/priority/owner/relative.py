@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from millstream.providers.priority.core.commands import Command, Enqueue, EnqueueMany
 
-__all__ = ["after_enqueue", "dated"]
+__all__ = ["after_enqueue", "date"]
 
 NOW = 2**60
 LOWEST = 2**59
@@ -20,7 +20,7 @@ def after_enqueue(offset_ms: int) -> int:
     return NOW + offset_ms
 
 
-def dated(command: Command, now_ms: Callable[[], int]) -> Command:
+def date(command: Command, now_ms: Callable[[], int]) -> Command:
     """The command with priorities as they are stored."""
     if isinstance(command, Enqueue):
         return message_at(command, now_ms()) if command.priority >= LOWEST else command

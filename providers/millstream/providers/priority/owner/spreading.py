@@ -83,19 +83,19 @@ class Spreading:
 
     async def _run(self, settings: QueueSettings) -> None:
         while True:
-            moving = await self._told(settings, 0)
+            moving = await self._tell_all(settings, 0)
             if not settings.shards_before:
                 return
             if not any(one.has_strays for one in moving):
                 break
             await asyncio.sleep(self._period_s)
-        await self._told(settings, max(one.leases for one in moving))
+        await self._tell_all(settings, max(one.leases for one in moving))
         for number in range(settings.shards, settings.shards_before):
-            await self._deleted(number)
+            await self._delete(number)
         self._task = None  # what follows begins another one
-        await self._settled(settings.layout)
+        await self._settle_layout(settings.layout)
 
-    async def _told(self, settings: QueueSettings, floor: int) -> list[Moving]:
+    async def _tell_all(self, settings: QueueSettings, floor: int) -> list[Moving]:
         """Every shard has the settings; what is on its way in each."""
         numbers = range(max(settings.shards, settings.shards_before))
         told = [self._tell(number, settings, floor) for number in numbers]
@@ -105,12 +105,12 @@ class Spreading:
         shard = self._shard(shard_name(self._queue, number))
         return await self._until_done(number, lambda: shard.adopt(settings, floor))
 
-    async def _deleted(self, number: int) -> None:
+    async def _delete(self, number: int) -> None:
         shard = self._shard(shard_name(self._queue, number))
         with suppress(PriorityQueueNotFound):  # it was, by an owner before this one
             await self._until_done(number, shard.delete)
 
-    async def _settled(self, layout: int) -> None:
+    async def _settle_layout(self, layout: int) -> None:
         await self._until_done(0, lambda: self._settle(layout))
 
     async def _until_done(self, number: int, call: Callable[[], Awaitable[T]]) -> T:

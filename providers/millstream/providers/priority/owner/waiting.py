@@ -145,7 +145,7 @@ class QueueWaiters:
         """What is waited for, each once."""
         return self._groups.keys()
 
-    def changed(self, messages: Mapping[Metadata, int] | None = None, count: int = 1) -> None:
+    def on_changed(self, messages: Mapping[Metadata, int] | None = None, count: int = 1) -> None:
         """Something may be had that could not before; in each group that it may help, the first
         look again, as many as there are messages for; more follow while there is more.
 
@@ -156,12 +156,12 @@ class QueueWaiters:
             return
         helped = dict.fromkeys(self._groups.values(), count)
         if messages is not None:
-            helped = self._helped(messages)
-        found = [waiter for group, most in helped.items() for waiter in touched(group, most)]
+            helped = self._find_helped(messages)
+        found = [waiter for group, most in helped.items() for waiter in touch(group, most)]
         for waiter in sorted(found, key=lambda waiter: waiter.ticket):
             rouse(waiter)
 
-    def _helped(self, messages: Mapping[Metadata, int]) -> dict[WaiterGroup, int]:
+    def _find_helped(self, messages: Mapping[Metadata, int]) -> dict[WaiterGroup, int]:
         found: dict[WaiterGroup, int] = {}
         for metadata, count in messages.items():
             for group in self._wanting(metadata):
@@ -186,7 +186,7 @@ class QueueWaiters:
             assert len(group.asleep) <= 2 * group.sleeping + SPARE_MAX + 1
 
 
-def touched(group: WaiterGroup, count: int) -> list[Waiter]:
+def touch(group: WaiterGroup, count: int) -> list[Waiter]:
     """Something changed: who is to look again, beside those who are about to."""
     group.changes += 1
     group.fresh = 0

@@ -62,7 +62,7 @@ def too_weak(settings: Mapping[str, str] | None, durability: Durability) -> str:
             "refuses CONFIG GET, so what it keeps on disk cannot be checked: allow it to this user "
             "(ACL SETUSER ... +config|get), " + WEAKER.format("none")
         )
-    found = promised(settings)
+    found = find_promised(settings)
     if DURABILITIES.index(found) >= DURABILITIES.index(durability):
         return ""
     has = ", ".join(f"{name} {settings.get(name, '?')}" for name in SETTINGS)
@@ -75,7 +75,7 @@ def too_weak(settings: Mapping[str, str] | None, durability: Durability) -> str:
     )
 
 
-def promised(settings: Mapping[str, str]) -> Durability:
+def find_promised(settings: Mapping[str, str]) -> Durability:
     """While its file is written anew, `no-appendfsync-on-rewrite` leaves out every sync."""
     if settings.get("appendonly") != "yes" or settings.get("appendfsync") == "no":
         return "none"

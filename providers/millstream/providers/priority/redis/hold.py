@@ -99,10 +99,10 @@ class RedisHold:
     async def _run(self, script: Any, keys: list[bytes], args: list[Any]) -> list[Any]:
         found = await self._server.run(script, keys, args)
         if found[0] != b"ok":
-            raise self._lost(found[1].decode())
+            raise self._make_lost_error(found[1].decode())
         return found
 
-    def _lost(self, mark: str) -> OwnerLost:
+    def _make_lost_error(self, mark: str) -> OwnerLost:
         epoch = int(mark.partition(":")[0] or 0)
         if epoch <= self.epoch:
             what = "queue %r: %s has lost what it had acknowledged: it has %r, its owner %r"

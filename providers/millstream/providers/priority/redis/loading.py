@@ -50,7 +50,7 @@ class QueueReader:
         rows = QueueRows(
             head.settings,
             head.counters,
-            unpacked(found, bodies),
+            unpack(found, bodies),
             [session_of(*one) for one in sessions.items()],
             [answer_of(*one) for one in answers.items()],
         )
@@ -96,6 +96,6 @@ class QueueReader:
         return found
 
 
-def unpacked(found: list[tuple[int, bytes]], bodies: list[bytes]) -> Iterator[MessageRow]:
+def unpack(found: list[tuple[int, bytes]], bodies: list[bytes]) -> Iterator[MessageRow]:
     for (sequence, state), body in zip(found, bodies, strict=True):
         yield message_of(sequence, state, body)

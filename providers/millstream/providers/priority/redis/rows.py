@@ -32,7 +32,7 @@ __all__ = [
     "event_of",
     "head_of",
     "message_of",
-    "packed_settings",
+    "pack_settings",
     "payload_bytes",
     "session_of",
 ]
@@ -72,7 +72,7 @@ def head_of(found: Sequence[bytes | None]) -> Head:
     return Head(int(epoch), row, counters, None if due_ms is None else int(due_ms))
 
 
-def packed_settings(settings: QueueSettings) -> bytes:
+def pack_settings(settings: QueueSettings) -> bytes:
     return msgspec.json.encode(settings)
 
 
@@ -89,8 +89,8 @@ def commit_lists(changes: Changes | None) -> list[Value]:
     put(lists, head_fields(changes))
     put(lists, [sequence for _, sequence in changes.deleted])
     bodies = (*changes.inserted, *(row for row in changes.updated if row.freed))
-    put(lists, pairs((row.sequence, packed_body(row)) for row in bodies))
-    put(lists, pairs((row.sequence, packed_state(row)) for row in rows))
+    put(lists, pairs((row.sequence, pack_body(row)) for row in bodies))
+    put(lists, pairs((row.sequence, pack_state(row)) for row in rows))
     put(lists, list(changes.sessions_ended))
     put(lists, [answer_field(session, number) for session, number in changes.answers_ended])
     put(lists, pairs((row.session, _pack(row[1:])) for row in changes.sessions))
@@ -105,7 +105,7 @@ def head_fields(changes: Changes) -> list[Value]:
     fields += ["now_ms", now_ms, "ahead_ms", ahead_ms]
     if changes.settings is not None:
         version, settings = changes.settings
-        fields += ["settings_version", version, "settings", packed_settings(settings)]
+        fields += ["settings_version", version, "settings", pack_settings(settings)]
     return fields
 
 
@@ -118,11 +118,11 @@ def pairs(found: Iterable[tuple[Value, Value]]) -> list[Value]:
     return [value for pair in found for value in pair]
 
 
-def packed_body(row: MessageRow) -> bytes:
+def pack_body(row: MessageRow) -> bytes:
     return _pack((row.id, *row[2:BODY_FIELDS]))
 
 
-def packed_state(row: MessageRow) -> bytes:
+def pack_state(row: MessageRow) -> bytes:
     return _pack((len(row.payload), *row[BODY_FIELDS:]))
 
 

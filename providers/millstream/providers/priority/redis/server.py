@@ -31,7 +31,7 @@ from .options import RedisOptions
 from .rows import Value
 from .scripts import Script
 
-__all__ = ["Server", "checked_address", "shown"]
+__all__ = ["Server", "check_address", "show_address"]
 
 log = logging.getLogger("millstream.priority")
 
@@ -49,7 +49,7 @@ WHY: tuple[tuple[type[BaseException], str], ...] = (
 """The first that fits says what it means; the error says the rest."""
 
 
-def checked_address(address: str) -> dict[str, Any]:
+def check_address(address: str) -> dict[str, Any]:
     """What to connect to, of `redis://host:port/db`, `rediss://` or `unix://`. Raises ConfigError,
     which does not show the password."""
     try:
@@ -65,7 +65,7 @@ def checked_address(address: str) -> dict[str, Any]:
     return parsed
 
 
-def shown(parsed: dict[str, Any]) -> str:
+def show_address(parsed: dict[str, Any]) -> str:
     """An address without password."""
     where = parsed.get("path") or f"{parsed.get('host', 'localhost')}:{parsed.get('port', 6379)}"
     return f"redis {where}/{parsed.get('db', 0)}"
@@ -75,7 +75,7 @@ class Server:
     """Raises, of all requests: StorageUnavailable; whether it was done is not known then."""
 
     def __init__(self, parsed: dict[str, Any], options: RedisOptions) -> None:
-        self.place = shown(parsed)
+        self.place = show_address(parsed)
         self._options = options
         arguments = parsed | {
             "max_connections": options.connections_max,
@@ -83,7 +83,7 @@ class Server:
             "retry": Retry(NoBackoff(), 0),
             "socket_timeout": None,
             "socket_connect_timeout": options.connect_timeout_s,
-            "redis_connect_func": self._connected,
+            "redis_connect_func": self._on_connected,
         }
         given = {"username": options.username, "password": options.password}
         arguments |= {name: value for name, value in given.items() if value is not None}
@@ -148,7 +148,7 @@ class Server:
             except exceptions.NoScriptError:
                 return await command("EVAL", script.text, *rest)
 
-        return await self._asked(act)
+        return await self._ask(act)
 
     async def ask(self, commands: Sequence[tuple[Value, ...]]) -> list[Any]:
         """Several reads in one message; others may come between them."""
@@ -159,12 +159,12 @@ class Server:
                     pipeline.execute_command(*command)
                 return await pipeline.execute()
 
-        return await self._asked(act)
+        return await self._ask(act)
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def _asked(self, act: Callable[[], Awaitable[Any]]) -> list[Any]:
+    async def _ask(self, act: Callable[[], Awaitable[Any]]) -> list[Any]:
         if os.getpid() != self._pid:
             raise StorageUnavailable(f"{self.place}: this process was forked; open a store in it")
         if self._unfit:
@@ -193,7 +193,7 @@ class Server:
 
     # -- a new connection
 
-    async def _connected(self, connection: AbstractConnection) -> None:
+    async def _on_connected(self, connection: AbstractConnection) -> None:
         try:
             await connection.on_connect()
             await self._check(connection)

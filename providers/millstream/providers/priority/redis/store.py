@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice, takewhile
 
-from millstream.providers.priority.core.body import checked_text
+from millstream.providers.priority.core.body import check_request_text
 from millstream.providers.priority.core.core import PriorityCore, QueueRows
 from millstream.providers.priority.core.errors import PriorityQueueNotFound
 from millstream.providers.priority.core.settings import QueueSettings
@@ -29,9 +29,9 @@ from .hold import RedisHold, mark_of
 from .keys import LANES, lane_keys, lane_of, queue_keys
 from .loading import QueueReader
 from .options import RedisOptions
-from .rows import Head, event_of, head_of, packed_settings
+from .rows import Head, event_of, head_of, pack_settings
 from .scripts import ACQUIRE, FORM, NAME
-from .server import Server, checked_address, shown
+from .server import Server, check_address, show_address
 
 __all__ = ["RedisStore"]
 
@@ -95,7 +95,7 @@ class RedisStore:
         self.options = options or RedisOptions()
         self.keeps_events = events
         self._env = env or Env()
-        self._address = checked_address(address)
+        self._address = check_address(address)
         self._lanes = [StoreLane(self, number) for number in range(LANES)]
         self._users = 0
         self._opening = asyncio.Lock()
@@ -111,7 +111,7 @@ class RedisStore:
     @property
     def place(self) -> str:
         """Silos of one cluster must agree on it."""
-        return f"{shown(self._address)} {self.options.prefix}"
+        return f"{show_address(self._address)} {self.options.prefix}"
 
     async def open(self) -> None:
         async with self._opening:
@@ -128,11 +128,11 @@ class RedisStore:
             self._users += 1
 
     async def acquire(self, queue: str, create: QueueSettings | None, /) -> CommittingQueue:
-        checked_text(queue, "queue", queue)
+        check_request_text(queue, "queue", queue)
         server, keys = self._server(), queue_keys(self.options.prefix, queue)
         lane = self._lanes[lane_of(queue)]
         begun_s, nonce = self._env.wall_s(), self._env.random_bytes(8).hex()
-        head = await self._acquired(server, lane, queue, create, nonce)
+        head = await self._acquire(server, lane, queue, create, nonce)
         mark = mark_of(head.epoch, nonce, 0)
         reader = QueueReader(server, self.options, queue, keys, mark)
         rows, count = await reader.read(head)
@@ -149,7 +149,7 @@ class RedisStore:
     def _hold(self, hold: RedisHold) -> Hold:
         return hold
 
-    async def _acquired(
+    async def _acquire(
         self,
         server: Server,
         lane: StoreLane,
@@ -160,7 +160,7 @@ class RedisStore:
         """Raise the epoch; make the queue if it is not there."""
         keys = [*queue_keys(self.options.prefix, queue), lane.keys.lane]
         keys += [lane.keys.names, lane.keys.due, lane.keys.events]
-        settings = b"" if create is None else packed_settings(create)
+        settings = b"" if create is None else pack_settings(create)
         now_ms = int(self._env.wall_s() * 1000)
         found = await server.run(ACQUIRE, keys, [queue, nonce, settings, now_ms, FORM])
         outcome, *rest = found

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from millstream.providers.priority.core.changes import ChangeEvent
 from millstream.providers.priority.core.message import State
-from millstream.providers.priority.core.shards import named
+from millstream.providers.priority.core.shards import split_name
 from millstream.streams import StreamNamespace
 
 __all__ = ["PRIORITY_CHANGES", "PriorityChange", "change_of"]
@@ -59,7 +59,7 @@ provider: `StreamNamespace(PRIORITY_CHANGES.name, PriorityChange, provider="ledg
 
 def change_of(event: ChangeEvent) -> PriorityChange:
     """An event of an outbox, as others read it."""
-    queue, shard = named(event.queue)
+    queue, shard = split_name(event.queue)
     return PriorityChange(
         queue,
         event.id,

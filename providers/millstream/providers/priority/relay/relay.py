@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
-from millstream.providers.priority.core.shards import named
+from millstream.providers.priority.core.shards import split_name
 from millstream.providers.priority.owner.options import PriorityOptions
 from millstream.providers.priority.store.contract import PriorityStore, StoredEvent
 from millstream.runtime import StreamError
@@ -105,7 +105,7 @@ class Relay:
         self._say_late(outbox, found[0])
         producer = f"{PRODUCER}{await self._store.outbox_name(outbox)}"
         outcomes = await self._into.store([message_of(producer, one) for one in found])
-        accepted, refused = accepted_of(outcomes)
+        accepted, refused = count_accepted(outcomes)
         if refused is not None and not accepted:
             raise refused
         await self._store.forget_events(outbox, found[accepted - 1].position)
@@ -132,12 +132,12 @@ class Relay:
 def message_of(producer: str, stored: StoredEvent) -> OutMessage:
     """An event as it is published."""
     item = PRIORITY_CHANGES.codec.encode(change_of(stored.event))
-    queue, _ = named(stored.event.queue)
+    queue, _ = split_name(stored.event.queue)
     stream = StreamId(PRIORITY_CHANGES.name, queue)
     return OutMessage(stream, [item], {}, ProducerMark(producer, stored.position))
 
 
-def accepted_of(
+def count_accepted(
     outcomes: Sequence[Token | StreamError | None],
 ) -> tuple[int, StreamError | None]:
     """How many of the first ones were accepted, and why the next one was not."""

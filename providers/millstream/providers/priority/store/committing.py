@@ -72,7 +72,7 @@ class CommittingQueue:
         self._on_stored: Callable[[int | None], None] | None = None
         self._on_lost: Callable[[], None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._clock = self._opened_clock(core)
+        self._clock = self._open_clock(core)
         self._ahead_ms = core.ahead_ms  # of wall clocks, as the core has it
         self._told_ms = 0  # how far both clocks were apart as it was told last
         self._stored_due_ms = stored_due_ms
@@ -105,7 +105,7 @@ class CommittingQueue:
         except BaseException as error:
             self._lose(error)
             raise
-        stored = self._stored(core)
+        stored = self._wait_stored(core)
         if stored is not None:
             await stored
         return answer
@@ -113,7 +113,7 @@ class CommittingQueue:
     async def look(self, look: Operation[A], /) -> A:
         core = self._core
         if core is None:
-            raise self._lost()
+            raise self._make_lost_error()
         self._check_waiting()
         try:
             return look.on(core, self.now_ms())
@@ -143,7 +143,7 @@ class CommittingQueue:
 
     # -- the clock
 
-    def _opened_clock(self, core: PriorityCore) -> QueueClock:
+    def _open_clock(self, core: PriorityCore) -> QueueClock:
         step_max_ms = int(self._limits.clock_step_max_s * 1000)
         clocks = self._wall_ms(), int(self._loop.time() * 1000)
         return QueueClock(core.now_ms, core.ahead_ms, *clocks, step_max_ms)
@@ -179,7 +179,7 @@ class CommittingQueue:
 
     async def read_clock(self) -> ClockReading:
         if self._core is None:
-            raise self._lost()
+            raise self._make_lost_error()
         return ClockReading(self.now_ms(), self._wall_ms())
 
     async def reset_clock(self) -> ClockReading:
@@ -198,7 +198,7 @@ class CommittingQueue:
         """The core, if one more operation may change it."""
         core = self._core
         if core is None:
-            raise self._lost()
+            raise self._make_lost_error()
         if self._task is not None:
             self._check_waiting()
             self._check_uncommitted(core)
@@ -212,7 +212,7 @@ class CommittingQueue:
 
     def _check_uncommitted(self, core: PriorityCore) -> None:
         limits = self._limits
-        rows, payload_bytes = core.undrained()
+        rows, payload_bytes = core.count_undrained()
         if rows >= limits.uncommitted_max:
             raise self._too_much("uncommitted_max", limits.uncommitted_max)
         if payload_bytes >= limits.uncommitted_bytes_max:
@@ -224,7 +224,7 @@ class CommittingQueue:
 
     # -- commits
 
-    def _stored(self, core: PriorityCore) -> asyncio.Future[None] | None:
+    def _wait_stored(self, core: PriorityCore) -> asyncio.Future[None] | None:
         """A future that ends when all operations so far are stored; None: they are stored, and no
         other owner can have answered since. Raises `OwnerLost`."""
         if core.recorder.is_touched:
@@ -241,7 +241,7 @@ class CommittingQueue:
         return None
 
     async def _until_stored(self, core: PriorityCore) -> None:
-        stored = self._stored(core)
+        stored = self._wait_stored(core)
         if stored is not None:
             await stored
 
@@ -295,7 +295,7 @@ class CommittingQueue:
 
     # -- the end
 
-    def _lost(self) -> OwnerLost:
+    def _make_lost_error(self) -> OwnerLost:
         return OwnerLost(self.name, self._why_lost)
 
     def _lose(self, cause: BaseException) -> OwnerLost:
@@ -309,26 +309,26 @@ class CommittingQueue:
         self._ended(self)
         if self._on_lost is not None:
             self._on_lost()
-        return self._lost()
+        return self._make_lost_error()
 
     def _error_for(self, cause: BaseException) -> MillstreamError:
         """One for each who waits, or they would share a traceback."""
         if isinstance(cause, StorageError):
             return type(cause)(*cause.args)
-        return self._lost()
+        return self._make_lost_error()
 
     async def delete(self) -> None:
         if self._core is None:
-            raise self._lost()
+            raise self._make_lost_error()
         self._core, self._why_lost = None, "it was deleted"
         loop, context = asyncio.get_running_loop(), self._env.new_context()
         self._deletion = loop.create_task(self._delete(), context=context)
         await asyncio.shield(self._deletion)  # it goes on without its caller
 
     async def _delete(self) -> None:
-        await self._answered()
+        await self._wait_answered()
         if self._why_lost != "it was deleted":
-            raise self._lost()
+            raise self._make_lost_error()
         try:
             await self._hold.delete()
         finally:
@@ -337,12 +337,12 @@ class CommittingQueue:
     async def release(self) -> None:
         if self._core is not None:
             self._core, self._why_lost = None, "it was released"
-        await self._answered()
+        await self._wait_answered()
         if self._deletion is not None:
             await asyncio.wait([self._deletion])
         self._ended(self)
 
-    async def _answered(self) -> None:
+    async def _wait_answered(self) -> None:
         if self._task is not None:
             await asyncio.wait([self._task])
 

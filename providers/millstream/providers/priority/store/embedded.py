@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from millstream.providers.priority.core.body import checked_text
+from millstream.providers.priority.core.body import check_request_text
 from millstream.providers.priority.core.changes import Changes
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.settings import QueueSettings
@@ -163,11 +163,11 @@ class EmbeddedStore:
                 self.drop_rows(self._file(index))
 
     async def acquire(self, queue: str, create: QueueSettings | None, /) -> CommittingQueue:
-        checked_text(queue, "queue", queue)
+        check_request_text(queue, "queue", queue)
         file = self._file(file_index(queue))
         begun_s, now_ms = self._env.wall_s(), int(self._env.wall_s() * 1000)
         acquired = await file.writer.submit(partial(file.acquire, queue, create, now_ms))
-        opening = partial(self._opened, file.path, queue, acquired)
+        opening = partial(self._open, file.path, queue, acquired)
         core, due_ms = await self._reader("priority opener").submit(opening)
         took_s, count = self._env.wall_s() - begun_s, sum(core.read.depth().values())
         level = logging.INFO if took_s >= SLOW_S else logging.DEBUG
@@ -181,7 +181,7 @@ class EmbeddedStore:
     def _hold(self, file: PriorityFile, queue: str, acquired: Acquired) -> Hold:
         return EmbeddedHold(self, file, queue, acquired)
 
-    def _opened(
+    def _open(
         self, path: Path, queue: str, acquired: Acquired, connect: Connect
     ) -> tuple[PriorityCore, int | None]:
         """The core, made of its rows in the reader's thread, of one snapshot."""
@@ -234,12 +234,12 @@ class EmbeddedStore:
     # -- looking over the queues
 
     async def due(self, until_ms: int, after: str, limit: int, /) -> list[str]:
-        return await self._merged(partial(rows.due, until_ms, after, limit), limit)
+        return await self._merge(partial(rows.due, until_ms, after, limit), limit)
 
     async def queues(self, prefix: str, after: str, limit: int, /) -> list[str]:
-        return await self._merged(partial(rows.names, prefix, after, limit), limit)
+        return await self._merge(partial(rows.names, prefix, after, limit), limit)
 
-    async def _merged(
+    async def _merge(
         self, work: Callable[[sqlite3.Connection], list[str]], limit: int
     ) -> list[str]:
         self._refuse_closed()
@@ -254,19 +254,19 @@ class EmbeddedStore:
 
     async def events(self, outbox: int, after: int, limit: int, /) -> list[StoredEvent]:
         self._refuse_closed()
-        path = self._paths[self._checked(outbox)]
+        path = self._paths[self._check(outbox)]
         if not path.exists():  # so far no queue is there
             return []
         return await self._read(path, partial(rows.events, after, limit))
 
     async def outbox_name(self, outbox: int, /) -> str:
-        return f"{self._id}-{self._checked(outbox)}"
+        return f"{self._id}-{self._check(outbox)}"
 
     async def forget_events(self, outbox: int, through: int, /) -> None:
-        file = self._file(self._checked(outbox))
+        file = self._file(self._check(outbox))
         file.events = await file.writer.submit(partial(rows.forget_events, through))
 
-    def _checked(self, outbox: int) -> int:
+    def _check(self, outbox: int) -> int:
         if not 0 <= outbox < FILES:
             raise ConfigError(f"outbox is {outbox}, not 0 to {FILES - 1}")
         return outbox

@@ -13,7 +13,7 @@ from functools import partial
 from heapq import nsmallest
 from typing import Protocol
 
-from millstream.providers.priority.core.body import checked_text
+from millstream.providers.priority.core.body import check_request_text
 from millstream.providers.priority.core.changes import (
     AnswerRow,
     Changes,
@@ -169,7 +169,7 @@ class MemoryStore:
         self._users += 1
 
     async def acquire(self, queue: str, create: QueueSettings | None, /) -> CommittingQueue:
-        checked_text(queue, "queue", queue)
+        check_request_text(queue, "queue", queue)
         if self.faults is not None:
             await self.faults.before(queue)
         self._refuse_closed()
@@ -180,18 +180,18 @@ class MemoryStore:
             table = self._tables[queue] = Table()
         table.epoch += 1
         hold = MemoryHold(self, queue, table)
-        core = self._opened(queue, table, create)
+        core = self._open(queue, table, create)
         owned = CommittingQueue(core, table.next_due_ms, hold, self._env, self.limits, self._forget)
         self._owned[owned] = None
         return owned
 
-    def _opened(self, queue: str, table: Table, create: QueueSettings | None) -> PriorityCore:
+    def _open(self, queue: str, table: Table, create: QueueSettings | None) -> PriorityCore:
         keeps = self.keeps_events
         if table.settings is not None:
             return PriorityCore(queue, table.rows(table.settings), keeps_events=keeps)
         assert create is not None, "who does not create was refused"
         now_ms, counters = int(self._env.wall_s() * 1000), table.counters
-        core = PriorityCore.created(now_ms, queue, create, counters, keeps_events=keeps)
+        core = PriorityCore.create(now_ms, queue, create, counters, keeps_events=keeps)
         changes = core.drain()
         assert changes is not None, "a new queue has settings to store"
         table.apply(changes)

@@ -25,7 +25,7 @@ from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.shards import shard_name
 from millstream.providers.priority.owner.grain import Polled, QueueOwner, owner_of
 from millstream.runtime import MillstreamError, with_options
-from millstream.runtime.extending import Opener, shown
+from millstream.runtime.extending import Opener, show_text
 
 from .asking import AGAIN, Lane, ask, ask_again, sessions_of
 from .given import as_given
@@ -147,5 +147,5 @@ class ShardCalls:
             log.debug("queue %r: %r was not given back: %s", self.queue, command.id, error)
         except (MillstreamError, TimeoutError) as error:
             text = "queue %r: message %s was not given back, its lease ends by itself: %s: %s"
-            what = shown(repr(command.id)), type(error).__name__, error
+            what = show_text(repr(command.id)), type(error).__name__, error
             log.warning(text, self.queue, *what)

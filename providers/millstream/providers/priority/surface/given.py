@@ -16,17 +16,17 @@ from typing import NamedTuple
 
 from millstream.providers.priority.core.body import (
     Pairs,
-    checked_flag,
-    checked_number,
-    checked_pairs,
-    checked_text,
+    check_flag,
+    check_number,
+    check_pairs,
+    check_request_text,
 )
 from millstream.providers.priority.core.commands import Dequeue, Enqueue
 from millstream.providers.priority.core.core import COUNT_MAX
 from millstream.providers.priority.core.errors import PriorityQueueError, RequestInvalid
 from millstream.providers.priority.core.message import Metadata
 from millstream.providers.priority.core.requests.sessions import NUMBER_MAX
-from millstream.runtime.extending import shown_value
+from millstream.runtime.extending import show_value
 
 from .priorities import Priority, wire_priority
 
@@ -61,10 +61,10 @@ def enqueues_of(
     if not isinstance(messages, Iterable):
         raise RequestInvalid(queue, "messages", f"is {type(messages).__name__}, not iterable")
     given = list(islice(messages, COUNT_MAX + 1))
-    checked_number(queue, "messages", len(given), 0, COUNT_MAX)
+    check_number(queue, "messages", len(given), 0, COUNT_MAX)
     for new in given:
         if not isinstance(new, NewMessage):
-            what = f"has {shown_value(new)}, which is no NewMessage"
+            what = f"has {show_value(new)}, which is no NewMessage"
             raise RequestInvalid(queue, "messages", what)
     return tuple([enqueue_of(queue, new_id, *new) for new in given])
 
@@ -85,14 +85,14 @@ def enqueue_of(
     if not isinstance(payload, bytes):
         raise RequestInvalid(queue, "payload", f"is {type(payload).__name__}, not bytes")
     if attempts is not None and not is_sendable(attempts):
-        checked_number(queue, "attempts", attempts, 1, ATTEMPTS_MOST)
+        check_number(queue, "attempts", attempts, 1, ATTEMPTS_MOST)
     if id is not None:
-        checked_text(queue, "id", id)
+        check_request_text(queue, "id", id)
     return Enqueue(
         new_id() if id is None else id,
         payload,
         wire_priority(queue, priority),
-        () if metadata == () else checked_pairs(queue, "metadata", metadata),
+        () if metadata == () else check_pairs(queue, "metadata", metadata),
         None if invisible_s is None else milliseconds(queue, "invisible_s", invisible_s),
         None if lease_s is None else milliseconds(queue, "lease_s", lease_s),
         attempts,
@@ -108,17 +108,17 @@ def dequeue_of(
     same_value_ok: bool,
 ) -> Dequeue:
     """The command of a poll. Raises `RequestInvalid`."""
-    checked_text(queue, "worker", worker)
-    pairs = () if wanted == () else checked_pairs(queue, "wanted", wanted)
+    check_request_text(queue, "worker", worker)
+    pairs = () if wanted == () else check_pairs(queue, "wanted", wanted)
     lease_ms = None if lease_s is None else milliseconds(queue, "lease_s", lease_s)
-    checked_flag(queue, "same_value_ok", same_value_ok)
-    checked_number(queue, "count", count, 1, COUNT_MAX)
+    check_flag(queue, "same_value_ok", same_value_ok)
+    check_number(queue, "count", count, 1, COUNT_MAX)
     return Dequeue(worker, count, pairs, lease_ms, same_value_ok)
 
 
 def pairs_of(queue: str, field: str, pairs: Pairs) -> Metadata:
     """Pairs in the order of their keys. Raises `RequestInvalid`."""
-    return () if pairs == () else checked_pairs(queue, field, pairs)
+    return () if pairs == () else check_pairs(queue, field, pairs)
 
 
 def is_sendable(value: int) -> bool:
@@ -126,15 +126,15 @@ def is_sendable(value: int) -> bool:
     return type(value) is int and -WIRE_MAX <= value <= WIRE_MAX
 
 
-def counted(queue: str, count: int) -> int:
+def check_count(queue: str, count: int) -> int:
     """How many messages, in one call. Raises `RequestInvalid`."""
-    checked_number(queue, "count", count, 1, COUNT_MAX)
+    check_number(queue, "count", count, 1, COUNT_MAX)
     return count
 
 
 def whole(queue: str, field: str, value: int) -> int:
     """A number that queues count with. Raises `RequestInvalid`."""
-    checked_number(queue, field, value, 0, NUMBER_MAX)
+    check_number(queue, field, value, 0, NUMBER_MAX)
     return value
 
 
@@ -142,15 +142,15 @@ def milliseconds(queue: str, field: str, seconds: float | None) -> int | None:
     """Seconds as whole milliseconds, upwards. Raises `RequestInvalid`."""
     if seconds is None:
         return None
-    checked_seconds(queue, field, seconds, SECONDS_MAX)
+    check_seconds(queue, field, seconds, SECONDS_MAX)
     return math.ceil(seconds * 1000)
 
 
-def checked_seconds(queue: str, field: str, seconds: float, most: float) -> None:
+def check_seconds(queue: str, field: str, seconds: float, most: float) -> None:
     """Raise `RequestInvalid` for what is no time."""
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 <= seconds <= most:
-        text = f"is {shown_value(seconds)}, not a number of seconds from 0 to {most}"
+        text = f"is {show_value(seconds)}, not a number of seconds from 0 to {most}"
         raise RequestInvalid(queue, field, text)
 
 

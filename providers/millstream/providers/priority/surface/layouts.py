@@ -137,7 +137,7 @@ class Routes:
             del self._boards[next(iter(self._boards))]
         return found
 
-    def changed(self) -> None:
+    def on_changed(self) -> None:
         """This process has put something into the queue: what it takes next may be that."""
         for board in self._boards.values():
             board.forget()

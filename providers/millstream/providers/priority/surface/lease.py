@@ -12,7 +12,7 @@ import asyncio
 from types import TracebackType
 from typing import Protocol
 
-from millstream.providers.priority.core.body import REASON_BYTES_MAX, checked_flag
+from millstream.providers.priority.core.body import REASON_BYTES_MAX, check_flag
 from millstream.providers.priority.core.commands import Cancel, Complete, Extend, Fail, Release
 from millstream.providers.priority.core.errors import (
     LeaseLost,
@@ -129,7 +129,7 @@ class Lease:
         Raises: as `complete`; `RequestInvalid` (the delay).
         """
         delay_ms = milliseconds(self._lessor.queue, "delay_s", delay_s) or 0
-        checked_flag(self._lessor.queue, "refund", refund)
+        check_flag(self._lessor.queue, "refund", refund)
         return await self._end(Release(self.id, self.token, delay_ms, refund, self._cut(reason)))
 
     async def extend(self, lease_s: float | None = None) -> Done:

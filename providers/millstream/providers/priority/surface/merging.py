@@ -1,6 +1,6 @@
 """What shards answer, as the one answer of their queue.
 
-Owns: `merged`, and how messages of several shards are numbered. Pure.
+Owns: `merge`, and how messages of several shards are numbered. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from millstream.providers.priority.core.message import State
 from millstream.providers.priority.core.reading import is_large
 from millstream.providers.priority.core.results import MessageView, ValueDepths
 
-__all__ = ["SHARD_BITS", "merged", "place_of", "placed"]
+__all__ = ["SHARD_BITS", "merge", "place", "place_of"]
 
 SHARD_BITS = 47
 """A message's number in a page is that of its shard, then its own: with `SHARDS_MAX` shards at most
@@ -21,18 +21,18 @@ SHARD_BITS = 47
 Depths = dict[State, int]
 
 
-def merged(look: Look, seen: Mapping[int, object]) -> object:
+def merge(look: Look, seen: Mapping[int, object]) -> object:
     """The answers of all shards that there are to one look; `Page` is asked of one at a time."""
     answers = list(seen.values())
     if isinstance(look, Depth):
-        return added(cast("Sequence[Depths]", answers))
+        return add_depths(cast("Sequence[Depths]", answers))
     if isinstance(look, Values):
         return values_of(cast("Sequence[ValueDepths]", answers))
     assert isinstance(look, Peek), "what is asked of one shard is not merged"
-    return peeked(cast("Mapping[int, tuple[MessageView, ...]]", seen), look.at_most)
+    return merge_peeks(cast("Mapping[int, tuple[MessageView, ...]]", seen), look.at_most)
 
 
-def added(depths: Sequence[Depths]) -> Depths:
+def add_depths(depths: Sequence[Depths]) -> Depths:
     return {state: sum(depth[state] for depth in depths) for state in State}
 
 
@@ -42,12 +42,14 @@ def values_of(seen: Sequence[ValueDepths]) -> ValueDepths:
     for one in seen:
         for value, depths in one.values.items():
             found.setdefault(value, []).append(depths)
-    return ValueDepths({value: added(depths) for value, depths in found.items()})
+    return ValueDepths({value: add_depths(depths) for value, depths in found.items()})
 
 
-def peeked(seen: Mapping[int, tuple[MessageView, ...]], at_most: int) -> tuple[MessageView, ...]:
+def merge_peeks(
+    seen: Mapping[int, tuple[MessageView, ...]], at_most: int
+) -> tuple[MessageView, ...]:
     """The most urgent of all, as far as one answer may hold; of equals those of lower shards."""
-    views = [placed(shard, view) for shard, views in seen.items() for view in views]
+    views = [place(shard, view) for shard, views in seen.items() for view in views]
     chosen: list[MessageView] = []
     for view in sorted(views, key=lambda one: (one.priority, one.sequence))[:at_most]:
         chosen.append(view)
@@ -56,7 +58,7 @@ def peeked(seen: Mapping[int, tuple[MessageView, ...]], at_most: int) -> tuple[M
     return tuple(chosen)
 
 
-def placed(shard: int, view: MessageView) -> MessageView:
+def place(shard: int, view: MessageView) -> MessageView:
     """A message as one of the whole queue."""
     return view._replace(sequence=(shard << SHARD_BITS) + view.sequence)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from millstream.providers.priority.core.body import checked_text
+from millstream.providers.priority.core.body import check_request_text
 from millstream.providers.priority.owner.target import NAMES_MAX, QueuesTarget
 from millstream.runtime import Runtime
-from millstream.runtime.extending import Opener, check_text, shown_value
+from millstream.runtime.extending import Opener, check_text, show_value
 
 from .calls import PATIENCE_S
 from .queue import PriorityQueue
@@ -103,7 +103,7 @@ async def priority_queues(
     A queue that is created or deleted meanwhile may be among them or not. Raises `RequestInvalid`
     (the prefix), StorageUnavailable, and what calls raise.
     """
-    checked_text(shown_value(prefix), "prefix", prefix, least=0)
+    check_request_text(show_value(prefix), "prefix", prefix, least=0)
     whole, after = runtime.stream(WholeOf(part), ""), ""
     while page := await whole.page(prefix, after):
         for name in page:

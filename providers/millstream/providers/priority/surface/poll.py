@@ -58,7 +58,7 @@ async def leases_of(
                 call = partial(ask_until, calls, command, request, until_s)
                 polled = await ask_again(call, error, patient_s)
             request = None
-            found = given(calls, command, polled)
+            found = list_leases(calls, command, polled)
             if found or polled.layout != command.layout or loop.time() >= until_s:
                 return found
             await asyncio.sleep(AGAIN_S)
@@ -88,14 +88,14 @@ async def abandon(
         await calls.leave(lane.session)
         until_s = asyncio.get_running_loop().time() + patience_s
         polled = await ask(partial(calls.poll_here, command, request, 0), until_s)
-        give_back(given(calls, command, polled))
+        give_back(list_leases(calls, command, polled))
     except MillstreamError as error:
         log.debug("queue %r: what an abandoned poll gave is not known: %s", calls.queue, error)
     finally:
         calls.polls.give(lane)
 
 
-def given(calls: ShardCalls, command: Dequeue, polled: Polled) -> list[Lease]:
+def list_leases(calls: ShardCalls, command: Dequeue, polled: Polled) -> list[Lease]:
     """The leases of an answer; of a repeated one those that hold still."""
     found = list[Lease]()
     for row in polled.leases:

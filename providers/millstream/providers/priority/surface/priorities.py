@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from millstream.providers.priority.core.body import PRIORITY_MAX, checked_number
+from millstream.providers.priority.core.body import PRIORITY_MAX, check_number
 from millstream.providers.priority.owner.relative import after_enqueue
 
 __all__ = ["Priority", "PriorityClass"]
@@ -55,5 +55,5 @@ def wire_priority(queue: str, priority: Priority) -> int:
         return after_enqueue(0)
     if isinstance(priority, PriorityClass):
         return after_enqueue(priority.by(0))
-    checked_number(queue, "priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
+    check_number(queue, "priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
     return priority

@@ -14,9 +14,9 @@ from typing import cast
 from millstream.providers.priority.core.body import (
     PRIORITY_MAX,
     REASON_BYTES_MAX,
-    checked_flag,
-    checked_number,
-    checked_text,
+    check_flag,
+    check_number,
+    check_request_text,
 )
 from millstream.providers.priority.core.commands import (
     Cancel,
@@ -47,14 +47,14 @@ from millstream.providers.priority.core.results import (
 from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
 from millstream.providers.priority.core.shards import SHARD_MARK
 from millstream.providers.priority.store.contract import ClockReading
-from millstream.runtime.extending import Opener, shown, shown_value
+from millstream.runtime.extending import Opener, show_text, show_value
 
 from .given import (
     NewMessage,
     Pairs,
     as_given,
-    checked_seconds,
-    counted,
+    check_count,
+    check_seconds,
     dequeue_of,
     enqueue_of,
     enqueues_of,
@@ -84,15 +84,15 @@ class PriorityQueue:
     """
 
     def __init__(self, opener: Opener, part: str, name: str, patience_s: float) -> None:
-        checked_text(shown_value(name), "queue", name)
+        check_request_text(show_value(name), "queue", name)
         if SHARD_MARK in name:
-            raise RequestInvalid(shown_value(name), "queue", f"has {SHARD_MARK!r} in its name")
-        checked_seconds(name, "patience_s", patience_s, math.inf)
+            raise RequestInvalid(show_value(name), "queue", f"has {SHARD_MARK!r} in its name")
+        check_seconds(name, "patience_s", patience_s, math.inf)
         self.name = name
         self._calls = QueueCalls(opener, part, name, patience_s)
 
     def __repr__(self) -> str:
-        return f"<priority queue {shown(repr(self.name))}>"
+        return f"<priority queue {show_text(repr(self.name))}>"
 
     # -- into the queue
 
@@ -133,7 +133,7 @@ class PriorityQueue:
         Args:
             all_or_nothing: the first refusal is raised, and nothing was changed.
         """
-        checked_flag(self.name, "all_or_nothing", all_or_nothing)
+        check_flag(self.name, "all_or_nothing", all_or_nothing)
         commands = enqueues_of(self.name, messages, self._calls.new_name)
         many = cast(EnqueuedMany, await self._calls.do(EnqueueMany(commands, all_or_nothing)))
         why = {refused.at: as_given(refused.error(self.name)) for refused in many.refusals}
@@ -149,9 +149,9 @@ class PriorityQueue:
         Raises: as `enqueue`; `MessageNotFound`; `RequestInvalid`: it is in another state; `Moved`:
             it, or `new_id`, belongs to another shard by now.
         """
-        checked_text(self.name, "id", id)
+        check_request_text(self.name, "id", id)
         if new_id is not None:
-            checked_text(self.name, "new_id", new_id)
+            check_request_text(self.name, "new_id", new_id)
         return cast(Enqueued, await self._calls.do(Requeue(id, new_id)))
 
     # -- out of the queue
@@ -223,20 +223,20 @@ class PriorityQueue:
 
         Raises: `MessageNotFound`, `MessageFinished`, `RequestInvalid`.
         """
-        checked_text(self.name, "id", id)
-        checked_text(self.name, "reason", reason, least=0, most=REASON_BYTES_MAX)
+        check_request_text(self.name, "id", id)
+        check_request_text(self.name, "reason", reason, least=0, most=REASON_BYTES_MAX)
         return cast(Done, await self._calls.do(Cancel(id, None, reason)))
 
     async def prioritise(self, id: str, priority: int) -> Done:
         """Give a message another priority; while it runs, for when it comes back. Raises as
         `cancel`."""
-        checked_text(self.name, "id", id)
-        checked_number(self.name, "priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
+        check_request_text(self.name, "id", id)
+        check_number(self.name, "priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
         return cast(Done, await self._calls.do(Prioritise(id, priority)))
 
     async def get(self, id: str) -> MessageView:
         """A message as it is. Raises `MessageNotFound`, `PriorityQueueNotFound`."""
-        checked_text(self.name, "id", id)
+        check_request_text(self.name, "id", id)
         return cast(MessageView, await self._calls.look(Get(id)))
 
     # -- leases of which only the token is known, as another program has the block
@@ -248,7 +248,7 @@ class PriorityQueue:
 
     async def fail(self, id: str, token: LeaseToken, *, reason: str = "") -> Done:
         """The work cannot be done: errored, whatever attempts are left. Raises as `complete`."""
-        checked_text(self.name, "reason", reason, least=0, most=REASON_BYTES_MAX)
+        check_request_text(self.name, "reason", reason, least=0, most=REASON_BYTES_MAX)
         return await self._end(Fail(id, token, reason))
 
     async def release(
@@ -266,8 +266,8 @@ class PriorityQueue:
             refund: the attempt was none, as the work was not begun.
         """
         delay_ms = milliseconds(self.name, "delay_s", delay_s) or 0
-        checked_flag(self.name, "refund", refund)
-        checked_text(self.name, "reason", reason, least=0, most=REASON_BYTES_MAX)
+        check_flag(self.name, "refund", refund)
+        check_request_text(self.name, "reason", reason, least=0, most=REASON_BYTES_MAX)
         return await self._end(Release(id, token, delay_ms, refund, reason))
 
     async def extend(self, id: str, token: LeaseToken, lease_s: float | None = None) -> Done:
@@ -279,10 +279,10 @@ class PriorityQueue:
         return await self._end(Extend(id, token, milliseconds(self.name, "lease_s", lease_s)))
 
     async def _end(self, ending: Complete | Fail | Release | Extend) -> Done:
-        checked_text(self.name, "id", ending.id)
+        check_request_text(self.name, "id", ending.id)
         if not isinstance(ending.token, LeaseToken):
             raise RequestInvalid(
-                self.name, "token", f"is {shown_value(ending.token)}, no LeaseToken"
+                self.name, "token", f"is {show_value(ending.token)}, no LeaseToken"
             )
         return cast(Done, await self._calls.do(ending))
 
@@ -291,7 +291,7 @@ class PriorityQueue:
     async def peek(self, count: int = 1, *, wanted: Pairs = ()) -> list[MessageView]:
         """What a dequeue would lease, and leases nothing. Raises `RequestInvalid`,
         `PriorityQueueNotFound`."""
-        look = Peek(counted(self.name, count), pairs_of(self.name, "wanted", wanted))
+        look = Peek(check_count(self.name, count), pairs_of(self.name, "wanted", wanted))
         seen = await self._calls.look(look)
         return list(cast("tuple[MessageView, ...]", seen))
 
@@ -310,10 +310,10 @@ class PriorityQueue:
             after: `sequence` of the last one of the page before.
             state, wanted: only messages in this state, with all of these pairs.
         """
-        counted(self.name, count)
+        check_count(self.name, count)
         whole(self.name, "after", after)
         if state is not None and not isinstance(state, State):
-            raise RequestInvalid(self.name, "state", f"is {shown_value(state)}, no State")
+            raise RequestInvalid(self.name, "state", f"is {show_value(state)}, no State")
         look = Page(count, after, state, pairs_of(self.name, "wanted", wanted))
         return list(cast("tuple[MessageView, ...]", await self._calls.look(look)))
 
@@ -325,7 +325,7 @@ class PriorityQueue:
             value: only those of this exclusivity value.
         """
         if value is not None:
-            checked_text(self.name, "value", value, least=0)
+            check_request_text(self.name, "value", value, least=0)
         look = Depth(pairs_of(self.name, "wanted", wanted), value)
         return cast("dict[State, int]", await self._calls.look(look))
 
@@ -340,7 +340,7 @@ class PriorityQueue:
 
         Raises: `SettingsConflict`: it has others.
         """
-        wanted = QueueSettings() if settings is None else self._checked(settings)
+        wanted = QueueSettings() if settings is None else self._check(settings)
         return await self._calls.create(wanted)
 
     async def settings(self) -> SettingsRow:
@@ -360,12 +360,12 @@ class PriorityQueue:
         """
         if version is not None:
             whole(self.name, "version", version)
-        command = Configure(self._checked(settings), version)
+        command = Configure(self._check(settings), version)
         return cast(SettingsRow, await self._calls.do(command))
 
-    def _checked(self, settings: QueueSettings) -> QueueSettings:
+    def _check(self, settings: QueueSettings) -> QueueSettings:
         if not isinstance(settings, QueueSettings):
-            what = f"is {shown_value(settings)}, no QueueSettings"
+            what = f"is {show_value(settings)}, no QueueSettings"
             raise RequestInvalid(self.name, "settings", what)
         return settings
 

@@ -50,7 +50,7 @@ from millstream.runtime.extending import Backoff, Opener
 from .calls import ShardCalls
 from .layouts import Layout
 from .lease import Lease
-from .merging import merged, place_of, placed
+from .merging import merge, place, place_of
 from .offering import Offering
 from .poll import leases_of
 from .shard_polls import ShardedPoll
@@ -84,7 +84,7 @@ class QueueCalls(ShardCalls):
 
     # -- the layout
 
-    async def learned(self, until_s: float) -> Layout:
+    async def learn(self, until_s: float) -> Layout:
         """The layout of now. A queue that is not there has one shard."""
         try:
             row = cast(SettingsRow, await self.look_here(ReadSettings(), until_s))
@@ -95,12 +95,12 @@ class QueueCalls(ShardCalls):
         self.routes.learn(layout, now_s())
         return layout
 
-    async def _known(self, until_s: float) -> Layout:
+    async def _find_known(self, until_s: float) -> Layout:
         """The layout, as it was `LAYOUT_S` ago, or later."""
         routes = self.routes
         at_s = routes.learned_s
         if routes.is_stale or at_s is None or now_s() - at_s >= LAYOUT_S:
-            return await self.learned(until_s)
+            return await self.learn(until_s)
         return routes.layout
 
     # -- commands
@@ -132,7 +132,7 @@ class QueueCalls(ShardCalls):
         self, command: Command, own: Request | None, until_s: float, moved: Moved
     ) -> Any:
         assert isinstance(command, Enqueue), "others are asked of each shard"
-        await self.learned(until_s)
+        await self.learn(until_s)
         return await self._enter(command, own, until_s)
 
     async def _enter(
@@ -145,7 +145,7 @@ class QueueCalls(ShardCalls):
             try:
                 if layout.total == 1:
                     answer = await self.shard(0).here(command, own, until_s)
-                    return taken(self.queue, answer, done)
+                    return take(self.queue, answer, done)
                 offering = Offering(self.queue, layout, self.shard, until_s, own, done)
                 return await offering.of(command)
             except (Moved, PriorityQueueNotFound) as error:
@@ -154,8 +154,8 @@ class QueueCalls(ShardCalls):
                 if is_late or (layout.total == 1 and isinstance(error, PriorityQueueNotFound)):
                     raise
             finally:
-                self.routes.changed()
-            layout = await self.learned(until_s)
+                self.routes.on_changed()
+            layout = await self.learn(until_s)
             if attempt > 1:  # its shards are being told
                 await asyncio.sleep(PAUSES.whole_s(attempt))
 
@@ -167,7 +167,7 @@ class QueueCalls(ShardCalls):
         An id that was used twice in an exclusive queue is in two shards: what is over in one of
         them may hold in the next.
         """
-        layout = await self._known(until_s)
+        layout = await self._find_known(until_s)
         passed = ELSEWHERE if layout.key is None else (*ELSEWHERE, LeaseLost)
         found: PriorityQueueError | None = None
         for number in order_of(layout, id):
@@ -192,14 +192,14 @@ class QueueCalls(ShardCalls):
             return await self._where_it_is(
                 look.id, until_s, lambda shard: shard.look_here(look, until_s)
             )
-        layout = await self._known(until_s)
+        layout = await self._find_known(until_s)
         if layout.total == 1:
             return await self.look_here(look, until_s)
         if isinstance(look, Page):
             return await self._page(look, layout, until_s)
         shards = range(layout.total)
         seen = await asyncio.gather(*(self._look_at(number, look, until_s) for number in shards))
-        return merged(look, {at: one for at, one in enumerate(seen) if one is not None})
+        return merge(look, {at: one for at, one in enumerate(seen) if one is not None})
 
     async def _look_at(self, number: int, look: Look, until_s: float) -> object:
         """What one shard shows; None: it is not made yet, or not needed any more."""
@@ -219,7 +219,7 @@ class QueueCalls(ShardCalls):
             rest = look._replace(at_most=at_most, after=after)
             seen = await self._look_at(number, rest, until_s)
             views = cast("Sequence[MessageView]", seen or ())
-            found += [placed(number, view) for view in views]
+            found += [place(number, view) for view in views]
             if len(found) >= look.at_most or is_large(found):
                 break
             after = 0
@@ -233,7 +233,7 @@ class QueueCalls(ShardCalls):
         until_s = asyncio.get_running_loop().time() + wait_s
         while True:
             if routes.is_stale:
-                await self.learned(self.until_s())
+                await self.learn(self.until_s())
             layout = routes.layout
             if layout.number:
                 command = command._replace(layout=layout.number)
@@ -259,7 +259,7 @@ class QueueCalls(ShardCalls):
             polled = await self.poll_here(command, request, wait_ms)
             if polled.leases or polled.layout == layout.number:
                 return polled
-            await self.learned(self.until_s())
+            await self.learn(self.until_s())
         what = "cannot be given to a dequeue of a queue with several shards: leave it out"
         raise RequestInvalid(self.queue, "Idempotency-Key", what)
 
@@ -272,7 +272,7 @@ class QueueCalls(ShardCalls):
 
     async def clocks(self, is_reset: bool) -> tuple[ClockReading, ...]:
         """The clock of each shard; `is_reset`: after it was set to its machine's."""
-        total = (await self.learned(self.until_s())).total
+        total = (await self.learn(self.until_s())).total
         shards = [self.shard(number) for number in range(total)]
         return tuple(
             [await shard.of_owner(lambda owner: owner.clock(is_reset)) for shard in shards]
@@ -280,7 +280,7 @@ class QueueCalls(ShardCalls):
 
     async def delete(self) -> None:
         """Delete all shards, shard 0 last, so that an attempt that breaks off can be repeated."""
-        for number in range((await self.learned(self.until_s())).total - 1, 0, -1):
+        for number in range((await self.learn(self.until_s())).total - 1, 0, -1):
             with suppress(PriorityQueueNotFound):
                 await delete(self.shard(number))
         await delete(self)
@@ -308,7 +308,7 @@ def closeness(error: PriorityQueueError) -> int:
     return (MessageNotFound, LeaseForeign, LeaseLost).index(type(error))
 
 
-def taken(queue: str, answer: object, done: dict[int, Enqueued]) -> object:
+def take(queue: str, answer: object, done: dict[int, Enqueued]) -> object:
     """What a queue with one shard answered. Raises `Moved`: it has more, and some of many messages
     belong there; `done` has those that were taken."""
     if isinstance(answer, EnqueuedMany):

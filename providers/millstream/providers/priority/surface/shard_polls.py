@@ -51,10 +51,10 @@ class ShardedPoll:
     async def leases(self) -> list[Lease]:
         """The leases that it gives, the most urgent first."""
         while True:
-            found = await self._taken()
+            found = await self._take()
             if found or self._loop.time() >= self._until_s or self._is_over:
                 return found
-            found = await self._waited()
+            found = await self._wait()
             if found or self._is_over:
                 return found
 
@@ -65,19 +65,19 @@ class ShardedPoll:
 
     # -- what is there
 
-    async def _taken(self) -> list[Lease]:
+    async def _take(self) -> list[Lease]:
         board = self._routes.board(self._command.wanted)
         for attempt in range(LOOKS_MAX):
-            plan = await self._planned(board, is_first=attempt == 0)
+            plan = await self._plan(board, is_first=attempt == 0)
             if plan is None:
                 return []
             is_last = attempt == LOOKS_MAX - 1
-            found = await self._dequeued(plan, None if is_last else plan.not_above)
+            found = await self._dequeue(plan, None if is_last else plan.not_above)
             if found or self._is_over:
                 return found
         return []
 
-    async def _planned(self, board: HeadBoard, *, is_first: bool) -> Plan | None:
+    async def _plan(self, board: HeadBoard, *, is_first: bool) -> Plan | None:
         count = self._command.at_most
         if not is_first or not board.knows(count, self._loop.time()):
             asked, looked_s = max(count, HEADS_MAX), self._loop.time()
@@ -87,7 +87,7 @@ class ShardedPoll:
             board.note(heads, asked, looked_s)
         return board.plan(count)
 
-    async def _dequeued(self, plan: Plan, not_above: int | None) -> list[Lease]:
+    async def _dequeue(self, plan: Plan, not_above: int | None) -> list[Lease]:
         """The planned ones of each shard."""
         polls = [
             self._shards[0].start(self._poll(shard, count, not_above, self._loop.time()))
@@ -96,9 +96,9 @@ class ShardedPoll:
         try:
             await asyncio.wait(polls)
         except asyncio.CancelledError:
-            self._abandoned(polls)
+            self._abandon(polls)
             raise
-        return await self._gathered(polls)
+        return await self._gather(polls)
 
     async def _poll(
         self, shard: int, count: int, not_above: int | None, until_s: float
@@ -114,7 +114,7 @@ class ShardedPoll:
 
     # -- what comes
 
-    async def _waited(self) -> list[Lease]:
+    async def _wait(self) -> list[Lease]:
         """Wait at all shards, until one has something."""
         count = self._command.at_most
         polls = [
@@ -124,14 +124,14 @@ class ShardedPoll:
         try:
             await self._until_one_is_of_use(polls)
         except asyncio.CancelledError:
-            self._abandoned(polls)
+            self._abandon(polls)
             raise
         waiting = [task for task in polls if not task.done()]
         for task in waiting:
             task.cancel()
         if waiting:
             await asyncio.wait(waiting)
-        return await self._gathered(polls)
+        return await self._gather(polls)
 
     async def _until_one_is_of_use(self, polls: Sequence[asyncio.Task[list[Lease]]]) -> None:
         waiting = set(polls)
@@ -142,11 +142,11 @@ class ShardedPoll:
 
     # -- the end
 
-    async def _gathered(self, polls: Sequence[asyncio.Task[list[Lease]]]) -> list[Lease]:
+    async def _gather(self, polls: Sequence[asyncio.Task[list[Lease]]]) -> list[Lease]:
         """What all gave, the surplus given back. Raises what the first raised that failed, if there
         is nothing."""
         found = sorted(
-            (lease for task in polls for lease in given(task)), key=lambda one: one.priority
+            (lease for task in polls for lease in list_leases(task)), key=lambda one: one.priority
         )
         if not found:
             for task in polls:
@@ -156,12 +156,12 @@ class ShardedPoll:
         give_back(found[count:])
         return found[:count]
 
-    def _abandoned(self, polls: Sequence[asyncio.Task[list[Lease]]]) -> None:
+    def _abandon(self, polls: Sequence[asyncio.Task[list[Lease]]]) -> None:
         """Nobody wants it any more."""
         for task in polls:
             task.cancel()
         for task in polls:
-            task.add_done_callback(lambda done: give_back(given(done)))
+            task.add_done_callback(lambda done: give_back(list_leases(done)))
 
 
 def is_of_use(task: asyncio.Task[list[Lease]]) -> bool:
@@ -169,7 +169,7 @@ def is_of_use(task: asyncio.Task[list[Lease]]) -> bool:
     return task.cancelled() or task.exception() is not None or bool(task.result())
 
 
-def given(task: asyncio.Task[list[Lease]]) -> list[Lease]:
+def list_leases(task: asyncio.Task[list[Lease]]) -> list[Lease]:
     """The leases of a poll that ended, however it did."""
     is_good = not task.cancelled() and task.exception() is None
     return task.result() if is_good else []

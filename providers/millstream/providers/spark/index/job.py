@@ -67,12 +67,12 @@ def start_index(
         SiloUnavailable: no gateway answers. The query ends with StorageUnavailable while the place
         cannot be written: start it again.
     """
-    from pyspark_millstream.reader import told_source
+    from pyspark_millstream.reader import ask_source
 
     chosen = options or IndexOptions()
     writer = IndexWriter(place, chosen)
     given = {"gateways": gateways, "cluster": cluster, "provider": provider, "namespace": CHANGES}
-    writer.prepare(told_source(given))
+    writer.prepare(ask_source(given))
     names = ["_token AS token" if name == "token" else name for name in COLUMNS]
     changes = (
         spark.readStream.format("millstream")

@@ -10,10 +10,10 @@ from .database import Database
 from .postgres import PostgresDatabase
 from .sqlite import SqliteDatabase
 
-__all__ = ["opened"]
+__all__ = ["open_database"]
 
 
-def opened(place: str, *, writes: bool) -> Database:
+def open_database(place: str, *, writes: bool) -> Database:
     """The database of `sqlite:path` or `postgresql://...`.
 
     Raises: ConfigError: another form, it is not there, or another process writes;

@@ -48,7 +48,7 @@ class PostgresDatabase:
         self._errors = psycopg.Error
         self._busy = psycopg.errors.LockNotAvailable
         self.name = url.partition("://")[2].rpartition("@")[2]
-        with self._translated():
+        with self._translate():
             self._connection: psycopg.Connection = psycopg.connect(
                 url, autocommit=True, connect_timeout=CONNECT_S, application_name="millstream"
             )
@@ -79,7 +79,7 @@ class PostgresDatabase:
         self.run("SET lock_timeout = 0")
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate(self) -> Iterator[None]:
         try:
             yield
         except self._errors as error:
@@ -87,7 +87,7 @@ class PostgresDatabase:
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """One statement."""
-        with self._translated():
+        with self._translate():
             cursor = self._connection.execute(sql.replace("?", "%s").encode(), values)
             return cursor.fetchall() if cursor.description else []
 
@@ -95,7 +95,7 @@ class PostgresDatabase:
         """Fill `incoming`."""
         self.run("DROP TABLE IF EXISTS pg_temp.incoming")
         self.run(INCOMING)
-        with self._translated(), self._connection.cursor() as cursor:
+        with self._translate(), self._connection.cursor() as cursor:
             with cursor.copy(_COPY.encode()) as copy:
                 for row in rows:
                     copy.write_row(row)
@@ -104,7 +104,7 @@ class PostgresDatabase:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All of it or none."""
-        with self._translated(), self._connection.transaction():
+        with self._translate(), self._connection.transaction():
             yield
 
     def with_pairs(self, pairs: dict[str, str]) -> tuple[str, list[Any]]:

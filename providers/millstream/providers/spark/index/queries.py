@@ -14,7 +14,7 @@ from millstream.runtime import ConfigError
 
 from .changes import COLUMNS, ChangeRow
 from .database import check_version
-from .place import opened
+from .place import open_database
 from .verify import LIFE_FACTS, Finding, LifeFacts, found_wrong
 
 __all__ = ["PriorityIndex", "ProcessingErrors", "StateTime"]
@@ -59,7 +59,7 @@ class PriorityIndex:
     """
 
     def __init__(self, place: str) -> None:
-        self._database = opened(place, writes=False)
+        self._database = open_database(place, writes=False)
         try:
             if not check_version(self._database):
                 raise ConfigError(f"{self._database.name}: there is no index yet")

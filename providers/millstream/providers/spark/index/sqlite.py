@@ -39,15 +39,15 @@ class SqliteDatabase:
             raise ConfigError(f"{path} is not there: where is the index?")
         if writes:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = self._locked(path)
+            self._lock = self._take_lock(path)
         try:
-            with self._translated():
-                self._connection = self._opened(path, writes)
+            with self._translate():
+                self._connection = self._open(path, writes)
         except BaseException:
             self._unlock()
             raise
 
-    def _opened(self, path: Path, writes: bool) -> sqlite3.Connection:
+    def _open(self, path: Path, writes: bool) -> sqlite3.Connection:
         mode = "rwc" if writes else "ro"
         target = f"{path.absolute().as_uri()}?mode={mode}"
         found = sqlite3.connect(
@@ -63,7 +63,7 @@ class SqliteDatabase:
             raise
         return found
 
-    def _locked(self, path: Path) -> DirLock:
+    def _take_lock(self, path: Path) -> DirLock:
         disk, place = RealDisk(), f"{path}.writer"
         disk.make_dir(place)
         found = disk.lock(place)
@@ -79,7 +79,7 @@ class SqliteDatabase:
             self._lock = None
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
@@ -89,12 +89,12 @@ class SqliteDatabase:
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """One statement."""
-        with self._translated():
+        with self._translate():
             return self._connection.execute(sql, values).fetchall()
 
     def load(self, rows: Iterable[tuple[Any, ...]]) -> None:
         """Fill `incoming`."""
-        with self._translated():
+        with self._translate():
             self._connection.execute("DROP TABLE IF EXISTS temp.incoming")
             self._connection.execute(INCOMING)
             self._connection.executemany(_FILL, rows)

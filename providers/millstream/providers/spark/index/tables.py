@@ -94,7 +94,7 @@ class Tables:
         found = self._database.run("SELECT batch FROM batches WHERE query = ?", (query,))
         return int(found[0][0]) if found else -1
 
-    def trimmed_before_ms(self) -> int:
+    def find_trimmed_ms(self) -> int:
         """History before this time is deleted; 0: none is."""
         found = self._database.run("SELECT value FROM marks WHERE name = 'trimmed_before_ms'")
         return int(found[0][0]) if found else 0
@@ -119,12 +119,12 @@ class Tables:
         """
         with self._database.transaction():
             if self.marker(query) >= batch:
-                return Applied(is_repeat=True, trimmed_before_ms=self.trimmed_before_ms())
+                return Applied(is_repeat=True, trimmed_before_ms=self.find_trimmed_ms())
             if keep_after_ms is not None:
                 self._trim(day_start_ms(keep_after_ms))
             new = self._put(rows, save is not None)
             self._database.run(PUT_MARKER, (query, batch))
-            trimmed_ms = self.trimmed_before_ms()
+            trimmed_ms = self.find_trimmed_ms()
             if save is not None:
                 save(new)
         added = len(new) if save is not None else -1
@@ -142,7 +142,7 @@ class Tables:
 
     def _trim(self, before_ms: int) -> None:
         """Delete history, and note up to where: all of it came with batches before."""
-        if before_ms > self.trimmed_before_ms():
+        if before_ms > self.find_trimmed_ms():
             self._database.run(OLD_TOKENS, (before_ms,))
             self._database.run("DELETE FROM historic WHERE time_ms < ?", (before_ms,))
             self._database.run(PUT_TRIMMED, (str(before_ms),))

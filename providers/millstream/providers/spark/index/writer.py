@@ -18,7 +18,7 @@ from .changes import DAY_MS, ChangeRow
 from .database import Database, create, keep_source
 from .files import HistoryFiles
 from .options import IndexOptions
-from .place import opened
+from .place import open_database
 from .tables import Applied, Tables
 
 __all__ = ["IndexWriter"]
@@ -48,7 +48,7 @@ class IndexWriter:
             source: where the changes come from: an index has those of one source.
         Raises: as the class; ConfigError, too: the index has the changes of another source.
         """
-        with closing(opened(self._place, writes=True)) as database:
+        with closing(open_database(self._place, writes=True)) as database:
             create(database)
             keep_source(database, source)
 
@@ -61,7 +61,7 @@ class IndexWriter:
             now_ms: by which history is too old.
         Raises: as the class; nothing of the batch is in then.
         """
-        with closing(opened(self._place, writes=True)) as database:
+        with closing(open_database(self._place, writes=True)) as database:
             return self.apply_in(database, query, batch, rows, now_ms)
 
     def apply_in(

@@ -108,7 +108,7 @@ class DirectoryTarget(SystemTarget):
         """Raise the barrier, and send the asker each registered activation in the segments."""
         await self._directory.tell_survivors(asker, version, segments)
 
-    async def recovered(self, silo: str, version: int, rows: list[RecoveredRow]) -> None:
+    async def accept_recovered(self, silo: str, version: int, rows: list[RecoveredRow]) -> None:
         """Some of what a survivor has."""
         self._directory.step(Rows(silo, version, rows))
 
@@ -172,7 +172,7 @@ class GrainDirectory:
             case Refresh():
                 self._tasks.start(self._refresh(action.version))
             case Ask():
-                if not self._told_here(action):
+                if not self._tell_here(action):
                     self._tasks.start(self._ask_survivor(action))
             case Sweep():
                 self._tasks.call_later(0, self._sweep_on)
@@ -205,7 +205,7 @@ class GrainDirectory:
             log.warning("%s was asked about version %d: %s", self._me, version, error)
             self.step(NotReached(version))
 
-    def _told_here(self, ask: Ask) -> bool:
+    def _tell_here(self, ask: Ask) -> bool:
         """Tell at once what this silo itself has, if that is little: a lone silo never waits."""
         activations = self._holder.all() if ask.silo == self._me else []
         if ask.silo != self._me or len(activations) > SCANNED_MAX:
@@ -255,7 +255,7 @@ class GrainDirectory:
             some = activations[first : first + SCANNED_MAX]
             rows = [row_of(a) for a in some if is_registered_in(a, segments)]
             if rows:
-                await self._call(asker, DirectoryTarget.recovered, self._me, version, rows)
+                await self._call(asker, DirectoryTarget.accept_recovered, self._me, version, rows)
             await asyncio.sleep(0)
 
     def end_duplicate(self, kind: str, key: str, activation_id: int) -> None:
@@ -285,7 +285,7 @@ class GrainDirectory:
             )
 
         for attempt in range(RETRIES_MAX):
-            entry = await self._settled(kind, key, ask)
+            entry = await self._settle(kind, key, ask)
             assert entry is not None
             if (entry.silo, entry.activation_id) != (self._me, activation.id):
                 return entry.silo
@@ -302,10 +302,10 @@ class GrainDirectory:
         async def ask(owner: str, version: int) -> Entry | None:
             return await self._call(owner, DirectoryTarget.lookup, kind, key, version)
 
-        entry = await self._settled(kind, key, ask)
+        entry = await self._settle(kind, key, ask)
         return None if entry is None else entry.silo
 
-    async def _settled(
+    async def _settle(
         self, kind: str, key: str, ask: Callable[[str, int], Awaitable[Entry | None]]
     ) -> Entry | None:
         """The answer of a grain's owner, asked until it and this silo agree who that is."""

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millstream.runtime.backoff import Backoff
-from millstream.runtime.cluster.ring import Ring, Segment, covers, gained, hash_of, within
+from millstream.runtime.cluster.ring import Ring, Segment, covers, find_gained, hash_of, within
 from millstream.runtime.cluster.table import Status, TableView
 
 from .events import (
@@ -73,7 +73,7 @@ class Recovery:
         pause_s = RETRY.whole_s(tries) if tries else 0.0
         return Ask(silo, self.round, tuple(self.segments), pause_s)
 
-    def heard(self, silo: str) -> None:
+    def note_answer(self, silo: str) -> None:
         """Nothing more is expected of a silo."""
         self.tries.pop(silo, None)
 
@@ -106,8 +106,8 @@ class DirectoryRange:
             Withdrawn: self._withdraw,
             NotReached: self._not_reached,
             Rows: self._merge,
-            Told: self._told,
-            Failed: self._failed,
+            Told: self._on_told,
+            Failed: self._on_failed,
             SurvivorsAsked: self._raise_barrier,
             Swept: self._sweep,
             Unregister: self._unregister,
@@ -156,7 +156,7 @@ class DirectoryRange:
         ring = Ring(view.with_status(Status.ACTIVE))
         live = frozenset(row.silo for row in view.rows if row.status is not Status.DEAD)
         is_next = view.version == self.version + 1
-        fresh = gained(self._ring if is_next else Ring([]), ring, self._me)
+        fresh = find_gained(self._ring if is_next else Ring([]), ring, self._me)
         has_lost = ring.silos != self._ring.silos or not self._live <= live
         self._ring, self._live, self.version = ring, live, view.version
         self._narrow(is_next)
@@ -168,11 +168,11 @@ class DirectoryRange:
     def _narrow(self, is_next: bool) -> None:
         """What is not ours any more is lost; the dead are not heard. After a view that was not
         seen all that is ours is gained anew: older recoveries mean nothing."""
-        owned = gained(Ring([]), self._ring, self._me) if is_next else []
+        owned = find_gained(Ring([]), self._ring, self._me) if is_next else []
         for recovery in self._recoveries:
             recovery.segments = within(recovery.segments, owned)
             for silo in [silo for silo in recovery.tries if self._is_dead(silo)]:
-                recovery.heard(silo)
+                recovery.note_answer(silo)
 
     def _gain(self, segments: list[Segment], view: TableView) -> Actions:
         recovery = Recovery(view, segments)
@@ -205,14 +205,14 @@ class DirectoryRange:
                 actions.append(EndDuplicate(kind, key, loser))
         return actions
 
-    def _told(self, event: Told) -> Actions:
+    def _on_told(self, event: Told) -> Actions:
         recovery = self._of_round(event.silo, event.round)
         if recovery is None:
             return []
-        recovery.heard(event.silo)
+        recovery.note_answer(event.silo)
         return self._settle()
 
-    def _failed(self, event: Failed) -> Actions:
+    def _on_failed(self, event: Failed) -> Actions:
         recovery = self._of_round(event.silo, event.round)
         if recovery is None:
             return []
@@ -220,7 +220,7 @@ class DirectoryRange:
         recovery.wrong[event.silo] += event.is_wrong
         if recovery.wrong[event.silo] < WRONG_ANSWERS_MAX:
             return [recovery.asks(event.silo)]
-        recovery.heard(event.silo)
+        recovery.note_answer(event.silo)
         return [GiveUp(event.silo, event.round), *self._settle()]
 
     def _raise_barrier(self, event: SurvivorsAsked) -> Actions:

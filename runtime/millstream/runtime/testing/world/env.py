@@ -1,6 +1,6 @@
 """Chance and the wall clocks of a simulation.
 
-Owns: `SimEnv` and `seeded_random`, the only source of chance in the simulator. Invariants: equal
+Owns: `SimEnv` and `make_random`, the only source of chance in the simulator. Invariants: equal
 seeds give equal sequences in every process and on every Python; each user of chance has a generator
 of its own, so that what one draws does not shift what another gets.
 """
@@ -15,12 +15,12 @@ from millstream.runtime.env import Env
 
 from .host import Host
 
-__all__ = ["WALL_START_S", "Random", "SimEnv", "seeded_random"]
+__all__ = ["WALL_START_S", "Random", "SimEnv", "make_random"]
 
 WALL_START_S = 1_700_000_000.0
 
 
-def seeded_random(*name: object) -> Random:
+def make_random(*name: object) -> Random:
     """A generator that depends on the text of `name` only; text seeds ignore PYTHONHASHSEED."""
     return Random("/".join(str(part) for part in name))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from .env import Random, seeded_random
+from .env import Random, make_random
 
 __all__ = ["FaultPlan"]
 
@@ -55,6 +55,6 @@ class FaultPlan:
 
     def _random_of(self, name: str) -> Random | None:
         if name not in self._randoms:
-            rng = seeded_random(self._seed, "fault", name)
+            rng = make_random(self._seed, "fault", name)
             self._randoms[name] = rng if rng.random() < self._enabled_share else None
         return self._randoms[name]

@@ -1,10 +1,10 @@
 """Simulated links: two ends, and one pipe per direction.
 
 Owns: `SimLink`, which implements `wire.transport.Link`. Not: bytes under way (`pipe`), which hosts
-can reach each other and how fast (`network`), who listens where (`transport`).
-Invariants: a receiver is called in its own host's context, only after `start`; `closed` is called
-once, and last. What waits in a pipe counts against the writer: above HIGH_WATER_BYTES it is told to
-stop, at LOW_WATER_BYTES to go on.
+can reach each other and how fast (`network`), who listens where (`transport`). Invariants: a
+receiver is called in its own host's context, only after `start`; `on_closed` is called once, and
+last. What waits in a pipe counts against the writer: above HIGH_WATER_BYTES it is told to stop, at
+LOW_WATER_BYTES to go on.
 """
 
 from __future__ import annotations
@@ -107,14 +107,14 @@ class SimLink:
         if self._state is LinkState.OPEN:
             self._state = LinkState.CLOSING
             self.outbound.end("closed by peer")
-            self.drained(self.outbound.pending_bytes)
+            self.on_drained(self.outbound.pending_bytes)
 
     def abort(self) -> None:
         """End at once; the peer gets an unknown part of what was written."""
         if self._state is not LinkState.CLOSED:
             self.outbound.cut()
             self.outbound.end("connection reset by peer")
-            self.lost("aborted", is_clearing=False)
+            self.on_lost("aborted", is_clearing=False)
 
     def crash(self, is_silent: bool) -> None:
         """The host of this end died; a silent end is found out only by time-outs."""
@@ -133,36 +133,36 @@ class SimLink:
             return True
         return self._is_reading and self._receiver is not None
 
-    def arrived(self, data: bytes, reason: str) -> None:
+    def on_arrival(self, data: bytes, reason: str) -> None:
         """The next chunk, or the end, came through the pipe."""
         if self._state is LinkState.CLOSED:
             if data:
-                self._inbound.source.refused()
+                self._inbound.source.on_refused()
         elif reason:
-            self.lost(reason)
+            self.on_lost(reason)
         elif self._state is LinkState.OPEN:
-            self._received(data)
+            self._on_received(data)
 
-    def _received(self, data: bytes) -> None:
+    def _on_received(self, data: bytes) -> None:
         assert self._receiver is not None
         try:
-            self._receiver.received(data)
+            self._receiver.on_received(data)
         except Exception as error:  # as asyncio does: report, and break the link
             message = f"receiver of the link from {self.peer} raised"
             self._wire.loop.call_exception_handler({"message": message, "exception": error})
             self.abort()
 
-    def refused(self) -> None:
+    def on_refused(self) -> None:
         """The peer's end is gone: hear of it once the answer has travelled back."""
         way = self._inbound.names
         if self._state is LinkState.CLOSED or self._wire.is_blocked(*way):
             return
         delay_s = min(self._wire.delay_s(*way), self._wire.link_timeout_s)
         self._wire.loop.call_later(
-            delay_s, self.lost, "connection reset by peer", context=self.host.context()
+            delay_s, self.on_lost, "connection reset by peer", context=self.host.context()
         )
 
-    def lost(self, reason: str, is_clearing: bool = True) -> None:
+    def on_lost(self, reason: str, is_clearing: bool = True) -> None:
         """This end is over; tell the receiver. The peer is told by whoever calls, or never."""
         if self._state is LinkState.CLOSED:
             return
@@ -180,13 +180,13 @@ class SimLink:
     def _tell_closed(self) -> None:
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
-            receiver.closed(self._end_reason)
+            receiver.on_closed(self._end_reason)
 
     def _tell_writable(self) -> None:
         if self._state is LinkState.OPEN and self._receiver is not None:
             self._receiver.writable(self._is_writable)
 
-    def drained(self, pending_bytes: int, is_ended: bool = False) -> None:
+    def on_drained(self, pending_bytes: int, is_ended: bool = False) -> None:
         """The pipe holds so much; below the low-water mark the writer may go on, or is done."""
         if is_ended:
             self._state = LinkState.CLOSED

@@ -27,7 +27,7 @@ from heapq import heappop, heappush
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
-from .env import seeded_random
+from .env import make_random
 from .errors import Deadlock, Livelock, SimulationError, VirtualTimeExceeded
 from .handles import SimHandle, SimTimer
 from .host import HOST, Host, describe, host_of, is_alive, name_of, tag_of
@@ -83,8 +83,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []  # the second: a number
         self._timer_number = 0
         self._livelock_iterations_max = livelock_iterations_max
-        self._random = seeded_random(seed, "loop")
-        self._early_random = seeded_random(seed, "early timers")
+        self._random = make_random(seed, "loop")
+        self._early_random = make_random(seed, "early timers")
         self._hosts: WeakKeyDictionary[asyncio.Task[Any], Host | None] = WeakKeyDictionary()
         self._buried: list[asyncio.Handle] = []
         self._kept: list[object] = []
@@ -339,7 +339,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.is_shutting_down = True
         self.max_virtual_s = math.inf
         self.set_exception_handler(lambda loop, context: None)
-        with _unlogged():
+        with _silence():
             self._unwind()
         self.close()
         self._timers.clear()
@@ -384,7 +384,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 @contextmanager
-def _unlogged() -> Iterator[None]:
+def _silence() -> Iterator[None]:
     level = logging.root.manager.disable
     logging.disable()
     try:

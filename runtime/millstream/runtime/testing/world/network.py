@@ -134,7 +134,7 @@ class SimNetwork:
         """Let what was held go on, in order."""
         for route in self._between(a, b):
             route.is_held = False
-        self._changed({a, b})
+        self._on_change({a, b})
 
     def clog(self, a: str, b: str, bytes_per_s: float) -> None:
         """Let only so much through per second, each way."""
@@ -152,7 +152,7 @@ class SimNetwork:
             route.is_cut = route.is_held = False
             route.loss = route.reset = 0.0
             route.bytes_per_s = math.inf
-        self._changed(None if a is None or b is None else {a, b})
+        self._on_change(None if a is None or b is None else {a, b})
 
     def _between(self, a: str | None, b: str | None) -> Iterable[Route]:
         if a is None or b is None:
@@ -167,7 +167,7 @@ class SimNetwork:
             found = self._routes[source, target] = replace(self._default)
         return found
 
-    def _changed(self, hosts: set[str] | None) -> None:
+    def _on_change(self, hosts: set[str] | None) -> None:
         """Wake who waits, and set off anew what is under way among the hosts (None: all)."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -189,7 +189,7 @@ class SimNetwork:
         self._hosts[host.name] = host
         if host.name in self._silent:
             del self._silent[host.name]
-            self._changed({host.name})
+            self._on_change({host.name})
 
     def crash(self, host: Host, is_silent: bool) -> None:
         """Cut the host off: its peers see resets, or (silent, as at a power cut) nothing."""
@@ -228,7 +228,7 @@ class SimNetwork:
         """How much fits through now."""
         return self.route(source, target).bytes_per_s
 
-    def delivered(self, source: str, target: str, size_bytes: int) -> None:
+    def on_delivered(self, source: str, target: str, size_bytes: int) -> None:
         """Note a delivery in the trace."""
         line = f"{self.loop.time()!r} {source}>{target} {size_bytes}\n"
         self._trace.update(line.encode())
@@ -249,7 +249,7 @@ class SimNetwork:
             await self.loop.create_future()
         await asyncio.sleep(delay_s)
         await self._until_open(source, target)
-        self.delivered(source, target, 0)
+        self.on_delivered(source, target, 0)
 
     async def _until_open(self, source: str, target: str) -> None:
         while self.is_blocked(source, target):

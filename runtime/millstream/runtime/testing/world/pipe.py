@@ -35,7 +35,7 @@ class Wire(Protocol):
         ...
 
     def bytes_per_s(self, source: str, target: str) -> float: ...
-    def delivered(self, source: str, target: str, size_bytes: int) -> None: ...
+    def on_delivered(self, source: str, target: str, size_bytes: int) -> None: ...
 
 
 class End(Protocol):
@@ -45,13 +45,13 @@ class End(Protocol):
 
     def context(self) -> Context: ...
     def takes(self) -> bool: ...
-    def arrived(self, data: bytes, reason: str, /) -> None: ...
-    def drained(self, pending_bytes: int, /, *, is_ended: bool) -> None: ...
-    def refused(self) -> None:
+    def on_arrival(self, data: bytes, reason: str, /) -> None: ...
+    def on_drained(self, pending_bytes: int, /, *, is_ended: bool) -> None: ...
+    def on_refused(self) -> None:
         """The other end is gone and what was written to it comes back."""
         ...
 
-    def lost(self, reason: str, /) -> None: ...
+    def on_lost(self, reason: str, /) -> None: ...
 
 
 class Item(NamedTuple):
@@ -130,7 +130,7 @@ class Pipe:
     def _broke(self) -> None:
         """Both ends hear of it, each for itself: the way between them is lost."""
         for end in (self.source, self.target):
-            end.lost("connection reset: too many losses")
+            end.on_lost("connection reset: too many losses")
 
     def arm(self) -> None:
         """Plan the next delivery, if the way is free and the target takes it."""
@@ -157,25 +157,25 @@ class Pipe:
             return
         item = self._items.popleft()
         self.pending_bytes -= len(item.data)
-        self.wire.delivered(*self.names, len(item.data))
-        self.target.arrived(item.data, item.reason)
-        self.source.drained(self.pending_bytes, is_ended=bool(item.reason))
+        self.wire.on_delivered(*self.names, len(item.data))
+        self.target.on_arrival(item.data, item.reason)
+        self.source.on_drained(self.pending_bytes, is_ended=bool(item.reason))
         self.arm()
 
     def _watch_stall(self) -> None:
         if self._stall is None:
             limit_s = self.wire.link_timeout_s
-            self._stall = self.wire.loop.call_later(limit_s, self._stalled, context=Context())
+            self._stall = self.wire.loop.call_later(limit_s, self._on_stalled, context=Context())
 
     def _end_stall(self) -> None:
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
 
-    def _stalled(self) -> None:
+    def _on_stalled(self) -> None:
         self._stall = None
         limit_s = self.wire.link_timeout_s
-        self.source.lost(f"timed out: {self.pending_bytes} bytes unconfirmed for {limit_s:g} s")
+        self.source.on_lost(f"timed out: {self.pending_bytes} bytes unconfirmed for {limit_s:g} s")
         self.clear()
 
     def retime(self) -> None:

@@ -1,7 +1,7 @@
 """The subscriptions that a hand-over lists: where each one is, and what it was delivered.
 
 Owns: `Former`, what the queue record said of subscriptions whose events were not read yet;
-`listed`. Not: the record (`ownership`), when it is written (`standing`). Pure.
+`list_unfinished`. Not: the record (`ownership`), when it is written (`standing`). Pure.
 Invariant: each subscription has done everything up to `upto` of the record, or is listed; its mark
 is not above the first item that it has not done.
 """
@@ -27,7 +27,7 @@ from millstream.streams.ownership.record import ListedSubscription, QueueProgres
 
 from .stream_entry import StreamEntry
 
-__all__ = ["LISTED_MAX", "Former", "listed"]
+__all__ = ["LISTED_MAX", "Former", "list_unfinished"]
 
 LISTED_MAX = 5_000
 """Subscriptions of a queue that a hand-over lists."""
@@ -66,7 +66,7 @@ class Former:
         return {key: replace(one, mark=max(one.mark, begin)) for key, one in self.listed.items()}
 
 
-def listed(
+def list_unfinished(
     entries: Mapping[StreamId, StreamEntry], laggards: LaggingCursors, former: Former
 ) -> tuple[ListedSubscription, ...]:
     """All that are not done with what was read, or with what a former owner has read.

@@ -19,7 +19,9 @@ __all__ = ["StoppedSubscriptions"]
 class StoppedRows(Protocol):
     """Where it is read."""
 
-    def held(self, namespace: str, /) -> Awaitable[Sequence[tuple[StreamId, SubscriptionRow]]]: ...
+    def read_held(
+        self, namespace: str, /
+    ) -> Awaitable[Sequence[tuple[StreamId, SubscriptionRow]]]: ...
 
 
 class StoppedSubscriptions:
@@ -30,7 +32,7 @@ class StoppedSubscriptions:
         self._rows: dict[StreamId, dict[str, SubscriptionRow | None]] = {}  # None: told, not held
         self._read: set[str] = set()
 
-    def known(self, stream: StreamId) -> Sequence[SubscriptionRow] | None:
+    def find_known(self, stream: StreamId) -> Sequence[SubscriptionRow] | None:
         """Those of a stream; None: its namespace was not read yet."""
         if stream.namespace not in self._read:
             return None
@@ -40,10 +42,10 @@ class StoppedSubscriptions:
         """Those of a stream. Raises what reading raises."""
         namespace = stream.namespace
         if namespace not in self._read:
-            for other, row in await self._stored.held(namespace):
+            for other, row in await self._stored.read_held(namespace):
                 self._rows.setdefault(other, {}).setdefault(row.id, row)
             self._read.add(namespace)
-        return self.known(stream) or ()
+        return self.find_known(stream) or ()
 
     def tell(self, stream: StreamId, row: SubscriptionRow, *, is_held: bool) -> None:
         """A subscription is held, or is not any more."""

@@ -227,10 +227,10 @@ class Cursor:
             self.enter(slot, after)
             self._cache.release(slot)
 
-    def done(self, count: int) -> None:
+    def advance(self, count: int) -> None:
         """Move past `count` items, all of which are here. Amortised O(1) per message."""
         if self.is_lagging:
-            self._done_anew(count)
+            self._advance_anew(count)
             return
         slot, item = self.slot, self._item + count
         self._item = item
@@ -244,7 +244,7 @@ class Cursor:
             slot = upcoming
         assert slot is not None or item == 0, f"moved {item} items past the end of {self.key}"
 
-    def _done_anew(self, count: int) -> None:
+    def _advance_anew(self, count: int) -> None:
         """Move past items that were read anew; behind the last one it goes on in the cache."""
         self.is_rewound = self.is_full = False
         slot, item = self.slot, self._item + count
@@ -274,7 +274,7 @@ class Cursor:
     def leave(self) -> None:
         """Move to the next message."""
         assert self.slot is not None, "a drained cursor is nowhere"
-        self.done(len(self.slot.message.items) - self._item)
+        self.advance(len(self.slot.message.items) - self._item)
 
     def close(self) -> None:
         """Let go of everything, and be idle; again is harmless."""
@@ -420,7 +420,7 @@ class Cursor:
 
     def settle(self, upto: Token | None) -> None:
         """All items up to a token are acknowledged, as far as they were given."""
-        while self.ahead and (count := self._acked(upto, self.ahead)):
+        while self.ahead and (count := self._count_acked(upto, self.ahead)):
             self._release(count)
 
     def pass_over(self, upto: Token) -> bool:
@@ -430,15 +430,15 @@ class Cursor:
         to be read anew are not read for this subscription.
         """
         is_any = False
-        while not self.ahead and (count := self._acked(upto, sys.maxsize)):
+        while not self.ahead and (count := self._count_acked(upto, sys.maxsize)):
             self._sends, is_any = None, True
-            self.done(count)
+            self.advance(count)
         if self.ahead or not self.is_lagging or self.slot is not None or upto < self.position:
             return is_any
         self.skip_to(past(upto))
         return True
 
-    def _acked(self, upto: Token | None, count_max: int) -> int:
+    def _count_acked(self, upto: Token | None, count_max: int) -> int:
         """So many items of the message in which it stands are acknowledged, or were given up."""
         slot = self.slot
         if slot is None:
@@ -453,7 +453,7 @@ class Cursor:
         slot, item = self.slot, self._item
         if self._given_up and slot is not None:
             self._given_up.difference_update(slot.token_at(item + at) for at in range(count))
-        self.done(count)
+        self.advance(count)
         self.ahead -= count
         if not self.ahead:
             self._sends = None

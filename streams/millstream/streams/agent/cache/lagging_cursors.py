@@ -156,7 +156,7 @@ class LaggingCursors:
 
     def progress(self) -> QueueProgress:
         """How far the queue is, at this instant."""
-        upto = self.cache.acked_upto()
+        upto = self.cache.find_acked()
         listed = tuple(behind.entry() for behind in self._behind.values())
         return QueueProgress(upto, listed, self._floor(upto))
 
@@ -168,7 +168,7 @@ class LaggingCursors:
             lowest = min(lowest, behind.floor)
         return lowest
 
-    def stored(self, progress: QueueProgress) -> None:
+    def on_stored(self, progress: QueueProgress) -> None:
         """The record says this now."""
         self._is_stored = bool(progress.listed)
         self._stored_floor = progress.floor
@@ -176,7 +176,7 @@ class LaggingCursors:
 
     def ackable(self) -> Token | None:
         """Up to here the provider may forget; None: nothing more than before."""
-        upto = self.cache.acked_upto()
+        upto = self.cache.find_acked()
         if not self.matters:
             return upto
         upto = self._floor(upto)

@@ -310,7 +310,7 @@ class QueueCache:
         if not is_held and not is_to_come:
             self._done.append(token)
 
-    def acked_upto(self) -> Token | None:
+    def find_acked(self) -> Token | None:
         """This message and all that arrived before it are done; None: nothing is known to be."""
         return self._slots[self.base].before if self._slots else self._newest
 

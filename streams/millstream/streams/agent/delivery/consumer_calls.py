@@ -105,15 +105,15 @@ class ConsumerCalls:
         try:
             reply = await self.deliver(grain_type, key, batch, limit_s + ANSWER_S)
         except ActivationTimeout as error:
-            outcome = self.failed(FailureKind.ACTIVATION, error_text(error))
+            outcome = self.make_failed(FailureKind.ACTIVATION, error_text(error))
         except UNREACHABLE as error:
             silo = error.silo if isinstance(error, SiloUnavailable) and error.may_have_run else ""
             outcome = Unreachable(str(error), self._clock.now(), self._roll(), silo)
         except Exception as error:
-            outcome = self.failed(FailureKind.ACTIVATION, error_text(error))
+            outcome = self.make_failed(FailureKind.ACTIVATION, error_text(error))
         else:
             outcome = self._outcome_of(reply)
-        return outcome if sifted is None else sifted.told(outcome)
+        return outcome if sifted is None else sifted.widen(outcome)
 
     def deliver(
         self, kind: str, key: str, batch: WireBatch, timeout_s: float
@@ -139,7 +139,7 @@ class ConsumerCalls:
         now_s = self._clock.now()
         return CallReply(reply.done, failure, now_s, roll, True, reply.acked, reply.is_anew)
 
-    def failed(self, kind: FailureKind, text: str) -> CallReply:
+    def make_failed(self, kind: FailureKind, text: str) -> CallReply:
         """The outcome of a call in which the first item failed."""
         return CallReply(0, Failure(kind, text), self._clock.now(), self._roll())
 

@@ -47,12 +47,12 @@ class Deaths:
         """Is there a silo, and has it not said that it stops?"""
         return silo != "" and self._fate(silo) is not Fate.LEFT
 
-    def lost(self, silo: str, subscriber: Subscriber, delivery: Delivery, died: Died) -> None:
+    def on_lost(self, silo: str, subscriber: Subscriber, delivery: Delivery, died: Died) -> None:
         """The connection to a silo broke while a call was out; it may have died of that."""
         lost = LostCall(subscriber, delivery.cursor.next_token, died)
         self._lost.setdefault(silo, {})[delivery] = lost
 
-    def judged(self) -> Iterator[tuple[Subscriber, Delivery, Died]]:
+    def iter_judged(self) -> Iterator[tuple[Subscriber, Delivery, Died]]:
         """The calls whose silo has died; these, and those whose delivery went on, are forgotten."""
         for silo in list(self._lost):
             fate = self._fate(silo)

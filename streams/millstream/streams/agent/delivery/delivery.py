@@ -86,11 +86,11 @@ class Tries(msgspec.Struct, frozen=True):
     died_alone: bool = False
     error: Failure | None = None
 
-    def failed(self, error: Failure) -> Tries:
+    def on_failure(self, error: Failure) -> Tries:
         """The tries after another failure of the handler."""
         return msgspec.structs.replace(self, failures=self.failures + 1, error=error)
 
-    def died(self, event: Died) -> Tries:
+    def on_death(self, event: Died) -> Tries:
         """The tries after the death of silos that had the item."""
         deaths = self.deaths + event.times
         text = f"SiloUnavailable: the silo of its handler died {deaths} times while it ran"
@@ -310,7 +310,7 @@ class Delivery:
 
     # -- what is sent
 
-    def arrived(self, slot: Slot, *, is_held: bool) -> Sequence[Action]:
+    def on_arrival(self, slot: Slot, *, is_held: bool) -> Sequence[Action]:
         """Another message of the stream is here; `is_held`: keep it, and do not deliver it."""
         cursor = self.cursor
         if cursor.slot is not None or cursor.is_lagging:
@@ -325,7 +325,7 @@ class Delivery:
             self.state = DeliveryState.FAULTED if is_held else DeliveryState.READY
         return ()
 
-    def fetched(self) -> Sequence[Action]:
+    def on_fetched(self) -> Sequence[Action]:
         """The answer to `Fetch`: the items are here, or lost, or not yet."""
         if self.state is DeliveryState.LAGGING:
             self.position = self.cursor.after
@@ -357,7 +357,7 @@ class Delivery:
             return self._next()
         return (Deliver(self._out, tried + 1),)
 
-    def sent(self, count: int, at_s: float) -> None:
+    def on_sent(self, count: int, at_s: float) -> None:
         """The first `count` items of the last `Deliver` are on their way."""
         if self.state is DeliveryState.CLOSED:
             return
@@ -371,7 +371,7 @@ class Delivery:
             last = self._out[-1].token
             self._sent_upto = last if self._sent_upto is None else max(self._sent_upto, last)
 
-    def replied(self, event: CallReply) -> Sequence[Action]:
+    def on_reply(self, event: CallReply) -> Sequence[Action]:
         """The consumer has answered what was sent."""
         if self.state is DeliveryState.CLOSED:
             return ()
@@ -384,13 +384,13 @@ class Delivery:
                 self._start_anew()
                 self.cursor.rewind()
                 return self._next()
-            return self._lost(event.at_s, event.roll)  # else it would be sent in a hot loop
+            return self._on_lost(event.at_s, event.roll)  # else it would be sent in a hot loop
         self.losses = 0
         self._move(done, event.at_s)
         if self.is_manual:
             self._settle(event.acked)
         if event.error is not None and done < len(out):
-            return self._failed(event.error, event.at_s, event.roll)
+            return self._on_failure(event.error, event.at_s, event.roll)
         self._adapt(done, event.at_s - self._sent_s)
         return self._next()
 
@@ -403,7 +403,7 @@ class Delivery:
             if self.tries.error is not None or self.is_feared:
                 self._forget()
             if not self.is_manual:
-                self.cursor.done(done)
+                self.cursor.advance(done)
             elif self.state is DeliveryState.GIVING_UP:
                 self.cursor.give_up(last)
             else:
@@ -439,10 +439,10 @@ class Delivery:
 
     # -- what fails
 
-    def _failed(self, error: Failure, at_s: float, roll: float) -> Sequence[Action]:
+    def _on_failure(self, error: Failure, at_s: float, roll: float) -> Sequence[Action]:
         if self._pass_over():
             return self._next()
-        self.tries = self._told.failed(error)
+        self.tries = self._told.on_failure(error)
         if error.kind is FailureKind.TIMEOUT:
             self.window = 1  # halving would cost one whole deadline per step
         if self._is_hopeless:
@@ -490,21 +490,21 @@ class Delivery:
             tried, retries = self.attempts + 1, self._options.retries
             self.is_feared = self.tries.is_feared(1, tried, retries)
             if tried > retries:
-                return self._lost(event.at_s, event.roll, FATE_WAIT_S)
-        return self._lost(event.at_s, event.roll)
+                return self._on_lost(event.at_s, event.roll, FATE_WAIT_S)
+        return self._on_lost(event.at_s, event.roll)
 
-    def _lost(self, at_s: float, roll: float, least_s: float = 0.0) -> Sequence[Action]:
+    def _on_lost(self, at_s: float, roll: float, least_s: float = 0.0) -> Sequence[Action]:
         if self._pass_over():
             return self._next()
         self._out = ()
         self.losses += 1
         return self._back_off(self.losses, at_s, roll, least_s)
 
-    def died(self, event: Died) -> Sequence[Action]:
+    def on_death(self, event: Died) -> Sequence[Action]:
         """Count the death; an item that waited for the news is sent again now, or given up."""
         if self.state in NO_WORK:
             return ()
-        self.tries = self.tries.died(event)
+        self.tries = self.tries.on_death(event)
         self.careful = max(self.careful, event.sent)
         self.is_feared = self.tries.is_feared(0, self.attempts, self._options.retries)
         return self.tick(math.inf)
@@ -527,7 +527,7 @@ class Delivery:
         self.state = DeliveryState.GIVING_UP
         return (GiveUp(item, error, self.attempts),)
 
-    def given_up(self, outcome: GiveUpOutcome) -> Sequence[Action]:
+    def on_given_up(self, outcome: GiveUpOutcome) -> Sequence[Action]:
         """The answer to `GiveUp`; what was to be stored is stored."""
         if self.state is DeliveryState.CLOSED:
             return ()
@@ -607,7 +607,7 @@ class Delivery:
         self._start_anew()
         return True
 
-    def acked(self, upto: Token) -> Sequence[Action]:
+    def on_acked(self, upto: Token) -> Sequence[Action]:
         """The consumer has acknowledged up to a token, by hand."""
         if not self.is_manual or self.state in NO_WORK:
             return ()

@@ -16,7 +16,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 
-from millstream.runtime.extending import Backoff, LineBudget, Runners, SiloServices, Tasks, shown
+from millstream.runtime.extending import (
+    Backoff,
+    LineBudget,
+    Runners,
+    SiloServices,
+    Tasks,
+    show_text,
+)
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
@@ -182,7 +189,7 @@ class Dispatch:
         if (cursor.slot is not None or cursor.is_lagging) and state is not DeliveryState.UNACKED:
             return  # it comes to the message by itself
         is_held = subscriber.is_paused or subscriber.held != ""
-        self._apply(subscriber, delivery, delivery.arrived(slot, is_held=is_held))
+        self._apply(subscriber, delivery, delivery.on_arrival(slot, is_held=is_held))
         if delivery.state is DeliveryState.FAULTED:
             self.fall_behind(subscriber)
 
@@ -274,11 +281,11 @@ class Dispatch:
             self._give_back(tokens, HELD.whole_s(subscriber.returns), False)
             delivery.let_go()  # only now, or they would look done
 
-    def acked(self, subscriber: Subscriber, upto: Token) -> None:
+    def on_acked(self, subscriber: Subscriber, upto: Token) -> None:
         """The consumer has acknowledged by hand."""
         if subscriber.work is None or subscriber.rewinds_done < subscriber.rewinds:
             return  # it is done, or of before it was moved back
-        self._apply(subscriber, subscriber.work, subscriber.work.acked(upto))
+        self._apply(subscriber, subscriber.work, subscriber.work.on_acked(upto))
         self._progressed()
         self.pump()
         if self._is_paused:
@@ -338,22 +345,22 @@ class Dispatch:
                 continue
             del self._lagging[key]
             if delivery is not None:  # it may have met the cache without reading anew
-                self._apply(subscriber, delivery, delivery.fetched())
+                self._apply(subscriber, delivery, delivery.on_fetched())
         self.pump()
         return found
 
-    def lost(self, behind: Cursor, loss: Loss) -> None:
+    def on_events_lost(self, behind: Cursor, loss: Loss) -> None:
         """Events are gone that a waiting cursor needs."""
         subscriber = self._lagging.get(behind.key)
         if subscriber is not None:
             subscriber.lose(loss)
 
-    def fetched(self) -> None:
+    def on_fetched(self) -> None:
         """Items came, or are lost: who waited for them looks again."""
         for key, subscriber in list(self._lagging.items()):
             del self._lagging[key]  # one by one: a step that fails takes no other's place
             if subscriber.delivery is not None:
-                self._apply(subscriber, subscriber.delivery, subscriber.delivery.fetched())
+                self._apply(subscriber, subscriber.delivery, subscriber.delivery.on_fetched())
         self._progressed()
         self.pump()
 
@@ -424,7 +431,7 @@ class Dispatch:
         if wary.is_on and token is not None and not cursor.is_away:
             more = wary.deaths_of(subscriber.key, token) - delivery.tries.deaths
             if more > 0:
-                self._apply(subscriber, delivery, delivery.died(Died(more, is_alone=True)))
+                self._apply(subscriber, delivery, delivery.on_death(Died(more, is_alone=True)))
             if not wary.may_send(subscriber.key, token, delivery.tries.deaths):
                 self._look_again()
                 return False
@@ -437,8 +444,8 @@ class Dispatch:
 
     def judge(self) -> None:
         """Silos have come or gone: calls that were out to one that died count."""
-        for subscriber, delivery, died in list(self._deaths.judged()):
-            self._apply(subscriber, delivery, delivery.died(died))
+        for subscriber, delivery, died in list(self._deaths.iter_judged()):
+            self._apply(subscriber, delivery, delivery.on_death(died))
             self.pump()
 
     def _apply(self, subscriber: Subscriber, delivery: Delivery, actions: Sequence[Action]) -> None:
@@ -456,7 +463,7 @@ class Dispatch:
                     self._call_at(subscriber, delivery, action.when_s, delivery.ack_due)
                 case HandBack():
                     token, attempts, now_s = action.token, action.attempts, self._clock.now()
-                    self._attempts.failed(subscriber, token, attempts, action.error, now_s)
+                    self._attempts.log_failure(subscriber, token, attempts, action.error, now_s)
                     self._give_back([action.token], action.delay_s, True)
                 case GiveUp():
                     self._tasks.start(self._give_up(subscriber, delivery, action))
@@ -467,7 +474,7 @@ class Dispatch:
     def _send(self, subscriber: Subscriber, delivery: Delivery, action: Deliver) -> None:
         items, may_repeat = action.items, False
         if delivery.cursor.is_lagging or self._cache.repeats_upto >= 0:
-            items, may_repeat = self._repeated(delivery, items)
+            items, may_repeat = self._find_repeated(delivery, items)
         if subscriber.gaps:
             items = subscriber.upto_gap(items)
         layout = self._layout
@@ -482,7 +489,7 @@ class Dispatch:
         subscriber.retries += action.attempt > 1
         last = items[-1].token
         subscriber.sent_upto = last if sent is None or last > sent else sent
-        delivery.sent(len(items), self._clock.now())
+        delivery.on_sent(len(items), self._clock.now())
         self.calls_out += 1
         self._out[subscriber.key] = None
         self._runners.start(self._deliver(subscriber, delivery, items, action.attempt, sent))
@@ -501,11 +508,13 @@ class Dispatch:
         return found
 
     async def _await_former(self, stream: StreamId, era: int, layout: Layout) -> None:
-        await layout.opened(stream, self._queue, era)
+        await layout.wait_open(stream, self._queue, era)
         self._ready.extend(self._early.pop(stream))
         self.pump()
 
-    def _repeated(self, delivery: Delivery, items: Sequence[Item]) -> tuple[Sequence[Item], bool]:
+    def _find_repeated(
+        self, delivery: Delivery, items: Sequence[Item]
+    ) -> tuple[Sequence[Item], bool]:
         """The first of these items that are alike: a former owner may have delivered them, or not.
 
         Returns whether one may have.
@@ -563,7 +572,7 @@ class Dispatch:
             if self._is_closed:
                 raise
             # only a handler can have done that: it runs in this task, which ends with the call
-            outcome = self._consumers.failed(
+            outcome = self._consumers.make_failed(
                 FailureKind.HANDLER, "the handler cancelled the task it runs in"
             )
         finally:
@@ -579,7 +588,7 @@ class Dispatch:
             return
         if isinstance(outcome, Unreachable):
             died = Died(sent=len(items), is_alone=is_alone)
-            self._lost(subscriber, delivery, outcome, died)
+            self._on_lost(subscriber, delivery, outcome, died)
         else:
             self.delivered_count += outcome.done
             if outcome.is_anew:
@@ -587,22 +596,22 @@ class Dispatch:
             if outcome.done and outcome.is_heard:
                 subscriber.rewinds_done = rewinds
                 if gaps:
-                    subscriber.told(gaps)
+                    subscriber.on_told(gaps)
                 if self._wary.is_on:
-                    self._wary.done(subscriber.key, items[0].token)
-            actions = delivery.replied(outcome)
+                    self._wary.on_done(subscriber.key, items[0].token)
+            actions = delivery.on_reply(outcome)
             if actions or delivery.cursor.slot is not None or delivery.cursor.is_lagging:
                 self._apply(subscriber, delivery, actions)
             if outcome.error is not None and delivery.tries.error is not None:
                 token, attempts = delivery.cursor.next_token, delivery.attempts
-                self._attempts.failed(subscriber, token, attempts, outcome.error, outcome.at_s)
+                self._attempts.log_failure(subscriber, token, attempts, outcome.error, outcome.at_s)
         self._progressed()
         if self._ready:
             self.pump()
         if self._is_paused:
             self._look_again()
 
-    def _lost(
+    def _on_lost(
         self, subscriber: Subscriber, delivery: Delivery, outcome: Unreachable, died: Died
     ) -> None:
         """A call told nothing; `died`: what that means if its silo died."""
@@ -611,7 +620,7 @@ class Dispatch:
             outcome = Unreachable(outcome.reason, outcome.at_s, outcome.roll)
         self._apply(subscriber, delivery, delivery.unreachable(outcome))
         if may_have_died:
-            self._deaths.lost(outcome.silo, subscriber, delivery, died)
+            self._deaths.on_lost(outcome.silo, subscriber, delivery, died)
             self.judge()
 
     # -- giving up
@@ -636,12 +645,12 @@ class Dispatch:
                 return
             self.given_up_count += 1
             if self._wary.is_on:
-                self._wary.done(subscriber.key, failure.token)
+                self._wary.on_done(subscriber.key, failure.token)
             if outcome != "pause":
                 if self._cache.gives_back:
                     self._failed[failure.token._replace(index=0)] = action.error.text
-                subscriber.told(subscriber.gaps_before(failure.token))  # with the event
-            actions = delivery.given_up(outcome)
+                subscriber.on_told(subscriber.gaps_before(failure.token))  # with the event
+            actions = delivery.on_given_up(outcome)
         self._apply(subscriber, delivery, actions)
         if delivery.state is DeliveryState.FAULTED:
             if outcome == "pause" and not subscriber.held:
@@ -659,7 +668,7 @@ class AttemptLog:
         self._queue = queue
         self._lines = LineBudget()
 
-    def failed(
+    def log_failure(
         self,
         subscriber: Subscriber,
         token: Token | None,
@@ -674,10 +683,10 @@ class AttemptLog:
         log.warning(
             "%s/%s.%s failed at %s of %s, attempt %d of %d (%s): %s%s",
             subscriber.grain_type,
-            shown(subscriber.grain_key),
+            show_text(subscriber.grain_key),
             subscriber.handler,
             token,
-            shown(str(subscriber.stream)),
+            show_text(str(subscriber.stream)),
             attempts,
             subscriber.options.retries + 1,
             failure.kind.value,

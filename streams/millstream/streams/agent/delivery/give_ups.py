@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from millstream.runtime import MillstreamError
-from millstream.runtime.extending import SiloServices, shown
+from millstream.runtime.extending import SiloServices, show_text
 from millstream.streams.api.inbox import inbox_name
 from millstream.streams.api.rendezvous import Rendezvous, rendezvous_key, rendezvous_of
 from millstream.streams.consumer.extension import ConsumerExtension
@@ -117,12 +117,12 @@ class GiveUps:
         """Tell the grain, if it can be reached."""
         kind, key = failure.grain_type, failure.grain_key
         try:
-            await self._services.extensions.method(kind, ConsumerExtension.failed, TELL_S)(
+            await self._services.extensions.method(kind, ConsumerExtension.give_up, TELL_S)(
                 key, failure
             )
         except Exception as error:  # the grain's own, or on the way to it
             text = "%s/%s was not told, or failed, that %s was given up: %s"
-            log.warning(text, kind, shown(key), failure.token, error)
+            log.warning(text, kind, show_text(key), failure.token, error)
 
     async def _ask(self, failure: DeliveryFailure, timeout_s: float) -> Any:
         """The failure handler's answer. Raises what it raises, and NoAnswer."""
@@ -148,8 +148,8 @@ class GiveUps:
             logging.WARNING if isinstance(error, MillstreamError) else logging.ERROR,
             "on_give_up for %s of %s for %s is asked again: %s",
             failure.token,
-            shown(str(failure.stream)),
-            shown(failure.subscription),
+            show_text(str(failure.stream)),
+            show_text(failure.subscription),
             error_text(error),
             exc_info=None if is_known else error,
         )
@@ -180,8 +180,8 @@ def log_outcome(failure: DeliveryFailure, outcome: str) -> None:
     """Log the outcome of an event."""
     log.error(
         "%s gave up %s at %s after %d attempts (%s): %s",
-        shown(failure.subscription),
-        shown(str(failure.stream)),
+        show_text(failure.subscription),
+        show_text(str(failure.stream)),
         failure.token,
         failure.attempts,
         outcome,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from millstream.runtime.extending import Budget, Clock, LineBudget, shown
+from millstream.runtime.extending import Budget, Clock, LineBudget, show_text
 from millstream.streams.api.filters.event_filter import EventFilter
 from millstream.streams.contracts.item import Item
 
@@ -38,7 +38,7 @@ class FilteredItems(msgspec.Struct, frozen=True):
     seen: int
     failure: Failure | None
 
-    def told(self, outcome: Outcome) -> Outcome:
+    def widen(self, outcome: Outcome) -> Outcome:
         """The outcome for all of them, from that for those that fit."""
         if not isinstance(outcome, CallReply) or (outcome.done == 0 and outcome.error is None):
             return outcome
@@ -79,7 +79,7 @@ class ItemFilter:
         left_out = self._lines.take(self._clock.now())
         if left_out is not None:
             text = "filter %s of %s took %.0f ms for one event, and stops its whole silo for that%s"
-            log.warning(text, label, shown(subscriber.id), took_s * 1e3, left_out)
+            log.warning(text, label, show_text(subscriber.id), took_s * 1e3, left_out)
 
 
 def failure_of(fits: EventFilter, error: BaseException) -> Failure:

@@ -119,14 +119,15 @@ class Died(msgspec.Struct, frozen=True):
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """Send these items, or the first few of them, and call `sent`; until then nothing changes."""
+    """Send these items, or the first few of them, and call `on_sent`; until then nothing
+    changes."""
 
     items: Sequence[Item]
     attempt: int
 
 
 class GiveUp(msgspec.Struct, frozen=True):
-    """Ask the failure handler about this item; answer with `given_up`."""
+    """Ask the failure handler about this item; answer with `on_given_up`."""
 
     item: Item
     error: Failure
@@ -158,7 +159,7 @@ class AckBy(msgspec.Struct, frozen=True):
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """Read the items anew; answer with `fetched`."""
+    """Read the items anew; answer with `on_fetched`."""
 
 
 Action = Deliver | GiveUp | HandBack | WaitUntil | AckBy | Fetch

@@ -159,7 +159,7 @@ class Subscriber:
         if upto is not None and (self.sent_upto is None or upto > self.sent_upto):
             self.sent_upto = upto
 
-    def told(self, gaps: Sequence[Loss]) -> None:
+    def on_told(self, gaps: Sequence[Loss]) -> None:
         """The consumer has heard of these; losses that came meanwhile are still to be told."""
         self.gaps = tuple(gap for gap in self.gaps if gap not in gaps)
         for gap in gaps:

@@ -77,17 +77,17 @@ class ProgressTracker:
         if former.upto is not None and (progress.upto is None or progress.upto < former.upto):
             # what is read again of the former owner's is for those that it has listed
             progress = QueueProgress(former.upto, tuple(former.listed.values()), progress.upto)
-        return self._noted(progress)
+        return self._note_in(progress)
 
-    def _noted(self, progress: QueueProgress) -> QueueProgress:
-        return self._losses.noted(self._wary.noted(progress))
+    def _note_in(self, progress: QueueProgress) -> QueueProgress:
+        return self._losses.note_in(self._wary.note_in(progress))
 
-    def stored(self, progress: QueueProgress) -> None:
+    def on_stored(self, progress: QueueProgress) -> None:
         """The queue record says this now."""
         self._stored = progress
-        self._laggards.stored(progress)
-        self._wary.stored(progress)
-        self._losses.stored(progress)
+        self._laggards.on_stored(progress)
+        self._wary.on_stored(progress)
+        self._losses.on_stored(progress)
         self._answer({(one.stream, one.subscription) for one in progress.listed})
 
     def look(self) -> None:
@@ -109,13 +109,13 @@ class ProgressTracker:
             return None
         self._laggards.let_go()
         progress = self._laggards.progress()
-        everyone = self._subscribers.listed()
+        everyone = self._subscribers.list_unfinished()
         if len(everyone) > LISTED_MAX:
-            return self._noted(progress)
+            return self._note_in(progress)
         upto = max(filter(None, (self._cache.newest, self._former.upto)), default=None)
         unknown = [one for one in everyone if one.subscription == UNKNOWN]
         is_told = is_known and not any(one.sent_upto for one in unknown)
-        return self._noted(replace(progress, upto=upto, listed=everyone, is_told=is_told))
+        return self._note_in(replace(progress, upto=upto, listed=everyone, is_told=is_told))
 
     def undone_up_to(
         self, token: Token, reading: ReaderCore, now_s: float

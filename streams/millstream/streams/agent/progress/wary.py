@@ -65,7 +65,7 @@ class Wary:
             self._known.pop(next(iter(self._known)))
         return False
 
-    def done(self, key: SubscriptionKey, token: Token) -> None:
+    def on_done(self, key: SubscriptionKey, token: Token) -> None:
         """The event is done, or was given up."""
         self._known.pop((key, token), None)
         if self._out == (key, token):
@@ -83,7 +83,7 @@ class Wary:
         self._known.clear()
         self._out = self._noted = None
 
-    def noted(self, progress: QueueProgress) -> QueueProgress:
+    def note_in(self, progress: QueueProgress) -> QueueProgress:
         """The progress with what the record should say of deaths."""
         if not self.is_on and self._deaths:
             lowest = lowest_of(progress)
@@ -97,7 +97,7 @@ class Wary:
         )
         return structs.replace(progress, deaths=self._deaths, suspects=suspects)
 
-    def stored(self, progress: QueueProgress) -> None:
+    def on_stored(self, progress: QueueProgress) -> None:
         """The record says this now."""
         self._noted = None
         for one in progress.suspects:

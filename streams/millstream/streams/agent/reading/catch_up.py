@@ -24,7 +24,7 @@ from millstream.streams.agent.delivery.dispatch import Dispatch
 from millstream.streams.agent.findings import QueueFindings
 from millstream.streams.agent.losses import Loss, Losses
 from millstream.streams.agent.options import StreamOptions
-from millstream.streams.contracts.answers import AdapterFault, checked_messages
+from millstream.streams.contracts.answers import AdapterFault, check_messages
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import Page, QueueMessage
 from millstream.streams.contracts.queue import QueueReader
@@ -101,18 +101,18 @@ class ContainedReader:
             return page
         if not isinstance(page, Page) or not isinstance(page.next, Token):
             raise AdapterFault(f"{where} returned no Page")
-        checked_messages(page.messages, None, True, where)
+        check_messages(page.messages, None, True, where)
         if page.next <= position:
             raise AdapterFault(f"{where} does not lead on from {position}: {page.next}")
         return page
 
     async def _call(self, method: str, call: Callable[[QueueReader], Awaitable[object]]) -> object:
-        async def made() -> object:
+        async def call_once() -> object:
             if self._reader is None:
                 self._reader = self._make()
             return await call(self._reader)
 
-        return await answer_of(self._tasks, lambda: self.at(method), made, self._limit_s)
+        return await answer_of(self._tasks, lambda: self.at(method), call_once, self._limit_s)
 
     async def aclose(self) -> None:
         """Close the reader; the next call makes another one."""
@@ -197,7 +197,7 @@ class CatchUp:
                 await self._reader.aclose()
                 await asyncio.sleep(wait_s)
                 continue
-            self._dispatch.fetched()
+            self._dispatch.on_fetched()
 
     async def _begin(self, new: Sequence[Cursor]) -> None:
         """Compare where they begin with what the provider keeps. Raises AdapterFault."""
@@ -238,9 +238,9 @@ class CatchUp:
         """The messages before `first` are gone. Raises AdapterFault: `position` is not."""
         for behind in wanted:
             if behind.is_lagging and (lost := behind.lose(first)) is not None:
-                self._findings.gone(behind, lost, behind.following)
+                self._findings.on_gone(behind, lost, behind.following)
                 loss = Loss(before(lost), behind.following)
-                self._dispatch.lost(behind, loss)
+                self._dispatch.on_events_lost(behind, loss)
                 self._losses.note(loss, self._clock.wall_s())
         if first <= position:
             where = self._reader.at("read_from")

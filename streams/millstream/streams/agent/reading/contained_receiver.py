@@ -86,7 +86,7 @@ class ContainedReceiver:
         if self._is_ended:
             return
         self._reading = self._runners.runner
-        told: tuple[Any, ...] = (self._core.opened, self._serial)
+        told: tuple[Any, ...] = (self._core.on_opened, self._serial)
         try:
             self.receiver = receiver = self._make()
             self._measurable = receiver if isinstance(receiver, Measurable) else None
@@ -94,7 +94,7 @@ class ContainedReceiver:
             await self.receiver.start(after)
         except CursorTooOld as error:
             first = error.first if isinstance(error.first, Token) else None
-            told = (self._core.gone, self._serial, first)
+            told = (self._core.on_gone, self._serial, first)
         except BaseException as error:
             told = self._failure("start", error)
         self._reading = None
@@ -112,7 +112,7 @@ class ContainedReceiver:
                 await next_turn()  # what came of that, such as acknowledgements, is not kept off
             answer = await self.receiver.read(events, size_bytes, wait_s)
             self._has_found = bool(answer)
-            told = (self._core.got, self._serial, answer, self._read_at)
+            told = (self._core.on_read, self._serial, answer, self._read_at)
         except BaseException as error:
             told = self._failure("read", error)
         self._reading = None
@@ -136,7 +136,7 @@ class ContainedReceiver:
         told: tuple[Any, ...]
         try:
             answer = await self._answer_to(call)
-            told = (self._core.settled, self._serial, answer, self._at(method))
+            told = (self._core.on_settled, self._serial, answer, self._at(method))
         except BaseException as error:
             told = self._failure(method, error)
         self._settling = None
@@ -197,7 +197,7 @@ class ContainedReceiver:
             return self._core.overtaken, f"{self._at(method)}: {error}"
         if self._is_ended or isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
             raise error
-        return self._core.failed, self._serial, method, str(fault_of(self._at(method), error))
+        return self._core.on_failed, self._serial, method, str(fault_of(self._at(method), error))
 
     def _at(self, method: str) -> str:
         return f"{self._where}: {type(self.receiver).__name__}.{method}"
@@ -211,9 +211,9 @@ class ContainedReceiver:
             self._reading.cancel()
 
     async def discard(self) -> None:
-        """Close it; tells `closed` when that is done, or took too long."""
+        """Close it; tells `on_closed` when that is done, or took too long."""
         await self.close()
-        self._tell(self._core.closed, self._serial)
+        self._tell(self._core.on_closed, self._serial)
 
     async def settle_last(self, ack: Ack | None, releases: Sequence[Release]) -> bool:
         """Make the last calls, each within the limit; False: `ack` was not made, or failed."""
@@ -263,7 +263,7 @@ async def answer_of(
     without an answer after `limit_s`, which is left behind. `where` names adapter and method.
     """
 
-    async def contained() -> object:
+    async def contain() -> object:
         try:
             return await call()
         except (KeyboardInterrupt, SystemExit):
@@ -271,7 +271,7 @@ async def answer_of(
         except BaseException as error:
             return AdapterFault(str(fault_of(where(), error)))
 
-    task = tasks.start(contained())
+    task = tasks.start(contain())
     await asyncio.wait([task], timeout=limit_s)
     if not task.done():
         task.cancel()

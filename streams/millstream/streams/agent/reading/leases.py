@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from millstream.streams.contracts.answers import checked_lost
+from millstream.streams.contracts.answers import check_lost
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
@@ -31,7 +31,7 @@ class Leases:
         self._next_s = math.inf  # none is due before
         self._out: Sequence[Token] = ()
 
-    def taken(self, messages: Iterable[QueueMessage], now_s: float) -> None:
+    def on_read(self, messages: Iterable[QueueMessage], now_s: float) -> None:
         """These were read now."""
         for message in messages:
             if message.lease_s > 0:
@@ -39,7 +39,7 @@ class Leases:
                 self._due_s[message.token] = due_s = now_s + message.lease_s / 2
                 self._next_s = min(self._next_s, due_s)
 
-    def done(self, tokens: Iterable[Token]) -> None:
+    def on_done(self, tokens: Iterable[Token]) -> None:
         """These are acknowledged, or given back."""
         for token in tokens:
             self._due_s.pop(token, None)
@@ -63,17 +63,17 @@ class Leases:
         self._out = [token for token, due_s in self._due_s.items() if due_s <= soon_s]
         return Extend(self._out, self._lease_s)
 
-    def extended(self, answer: object, where: str, now_s: float) -> Sequence[Token]:
+    def on_extended(self, answer: object, where: str, now_s: float) -> Sequence[Token]:
         """The call has returned `answer`: the tokens whose lease is lost. Raises AdapterFault."""
-        lost = checked_lost(answer, where)
+        lost = check_lost(answer, where)
         for token in self._out:
             if token in self._due_s:
                 self._due_s[token] = now_s + self._lease_s / 2
-        self.done(lost)
+        self.on_done(lost)
         self._look()
         return lost
 
-    def failed(self, wait_s: float, now_s: float) -> None:
+    def on_failed(self, wait_s: float, now_s: float) -> None:
         """The call has raised: it is made again after `wait_s`."""
         for token in self._out:
             if token in self._due_s:

@@ -29,7 +29,7 @@ from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.positions import BEGINNING
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.options import StreamOptions
-from millstream.streams.contracts.answers import AdapterFault, checked_messages
+from millstream.streams.contracts.answers import AdapterFault, check_messages
 from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
@@ -227,7 +227,7 @@ class ReaderCore:
 
     # -- what the receiver says
 
-    def opened(self, serial: int, now_s: float) -> Sequence[Action]:
+    def on_opened(self, serial: int, now_s: float) -> Sequence[Action]:
         """`start` has returned."""
         if serial == self._serial and self._stage is Stage.OPENING:
             self._stage, self._until_s, self._given = Stage.OPEN, math.inf, None
@@ -235,15 +235,15 @@ class ReaderCore:
                 self._out.append(Bound())
         return self.tick(now_s)
 
-    def gone(self, serial: int, first: Token | None, now_s: float) -> Sequence[Action]:
+    def on_gone(self, serial: int, first: Token | None, now_s: float) -> Sequence[Action]:
         """`start` has raised CursorTooOld: the receiver stands at `first`."""
         is_new = first is None or first != self._gap_first
         if serial == self._serial and self._stage is Stage.OPENING and is_new:
             self._gap_first = first
             self._out.append(GapFound(self.position, first))
-        return self.opened(serial, now_s)
+        return self.on_opened(serial, now_s)
 
-    def bounded(self, last: Token | None, now_s: float) -> Sequence[Action]:
+    def on_bounds(self, last: Token | None, now_s: float) -> Sequence[Action]:
         """The last message that was stored; None: the queue was empty.
 
         Messages above it were stored after every former owner had stopped.
@@ -257,15 +257,13 @@ class ReaderCore:
         """Has reading come to the last message that a former owner can have delivered?"""
         return self.repeats_to is not None and (token or BEGINNING) >= self.repeats_to
 
-    def got(self, serial: int, answer: Any, where: str, now_s: float) -> Sequence[Action]:
+    def on_read(self, serial: int, answer: Any, where: str, now_s: float) -> Sequence[Action]:
         """`read` has returned `answer`, which is not checked; `where` names adapter and method."""
         if serial != self._serial or self._stage is not Stage.OPEN:
             return ()  # the next receiver reads these messages again
         self._until_s = math.inf
         try:
-            messages = checked_messages(
-                answer, self.position, self._is_log, where, given=self._given
-            )
+            messages = check_messages(answer, self.position, self._is_log, where, given=self._given)
         except AdapterFault as fault:
             self._replace(str(fault), now_s)
             return self.tick(now_s)
@@ -275,7 +273,7 @@ class ReaderCore:
         if self.may_repeat and (messages or not answer):
             self._mark_repeats(messages)  # an answer that is all known says nothing of the backlog
         if self.settling.leases is not None:
-            self.settling.leases.taken(messages, now_s)
+            self.settling.leases.on_read(messages, now_s)
         self._waiting.extend(messages)
         self.found_nothing_s = -math.inf if answer else self._read_begun_s
         if messages:
@@ -309,11 +307,11 @@ class ReaderCore:
             self._repeats_waiting += sum(one.token <= self.repeats_to for one in messages)
             self.may_repeat = bool(messages) and not self._is_past_repeats(messages[-1].token)
 
-    def settled(self, serial: int, answer: object, where: str, now_s: float) -> Sequence[Action]:
+    def on_settled(self, serial: int, answer: object, where: str, now_s: float) -> Sequence[Action]:
         """`ack`, `extend` or `release` has returned `answer`; `where` names adapter and method."""
         if serial == self._serial and self._stage is Stage.OPEN:
             try:
-                lost = self.settling.settled(answer, where, now_s)
+                lost = self.settling.on_settled(answer, where, now_s)
             except AdapterFault as fault:
                 self._replace(str(fault), now_s)
             else:
@@ -321,16 +319,16 @@ class ReaderCore:
                     self._waiting = [one for one in self._waiting if one.token not in lost]
         return self.tick(now_s)
 
-    def failed(self, serial: int, method: str, text: str, now_s: float) -> Sequence[Action]:
+    def on_failed(self, serial: int, method: str, text: str, now_s: float) -> Sequence[Action]:
         """A call has raised; `method` is its name, `text` says where, and what it raised."""
         if serial == self._serial and self._stage in (Stage.OPENING, Stage.OPEN):
             if method in ("start", "read"):
                 self._replace(text, now_s)
             else:
-                self._out.append(Say(f"{text}; {self.settling.failed(now_s)}"))
+                self._out.append(Say(f"{text}; {self.settling.on_failed(now_s)}"))
         return self.tick(now_s)
 
-    def closed(self, serial: int, now_s: float) -> Sequence[Action]:
+    def on_closed(self, serial: int, now_s: float) -> Sequence[Action]:
         """The receiver is closed, or left behind."""
         if serial == self._serial and self._stage is Stage.CLOSING:
             self._stage = Stage.NONE
@@ -346,7 +344,7 @@ class ReaderCore:
 
     # -- what the agent says
 
-    def returned(
+    def on_returned(
         self, tokens: Sequence[Token], delay_s: float, has_run: bool, now_s: float
     ) -> Sequence[Action]:
         """These messages go back to the queue: nobody here has them, and they are not done.
@@ -446,7 +444,7 @@ class ReaderCore:
         if taken:
             self._out.append(Offer(taken))
             if self._relief is not None and cache.next_index - cache.left > len(taken):
-                self._out += self._relief.taken(taken)  # not for what is here alone
+                self._out += self._relief.on_appended(taken)  # not for what is here alone
 
     def _drop_waiting(self) -> None:
         self._waiting.clear()
@@ -468,9 +466,9 @@ class ReaderCore:
             self.stop_count += 1
 
     def _end_stop(self, now_s: float) -> None:
-        self._stopped_s, self._full_since_s = self.stopped_s(now_s), math.inf
+        self._stopped_s, self._full_since_s = self.count_stopped_s(now_s), math.inf
 
-    def stopped_s(self, now_s: float) -> float:
+    def count_stopped_s(self, now_s: float) -> float:
         """For how long a full cache has stopped reading, all stops together."""
         return self._stopped_s + max(0.0, now_s - self._full_since_s)
 

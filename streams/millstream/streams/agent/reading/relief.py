@@ -36,7 +36,7 @@ class Relief:
         self.at_s = math.inf
         self.is_long = False
 
-    def taken(self, slots: Sequence[Slot]) -> list[Relieve]:
+    def on_appended(self, slots: Sequence[Slot]) -> list[Relieve]:
         """These messages were appended: the streams that have too much of the cache now."""
         cache = self._cache
         self.is_long = cache.span > SPAN_MAX

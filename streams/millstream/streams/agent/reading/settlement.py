@@ -85,14 +85,14 @@ class Settlement:
     @property
     def has_unacked(self) -> bool:
         """Is a message done that no receiver has acknowledged?"""
-        return self._done_count() > self.acked_count
+        return self._count_done() > self.acked_count
 
     @property
     def is_stuck(self) -> bool:
         """Does the provider take nothing back?"""
         return sum(len(one.tokens) for one in self._back) > RELEASES_MAX
 
-    def _done_count(self) -> int:
+    def _count_done(self) -> int:
         return (self._cache.left if self._acks_items else self._cache.base) + self._cache.moved
 
     def give_back(self, tokens: Sequence[Token], delay_s: float, *, has_run: bool) -> None:
@@ -103,7 +103,7 @@ class Settlement:
 
     def _end_leases(self, tokens: Sequence[Token]) -> None:
         if self.leases is not None:
-            self.leases.done(tokens)
+            self.leases.on_done(tokens)
 
     # -- the next call
 
@@ -128,7 +128,7 @@ class Settlement:
 
     def _due_ack(self, enough: int, now_s: float) -> Ack | None:
         """The acknowledgement to be made if so many more messages are done."""
-        count = self._done_count()
+        count = self._count_done()
         if count - self.acked_count < enough or now_s < self._ack_at_s or self.waits:
             return None
         ack = self._ack()
@@ -157,7 +157,7 @@ class Settlement:
 
     # -- the end of a call
 
-    def settled(self, answer: object, where: str, now_s: float) -> Collection[Token]:
+    def on_settled(self, answer: object, where: str, now_s: float) -> Collection[Token]:
         """The call that is out has returned `answer`; the tokens whose lease is lost.
 
         Raises AdapterFault, naming adapter and method by `where`.
@@ -171,7 +171,7 @@ class Settlement:
         elif isinstance(call, Release):
             self._back.pop(0)
         elif self.leases is not None:
-            lost.update(self.leases.extended(answer, where, now_s))
+            lost.update(self.leases.on_extended(answer, where, now_s))
             self._cache.disown(lost)
         return lost
 
@@ -179,7 +179,7 @@ class Settlement:
         assert count >= self.acked_count, "messages do not come back into the cache"
         self.acked_count, self.next_ack_s = count, now_s + self._flow.ack_every_s
 
-    def failed(self, now_s: float) -> str:
+    def on_failed(self, now_s: float) -> str:
         """The call that is out has raised; returns when it is made again, in words."""
         call = self._out
         self.take_back()
@@ -191,7 +191,7 @@ class Settlement:
         if isinstance(call, Release):
             self._release_at_s = now_s + self._retry_s
         elif self.leases is not None:
-            self.leases.failed(self._retry_s, now_s)
+            self.leases.on_failed(self._retry_s, now_s)
         return "it is tried again soon"
 
     def take_back(self) -> None:

@@ -45,18 +45,18 @@ class ReaderState(Enum):
 
 
 class OpenReceiver(msgspec.Struct, frozen=True):
-    """Make a receiver and start it behind `after`; tell `opened`, `gone` or `failed`."""
+    """Make a receiver and start it behind `after`; tell `on_opened`, `on_gone` or `on_failed`."""
 
     serial: int
     after: Token | None
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """Ask which message was stored last; tell `bounded`, or nothing if there is no answer."""
+    """Ask which message was stored last; tell `on_bounds`, or nothing if there is no answer."""
 
 
 class Read(msgspec.Struct, frozen=True):
-    """Read; tell `got` or `failed`."""
+    """Read; tell `on_read` or `on_failed`."""
 
     events: int
     size_bytes: int
@@ -64,21 +64,21 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """Acknowledge; tell `settled` or `failed`."""
+    """Acknowledge; tell `on_settled` or `on_failed`."""
 
     upto: Token | None
     also: Sequence[Token] = ()
 
 
 class Extend(msgspec.Struct, frozen=True):
-    """Extend the leases of these messages; tell `settled` or `failed`."""
+    """Extend the leases of these messages; tell `on_settled` or `on_failed`."""
 
     tokens: Sequence[Token]
     lease_s: float
 
 
 class Release(msgspec.Struct, frozen=True):
-    """Give these messages back to the queue; tell `settled` or `failed`."""
+    """Give these messages back to the queue; tell `on_settled` or `on_failed`."""
 
     tokens: Sequence[Token]
     delay_s: float
@@ -86,11 +86,11 @@ class Release(msgspec.Struct, frozen=True):
 
 
 class Return(msgspec.Struct, frozen=True):
-    """Let go of the messages that are not under way; tell `returned` with them."""
+    """Let go of the messages that are not under way; tell `on_returned` with them."""
 
 
 class Discard(msgspec.Struct, frozen=True):
-    """Close the receiver and end its calls; tell `closed`, at the latest after a time limit."""
+    """Close the receiver and end its calls; tell `on_closed`, at the latest after a time limit."""
 
 
 class Forget(msgspec.Struct, frozen=True):

@@ -74,7 +74,7 @@ class Standstills:
             place = before.pop(subject, None)
             if place is None or place.at != one.place:
                 if place is not None:
-                    told += self._passed(subject, place, now_s)
+                    told += self._find_overdue(subject, place, now_s)
                 place = Place(one.place, now_s, now_s + self._limit_s)
             elif now_s >= place.due_s:
                 still_s = now_s - place.since_s
@@ -82,8 +82,8 @@ class Standstills:
                 told.append(Standstill(*subject, still_s, one))
             self._places[subject] = place
         for subject, place in before.items():
-            told += self._passed(subject, place, now_s)
+            told += self._find_overdue(subject, place, now_s)
         return told
 
-    def _passed(self, subject: Subject, place: Place, now_s: float) -> list[Standstill]:
+    def _find_overdue(self, subject: Subject, place: Place, now_s: float) -> list[Standstill]:
         return [Standstill(*subject, now_s - place.since_s)] if place.has_told else []

@@ -7,7 +7,7 @@ fault of ours.
 
 from __future__ import annotations
 
-from millstream.runtime.extending import shown
+from millstream.runtime.extending import show_text
 from millstream.streams.agent.delivery.consumer_calls import ANSWER_S
 from millstream.streams.agent.delivery.delivery import Delivery
 from millstream.streams.agent.delivery.steps import DeliveryState
@@ -24,7 +24,7 @@ def reason_of(one: Subscriber, seat: Seat) -> str:
     delivery = one.work
     if delivery is None:
         return ""
-    grain = shown(f"{one.grain_type}/{one.grain_key}")
+    grain = show_text(f"{one.grain_type}/{one.grain_key}")
     match delivery.state:
         case DeliveryState.READY:
             return _ready(delivery, seat)
@@ -53,7 +53,7 @@ def reason_of(one: Subscriber, seat: Seat) -> str:
             if seat.is_lagging and seat.reading:
                 return f"it is behind the cache, and its events are read anew: {seat.reading}"
         case DeliveryState.FAULTED:
-            return _held(one, delivery)
+            return _explain_stop(one, delivery)
     return ""
 
 
@@ -73,7 +73,7 @@ def _ready(delivery: Delivery, seat: Seat) -> str:
     return f"it is tried again at once, after {_trouble(delivery)}" if delivery.trouble else ""
 
 
-def _held(one: Subscriber, delivery: Delivery) -> str:
+def _explain_stop(one: Subscriber, delivery: Delivery) -> str:
     if one.held == "faulted":
         trouble = f", after {_trouble(delivery)}" if delivery.trouble else ""
         return f"it is faulted{trouble}: `resume()` lets it go on"
@@ -83,4 +83,6 @@ def _held(one: Subscriber, delivery: Delivery) -> str:
 
 
 def _trouble(delivery: Delivery) -> str:
-    return shown(delivery.trouble.splitlines()[0], TROUBLE_CHARS_MAX) if delivery.trouble else "-"
+    return (
+        show_text(delivery.trouble.splitlines()[0], TROUBLE_CHARS_MAX) if delivery.trouble else "-"
+    )

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from millstream.runtime.extending import Clock, LineBudget, shown
+from millstream.runtime.extending import Clock, LineBudget, show_text
 
 from .standstill import PieceOfWork, Standstill, Standstills
 
@@ -107,5 +107,5 @@ def subject_of(told: Standstill) -> str:
     if not told.stream:
         return "reading"
     if not told.subscription:
-        return f"stream {shown(told.stream)}"
-    return f"subscription {shown(told.subscription)} of {shown(told.stream)}"
+        return f"stream {show_text(told.stream)}"
+    return f"subscription {show_text(told.subscription)} of {show_text(told.stream)}"

@@ -19,7 +19,7 @@ from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.failures.policy import is_one_of
 
-__all__ = ["EventFilter", "Where", "filter_in", "named_filter", "wrong_filter"]
+__all__ = ["EventFilter", "Where", "filter_in", "name_filter", "wrong_filter"]
 
 Where = Callable[[Event[Any]], bool]
 
@@ -74,21 +74,21 @@ def wrong_filter(where: object) -> str:
     if isinstance(where, classmethod) or not callable(fn):
         return f"where is {where!r}: give a function that takes the event and returns a bool"
     if inspect.iscoroutinefunction(fn):
-        return f"where={named_of(where)} is async: a filter answers at once"
+        return f"where={show_filter(where)} is async: a filter answers at once"
     try:
         inspect.signature(where).bind(None)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        return f"where={named_of(where)} must take one argument, the event"
+        return f"where={show_filter(where)} must take one argument, the event"
     return ""
 
 
-def named_of(where: object) -> str:
+def show_filter(where: object) -> str:
     """A filter, for people."""
     fn = getattr(where, "__func__", where)
     return getattr(fn, "__qualname__", repr(fn)).rpartition("<locals>.")[2]
 
 
-def named_filter(cls: type, where: object, subject: str) -> str:
+def name_filter(cls: type, where: object, subject: str) -> str:
     """The name by which silos that host a grain class find the filter. Raises DefinitionError."""
     if wrong := wrong_filter(where):
         raise DefinitionError(f"{subject}: {wrong}")
@@ -97,8 +97,8 @@ def named_filter(cls: type, where: object, subject: str) -> str:
     found = inspect.getattr_static(cls, name, None) if name else None
     if not isinstance(found, staticmethod | classmethod) or found.__func__ is not fn:
         raise DefinitionError(
-            f"{subject}: where={named_of(where)}: the filter is stored by its name, so that it is "
-            f"found wherever the queue is read: make it a static method of {cls.__name__}"
+            f"{subject}: where={show_filter(where)}: the filter is stored by its name, so that it "
+            f"is found wherever the queue is read: make it a static method of {cls.__name__}"
         )
     return name
 

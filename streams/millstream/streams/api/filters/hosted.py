@@ -46,7 +46,7 @@ class HostedFilters:
     def of_row(self, row: SubscriptionRow, /) -> EventFilter | None:
         """The filter of an explicit subscription, or of a program outside."""
         if row.session:
-            return self._known(row.where)
+            return self._find(row.where)
         grain_type = self._types.get(row.grain_type)
         if grain_type is None:
             return None
@@ -61,7 +61,7 @@ class HostedFilters:
         label = f"{grain_type.name}.{row.where}"
         return EventFilter(label, where, codec, self._services.runtime, row.policy.give_up_on)
 
-    def _known(self, name: str) -> EventFilter | None:
+    def _find(self, name: str) -> EventFilter | None:
         """A program's filter, which is found anew only for another name."""
         if name not in self._programs:
             if len(self._programs) >= PROGRAMS_MAX:

@@ -28,9 +28,9 @@ def wrong_pattern(pattern: object) -> str:
 def matches(pattern: str, key: str) -> bool:
     """Is it the key of such a stream? `*`: any characters, `?`: one, `[ab]`, `[!ab]`: one of these,
     none of these; letters as they are written. Empty: every key."""
-    return not pattern or _compiled(pattern).match(key) is not None
+    return not pattern or _compile(pattern).match(key) is not None
 
 
 @lru_cache(maxsize=COMPILED_MAX)
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(translate(pattern))

@@ -19,7 +19,7 @@ from millstream.streams.contracts.item import Item
 
 from .event_filter import EventFilter, Where, filter_in
 
-__all__ = ["KnownFilter", "item_of", "known_name", "parse_known_name"]
+__all__ = ["KnownFilter", "find_name", "item_of", "parse_known_name"]
 
 
 class KnownFilter(EventFilter):
@@ -33,7 +33,7 @@ class KnownFilter(EventFilter):
             return True
 
 
-def known_name(where: Where, item: object) -> str:
+def find_name(where: Where, item: object) -> str:
     """The name by which silos may know a program's filter of such items; empty: none."""
     cls = class_of(where)
     name = getattr(where, "__name__", "")

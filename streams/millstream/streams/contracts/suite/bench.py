@@ -191,7 +191,7 @@ class AdapterBench:
         """A message of one item, with a header."""
         return OutMessage(stream or self.next_stream(), [text.encode()], {"h": text}, mark)
 
-    def marked(self, producer: str, *numbers: int) -> list[OutMessage]:
+    def mark(self, producer: str, *numbers: int) -> list[OutMessage]:
         """Messages of a producer, one per sequence."""
         return [self.message(f"{producer}{n}", None, ProducerMark(producer, n)) for n in numbers]
 
@@ -323,7 +323,7 @@ class AdapterBench:
         return found
 
 
-async def ended(task: asyncio.Task[list[QueueMessage]], what: str) -> None:
+async def wait_ended(task: asyncio.Task[list[QueueMessage]], what: str) -> None:
     """A call that is under way ends soon, whichever way."""
     done, _ = await asyncio.wait({task}, timeout=SOON_S)
     expect(bool(done), f"{what} within {SOON_S:g} s", "it is still under way")

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from millstream.runtime import CursorTooOld, EnqueueFailed, StreamError
 from millstream.streams.contracts.answers import (
     AdapterFault,
-    checked_messages,
-    checked_prefix,
-    checked_tokens,
+    check_messages,
+    check_prefix,
+    check_tokens,
 )
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.identity import QueueId, StreamId
@@ -123,7 +123,7 @@ class GuardedReceiver:
         call = self.raw.read(max_events, max_bytes, wait_s)
         answer = await within(call, wait_s + CALL_LIMIT_S, f"read(wait_s={wait_s:g})")
         try:
-            found = checked_messages(answer, None, self._is_ordered, "read", given=self._given)
+            found = check_messages(answer, None, self._is_ordered, "read", given=self._given)
         except AdapterFault as fault:
             raise ContractBroken(
                 "read returns messages in the order of tokens", str(fault)
@@ -187,7 +187,7 @@ class GuardedReader:
         expect(isinstance(page, Page), "read_from returns a Page", page)
         expect(isinstance(page.next, Token), "Page.next is a token", page.next)
         try:
-            return page._replace(messages=checked_messages(page.messages, None, True, "read_from"))
+            return page._replace(messages=check_messages(page.messages, None, True, "read_from"))
         except AdapterFault as fault:
             raise ContractBroken("a page has messages in order", str(fault)) from None
 
@@ -215,7 +215,7 @@ class GuardedAdapter:
         try:
             call = self.raw.enqueue(queue, messages, mapper_epoch)
             answer = await within(call, CALL_LIMIT_S, "enqueue")
-            return checked_tokens(answer, count, "enqueue")
+            return check_tokens(answer, count, "enqueue")
         except EnqueueFailed as error:
             expect(isinstance(error.cause, StreamError), "the cause is a StreamError", error.cause)
             self._check_prefix(error, count)
@@ -234,7 +234,7 @@ class GuardedAdapter:
         wanted = "enqueue_at_once returns a token or None per message, or None"
         try:
             answer = self.raw.enqueue_at_once(queue, messages, mapper_epoch)
-            return None if answer is None else checked_tokens(answer, len(messages), "it")
+            return None if answer is None else check_tokens(answer, len(messages), "it")
         except AdapterFault as fault:
             raise ContractBroken(wanted, str(fault)) from None
         except StreamError:
@@ -244,7 +244,7 @@ class GuardedAdapter:
 
     def _check_prefix(self, error: EnqueueFailed, count: int) -> None:
         try:
-            checked_prefix(error, count, "enqueue")
+            check_prefix(error, count, "enqueue")
         except AdapterFault as fault:
             raise ContractBroken("what is accepted is a prefix", str(fault)) from None
 
@@ -267,8 +267,8 @@ class GuardedAdapter:
     async def let_go(self, queue: QueueId, reader: str) -> None:
         await within(self._retains().let_go(queue, reader), CALL_LIMIT_S, "let_go")
 
-    async def retained(self, queue: QueueId) -> Mapping[str, Token]:
-        answer = await within(self._retains().retained(queue), CALL_LIMIT_S, "retained")
+    async def list_retained(self, queue: QueueId) -> Mapping[str, Token]:
+        answer = await within(self._retains().list_retained(queue), CALL_LIMIT_S, "list_retained")
         is_right = isinstance(answer, Mapping)
         is_right = is_right and all(isinstance(one, Token) for one in answer.values())
         expect(is_right, "retained returns names and their tokens", answer)

@@ -102,13 +102,13 @@ class LedgerBufferConsumer(Generic[T]):
         self._is_asked = True
         try:
             if self._auto_commit == "after" and self._given is not None:
-                await self._done(None)
+                await self._finish(None)
             return await self._next()
         finally:
             self._is_asked = False
 
     async def _next(self) -> list[T] | None:
-        subscription = await self._opened()
+        subscription = await self._open()
         while True:
             is_complete = self._topic.is_complete
             batch = await self._pull(subscription)
@@ -118,7 +118,7 @@ class LedgerBufferConsumer(Generic[T]):
                 return None
             await first_of([subscription.more(self._mine), self._topic.ending()])
 
-    async def _opened(self) -> LedgerSubscription:
+    async def _open(self) -> LedgerSubscription:
         if self._subscription is None:
             self._subscription = await self._topic.subscription(self._group)
         return self._subscription
@@ -155,7 +155,7 @@ class LedgerBufferConsumer(Generic[T]):
         self._acknowledge(count)
         return Started(self._flush)
 
-    async def _done(self, count: int | None) -> None:
+    async def _finish(self, count: int | None) -> None:
         self._acknowledge(count)
         await self._flush()
 

@@ -107,7 +107,7 @@ class LedgerBufferTopic(Generic[T]):
     def __repr__(self) -> str:
         return f"topic {self.name!r} of {self._item.__qualname__}"
 
-    async def opened(self) -> LedgerTopic:
+    async def open(self) -> LedgerTopic:
         """The topic in the ledger. Raises what `LedgerTopics.topic` raises."""
         if self._opened is None or self._opened.is_closed:
             stored = f"{self.name}[{self._item.__qualname__}]"
@@ -128,7 +128,7 @@ class LedgerBufferTopic(Generic[T]):
         pairs = [(None if key is None else key(item), self.codec.encode(item)) for item in items]
         self._under_way += 1
         try:
-            topic = await self.opened()
+            topic = await self.open()
             await topic.produce_many(pairs)
         finally:
             self._under_way -= 1
@@ -155,20 +155,20 @@ class LedgerBufferTopic(Generic[T]):
         if auto_commit not in (False, True, "after"):
             raise ConfigError(f"auto_commit is {auto_commit!r}: write False, True or 'after'")
         # at once, so that nothing is deleted that it has not had
-        self._groups[group] = asyncio.ensure_future(self._subscribed(group))
+        self._groups[group] = asyncio.ensure_future(self._subscribe(group))
         return [
             LedgerBufferConsumer(self, group, mine, batch_size, auto_commit)
-            for mine in dealt(self.partitions, count)
+            for mine in deal(self.partitions, count)
         ]
 
-    async def _subscribed(self, group: str) -> LedgerSubscription:
-        return await (await self.opened()).subscribe(group)
+    async def _subscribe(self, group: str) -> LedgerSubscription:
+        return await (await self.open()).subscribe(group)
 
     async def subscription(self, group: str) -> LedgerSubscription:
         """That of a group. Raises what `LedgerTopic.subscribe` raises; the next call tries anew."""
         task = self._groups[group]
         if task.done() and (task.cancelled() or task.exception()):
-            task = self._groups[group] = asyncio.ensure_future(self._subscribed(group))
+            task = self._groups[group] = asyncio.ensure_future(self._subscribe(group))
         return await asyncio.shield(task)
 
     # -- the end
@@ -208,7 +208,7 @@ class LedgerBufferProducer(Generic[T]):
         return Started(lambda: self._topic.put(wanted))
 
 
-def dealt(partitions: int, consumers: int) -> list[range]:
+def deal(partitions: int, consumers: int) -> list[range]:
     """The range of each consumer; sizes differ by one at most, the larger first."""
     each, larger = divmod(partitions, consumers)
     starts = [each * at + min(at, larger) for at in range(consumers + 1)]

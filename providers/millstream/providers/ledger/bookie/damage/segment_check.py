@@ -71,11 +71,11 @@ class SegmentCheck:
         if self._places is None:
             walked = await on(self._thread, next, self._frames, None)
             if walked is not None and walked.offset < self._end:
-                return self._judged(walked)
-            self._places = iter(self._lost_places())
+                return self._judge(walked)
+            self._places = iter(self._list_lost_places())
         return await self._check_lost(self._places)
 
-    def _judged(self, walked: Walked) -> Checked:
+    def _judge(self, walked: Walked) -> Checked:
         if walked.offset > self._at:
             self._lost.append(range(self._at, walked.offset))
         self._at = walked.offset + walked.front.length
@@ -92,7 +92,7 @@ class SegmentCheck:
         """Is this the place where the bookie would read the entry?"""
         return self._store.index.find(ledger, entry) == place_of(self._segment, offset)
 
-    def _lost_places(self) -> list[Place]:
+    def _list_lost_places(self) -> list[Place]:
         """Entries whose frames are damaged, once all of the segment is walked."""
         if self._at < self._end:
             self._lost.append(range(self._at, self._end))

@@ -14,7 +14,7 @@ from struct import Struct
 
 from millstream.providers.ledger.protocol.entry import check_of
 
-__all__ = ["FORMAT", "OVERHEAD_BYTES", "Newer", "NotWhole", "opened", "wrapped"]
+__all__ = ["FORMAT", "OVERHEAD_BYTES", "Newer", "NotWhole", "unwrap", "wrap"]
 
 FORMAT = 1
 """What this version writes, and the highest that it reads."""
@@ -32,13 +32,13 @@ class Newer(Exception):
     """The bytes have a format of a later version. The text names it."""
 
 
-def wrapped(magic: bytes, payload: bytes) -> bytes:
+def wrap(magic: bytes, payload: bytes) -> bytes:
     """A payload with what says that it is whole."""
     data = HEAD.pack(magic, FORMAT, 0, len(payload)) + payload
     return data + CHECK.pack(check_of(data))
 
 
-def opened(magic: bytes, data: bytes) -> bytes:
+def unwrap(magic: bytes, data: bytes) -> bytes:
     """The payload; what follows the check is ignored. Raises NotWhole, Newer."""
     if len(data) < OVERHEAD_BYTES:
         raise NotWhole(f"{len(data)} bytes, {OVERHEAD_BYTES} at least were written")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .envelope import opened, wrapped
+from .envelope import unwrap, wrap
 from .intervals import Intervals
 
 __all__ = ["IDENTITY", "IDENTITY_BYTES_MAX", "Identity", "identity_bytes", "identity_in"]
@@ -48,9 +48,9 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 def identity_bytes(identity: Identity) -> bytes:
-    return wrapped(MAGIC, msgspec.json.encode(identity) + b"\n")
+    return wrap(MAGIC, msgspec.json.encode(identity) + b"\n")
 
 
 def identity_in(data: bytes) -> Identity:
     """Raises NotWhole, Newer."""
-    return msgspec.json.decode(opened(MAGIC, data), type=Identity)
+    return msgspec.json.decode(unwrap(MAGIC, data), type=Identity)

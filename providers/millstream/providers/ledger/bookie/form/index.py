@@ -65,7 +65,7 @@ class Index:
         placed = self.ledgers.get(ledger)
         return -1 if placed is None else placed.puts
 
-    def confirmed(self, ledger: int) -> int:
+    def find_confirmed(self, ledger: int) -> int:
         """The highest entry that is known to be confirmed."""
         placed = self.ledgers.get(ledger)
         return NOTHING if placed is None else placed.confirmed

@@ -137,7 +137,7 @@ class Loader:
         if walk.has_unreadable:
             self._unreadable = Doubt(segment, walk.end, "a sector cannot be read")
         if is_empty and walk.has_unreadable:
-            self._unsealed.append(tail.sealed(self._directory, state_bytes(self._state)))
+            self._unsealed.append(tail.seal(self._directory, state_bytes(self._state)))
         elif is_empty:
             self._empty.append(segment)
 
@@ -224,7 +224,7 @@ class Loader:
     def _seal(self, tail: SegmentTail) -> None:
         """No more frames of this segment are believed."""
         if tail.last >= 0:
-            self._unsealed.append(tail.sealed(self._directory, state_bytes(self._state)))
+            self._unsealed.append(tail.seal(self._directory, state_bytes(self._state)))
             self._ends[tail.segment] = tail.end
         else:
             self._empty.append(tail.segment)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from .envelope import NotWhole, opened, wrapped
+from .envelope import NotWhole, unwrap, wrap
 from .runs import Runs, places_bytes, places_in
 from .state import DirectoryState, state_in
 
@@ -20,8 +20,8 @@ __all__ = [
     "LedgerPlaces",
     "Sealed",
     "ledger_places",
-    "sealed_bytes",
-    "sealed_in",
+    "pack_sealed",
+    "unpack_sealed",
 ]
 
 MAGIC = b"MSsegidx"
@@ -68,14 +68,14 @@ def ledger_places(ledger: int, size_bytes: int, confirmed: int, runs: Runs) -> L
     return LedgerPlaces(ledger, size_bytes, confirmed, stored)
 
 
-def sealed_bytes(sealed: Sealed) -> bytes:
+def pack_sealed(sealed: Sealed) -> bytes:
     """An index file's content."""
-    return wrapped(MAGIC, msgspec.msgpack.encode(sealed))
+    return wrap(MAGIC, msgspec.msgpack.encode(sealed))
 
 
-def sealed_in(data: bytes, directory: str, segment: int) -> Sealed:
+def unpack_sealed(data: bytes, directory: str, segment: int) -> Sealed:
     """Raises NotWhole, also for that of another directory or segment; Newer."""
-    found = msgspec.msgpack.decode(opened(MAGIC, data), type=Sealed)
+    found = msgspec.msgpack.decode(unwrap(MAGIC, data), type=Sealed)
     if (found.directory, found.segment) != (directory, segment):
         raise NotWhole(f"it is that of segment {found.segment} of directory {found.directory}")
     found.state_of()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from .envelope import opened, wrapped
+from .envelope import unwrap, wrap
 from .frame import SECTOR_BYTES
 
 __all__ = [
@@ -56,14 +56,14 @@ def number_in(name: str, suffix: str = ".seg") -> int | None:
 
 def head_bytes(directory: str, number: int) -> bytes:
     """The first sector of a segment."""
-    data = wrapped(MAGIC, msgspec.json.encode(SegmentHead(directory, number)))
+    data = wrap(MAGIC, msgspec.json.encode(SegmentHead(directory, number)))
     assert len(data) <= SECTOR_BYTES, len(data)
     return data.ljust(SECTOR_BYTES, b"\0")
 
 
 def head_in(sector: bytes) -> SegmentHead:
     """What the first sector says. Raises NotWhole, Newer."""
-    return msgspec.json.decode(opened(MAGIC, sector), type=SegmentHead)
+    return msgspec.json.decode(unwrap(MAGIC, sector), type=SegmentHead)
 
 
 def seed_of(directory: str, number: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from .envelope import Newer, NotWhole, opened, wrapped
+from .envelope import Newer, NotWhole, unwrap, wrap
 from .frame import RecordKind, Row
 from .intervals import Intervals
 
@@ -68,7 +68,7 @@ class DirectoryState:
     def forget(self, first: int, last: int) -> None:
         """The ledgers from `first` to `last` were deleted."""
         self.forgotten.add(first, last)
-        for ledger in fenced_in(self.fences, first, last):
+        for ledger in list_fenced(self.fences, first, last):
             del self.fences[ledger]
         self.left -= {ledger for ledger in self.left if first <= ledger <= last}
 
@@ -90,7 +90,7 @@ class DirectoryState:
             self.left.add(row.ledger)
 
 
-def fenced_in(fences: dict[int, int], first: int, last: int) -> Iterable[int]:
+def list_fenced(fences: dict[int, int], first: int, last: int) -> Iterable[int]:
     if last - first < len(fences):
         return [ledger for ledger in range(first, last + 1) if ledger in fences]
     return [ledger for ledger in fences if first <= ledger <= last]
@@ -106,12 +106,12 @@ def state_bytes(state: DirectoryState) -> bytes:
         list(state.forgotten),
         sorted(state.left),
     )
-    return wrapped(MAGIC, msgspec.msgpack.encode(parts))
+    return wrap(MAGIC, msgspec.msgpack.encode(parts))
 
 
 def state_in(data: bytes) -> DirectoryState:
     """Raises NotWhole, Newer."""
-    parts = msgspec.msgpack.decode(opened(MAGIC, data), type=StateParts)
+    parts = msgspec.msgpack.decode(unwrap(MAGIC, data), type=StateParts)
     if len(parts.ledgers) != len(parts.terms):
         raise NotWhole(f"{len(parts.ledgers)} ledgers have {len(parts.terms)} terms")
     state = DirectoryState()

@@ -33,7 +33,7 @@ class SegmentTail:
         assert sequence > self.last, (sequence, self.last)
         self.last, self.check, self.end = sequence, check, end
 
-    def sealed(self, directory: str, state: bytes) -> Sealed:
+    def seal(self, directory: str, state: bytes) -> Sealed:
         """The content of its index file, with the state at its end."""
         return Sealed(
             directory=directory,

@@ -71,7 +71,7 @@ class Walk:
             self.has_unreadable = False
             self._chain = (front.sequence, front.check)
             self.end = offset + front.length
-            yield self._walked(offset, front, lost)
+            yield self._make_walked(offset, front, lost)
 
     def _next(self) -> tuple[int, Front] | None:
         """The frame at the end, or the first one behind it."""
@@ -102,7 +102,7 @@ class Walk:
                     yield at + found
                 found = data.find(MAGIC, found + 1)
 
-    def _walked(self, offset: int, front: Front, lost: bool) -> Walked:
+    def _make_walked(self, offset: int, front: Front, lost: bool) -> Walked:
         data = memoryview(self._read(offset, front.length))
         bodies = tuple(bytes(data[row.start : row.start + row.size]) for row in front.rows)
         bad = [at for at, row in enumerate(front.rows) if not is_right(row, bodies[at])]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from millstream.providers.ledger.bookie.directory import ADVICE, refused
+from millstream.providers.ledger.bookie.directory import ADVICE, make_refused
 from millstream.providers.ledger.bookie.form.envelope import Newer, NotWhole
 from millstream.providers.ledger.bookie.form.frame import SECTOR_BYTES, RecordKind
 from millstream.providers.ledger.bookie.form.identity import (
@@ -22,7 +22,7 @@ from millstream.providers.ledger.bookie.form.identity import (
 )
 from millstream.providers.ledger.bookie.form.intervals import Intervals
 from millstream.providers.ledger.bookie.form.loader import Loader, is_same
-from millstream.providers.ledger.bookie.form.sealed import INDEX_BYTES_MAX, Sealed, sealed_in
+from millstream.providers.ledger.bookie.form.sealed import INDEX_BYTES_MAX, Sealed, unpack_sealed
 from millstream.providers.ledger.bookie.form.segment import (
     FRAMES_START,
     SegmentHead,
@@ -83,9 +83,11 @@ def verify(disk: Disk, path: str) -> Verified:
     try:
         lock = disk.lock(path)
     except FileNotFoundError:
-        raise refused(path, 0, "there is no such directory", "look at how it is spelt") from None
+        raise make_refused(
+            path, 0, "there is no such directory", "look at how it is spelt"
+        ) from None
     except NotADirectoryError:
-        raise refused(path, 0, "it is no directory", "name the one that it is in") from None
+        raise make_refused(path, 0, "it is no directory", "name the one that it is in") from None
     if lock is None:
         text = f"{path}: a bookie has this directory"
         raise DirectoryInUse(f"{text}: stop the silo, or the program, that runs it first")
@@ -104,7 +106,7 @@ class Verification:
         self._names = disk.list(path)
         self._faults: list[Fault] = []
         self._notes: list[str] = []
-        self._identity = self._identified()
+        self._identity = self._identify()
         self._loader = Loader(self._identity.directory, self._identity.sequence)
         self._frames = self._entries = self._bytes = 0
         self._ledgers: set[int] = set()
@@ -135,12 +137,12 @@ class Verification:
 
     # -- whose it is
 
-    def _identified(self) -> Identity:
+    def _identify(self) -> Identity:
         """The identity; if it is lost, what segments say. Raises DirectoryRefused."""
         try:
             return identity_in(read_file(self._disk, self._file(IDENTITY), IDENTITY_BYTES_MAX))
         except Newer as error:
-            raise refused(self._file(IDENTITY), 0, f"it has {error}", NEWER) from None
+            raise make_refused(self._file(IDENTITY), 0, f"it has {error}", NEWER) from None
         except FileNotFoundError:
             what = "it is missing"
         except (NotWhole, ValueError, OSError) as error:
@@ -151,7 +153,7 @@ class Verification:
         if head is None:
             text = "the directory is empty" if not self._names else "it is no bookie's directory"
             advice = "name the directory of a bookie; if this was one, put its files back"
-            raise refused(self._path, 0, f"{text}: {IDENTITY!r}: {what}", advice)
+            raise make_refused(self._path, 0, f"{text}: {IDENTITY!r}: {what}", advice)
         self._fault(IDENTITY, 0, what, ADVICE)
         return Identity(head.directory, "?", segments=tuple((one, one) for one in numbers))
 
@@ -231,7 +233,7 @@ class Verification:
         try:
             head = head_in(data)
         except Newer as error:
-            raise refused(self._file(name), 0, f"it has {error}", NEWER) from None
+            raise make_refused(self._file(name), 0, f"it has {error}", NEWER) from None
         except (NotWhole, ValueError) as error:
             self._fault(name, 0, f"its head is damaged: {error}", "nothing: it can be read without")
             return
@@ -308,9 +310,9 @@ class Verification:
             return  # the last one after a crash
         try:
             data = read_file(self._disk, self._file(name), INDEX_BYTES_MAX)
-            sealed = sealed_in(data, self._identity.directory, number)
+            sealed = unpack_sealed(data, self._identity.directory, number)
         except Newer as error:
-            raise refused(self._file(name), 0, f"it has {error}", NEWER) from None
+            raise make_refused(self._file(name), 0, f"it has {error}", NEWER) from None
         except (NotWhole, ValueError, OSError) as error:
             self._fault(name, 0, f"it is damaged: {error}", MAKE_ANEW)
             return
@@ -318,12 +320,12 @@ class Verification:
         if sealed.last >= 0 and self._ends.get(sealed.last) != sealed.end:
             what = f"its frames were whole up to offset {sealed.end}, with frame {sealed.last}"
             self._fault(segment_name(number), min(end, sealed.end), what, COPIES)
-        elif len(self._faults) == faults and (wrong := self._misplaced(sealed)):
+        elif len(self._faults) == faults and (wrong := self._find_misplaced(sealed)):
             ledger, entry = wrong
             what = f"entry {entry} of ledger {ledger} is not where it says"
             self._fault(name, 0, what, MAKE_ANEW)
 
-    def _misplaced(self, sealed: Sealed) -> tuple[int, int] | None:
+    def _find_misplaced(self, sealed: Sealed) -> tuple[int, int] | None:
         for found in sealed.ledgers:
             for base, places in found.places():
                 for at, place in enumerate(places):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from millstream.providers.ledger.bookie.directory import ADVICE, Directory, refused
+from millstream.providers.ledger.bookie.directory import ADVICE, Directory, make_refused
 from millstream.providers.ledger.bookie.entry_reader import read_alone
 from millstream.providers.ledger.bookie.form.envelope import Newer, NotWhole
 from millstream.providers.ledger.bookie.form.identity import (
@@ -26,7 +26,7 @@ from millstream.providers.ledger.protocol.errors import BookieAway, DirectoryRef
 from millstream.providers.ledger.protocol.found import Found, Missing
 from millstream.runtime.extending import DirLock, Disk, DiskFile, read_file
 
-__all__ = ["FileBookies", "View", "bookie_of", "viewed"]
+__all__ = ["FileBookies", "View", "bookie_of", "read_view"]
 
 TRIES_MAX = 5
 """Looks at a directory whose bookie removes segments meanwhile."""
@@ -39,7 +39,7 @@ class NoLock:
         """Nothing is held."""
 
 
-def viewed(disk: Disk, path: str) -> View:
+def read_view(disk: Disk, path: str) -> View:
     """Look at a directory. Blocks. Raises DirectoryRefused, OSError."""
     for attempt in range(TRIES_MAX):
         try:
@@ -61,11 +61,11 @@ def identity_at(disk: Disk, path: str) -> Identity:
     try:
         return identity_in(read_file(disk, file, IDENTITY_BYTES_MAX))
     except FileNotFoundError:
-        raise refused(file, 0, "there is no such file", "name a bookie's directory") from None
+        raise make_refused(file, 0, "there is no such file", "name a bookie's directory") from None
     except Newer as error:
-        raise refused(file, 0, f"it has {error}", "take that version") from None
+        raise make_refused(file, 0, f"it has {error}", "take that version") from None
     except (NotWhole, ValueError) as error:
-        raise refused(file, 0, f"it is damaged: {error}", ADVICE) from None
+        raise make_refused(file, 0, f"it is damaged: {error}", ADVICE) from None
 
 
 class View:
@@ -89,14 +89,14 @@ class View:
             if found and bytes_max < 0:
                 break
             found.append(body)
-        return Found(tuple(found), Missing.UNKNOWN, self.confirmed(ledger))
+        return Found(tuple(found), Missing.UNKNOWN, self.find_confirmed(ledger))
 
-    def confirmed(self, ledger: int) -> int:
+    def find_confirmed(self, ledger: int) -> int:
         """The highest entry that heads of entries call confirmed."""
         newest = [
             head_of(body).confirmed for (one, _), body in self._newest.items() if one == ledger
         ]
-        return max([self._index.confirmed(ledger), *newest], default=NOTHING)
+        return max([self._index.find_confirmed(ledger), *newest], default=NOTHING)
 
     def _entry(self, ledger: int, entry: int) -> bytes | None:
         body = self._newest.get((ledger, entry))
@@ -144,7 +144,7 @@ class FileBookies:
             raise BookieAway(f"bookie {bookie}: {error}") from None
 
     async def watch(self, bookie: str, ledger: int, confirmed: int, wait_s: float, /) -> int:
-        return self._view(bookie).confirmed(ledger)
+        return self._view(bookie).find_confirmed(ledger)
 
     async def tell(self, bookie: str, ledger: int, term: int, confirmed: int, /) -> None:
         """It knows what its files say."""

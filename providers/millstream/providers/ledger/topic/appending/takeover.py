@@ -1,6 +1,6 @@
 """What a new owner does before it serves: ends what was open, and learns what is known.
 
-Owns: `taken_over`. Idea: spec/ledger.md 7.12, 10.7.1. Invariants: the epoch is raised before any
+Owns: `take_over`. Idea: spec/ledger.md 7.12, 10.7.1. Invariants: the epoch is raised before any
 ledger is fenced, so an owner that is fenced finds it; every ledger has its end before anything is
 appended; ledgers without messages leave the list first, and are deleted then.
 """
@@ -37,15 +37,15 @@ from millstream.providers.ledger.topic.record import (
     LedgerSpan,
     TopicRecord,
     contradiction,
-    opened,
+    make_opening,
     refuse_other,
 )
 from millstream.runtime import Corrupt, QueueUnavailable, StorageError
-from millstream.runtime.extending import shown
+from millstream.runtime.extending import show_text
 
 from .producers import Producers
 
-__all__ = ["LEFT_OUT", "READ_BYTES", "Taken", "taken_over"]
+__all__ = ["LEFT_OUT", "READ_BYTES", "Taken", "take_over"]
 
 log = logging.getLogger("millstream.ledger")
 
@@ -64,7 +64,7 @@ class Taken(NamedTuple):
     empty: list[int]
 
 
-async def taken_over(
+async def take_over(
     ledgers: Ledgers,
     rows: RecordRows[str, TopicRecord],
     name: str,
@@ -80,9 +80,11 @@ async def taken_over(
     again).
     """
     try:
-        owned = OwnedTopic(rows, await rows.update(name, opened(name, epoch, holder, settings)))
+        owned = OwnedTopic(
+            rows, await rows.update(name, make_opening(name, epoch, holder, settings))
+        )
         try:
-            return await settled(ledgers, owned, producers)
+            return await settle(ledgers, owned, producers)
         except LedgerGone as error:
             await owned.check()  # a later owner may have deleted the ledger
             text = f"its row (topics/) lists a ledger whose row (ledgers/) is gone: {error}"
@@ -90,17 +92,17 @@ async def taken_over(
     except Corrupt:
         raise
     except (LedgerError, StorageError) as error:
-        text = f"topic {shown(name)} cannot be taken over: {type(error).__name__}: {error}"
+        text = f"topic {show_text(name)} cannot be taken over: {type(error).__name__}: {error}"
         raise QueueUnavailable(text) from error
 
 
-async def settled(ledgers: Ledgers, owned: OwnedTopic, producers: Producers) -> Taken:
+async def settle(ledgers: Ledgers, owned: OwnedTopic, producers: Producers) -> Taken:
     """All ledgers have their ends, and it is known what producers have sent. Raises LedgerGone,
-    and what `taken_over` raises."""
+    and what `take_over` raises."""
     topic, spans = owned.name, owned.record.spans
     ends = [await end_of(ledgers, topic, span) for span in spans if not span.is_sealed]
     if ends:
-        await owned.update(lambda record: record.sealed(*ends))
+        await owned.update(lambda record: record.seal(*ends))
     await remember(ledgers, owned.record, producers)
     return Taken(owned, producers, [span.ledger for span in ends if not span.count])
 
@@ -118,7 +120,7 @@ async def end_of(ledgers: Ledgers, topic: str, span: LedgerSpan) -> LedgerSpan:
         left_out = LEFT_OUT
         log.warning(
             "%s: what was in ledger %d from message %d on is lost: the next one is message %d",
-            *(shown(record.topic), span.ledger, end, end + left_out),
+            *(show_text(record.topic), span.ledger, end, end + left_out),
         )
     return LedgerSpan(
         *(span.ledger, span.first, True, end + left_out - span.first, record.last, record.length),
@@ -132,7 +134,7 @@ async def edges_of(
     ledgers: Ledgers, record: LedgerRecord
 ) -> tuple[EntryHead | None, EntryHead | None]:
     """The first and the last entry of a closed ledger that can be read; None: there is none."""
-    kept = list(record.kept(range(record.last + 1)))
+    kept = list(record.iter_kept(range(record.last + 1)))
     if not kept:
         return None, None
     reader = await ledgers.reader(record.ledger)

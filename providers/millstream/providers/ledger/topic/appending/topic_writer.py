@@ -32,7 +32,7 @@ from millstream.providers.ledger.topic.form import (
 from millstream.providers.ledger.topic.ledgers import Ledgers, TopicLedgerWriter
 from millstream.providers.ledger.topic.options import LedgerTopicOptions
 from millstream.providers.ledger.topic.owned import OwnedTopic
-from millstream.providers.ledger.topic.record import LedgerSpan, listed_and_gone
+from millstream.providers.ledger.topic.record import LedgerSpan, make_listed_and_gone
 from millstream.runtime import (
     PublishUnknown,
     QueueFenced,
@@ -41,7 +41,7 @@ from millstream.runtime import (
     StorageError,
     StreamError,
 )
-from millstream.runtime.extending import Backoff, Clock, LineBudget, Tasks, shown
+from millstream.runtime.extending import Backoff, Clock, LineBudget, Tasks, show_text
 
 from .append_queue import AppendQueue
 from .outbox import Append, Batch, Numbers, Outbox
@@ -145,7 +145,7 @@ class TopicWriter:
 
     @property
     def _what(self) -> str:
-        return f"topic {shown(self._owned.name)}"
+        return f"topic {show_text(self._owned.name)}"
 
     def pump(self) -> None:
         """Send what waits, as far as there is room."""
@@ -192,9 +192,9 @@ class TopicWriter:
         except LedgerError:
             self._move()  # it stays in the outbox, and is sent to the next ledger
         else:
-            future.add_done_callback(partial(self._given, batch, writer))
+            future.add_done_callback(partial(self._on_appended, batch, writer))
 
-    def _given(self, batch: Batch, writer: TopicLedgerWriter, future: Future[int]) -> None:
+    def _on_appended(self, batch: Batch, writer: TopicLedgerWriter, future: Future[int]) -> None:
         if future.cancelled() or future.exception() is not None:
             if writer is self._writer:
                 self._wake()
@@ -230,9 +230,9 @@ class TopicWriter:
     def _move(self) -> None:
         """See to it that there is a ledger that can be appended to, if one is needed."""
         if self._moving is None and self._end is None:
-            self._moving = self._tasks.start(self._moved())
+            self._moving = self._tasks.start(self._keep_moving())
 
-    async def _moved(self) -> None:
+    async def _keep_moving(self) -> None:
         doubt = self._tasks.call_later(self._options.enqueue_wait_s, self._doubt)
         try:
             while not await self._try_to_move():
@@ -310,7 +310,7 @@ class TopicWriter:
             return await self._ledgers.recover(writer.ledger)
         except LedgerGone as error:
             await self._owned.check()
-            raise listed_and_gone(self._owned.name, writer.ledger) from error
+            raise make_listed_and_gone(self._owned.name, writer.ledger) from error
 
     async def _begin(self) -> None:
         """Another ledger, in the list; what is on its way is sent to it."""
@@ -326,7 +326,7 @@ class TopicWriter:
             )
         fresh, sealed = self._fresh, self._sealed
         ends = () if sealed is None else (sealed,)
-        await self._owned.update(lambda record: record.sealed(*ends).with_ledger(fresh.ledger))
+        await self._owned.update(lambda record: record.seal(*ends).with_ledger(fresh.ledger))
         self._writer, self._fresh = fresh, None
         self._forget(sealed)
         age_s = self._owned.record.settings.ledger_age_s
@@ -339,7 +339,7 @@ class TopicWriter:
         """The list says where the ledger ends; the next one is made when it is needed."""
         sealed = self._sealed
         if sealed is not None:
-            await self._owned.update(lambda record: record.sealed(sealed))
+            await self._owned.update(lambda record: record.seal(sealed))
             self._forget(sealed)
 
     def _forget(self, sealed: LedgerSpan | None) -> None:
@@ -408,14 +408,14 @@ class TopicWriter:
                 while self._moving is not None:
                     await asyncio.wait([self._moving])
                 if self._end is None:
-                    self._moving = self._tasks.start(self._finished())
+                    self._moving = self._tasks.start(self._wait_finished())
                     await asyncio.wait([self._moving])
         except TimeoutError:
             pass
         self.stop(closed)
         await self.let_go()
 
-    async def _finished(self) -> None:
+    async def _wait_finished(self) -> None:
         try:
             await self._seal()
             await self._tell()

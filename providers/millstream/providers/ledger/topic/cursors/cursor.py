@@ -59,7 +59,7 @@ def cursor_rows(metadata: Metadata) -> RecordRows[CursorKey, CursorRecord]:
     return RecordRows(metadata, "cursors/", CursorRecord, name_of, is_witnessed=True)
 
 
-def owned_by(owner: tuple[int, int], key: CursorKey, found: CursorRecord | None) -> None:
+def check_owner(owner: tuple[int, int], key: CursorKey, found: CursorRecord | None) -> None:
     """Raise QueueFenced if a later owner of the topic has the cursor."""
     if found is not None and found.owner > owner:
         text = f"cursor {key[1]} of topic {key[0]}: epoch {found.owner[0]}, opening"
@@ -93,11 +93,11 @@ async def begin(
 ) -> CursorRecord:
     """A new cursor, whatever an older one of its name left. Raises QueueFenced, StorageError."""
 
-    def made(found: CursorRecord | None) -> CursorRecord:
-        owned_by(owner, key, found)
+    def make(found: CursorRecord | None) -> CursorRecord:
+        check_owner(owner, key, found)
         return CursorRecord(*key, owner, mark)
 
-    return await rows.update(key, made)
+    return await rows.update(key, make)
 
 
 async def load(
@@ -108,12 +108,12 @@ async def load(
     Raises QueueFenced, Corrupt, StorageError.
     """
 
-    def taken(found: CursorRecord | None) -> CursorRecord:
-        owned_by(owner, key, found)
+    def take(found: CursorRecord | None) -> CursorRecord:
+        check_owner(owner, key, found)
         record = found or CursorRecord(*key, owner, mark)
         return msgspec.structs.replace(record, owner=owner)
 
-    return await rows.update(key, taken, pins=False)
+    return await rows.update(key, take, pins=False)
 
 
 class Cursor:
@@ -210,14 +210,14 @@ class Cursor:
         before = self._done.mark
         self._done.add(number, first - 1)
         self._next = max(self._next, first)
-        self._changed()
+        self._on_change()
         if self._done.mark != before:
             self._messages.cursor_moved()
 
     def _tell_gap(self) -> NoReturn:
         first, self._gap = self._gap, 0
         self._next = max(self._next, first)
-        self._changed()
+        self._on_change()
         text = f"cursor {self.name}: messages before {first} are gone"
         raise CursorTooOld(text, first=first)
 
@@ -232,7 +232,7 @@ class Cursor:
         for number in also:
             if number < end:
                 self._done.add(number, number)
-        self._changed()
+        self._on_change()
         if self._done.mark != before:
             self._messages.cursor_moved()
 
@@ -241,7 +241,7 @@ class Cursor:
         number = min(max(number, self._messages.first), self._messages.end)
         self._done = Acknowledged(number - 1)
         self._next = number
-        self._changed()
+        self._on_change()
         self._sought = self._changes
         self._messages.cursor_moved()
 
@@ -252,14 +252,14 @@ class Cursor:
     def tell_later(self, first: int) -> None:
         """Whoever heard that messages before `first` are gone could do nothing about it."""
         self._gap = first
-        self._changed()
+        self._on_change()
 
     def take_gap(self, after: int) -> int | None:
         """The first message behind a gap that is still to be told, to one that was done up to
         `after`; None: there is none. It is told then."""
         first, self._gap = self._gap, 0
         if first:
-            self._changed()
+            self._on_change()
         return first if first > after + 1 else None
 
     def evict(self, first: int) -> None:
@@ -267,7 +267,7 @@ class Cursor:
         if self._done.mark + 1 < first:
             self._done.advance(first - 1)
             self._gap = first
-            self._changed()
+            self._on_change()
 
     async def flush(self) -> None:
         """Return when what was acknowledged until now is stored. Raises QueueFenced
@@ -294,7 +294,7 @@ class Cursor:
         if self._storing is not None:
             self._storing.cancel()
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         self._changes += 1
         self._arm(self._options.cursor_flush_s)
 
@@ -308,7 +308,7 @@ class Cursor:
             self._timer = None
         if self._storing is None:
             self._storing = self._tasks.start(self._store())
-            self._storing.add_done_callback(self._ended)
+            self._storing.add_done_callback(self._on_ended)
 
     async def _store(self) -> Exception | None:
         """Write what is acknowledged now; what went wrong."""
@@ -320,13 +320,13 @@ class Cursor:
             gap=self._gap,
         )
 
-        def written(found: CursorRecord | None) -> CursorRecord:
-            owned_by(record.owner, (record.topic, record.cursor), found)
+        def write(found: CursorRecord | None) -> CursorRecord:
+            check_owner(record.owner, (record.topic, record.cursor), found)
             return record
 
         try:
             pins = self._sought > self._stored
-            await self._rows.update((record.topic, record.cursor), written, pins)
+            await self._rows.update((record.topic, record.cursor), write, pins)
         except (QueueFenced, StorageError) as error:
             if isinstance(error, Corrupt) and not self._is_damaged:
                 log.error("what was acknowledged cannot be stored: %s", error)
@@ -336,7 +336,7 @@ class Cursor:
         self._messages.cursor_stored()
         return None
 
-    def _ended(self, task: asyncio.Task[Exception | None]) -> None:
+    def _on_ended(self, task: asyncio.Task[Exception | None]) -> None:
         self._storing = None
         if task.cancelled():
             return

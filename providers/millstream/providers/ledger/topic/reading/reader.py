@@ -19,10 +19,10 @@ from millstream.providers.ledger.topic.record import (
     LedgerSpan,
     TopicRecord,
     contradiction,
-    listed_and_gone,
+    make_listed_and_gone,
 )
 from millstream.runtime import Corrupt, CursorTooOld, QueueUnavailable, StorageError
-from millstream.runtime.extending import shown
+from millstream.runtime.extending import show_text
 
 from .pages import MessagesLost, Pages
 
@@ -82,7 +82,7 @@ class TopicReader:
                 raise contradiction(self._name, f"{text}lists no ledger with message {number}")
             return found
         except MessagesLost as lost:
-            raise CursorTooOld(f"topic {shown(self._name)}: {lost}", first=lost.first) from None
+            raise CursorTooOld(f"topic {show_text(self._name)}: {lost}", first=lost.first) from None
         except Corrupt:
             raise
         except (LedgerError, StorageError) as error:
@@ -92,7 +92,7 @@ class TopicReader:
         self, record: TopicRecord, number: int, messages_max: int, bytes_max: int
     ) -> Sequence[StoredMessage]:
         if number < record.trimmed:
-            text = f"topic {shown(self._name)}: message {number} is gone"
+            text = f"topic {show_text(self._name)}: message {number} is gone"
             raise CursorTooOld(f"{text}, {record.trimmed} is the first", first=record.trimmed)
         span = span_of(record, number)
         if span is None or (span.is_sealed and number >= span.end):
@@ -102,7 +102,7 @@ class TopicReader:
         except LedgerGone as error:
             now = await self._look()
             if now.lists(span.ledger):
-                raise listed_and_gone(self._name, span.ledger) from error
+                raise make_listed_and_gone(self._name, span.ledger) from error
             return await self._read(now, number, messages_max, bytes_max)
 
     async def wait(self, number: int, wait_s: float) -> bool:
@@ -160,7 +160,7 @@ class TopicReader:
         return await self._pages.end_of(record.spans[-1])
 
     def _unreadable(self, error: Exception) -> QueueUnavailable:
-        text = f"topic {shown(self._name)} cannot be read: {type(error).__name__}: {error}"
+        text = f"topic {show_text(self._name)} cannot be read: {type(error).__name__}: {error}"
         return QueueUnavailable(text)
 
     async def aclose(self) -> None:

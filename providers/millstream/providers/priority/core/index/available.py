@@ -37,7 +37,7 @@ class Available:
         place = message.metadata, message.value
         self._came[place] = self._came.get(place, 0) + 1
 
-    def freed(self, value: str) -> None:
+    def on_freed(self, value: str) -> None:
         """It is held once less."""
         self._freed[value] = None
 

@@ -56,7 +56,7 @@ class MessageSource(Protocol):
 
     def first(self, skipped: Set[str] = NO_VALUES) -> Message | None: ...
     def restore_skipped(self) -> None: ...
-    def ordered(self) -> Iterator[Message]: ...
+    def iter_ordered(self) -> Iterator[Message]: ...
 
 
 class Shape:
@@ -295,7 +295,7 @@ class Scan:
     def restore_skipped(self) -> None:
         """Nothing to restore: the scan ends with the step."""
 
-    def ordered(self) -> Iterator[Message]:
+    def iter_ordered(self) -> Iterator[Message]:
         seen: set[str] = set()
         while (message := self.first(seen)) is not None:
             if message.value is not None:
@@ -315,7 +315,7 @@ class Nothing:
     def restore_skipped(self) -> None:
         """Nothing was skipped."""
 
-    def ordered(self) -> Iterator[Message]:
+    def iter_ordered(self) -> Iterator[Message]:
         return iter(())
 
 

@@ -192,7 +192,7 @@ class GroupedIndex:
         while ready:
             key = ready[0]
             message = self.messages.get(key & SEQUENCE_MASK)
-            group = self._led_by(key, message)
+            group = self._find_led(key, message)
             if message is None or group is None:
                 heappop(ready)
                 self.dead -= 1
@@ -207,7 +207,7 @@ class GroupedIndex:
                 self._park(value_of(message), group)
         return None
 
-    def _led_by(self, key: int, message: Message | None) -> ValueGroup | None:
+    def _find_led(self, key: int, message: Message | None) -> ValueGroup | None:
         group = self.groups.get(value_of(message)) if message is not None else None
         return group if group is not None and group.head == key else None
 
@@ -240,12 +240,12 @@ class GroupedIndex:
         keys = islice(filter(self.is_pending, group.heap), None if is_each else 1)
         return {self.messages[key & SEQUENCE_MASK].metadata for key in keys}
 
-    def ordered(self) -> Iterator[Message]:
+    def iter_ordered(self) -> Iterator[Message]:
         """What `first` would give, one of each value; nothing is changed."""
         last = None
         for key in in_order(self.ready):
             message = self.messages.get(key & SEQUENCE_MASK)
-            is_head = key != last and self._led_by(key, message) is not None
+            is_head = key != last and self._find_led(key, message) is not None
             if is_head and message is not None and not self.holds.is_blocked(value_of(message)):
                 yield message
             last = key

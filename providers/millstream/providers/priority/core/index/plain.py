@@ -66,7 +66,7 @@ class PlainIndex:
         """Keys of all that could be had now, in no order; one may come twice."""
         return filter(self.is_pending, self.heap)
 
-    def ordered(self) -> Iterator[Message]:
+    def iter_ordered(self) -> Iterator[Message]:
         """What `first` would give, one after the other; nothing is changed."""
         last = None
         for key in in_order(self.heap):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from millstream.providers.priority.core.body import Body, MessageFields, New, checked_body
+from millstream.providers.priority.core.body import Body, MessageFields, New, check_body
 from millstream.providers.priority.core.contents import Contents
 from millstream.providers.priority.core.errors import (
     EnqueueBlocked,
@@ -20,9 +20,9 @@ from millstream.providers.priority.core.errors import (
     PriorityQueueFull,
 )
 from millstream.providers.priority.core.message import Message
-from millstream.providers.priority.core.results import Enqueued, EnqueuedMany, refused
+from millstream.providers.priority.core.results import Enqueued, EnqueuedMany, make_refused
 from millstream.providers.priority.core.settings import TEXT_BYTES_MAX
-from millstream.providers.priority.core.shards import home_of, named
+from millstream.providers.priority.core.shards import home_of, split_name
 
 __all__ = ["Entering"]
 
@@ -44,10 +44,10 @@ class Entering:
     def __init__(self, contents: Contents) -> None:
         self.contents = contents
         self.queue = contents.queue
-        _, self.shard = named(contents.queue)
+        _, self.shard = split_name(contents.queue)
 
     def one(self, new: New, reason: str = "") -> Enqueued:
-        body = checked_body(self.queue, self.contents.settings, new)
+        body = check_body(self.queue, self.contents.settings, new)
         return self._enqueue(body, reason, new.floor)
 
     def many(
@@ -67,11 +67,11 @@ class Entering:
         taken: dict[str, Body] = {}
         for index, new in enumerate(news):
             try:
-                before = known_of(new, known)
+                before = find_known(new, known)
                 answers.append(self._before(new, before, taken) if before else self.one(new))
             except PriorityQueueError as error:
                 answers.append(None)
-                refusals.append(refused(index, error))
+                refusals.append(make_refused(index, error))
         return EnqueuedMany(tuple(answers), tuple(refusals))
 
     def again(self, message: Message, new_id: str | None) -> Enqueued:
@@ -158,7 +158,7 @@ class Entering:
 
     def _before(self, new: New, answer: Enqueued, taken: dict[str, Body]) -> Enqueued:
         """The answer to one that was taken before; of several of its id the first one was."""
-        body = checked_body(self.queue, self.contents.settings, new)
+        body = check_body(self.queue, self.contents.settings, new)
         first = taken.setdefault(body.id, body)
         if body != first:
             raise MessageExists(self.queue, f"message {body.id!r} comes with two bodies")
@@ -169,13 +169,13 @@ class Entering:
         found = [
             before and self._before(new, before, taken)
             for new in news
-            for before in [known_of(new, known)]
+            for before in [find_known(new, known)]
         ]
-        rest = iter(self._all([new for new in news if known_of(new, known) is None]))
+        rest = iter(self._all([new for new in news if find_known(new, known) is None]))
         return [next(rest) if one is None else one for one in found]
 
     def _all(self, news: Sequence[New]) -> list[Enqueued]:
-        bodies = [checked_body(self.queue, self.contents.settings, new) for new in news]
+        bodies = [check_body(self.queue, self.contents.settings, new) for new in news]
         fresh: dict[str, Body] = {}
         for body in bodies:
             found = self.contents.by_id.get(body.id)
@@ -192,7 +192,7 @@ class Entering:
         return [self._enqueue(body, "", new.floor) for body, new in zip(bodies, news, strict=True)]
 
 
-def known_of(new: New, known: Mapping[str, Enqueued]) -> Enqueued | None:
+def find_known(new: New, known: Mapping[str, Enqueued]) -> Enqueued | None:
     return known.get(new.id) if known and isinstance(new.id, str) else None
 
 

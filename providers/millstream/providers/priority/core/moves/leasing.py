@@ -24,7 +24,7 @@ from millstream.providers.priority.core.message import (
     Message,
     Step,
 )
-from millstream.runtime.extending import shown_value
+from millstream.runtime.extending import show_value
 
 __all__ = ["Leasing"]
 
@@ -42,11 +42,11 @@ class Leasing:
         message = self.contents.by_id.get(id)
         if message is None:
             raise MessageNotFound(
-                self.queue, f"no message {shown_value(id)}: it never was, or was collected"
+                self.queue, f"no message {show_value(id)}: it never was, or was collected"
             )
         return message
 
-    def leased(self, id: str, token: LeaseToken, step: Step | None) -> Message:
+    def find_leased(self, id: str, token: LeaseToken, step: Step | None) -> Message:
         """The message that runs under this lease, or whose lease ended by this very step."""
         message = self.contents.by_id.get(id) or self.message(id)
         lease = message.lease
@@ -69,10 +69,10 @@ class Leasing:
         if lease.ended is None or lease.ended is Step.EXPIRED:
             return LeaseLost(self.queue, f"{who} is over, its time has passed")
         if message.is_finished:
-            return self.finished(message)
+            return self.make_finished_error(message)
         return LeaseLost(self.queue, f"{who} is over, it was {lease.ended}")
 
-    def finished(self, message: Message) -> MessageFinished:
+    def make_finished_error(self, message: Message) -> MessageFinished:
         what = f"message {message.id!r} is {message.state.name.lower()} and stays so"
         return MessageFinished(self.queue, what)
 

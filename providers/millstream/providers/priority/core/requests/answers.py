@@ -21,7 +21,7 @@ from millstream.providers.priority.core.results import (
     Refused,
 )
 
-__all__ = ["Answer", "answer_of", "plain_of", "taken_before"]
+__all__ = ["Answer", "answer_of", "find_taken", "plain_of"]
 
 Answer = Dequeued | Enqueued | EnqueuedMany | Done
 EnqueuedFields = tuple[str, int, int, bool]
@@ -61,12 +61,12 @@ def answer_of(plain: Plain, messages: Mapping[str, Message]) -> Answer:
             parts = cast("list[EnqueuedFields | None]", answers)
             why = cast("list[RefusedFields]", refusals)
             return EnqueuedMany(
-                tuple(enqueued_of(one) for one in parts), tuple(Refused(*one) for one in why)
+                tuple(make_enqueued(one) for one in parts), tuple(Refused(*one) for one in why)
             )
     raise AssertionError(f"no answer has the form {plain!r}")
 
 
-def taken_before(plain: Plain) -> dict[str, Enqueued]:
+def find_taken(plain: Plain) -> dict[str, Enqueued]:
     """The messages that were taken under a request id, by their ids; `plain`: its answer."""
     if plain is None:
         return {}
@@ -86,7 +86,7 @@ def lease_of(plain: LeaseFields, messages: Mapping[str, Message]) -> LeaseGrant:
     return LeaseGrant(id, message.payload, priority, message.metadata, token, *rest)
 
 
-def enqueued_of(plain: EnqueuedFields | None) -> Enqueued | None:
+def make_enqueued(plain: EnqueuedFields | None) -> Enqueued | None:
     if plain is None:
         return None
     id, state, version, is_changed = plain

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from millstream.providers.priority.core.body import checked_number, checked_text
+from millstream.providers.priority.core.body import check_number, check_request_text
 from millstream.providers.priority.core.changes import AnswerRow, Plain, Recorder, SessionRow
 from millstream.providers.priority.core.errors import RequestInvalid, RequestStale, SessionFull
 from millstream.providers.priority.core.settings import QueueSettings
@@ -66,11 +66,11 @@ class SessionAnswers:
         name, number, acknowledged, mark = request
         session = self.sessions.get(name)
         if session is None:
-            checked_text(self.queue, "session", name)
+            check_request_text(self.queue, "session", name)
         if mark:
-            checked_text(self.queue, "mark", mark, 0, MARK_BYTES_MAX)
-        checked_number(self.queue, "number", number, 1, NUMBER_MAX)
-        checked_number(self.queue, "acknowledged", acknowledged, 0, number - 1)
+            check_request_text(self.queue, "mark", mark, 0, MARK_BYTES_MAX)
+        check_number(self.queue, "number", number, 1, NUMBER_MAX)
+        check_number(self.queue, "acknowledged", acknowledged, 0, number - 1)
         if session is not None and session.used_ms + settings.answers_kept_ms <= now_ms:
             self._forget(name)
             session = None
@@ -121,7 +121,7 @@ class SessionAnswers:
         session.answers[number] = (what, answer)
         if is_new or session.used_ms != now_ms or session.acknowledged < acknowledged:
             self._use(name, session, acknowledged, now_ms)  # else it was, by what it acknowledged
-        self.recorder.answered(AnswerRow(name, number, what, answer))
+        self.recorder.on_answered(AnswerRow(name, number, what, answer))
 
     def set_clock(self, forward_ms: int) -> None:
         """Each session was used as long ago as before."""

@@ -33,9 +33,9 @@ __all__ = [
     "Queues",
     "Result",
     "depth_of",
-    "done_of",
-    "enqueued_of",
     "lease_of",
+    "make_done",
+    "make_enqueued",
     "message_of",
     "queue_of",
     "token_text",
@@ -188,11 +188,11 @@ def queue_of(queue: str, row: SettingsRow) -> Queue:
     return Queue(queue, row.version, asdict(row.settings))
 
 
-def enqueued_of(row: results.Enqueued) -> Enqueued:
+def make_enqueued(row: results.Enqueued) -> Enqueued:
     return Enqueued(row.id, NAMES[row.state], row.version, row.is_changed)
 
 
-def done_of(row: results.Done) -> Done:
+def make_done(row: results.Done) -> Done:
     return Done(NAMES[row.state], row.version, row.due_ms, row.is_changed)
 
 

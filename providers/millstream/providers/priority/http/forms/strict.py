@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 
-from millstream.runtime.extending import shown
+from millstream.runtime.extending import show_text
 
 from .problems import Limit, Problem
 
@@ -46,7 +46,7 @@ def read_json(data: bytes, kind: type[T]) -> T:
     except RecursionError:
         raise wrong("the body is nested too deep") from None
     except ValueError as error:
-        raise wrong(f"the body is not JSON: {shown(str(error))}") from error
+        raise wrong(f"the body is not JSON: {show_text(str(error))}") from error
     return as_kind(value, kind)
 
 
@@ -56,7 +56,7 @@ def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise wrong(f"{shown(repr(twice))} comes twice in an object", field=twice)
+        raise wrong(f"{show_text(repr(twice))} comes twice in an object", field=twice)
     return found
 
 
@@ -81,13 +81,13 @@ def as_kind(value: object, kind: type[T], *, strict: bool = True) -> T:
     field = ".".join(filter(None, (where, named[1] if named else "")))
     met = re.search(r"[<>]= (-?\d+)", what)
     limit = Limit(int(met[1])) if met else None
-    raise wrong(f"{shown(field) or 'the body'}: {shown(what)}", field=field, limit=limit)
+    raise wrong(f"{show_text(field) or 'the body'}: {show_text(what)}", field=field, limit=limit)
 
 
 def wrong(detail: str, *, field: str = "", limit: Limit | None = None) -> Problem:
     # a text that UTF-8 cannot say cannot be sent back either
     named = field.encode(errors="replace").decode()
-    return Problem(400, "RequestInvalid", detail, field=shown(named), limit=limit)
+    return Problem(400, "RequestInvalid", detail, field=show_text(named), limit=limit)
 
 
 def read_path(path: str) -> list[str]:
@@ -112,7 +112,7 @@ def read_query(text: str, kind: type[T], lists: Sequence[str]) -> T:
         if name in lists:
             found.setdefault(name, []).append(value)
         elif name in found:
-            raise wrong(f"{shown(repr(name))} comes twice in the query", field=name)
+            raise wrong(f"{show_text(repr(name))} comes twice in the query", field=name)
         else:
             found[name] = value
     return as_kind({name: cut(value) for name, value in found.items()}, kind, strict=False)
@@ -130,6 +130,6 @@ def pairs_in(field: str, texts: Sequence[str]) -> dict[str, str]:
         key, is_pair, value = text.partition("=")
         if not is_pair or key in found:
             what = "comes twice" if is_pair else "is no pair: write key=value"
-            raise wrong(f"{field}: {shown(repr(key))} {what}", field=field)
+            raise wrong(f"{field}: {show_text(repr(key))} {what}", field=field)
         found[key] = value
     return found

@@ -26,7 +26,7 @@ from millstream.providers.priority.surface.queue import PriorityQueue
 from millstream.providers.priority.surface.routed import QueueCalls
 from millstream.runtime.extending import Opener
 
-__all__ = ["Opened", "OpenedOf", "id_of_key", "keyed_poll", "request_of"]
+__all__ = ["Opened", "OpenedOf", "id_of_key", "poll_by_key", "request_of"]
 
 LETTERS = 32
 """Of a digest, in hex: two keys that meet by chance are not to be expected."""
@@ -70,7 +70,7 @@ def id_of_key(request: Request, at: int | None = None) -> str:
     return made if at is None else f"{made}-{at}"
 
 
-async def keyed_poll(
+async def poll_by_key(
     calls: QueueCalls, command: Dequeue, request: Request, wait_s: float
 ) -> tuple[LeaseGrant, ...]:
     """A dequeue under a key: what it leased the first time, with what is over marked; if nothing,

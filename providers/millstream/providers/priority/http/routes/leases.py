@@ -23,8 +23,8 @@ from millstream.providers.priority.http.forms.answers import (
     Answer,
     LeaseBody,
     Leases,
-    done_of,
     lease_of,
+    make_done,
 )
 from millstream.providers.priority.http.forms.bodies import (
     Dequeue,
@@ -37,7 +37,7 @@ from millstream.providers.priority.surface.given import dequeue_of, milliseconds
 from millstream.providers.priority.surface.lease import Lease
 from millstream.providers.priority.surface.poll import give_back
 
-from .asked import keyed_poll
+from .asked import poll_by_key
 from .messages import do
 from .route import Asked
 
@@ -57,10 +57,10 @@ async def dequeue(asked: Asked[Dequeue, NoFields]) -> Answer:
     calls = asked.queue.calls
     with asked.site.waiting(name, body.wait_s) as wait_s:
         if asked.request is not None:
-            rows = await keyed_poll(calls, command, asked.request, wait_s)
-            return leased([lease_of(row) for row in rows], asked.wants_raw)
+            rows = await poll_by_key(calls, command, asked.request, wait_s)
+            return answer_lease([lease_of(row) for row in rows], asked.wants_raw)
         found = await calls.leases(command, wait_s)
-    answer = leased([body_of(lease) for lease in found], asked.wants_raw)
+    answer = answer_lease([body_of(lease) for lease in found], asked.wants_raw)
     answer.undo = partial(give_back, found)
     return answer
 
@@ -79,7 +79,7 @@ def body_of(lease: Lease) -> LeaseBody:
     return lease_of(row)
 
 
-def leased(found: Sequence[LeaseBody], is_raw: bool) -> Answer:
+def answer_lease(found: Sequence[LeaseBody], is_raw: bool) -> Answer:
     if not is_raw:
         return Answer(Leases(list(found)))
     if not found:
@@ -122,7 +122,7 @@ async def end(
     command: Complete | Fail | Cancel | ExtendCommand | ReleaseCommand,
 ) -> Answer:
     done: results.Done = await do(asked, command)
-    return Answer(done_of(done))
+    return Answer(make_done(done))
 
 
 def token_in(asked: Asked[Any, NoFields]) -> LeaseToken:

@@ -23,8 +23,8 @@ from millstream.providers.priority.http.forms.answers import (
     EnqueuedMany,
     Messages,
     Result,
-    done_of,
-    enqueued_of,
+    make_done,
+    make_enqueued,
     message_of,
 )
 from millstream.providers.priority.http.forms.bodies import (
@@ -65,23 +65,23 @@ async def do(asked: Asked[Any, Any], command: Command) -> Any:
 
 async def enqueue(asked: Asked[Message, NoFields]) -> Answer:
     row: results.Enqueued = await do(asked, command_of(asked, asked.body))
-    return entered(asked, row)
+    return answer_entry(asked, row)
 
 
-def entered(asked: Asked[Any, Any], row: results.Enqueued) -> Answer:
+def answer_entry(asked: Asked[Any, Any], row: results.Enqueued) -> Answer:
     """201 with the message's place where it is new."""
     if not row.is_changed:
-        return Answer(enqueued_of(row))
+        return Answer(make_enqueued(row))
     queue, id = (quote(text, safe="") for text in (asked.path["queue"], row.id))
     place = {"Location": f"/v1/queues/{queue}/messages/{id}"}
-    return Answer(enqueued_of(row), 201, headers=place)
+    return Answer(make_enqueued(row), 201, headers=place)
 
 
 def command_of(asked: Asked[Any, Any], message: Message, at: int | None = None) -> Enqueue:
     """Its command. Raises RequestInvalid."""
     urgency = message.priority
     priority = PriorityClass[urgency] if isinstance(urgency, str) else urgency
-    id = made_id(asked.request, at) if message.id is None else message.id
+    id = make_id(asked.request, at) if message.id is None else message.id
     terms = (message.invisible_s, message.lease_s, message.attempts)
     new_id = asked.queue.calls.new_name
     return enqueue_of(
@@ -89,7 +89,7 @@ def command_of(asked: Asked[Any, Any], message: Message, at: int | None = None) 
     )
 
 
-def made_id(request: Request | None, at: int | None = None) -> str | None:
+def make_id(request: Request | None, at: int | None = None) -> str | None:
     return None if request is None else id_of_key(request, at)
 
 
@@ -98,7 +98,7 @@ async def enqueue_many(asked: Asked[EnqueueMany, NoFields]) -> Answer:
     commands = tuple(command_of(asked, one, at) for at, one in enumerate(body.messages))
     many: results.EnqueuedMany = await do(asked, EnqueueManyCommand(commands, body.all_or_nothing))
     name = asked.path["queue"]
-    found = [Result(one and enqueued_of(one)) for one in many.answers]
+    found = [Result(one and make_enqueued(one)) for one in many.answers]
     for refused in many.refusals:
         found[refused.at] = Result(problem=body_of(as_given(refused.error(name)), name))
     return Answer(EnqueuedMany(found))
@@ -107,17 +107,17 @@ async def enqueue_many(asked: Asked[EnqueueMany, NoFields]) -> Answer:
 async def requeue(asked: Asked[Requeue, NoFields]) -> Answer:
     command = RequeueCommand(asked.path["id"], asked.body.new_id)
     row: results.Enqueued = await do(asked, command)
-    return entered(asked, row)
+    return answer_entry(asked, row)
 
 
 async def cancel(asked: Asked[Reason, NoFields]) -> Answer:
     command = Cancel(asked.path["id"], None, asked.body.reason)
-    return Answer(done_of(cast(results.Done, await do(asked, command))))
+    return Answer(make_done(cast(results.Done, await do(asked, command))))
 
 
 async def prioritise(asked: Asked[Prioritise, NoFields]) -> Answer:
     command = PrioritiseCommand(asked.path["id"], asked.body.priority)
-    return Answer(done_of(cast(results.Done, await do(asked, command))))
+    return Answer(make_done(cast(results.Done, await do(asked, command))))
 
 
 # -- looks

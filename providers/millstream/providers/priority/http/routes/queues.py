@@ -41,11 +41,11 @@ async def names(asked: Asked[NoFields, AfterName]) -> Answer:
 
 
 async def create(asked: Asked[Any, NoFields]) -> Answer:
-    settings = settings_with(asked.path["queue"], QueueSettings(), given(asked.body))
+    settings = settings_with(asked.path["queue"], QueueSettings(), list_given(asked.body))
     return Answer(queue_of(asked.path["queue"], await asked.queue.handle.create(settings)))
 
 
-def given(settings: msgspec.Struct) -> dict[str, Any]:
+def list_given(settings: msgspec.Struct) -> dict[str, Any]:
     """The settings that are not left out."""
     places = msgspec.structs.asdict(settings).items()
     return {name: value for name, value in places if value is not UNSET}
@@ -63,7 +63,7 @@ async def configure(asked: Asked[Any, Version]) -> Answer:
         known = await handle.settings()
         wanted = known.version if version is UNSET else version
         with suppress_while(version is UNSET and left > 0):
-            settings = settings_with(queue, known.settings, given(asked.body))
+            settings = settings_with(queue, known.settings, list_given(asked.body))
             row = await handle.configure(settings, version=wanted)
             return Answer(queue_of(queue, row))
     raise AssertionError("the last refusal is not suppressed")

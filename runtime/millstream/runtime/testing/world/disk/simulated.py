@@ -55,15 +55,15 @@ class SimDisk(Medium):
 
     def open(self, path: str, /, *, can_write: bool = True) -> SimFile:
         refuse_dead(path)
-        return self._opened(path, self._names.find(clean(path)), can_write)
+        return self._open_file(path, self._names.find(clean(path)), can_write)
 
     def create(self, path: str, /) -> SimFile:
         self.change(path)
         content = Content(self.sector_bytes)
         self._names.create(clean(path), content)
-        return self._opened(path, content, can_write=True)
+        return self._open_file(path, content, can_write=True)
 
-    def _opened(self, path: str, content: Content, can_write: bool) -> SimFile:
+    def _open_file(self, path: str, content: Content, can_write: bool) -> SimFile:
         return SimFile(path, self, self._fits, self._names.has, content, can_write)
 
     def rename(self, source: str, target: str, /) -> None:

@@ -166,7 +166,7 @@ async def without_a_position_of_its_own_start_begins_where_it_is_told(bench: Ada
 async def a_position_that_is_gone_is_said(bench: AdapterBench) -> None:
     """`start(after)` raises CursorTooOld if messages behind `after` are gone: its `first` is above
     all that are gone, not above the oldest that is kept, and reading begins with that."""
-    found = await known(bench, "a", "b", "c", "d")
+    found = await store_and_ack(bench, "a", "b", "c", "d")
     await bench.forget(2)
     receiver = bench.receiver(2)
     first = await start_too_old(receiver, found[0].token)
@@ -174,7 +174,7 @@ async def a_position_that_is_gone_is_said(bench: AdapterBench) -> None:
     bench.same(await bench.collect(receiver, 2), ["c", "d"])
 
 
-async def known(bench: AdapterBench, *wanted: str) -> list[QueueMessage]:
+async def store_and_ack(bench: AdapterBench, *wanted: str) -> list[QueueMessage]:
     """Messages, stored now, as a first owner has read them, who acknowledged none."""
     await bench.publish(*wanted)
     return await as_read(bench, len(wanted))
@@ -202,7 +202,7 @@ async def start_too_old(receiver: GuardedReceiver, after: Token) -> Token | None
 async def a_queue_that_lost_everything_says_so(bench: AdapterBench) -> None:
     """Where nothing is kept `first` is None, or above all that is gone and not above what comes
     next, with which reading begins."""
-    found = await known(bench, "a", "b", "c")
+    found = await store_and_ack(bench, "a", "b", "c")
     await bench.forget(3)
     receiver = bench.receiver(2)
     first = await start_too_old(receiver, found[0].token)
@@ -217,7 +217,7 @@ async def a_queue_that_lost_everything_says_so(bench: AdapterBench) -> None:
 async def what_is_gone_and_was_done_is_no_gap(bench: AdapterBench) -> None:
     """`start(after)` raises nothing if all that is gone is at `after` or before: nothing that is
     wanted is missing, whether later messages are kept or none is stored yet."""
-    found = await known(bench, "a", "b", "c")
+    found = await store_and_ack(bench, "a", "b", "c")
     await bench.forget(2)
     receiver = await bench.begin(2, found[1].token)
     bench.same(await bench.collect(receiver, 1), ["c"])

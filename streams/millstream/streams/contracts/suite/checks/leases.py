@@ -37,12 +37,12 @@ async def what_is_released_is_read_again(bench: AdapterBench) -> None:
     receiver = await bench.begin()
     found = await bench.collect(receiver, 3)
     mine = [message.token for message in found if texts([message]) != ["b"]]
-    await held(bench, receiver, found)
+    await keep_leased(bench, receiver, found)
     await receiver.release(mine, 0.0, False)
     bench.same(await bench.everything(receiver, 2), ["a", "c"])
 
 
-async def held(
+async def keep_leased(
     bench: AdapterBench, receiver: GuardedReceiver, messages: Sequence[QueueMessage]
 ) -> None:
     """Keep messages from coming again while a check looks at others."""
@@ -59,8 +59,10 @@ async def a_released_message_waits_for_its_delay(bench: AdapterBench) -> None:
     await bench.publish("a", "b")
     receiver, loop = await bench.begin(), asyncio.get_running_loop()
     found = await bench.collect(receiver, 2)
-    await held(bench, receiver, found)
-    delays = {texts([one])[0]: (one.token, delay_s) for one, delay_s in delayed(bench, found)}
+    await keep_leased(bench, receiver, found)
+    delays = {
+        texts([one])[0]: (one.token, delay_s) for one, delay_s in release_delayed(bench, found)
+    }
     begin_s = loop.time()
     for token, delay_s in delays.values():
         await receiver.release([token], delay_s, True)
@@ -73,7 +75,7 @@ async def a_released_message_waits_for_its_delay(bench: AdapterBench) -> None:
         came += len(again)
 
 
-def delayed(
+def release_delayed(
     bench: AdapterBench, found: Sequence[QueueMessage]
 ) -> Iterator[tuple[QueueMessage, float]]:
     """A short delay, of no whole number of seconds, and a long one."""
@@ -109,7 +111,7 @@ async def a_token_of_a_former_receiver_settles_nothing_else(bench: AdapterBench)
     await first.ack(None, [found["a"]])
     await first.aclose()
     second = await bench.begin()
-    await held(bench, second, await bench.collect(second, 1))
+    await keep_leased(bench, second, await bench.collect(second, 1))
     await second.ack(None, [found["a"]])
     await second.release([found["a"]], 0.0, True)
     await second.aclose()
@@ -135,7 +137,7 @@ async def only_what_has_run_counts_as_an_attempt(bench: AdapterBench) -> None:
 async def one_held(bench: AdapterBench, receiver: GuardedReceiver) -> QueueMessage:
     """Read the one message, and hold it."""
     (found,) = await bench.collect(receiver, 1)
-    await held(bench, receiver, [found])
+    await keep_leased(bench, receiver, [found])
     return found
 
 
@@ -154,10 +156,10 @@ async def give_back(
 async def a_message_says_what_is_left_of_its_lease(bench: AdapterBench) -> None:
     """`lease_s` is above 0; for the suite it is at most 5 s, or it could not be waited for."""
     await bench.publish("a")
-    await leased(bench, await bench.begin())
+    await lease(bench, await bench.begin())
 
 
-async def leased(bench: AdapterBench, receiver: GuardedReceiver) -> QueueMessage:
+async def lease(bench: AdapterBench, receiver: GuardedReceiver) -> QueueMessage:
     """The one message, as it was read."""
     (found,) = await bench.collect(receiver, 1)
     is_so = 0 < found.lease_s <= LEASE_MAX_S
@@ -170,7 +172,7 @@ async def a_lease_that_runs_out_gives_the_message_back(bench: AdapterBench) -> N
     """It is not read again before its lease ends, and it is behind that; by this receiver, too."""
     await bench.publish("a")
     receiver, loop = await bench.begin(), asyncio.get_running_loop()
-    first = await leased(bench, receiver)
+    first = await lease(bench, receiver)
     begin_s = loop.time()
     (again,) = await bench.collect(receiver, 1)
     took_s = loop.time() - begin_s
@@ -197,8 +199,8 @@ async def extending_holds_a_message(bench: AdapterBench) -> None:
     """`extend` keeps a message from coming again, and returns nothing for it."""
     await bench.publish("a")
     receiver = await bench.begin()
-    first = await leased(bench, receiver)
-    await held(bench, receiver, [first])
+    first = await lease(bench, receiver)
+    await keep_leased(bench, receiver, [first])
     found = await receiver.read(EVENTS_MAX, BYTES_MAX, first.lease_s * 3)
     expect(not found, "nothing while it is held", texts(found))
     await receiver.ack(None, [first.token])
@@ -210,7 +212,7 @@ async def extending_lasts_as_long_as_was_asked(bench: AdapterBench) -> None:
     heard of it, it is read again after that."""
     await bench.publish("a")
     receiver, loop = await bench.begin(), asyncio.get_running_loop()
-    found = await leased(bench, receiver)
+    found = await lease(bench, receiver)
     for asked_s in sorted({found.lease_s * 2, max(found.lease_s * 2, bench.hooks.patience_s)}):
         begin_s = loop.time()
         lost = await receiver.extend([found.token], asked_s)
@@ -226,7 +228,7 @@ async def a_long_list_is_extended_whole(bench: AdapterBench) -> None:
     await bench.adapter.enqueue(bench.queue, many(bench))
     receiver = await bench.begin()
     found = await bench.collect(receiver, LONG_LIST)
-    await held(bench, receiver, found)
+    await keep_leased(bench, receiver, found)
     longest_s = max(message.lease_s for message in found)
     again = await receiver.read(EVENTS_MAX, BYTES_MAX, longest_s * 2)
     expect(not again, f"none of {LONG_LIST} messages while they are held", texts(again))
@@ -243,7 +245,7 @@ async def a_long_list_is_released_whole(bench: AdapterBench) -> None:
     await bench.adapter.enqueue(bench.queue, many(bench))
     receiver = await bench.begin()
     found = await bench.collect(receiver, LONG_LIST)
-    await held(bench, receiver, found)
+    await keep_leased(bench, receiver, found)
     await receiver.release([message.token for message in found], 0.0, False)
     again = await bench.everything(receiver, LONG_LIST)
     bench.same(again, [f"{number:02}" for number in range(LONG_LIST)])
@@ -263,7 +265,7 @@ async def all_but_the_last(bench: AdapterBench) -> tuple[GuardedReceiver, list[T
     await bench.adapter.enqueue(bench.queue, [*many(bench), bench.message("last")])
     receiver = await bench.begin()
     found = await bench.collect(receiver, LONG_LIST + 1)
-    await held(bench, receiver, found)
+    await keep_leased(bench, receiver, found)
     return receiver, [message.token for message in found if texts([message]) != ["last"]]
 
 
@@ -284,7 +286,7 @@ async def extending_says_what_is_lost(bench: AdapterBench) -> None:
     await bench.publish("a", "b", "c")
     receiver = await bench.begin()
     found = await bench.collect(receiver, 3)
-    await held(bench, receiver, found)
+    await keep_leased(bench, receiver, found)
     done, back, kept = (message.token for message in found)
     await receiver.ack(None, [done])
     await receiver.release([back], HELD_S, False)
@@ -299,10 +301,10 @@ async def a_lease_that_another_owner_has_is_lost(bench: AdapterBench) -> None:
     """`extend` of a message that was read by somebody else since returns it."""
     await bench.publish("a")
     silent = await bench.begin(1)
-    first = await leased(bench, silent)
+    first = await lease(bench, silent)
     other = await bench.begin(1, silo=await bench.another_silo())
     (again,) = await bench.collect(other, 1)
-    await held(bench, other, [again])
+    await keep_leased(bench, other, [again])
     lost = list(await silent.extend([first.token], HELD_S))
     expect(lost == [first.token], f"[{first.token}]", lost)
 
@@ -313,7 +315,7 @@ async def closing_gives_back_at_once(bench: AdapterBench) -> None:
     await bench.publish("a", "b", "c")
     receiver = await bench.begin()
     found = {text: m for m in await bench.collect(receiver, 3) for text in texts([m])}
-    await held(bench, receiver, list(found.values()))
+    await keep_leased(bench, receiver, list(found.values()))
     await receiver.ack(None, [found["b"].token])
     await receiver.aclose()
     bench.same(await bench.everything(await bench.begin(2), 2), ["a", "c"])
@@ -324,7 +326,7 @@ async def neighbours_are_read_while_one_is_out(bench: AdapterBench) -> None:
     """A message that is neither done nor given back holds nobody else up."""
     await bench.publish("a")
     receiver = await bench.begin()
-    await held(bench, receiver, await bench.collect(receiver, 1))
+    await keep_leased(bench, receiver, await bench.collect(receiver, 1))
     for number in range(5):
         await bench.publish(str(number))
         found = await bench.everything(receiver, 1)

@@ -8,7 +8,7 @@ from millstream.runtime import StreamError
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.queue import QueueReader, Seals
 from millstream.streams.contracts.shapes import require_shape
-from millstream.streams.contracts.suite.bench import AdapterBench, ended
+from millstream.streams.contracts.suite.bench import AdapterBench, wait_ended
 from millstream.streams.contracts.suite.check import CheckList
 from millstream.streams.contracts.suite.verdict import NotRun, expect
 
@@ -33,7 +33,7 @@ async def closing_a_receiver_ends_a_read_that_waits(bench: AdapterBench) -> None
     reading = bench.waiting(receiver)
     await asyncio.sleep(0.005)
     await receiver.aclose()
-    await ended(reading, "a read ends once its receiver is closed,")
+    await wait_ended(reading, "a read ends once its receiver is closed,")
 
 
 @life.check(generated=True)

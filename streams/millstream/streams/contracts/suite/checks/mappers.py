@@ -38,7 +38,7 @@ json.dump([mapper.queue_for(stream) for stream in streams], sys.stdout)
 @placing.check(generated=True)
 async def queues_of_its_own_mapper_are_sound(bench: AdapterBench) -> None:
     """A mapper is pure: it names each queue once, and puts every stream into one of them."""
-    mapper, again = brought(bench), brought(bench)
+    mapper, again = find_mapper(bench), find_mapper(bench)
     queues = list(mapper.queues())
     is_so = bool(queues) and len(set(queues)) == len(queues) and queues == list(again.queues())
     expect(is_so, "queues, each once, and the same when asked again", queues)
@@ -47,7 +47,7 @@ async def queues_of_its_own_mapper_are_sound(bench: AdapterBench) -> None:
         expect(len(set(came)) == 1 and came[0] in queues, f"one queue of {queues}", came)
 
 
-def brought(bench: AdapterBench) -> QueueMapper:
+def find_mapper(bench: AdapterBench) -> QueueMapper:
     """The mapper of the adapter. Raises NotRun: it has none."""
     if not isinstance(bench.adapter.raw, BringsMapper):
         raise NotRun("the adapter is not `BringsMapper`")
@@ -97,17 +97,17 @@ def elsewhere(mapper: QueueMapper) -> list[QueueId]:
 async def a_change_of_the_layout_is_told(bench: AdapterBench) -> None:
     """When the broker has other queues `changed` is called in every silo within 10 s, and `mapper`
     then returns one with another layout and a higher epoch; the former one stays as it was."""
-    brought(bench)
+    find_mapper(bench)
     if bench.hooks.relayout is None:
         raise NotRun(without_hook("relayout"))
     told, silos = list[str](), {"a": bench.adapter, "b": await bench.another_silo()}
-    before = {name: followed(silo.raw, told, name) for name, silo in silos.items()}
+    before = {name: follow(silo.raw, told, name) for name, silo in silos.items()}
     layouts = {name: layout(mapper) for name, mapper in before.items()}
     epochs = {name: mapper.epoch for name, mapper in before.items()}
     await bench.hooks.relayout()
     await until_told(told, silos)
     for name, silo in silos.items():
-        after = followed(silo.raw, told, name)
+        after = follow(silo.raw, told, name)
         expect(layout(after) != layouts[name], "a mapper with another layout", after.queues())
         is_later = after.epoch > epochs[name]
         expect(is_later, f"a mapper epoch above {epochs[name]}", after.epoch)
@@ -115,7 +115,7 @@ async def a_change_of_the_layout_is_told(bench: AdapterBench) -> None:
         expect(is_kept, "the former mapper as it was", before[name].queues())
 
 
-def followed(adapter: QueueAdapter, told: list[str], name: str) -> QueueMapper:
+def follow(adapter: QueueAdapter, told: list[str], name: str) -> QueueMapper:
     """The mapper of a silo's adapter, which notes in `told` when another one holds."""
     if not isinstance(adapter, BringsMapper):
         raise ContractBroken("an adapter with `mapper`", adapter)

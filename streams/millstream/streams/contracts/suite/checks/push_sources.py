@@ -40,7 +40,7 @@ async def a_paused_source_pushes_nothing(bench: AdapterBench) -> None:
     """While as much is held as may be, nothing more is pushed but what was on its way."""
     await publish_numbers(bench, 0, STORED)
     receiver = await narrow_receiver(bench)
-    raw = pushed(receiver.raw)
+    raw = find_push_receiver(receiver.raw)
     expect(raw.events_max <= EVENTS_FEW, f"events_max of at most {EVENTS_FEW}", raw.events_max)
     await until_paused(raw)
     await asyncio.sleep(QUIET_S)  # for what was on its way
@@ -51,7 +51,7 @@ async def a_paused_source_pushes_nothing(bench: AdapterBench) -> None:
     expect(not raw.refused, "no push beyond twice the limit", f"{raw.refused} that were refused")
 
 
-def pushed(receiver: QueueReceiver) -> PushReceiver:
+def find_push_receiver(receiver: QueueReceiver) -> PushReceiver:
     """Raises NotRun: what it holds cannot be seen."""
     if isinstance(receiver, PushReceiver):
         return receiver

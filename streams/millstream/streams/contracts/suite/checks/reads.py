@@ -15,8 +15,8 @@ from millstream.streams.contracts.suite.bench import (
     SOON_S,
     AdapterBench,
     cancel_read,
-    ended,
     texts,
+    wait_ended,
 )
 from millstream.streams.contracts.suite.check import CheckList
 from millstream.streams.contracts.suite.guarded import GuardedReceiver
@@ -96,7 +96,7 @@ async def a_read_that_waits_is_woken(bench: AdapterBench) -> None:
         waiting = bench.waiting(receiver)
         await asyncio.sleep(0.005)
         await silo.enqueue(bench.queue, [bench.message(text)])
-        await ended(waiting, f"a read that waits {LONG_S:g} s is woken")
+        await wait_ended(waiting, f"a read that waits {LONG_S:g} s is woken")
         expect(texts(waiting.result()) == [text], text, texts(waiting.result()))
 
 
@@ -166,7 +166,7 @@ async def calls_go_beside_a_read_that_waits(bench: AdapterBench) -> None:
     took_s = loop.time() - begin_s
     expect(took_s < SOON_S, f"answers within {SOON_S:g} s", f"{took_s:.3f} s")
     await bench.publish("c")
-    await ended(waiting, "a read goes on beside other calls, and ends")
+    await wait_ended(waiting, "a read goes on beside other calls, and ends")
     last = waiting.result() or await bench.collect(receiver, 1)
     expect(texts(last) == ["c"], "c", texts(last))
 

@@ -161,11 +161,11 @@ async def a_reader_goes_on_at_the_end(bench: AdapterBench) -> None:
     empty = await reader.read_from(page.next, EVENTS_MAX, BYTES_MAX)
     expect(empty.at_end and not empty.messages, "an empty page at the end", empty)
     await bench.publish("b")
-    came = await seen(reader, empty.next)
+    came = await read_until_some(reader, empty.next)
     expect(texts(came) == ["b"], "b", texts(came))
 
 
-async def seen(reader: GuardedReader, position: Token) -> list[QueueMessage]:
+async def read_until_some(reader: GuardedReader, position: Token) -> list[QueueMessage]:
     """What is found from a position on, once there is something."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + COLLECT_S
@@ -182,7 +182,7 @@ async def a_reader_of_another_silo_sees_the_queue(bench: AdapterBench) -> None:
     reader = bench.reader(await bench.another_silo())
     first = told[0] or (await reader.bounds())[0]
     expect(first is not None, "bounds of what was accepted", first)
-    came = await seen(reader, first or Token(0, 0))
+    came = await read_until_some(reader, first or Token(0, 0))
     bench.same(came, ["a", "b"])
 
 
@@ -275,7 +275,7 @@ async def a_page_of_a_queue_that_lost_everything_is_refused(bench: AdapterBench)
     reader = bench.reader()
     first = await page_too_old(reader, found[0].token)
     await bench.publish("c")
-    came = await seen(reader, first or behind(found[1].token))
+    came = await read_until_some(reader, first or behind(found[1].token))
     bench.same(came, ["c"])
     if first is not None:
         expect_first(first, found[1].token, came[0].token)
@@ -302,7 +302,7 @@ async def pages_go_over_holes_in_the_numbers(bench: AdapterBench) -> None:
     page = await reader.read_from(behind(found[1].token), EVENTS_MAX, BYTES_MAX)
     expect(page.at_end and not page.messages, "an empty page at the end", page)
     await bench.publish("c")
-    bench.same(await seen(reader, page.next), ["c"])
+    bench.same(await read_until_some(reader, page.next), ["c"])
 
 
 @rewinding.check(REWIND, hooks=("forget", "skip"))
@@ -323,13 +323,13 @@ def where_it_can(body: Body) -> Body:
     """It is optional: an adapter without it keeps the rule."""
 
     @wraps(body)
-    async def checked(bench: AdapterBench) -> None:
+    async def check(bench: AdapterBench) -> None:
         if isinstance(bench.adapter.raw, Retains):
             await body(bench)
         else:
             raise NotRun("the adapter is not `Retains`")
 
-    return checked
+    return check
 
 
 async def found(bench: AdapterBench, *items: str) -> list[QueueMessage]:
@@ -339,14 +339,14 @@ async def found(bench: AdapterBench, *items: str) -> list[QueueMessage]:
 
 
 async def is_told(bench: AdapterBench, wanted: dict[str, Token]) -> None:
-    came = dict(await bench.adapter.retained(bench.queue))
+    came = dict(await bench.adapter.list_retained(bench.queue))
     expect(came == wanted, f"{wanted} as what is retained", came)
 
 
 @rewinding.check(REWIND)
 @where_it_can
 async def what_is_retained_is_told(bench: AdapterBench) -> None:
-    """`retained` names each reader and its position, of this queue, in every silo."""
+    """`list_retained` names each reader and its position, of this queue, in every silo."""
     first, second, _ = await found(bench, "a", "b", "c")
     await is_told(bench, {})
     other = await bench.another_silo()
@@ -354,10 +354,10 @@ async def what_is_retained_is_told(bench: AdapterBench) -> None:
     await other.retain(bench.queue, "two", second.token)
     wanted = {"one": first.token, "two": second.token}
     await is_told(bench, wanted)
-    came = dict(await other.retained(bench.queue))
+    came = dict(await other.list_retained(bench.queue))
     expect(came == wanted, f"{wanted} in another silo", came)
     if bench.other_queue is not None:
-        came = dict(await bench.adapter.retained(bench.other_queue))
+        came = dict(await bench.adapter.list_retained(bench.other_queue))
         expect(came == {}, "nothing of another queue", came)
 
 
@@ -384,7 +384,7 @@ async def a_reader_without_a_position_retains_all_that_is_there(bench: AdapterBe
     await bench.adapter.retain(bench.queue, "early", None)
     first, _ = await found(bench, "a", "b")
     await bench.adapter.retain(bench.queue, "late", None)
-    for name, position in (await bench.adapter.retained(bench.queue)).items():
+    for name, position in (await bench.adapter.list_retained(bench.queue)).items():
         is_so = position <= first.token
         expect(is_so, f"a position of {name} at {first.token} at the latest", position)
 

@@ -95,11 +95,11 @@ async def a_seal_is_no_gap(bench: AdapterBench) -> None:
 @sealing.check(SEALED, DEDUP)
 async def a_known_sequence_is_accepted_behind_a_seal(bench: AdapterBench) -> None:
     """A producer that repeats what is stored is told so, also with the older mapper epoch."""
-    await bench.adapter.enqueue(bench.queue, bench.marked("p", 0, 1), 1)
+    await bench.adapter.enqueue(bench.queue, bench.mark("p", 0, 1), 1)
     await bench.adapter.seal(bench.queue, 2, ERA)
-    await bench.adapter.enqueue(bench.queue, bench.marked("p", 0, 1), 1)
-    await expect_stale(bench, bench.marked("p", 2))
-    await bench.adapter.enqueue(bench.queue, bench.marked("p", 2), 2)
+    await bench.adapter.enqueue(bench.queue, bench.mark("p", 0, 1), 1)
+    await expect_stale(bench, bench.mark("p", 2))
+    await bench.adapter.enqueue(bench.queue, bench.mark("p", 2), 2)
     bench.same(await bench.everything(await bench.begin(), 3), ["p0", "p1", "p2"])
 
 

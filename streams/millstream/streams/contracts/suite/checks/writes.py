@@ -154,7 +154,7 @@ async def fill(bench: AdapterBench) -> tuple[list[str], Sequence[OutMessage]]:
     numbers, stored = itertools.count(), list[str]()
     for _ in range(FILL_LISTS):
         wanted = list(itertools.islice(numbers, FILL_SIZE))
-        messages = bench.marked("p", *wanted)
+        messages = bench.mark("p", *wanted)
         try:
             await bench.adapter.enqueue(bench.queue, messages)
         except StreamError as error:
@@ -168,7 +168,7 @@ async def fill(bench: AdapterBench) -> tuple[list[str], Sequence[OutMessage]]:
 async def a_repeated_sequence_is_stored_once(bench: AdapterBench) -> None:
     """A producer's sequence that was accepted is accepted again, and dropped; 0 is one of them."""
     for numbers in ((0, 1), (0, 1, 2), (2,), (3, 3, 4)):
-        await bench.adapter.enqueue(bench.queue, bench.marked("p", *numbers))
+        await bench.adapter.enqueue(bench.queue, bench.mark("p", *numbers))
     await bench.publish("end")
     wanted = ["p0", "p1", "p2", "p3", "p4", "end"]
     bench.same(await bench.everything(await bench.begin(), 6), wanted)
@@ -179,7 +179,7 @@ async def each_producer_has_its_own_sequences(bench: AdapterBench) -> None:
     """What one producer has sent is not taken for another's, nor unmarked ones for any."""
     for number in (0, 5, 1_000_000):
         for producer in ("p", "q", "p/q"):
-            await bench.adapter.enqueue(bench.queue, bench.marked(producer, number))
+            await bench.adapter.enqueue(bench.queue, bench.mark(producer, number))
     await bench.publish("p0", "p0")
     found = sorted(texts(await bench.everything(await bench.begin(), 11)))
     wanted = sorted(
@@ -201,30 +201,30 @@ async def a_sequence_is_known_per_queue(bench: AdapterBench) -> None:
 @writing.check(DEDUP)
 async def a_sequence_is_known_in_every_silo(bench: AdapterBench) -> None:
     """A producer goes on at another silo: what the first one stored is known there."""
-    await bench.adapter.enqueue(bench.queue, bench.marked("p", 0, 1))
+    await bench.adapter.enqueue(bench.queue, bench.mark("p", 0, 1))
     other = await bench.another_silo()
-    await other.enqueue(bench.queue, bench.marked("p", 0, 1, 2))
+    await other.enqueue(bench.queue, bench.mark("p", 0, 1, 2))
     bench.same(await bench.everything(await bench.begin(), 3), ["p0", "p1", "p2"])
 
 
 @writing.check(DEDUP)
 async def a_sequence_is_known_when_its_message_is_done(bench: AdapterBench) -> None:
     """Acknowledging a message, and another owner, do not make its sequence new."""
-    await bench.adapter.enqueue(bench.queue, bench.marked("p", 0, 1))
+    await bench.adapter.enqueue(bench.queue, bench.mark("p", 0, 1))
     receiver = await bench.begin()
     position = await bench.acknowledge(receiver, await bench.collect(receiver, 2))
     await receiver.aclose()
     again = await bench.take_over(2, position)
-    await bench.adapter.enqueue(bench.queue, bench.marked("p", 0, 1, 2))
+    await bench.adapter.enqueue(bench.queue, bench.mark("p", 0, 1, 2))
     bench.same(await bench.everything(again, 1), ["p2"])
 
 
 @writing.check(DEDUP, Capability.DURABLE)
 async def a_sequence_is_known_after_reopening(bench: AdapterBench) -> None:
     """What was accepted before a restart is known behind it."""
-    await bench.adapter.enqueue(bench.queue, bench.marked("p", 0, 1))
+    await bench.adapter.enqueue(bench.queue, bench.mark("p", 0, 1))
     await bench.reopen()
-    await bench.adapter.enqueue(bench.queue, bench.marked("p", 0, 1, 2))
+    await bench.adapter.enqueue(bench.queue, bench.mark("p", 0, 1, 2))
     bench.same(await bench.everything(await bench.begin(), 3), ["p0", "p1", "p2"])
 
 
@@ -234,8 +234,8 @@ async def a_list_that_was_cancelled_can_be_repeated(bench: AdapterBench) -> None
     wanted = list[str]()
     for turns in range(CANCEL_TURNS):
         numbers = range(turns * 3, turns * 3 + 3)
-        await cancel_enqueue(bench, bench.marked("p", *numbers), turns)
-        await bench.adapter.enqueue(bench.queue, bench.marked("p", *numbers))
+        await cancel_enqueue(bench, bench.mark("p", *numbers), turns)
+        await bench.adapter.enqueue(bench.queue, bench.mark("p", *numbers))
         wanted += [f"p{number}" for number in numbers]
     bench.same(await bench.everything(await bench.begin(), len(wanted)), wanted)
 
