@@ -65,6 +65,7 @@ from .errors import (
 )
 from .log_lines import guard_lines
 from .options import MembershipOptions, RuntimeOptions
+from .public_names import publish
 from .role import Role
 from .run.local_cluster import LocalCluster
 from .run.serve import serve
@@ -169,3 +170,5 @@ __all__ = [
     "timeout",
     "with_options",
 ]
+
+publish(__name__)

@@ -33,6 +33,7 @@ from .disk.seam import DirLock, Disk, DiskFile, DiskFull, DiskThread, SyncFailed
 from .disk.whole import read_file, replace_file
 from .options import check_fields, check_kind
 from .plugins import load_plugin
+from .public_names import publish, type_name
 from .repeated import LineBudget
 from .role import Role
 from .sealed_rows import Sealed, open_row, seal, seal_content, unseal
@@ -108,6 +109,7 @@ __all__ = [
     "needs_wrappers",
     "open_row",
     "open_to",
+    "publish",
     "read_file",
     "refuse_stale",
     "register_opened",
@@ -123,6 +125,7 @@ __all__ = [
     "states_of",
     "stopping",
     "text_bytes",
+    "type_name",
     "union_members",
     "unseal",
 ]
@@ -191,3 +194,6 @@ async def ask_gateway(
     NotInCluster (the client was closed).
     """
     return await client.gateway.call(name, target, method, *args, **kwargs)
+
+
+publish(__name__)

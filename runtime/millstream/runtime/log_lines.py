@@ -13,6 +13,7 @@ import traceback
 from textwrap import indent
 from typing import Any
 
+from millstream.runtime.public_names import with_public_names
 from millstream.runtime.text import escape_text
 
 __all__ = ["Lines", "guard_lines"]
@@ -66,7 +67,7 @@ def guard(value: Any) -> Any:
 
 def traceback_of(error: BaseException | None) -> str:
     """A traceback whose lines after the first are indented, whatever the error says."""
-    text = "".join(traceback.format_exception(error)).rstrip("\n")
+    text = with_public_names("".join(traceback.format_exception(error))).rstrip("\n")
     first, line_end, rest = escape_text(text, keep="\n").partition("\n")
     return first + line_end + indent(rest, "  ", lambda line: True)
 

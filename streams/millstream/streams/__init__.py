@@ -11,7 +11,7 @@ from millstream.runtime import (
     StreamError,
     SubscriptionFaulted,
 )
-from millstream.runtime.extending import Backoff
+from millstream.runtime.extending import Backoff, publish
 
 from .agent.cache.limits import CacheLimits
 from .agent.delivery.options import DeliveryOptions
@@ -179,3 +179,5 @@ __all__ = [
     "subscribe",
     "why",
 ]
+
+publish(__name__)

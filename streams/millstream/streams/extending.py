@@ -7,6 +7,8 @@ operator sees them.
 
 from __future__ import annotations
 
+from millstream.runtime.extending import publish
+
 from .publishing.ingest import IngestMessage
 from .publishing.numbered import NumberedPublisher, encode_messages
 from .rewinding.outside import QueueReads
@@ -23,3 +25,5 @@ __all__ = [
     "WriterStatus",
     "encode_messages",
 ]
+
+publish(__name__)

@@ -14,6 +14,8 @@ Owns: its public names.
 
 from __future__ import annotations
 
+from millstream.runtime.extending import publish
+
 from .contracts.suite.bench import AdapterBench
 from .contracts.suite.check import AdapterCheck
 from .contracts.suite.hooks import AdapterHooks
@@ -33,3 +35,5 @@ __all__ = [
     "run_adapter_check",
     "wait_owned",
 ]
+
+publish(__name__)

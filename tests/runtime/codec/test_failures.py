@@ -438,7 +438,7 @@ def test_known_errors_are_builtins_and_what_the_modules_define_or_import() -> No
     assert known.find("app.lib.Broken") is in_lib
     assert known.find(f"{__name__}.Shop.Closed") is Shop.Closed
     assert known.find("builtins.ZeroDivisionError") is ZeroDivisionError
-    assert known.find("millstream.runtime.errors.Overloaded") is Overloaded
+    assert known.find("millstream.Overloaded") is Overloaded
     assert known.find("builtins.SystemExit") is None
     assert known.find("builtins.BaseException") is None
     assert known.find(f"{__name__}.NotFound") is None

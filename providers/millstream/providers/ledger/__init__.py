@@ -8,6 +8,8 @@ sequence of ledgers, with cursors), `queues` (topics as queues of streams), `alo
 a silo) and `inspection` (reading and repairing ledgers from outside).
 """
 
+from millstream.runtime.extending import publish
+
 from .alone.buffer.consumer import LedgerBufferConsumer
 from .alone.buffer.queue import LedgerBufferProducer, LedgerBufferQueue, LedgerBufferTopic
 from .alone.message import LedgerMessage, Position
@@ -42,3 +44,5 @@ __all__ = [
     "ScrubOptions",
     "open_topics",
 ]
+
+publish(__name__)

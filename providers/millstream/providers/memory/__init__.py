@@ -1,5 +1,7 @@
 """Queues in memory: the reference provider."""
 
+from millstream.runtime.extending import publish
+
 from .adapter import MemoryQueues
 from .buffer.buffer_queue import MemoryBufferQueue
 from .buffer.consumer import MemoryConsumer
@@ -28,3 +30,5 @@ __all__ = [
     "TopicOptions",
     "UnknownTopic",
 ]
+
+publish(__name__)

@@ -4,6 +4,8 @@
 handle.
 """
 
+from millstream.runtime.extending import publish
+
 from .adapter.form import PRIORITY_HEADER
 from .adapter.options import DeadlineOptions
 from .adapter.queues import DeadlineQueues
@@ -89,3 +91,5 @@ __all__ = [
     "priority_queue",
     "priority_queues",
 ]
+
+publish(__name__)

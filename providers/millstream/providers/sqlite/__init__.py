@@ -5,8 +5,11 @@ directory on a local disk; network mounts are refused.
 """
 
 from millstream.runtime.database import WriterOptions
+from millstream.runtime.extending import publish
 
 from .membership import SqliteMembershipTable
 from .storage import SqliteStateStore
 
 __all__ = ["SqliteMembershipTable", "SqliteStateStore", "WriterOptions"]
+
+publish(__name__)

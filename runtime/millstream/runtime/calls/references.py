@@ -17,6 +17,7 @@ from millstream.runtime.definition.grain import Contract, Grain, Openable
 from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.reference import OptionedReference
 from millstream.runtime.errors import ConfigError
+from millstream.runtime.public_names import public_name
 from millstream.runtime.role import Role
 from millstream.runtime.text import check_text, show_text
 from millstream.runtime.turns.kind import GrainKind
@@ -123,8 +124,8 @@ class References:
         other = self._kinds.get(grain_type.name)
         if other is not None and other.hosted is not None:
             raise ConfigError(
-                f"two grain classes are named {grain_type.name!r}: {other.hosted.cls.__module__}."
-                f"{other.hosted.cls.__qualname__} and {cls.__module__}.{cls.__qualname__}; "
+                f"two grain classes are named {grain_type.name!r}: "
+                f"{public_name(other.hosted.cls)} and {public_name(cls)}; "
                 "give one of them @grain(name=...)"
             )
         grain_type.resolve()

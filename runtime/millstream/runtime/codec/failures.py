@@ -20,10 +20,11 @@ from typing import Any, cast
 import msgspec
 
 from millstream.runtime.errors import GrainError
+from millstream.runtime.public_names import type_name, with_public_names
 from millstream.runtime.text import show_text
 
 from .failure_values import TEXT_CHARS_MAX, cut, pack, unpack
-from .known_errors import KnownErrors, type_name
+from .known_errors import KnownErrors
 from .source_names import source_name
 
 __all__ = [
@@ -184,7 +185,7 @@ def _traceback(error: BaseException) -> str:
         report.__notes__ = None  # they travel by themselves
         _trim(report)
         _shorten(report)
-        return "".join(report.format())
+        return with_public_names("".join(report.format()))
     except Exception as broken:
         return f"<the traceback raised {type(broken).__qualname__}>"
 

@@ -1,4 +1,4 @@
-"""The exception types that a process may rebuild from the wire, by qualified name.
+"""The exception types that a process may rebuild from the wire, by name (`type_name`).
 
 Owns: the types by name, collected once per silo or client. Known are builtins, Millstream's own
 errors, and what the modules of the registered grains define or import: directly, inside a class, or
@@ -14,13 +14,9 @@ from collections.abc import Iterable, Iterator
 from types import ModuleType
 
 from millstream.runtime.errors import MillstreamError
+from millstream.runtime.public_names import OWN, type_name
 
-__all__ = ["KnownErrors", "type_name"]
-
-
-def type_name(cls: type) -> str:
-    """Module and qualified name: the name of an error type on the wire."""
-    return f"{cls.__module__}.{cls.__qualname__}"
+__all__ = ["KnownErrors"]
 
 
 class KnownErrors:
@@ -76,5 +72,5 @@ def _in_module(module: ModuleType) -> Iterator[type[Exception]]:
 def _millstream_errors(base: type[MillstreamError]) -> Iterator[type[Exception]]:
     yield base
     for cls in base.__subclasses__():
-        if cls.__module__.startswith("millstream."):
+        if cls.__module__.startswith(OWN):
             yield from _millstream_errors(cls)

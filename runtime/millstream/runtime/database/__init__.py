@@ -5,6 +5,8 @@ commits in groups in its thread (`worker`), `reader` reads in another, `lock_wai
 processes. Not: any table (`providers`). A seam of its own, since it loads SQLite.
 """
 
+from millstream.runtime.public_names import publish
+
 from .database import Database, open_database
 from .directory import DatabaseDirectory, device_and_inode
 from .reader import Connect, Reader
@@ -23,3 +25,5 @@ __all__ = [
     "open_database",
     "open_writer",
 ]
+
+publish(__name__)

@@ -1,5 +1,7 @@
 """Programs and processes: local clusters, silo processes and what starts them."""
 
+from millstream.runtime.public_names import publish
+
 from .launcher import SiloProcess, SiloProcesses
 from .loops import loop_factory
 from .program import RUN_OPTIONS, RunOption, run_program
@@ -14,3 +16,5 @@ __all__ = [
     "run_program",
     "stop_signals",
 ]
+
+publish(__name__)

@@ -23,6 +23,7 @@ from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.disk.seam import Disk
 from millstream.runtime.errors import ConfigError
 from millstream.runtime.options import RuntimeOptions
+from millstream.runtime.public_names import public_name
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.budget import Budget
 from millstream.runtime.turns.runners import Runners
@@ -133,8 +134,8 @@ class Extensions:
         known = self._added.setdefault(name, cls)
         if known is not cls:
             raise ConfigError(
-                f"extension {name!r} is {known.__module__}.{known.__qualname__} already, not "
-                f"{cls.__module__}.{cls.__qualname__}: give one of them another name"
+                f"extension {name!r} is {public_name(known)} already, not {public_name(cls)}: "
+                "give one of them another name"
             )
         self._silo.add_extension(name, cls, lambda activation: cls(ExtendedGrain(activation)))
 

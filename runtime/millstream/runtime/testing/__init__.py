@@ -5,6 +5,8 @@ Start with `run`: it gives a driver a `Simulation` with hosts, a network, disks 
 
 from __future__ import annotations
 
+from millstream.runtime.public_names import publish
+
 from .checkers import (
     Findings,
     NothingToJudge,
@@ -116,3 +118,5 @@ __all__ = [
     "shrink",
     "writes_of",
 ]
+
+publish(__name__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from millstream.runtime.extending import Backoff
+from millstream.runtime.extending import Backoff, type_name
 
 from .handler import DECISIONS, GiveUpDecision
 
@@ -43,9 +43,9 @@ def wrong_policy(retries: object, backoff: object, give_up_on: object, on_give_u
 
 def type_names(types: tuple[type[Exception], ...]) -> tuple[str, ...]:
     """Exception types as a policy names them."""
-    return tuple(f"{one.__module__}.{one.__qualname__}" for one in types)
+    return tuple(map(type_name, types))
 
 
 def is_one_of(error: BaseException, names: tuple[str, ...]) -> bool:
     """Is the exception, or a class that it is derived from, named?"""
-    return any(f"{one.__module__}.{one.__qualname__}" in names for one in type(error).__mro__)
+    return any(type_name(one) in names for one in type(error).__mro__)

@@ -26,6 +26,7 @@ from millstream.providers.ledger.serving.repair_target import (
 from millstream.providers.ledger.topic.cursors.cursor import CursorRecord
 from millstream.providers.ledger.topic.form import EntryKind, StoredMessage, head_of
 from millstream.providers.ledger.topic.record import TopicRecord
+from millstream.runtime.extending import publish
 
 from .content import Content, Source, scopes_in, source_in
 from .directories import file_ledgers, open_repair_target, path_of, places_of, topic_reader
@@ -68,3 +69,5 @@ __all__ = [
     "topic_reader",
     "verify",
 ]
+
+publish(__name__)

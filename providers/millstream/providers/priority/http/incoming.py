@@ -59,7 +59,7 @@ class Reader:
             raise Problem(404, "PathNotFound", "there is no such path: see /openapi.json")
         if request.method not in found:
             allowed = ", ".join(sorted({*found, "OPTIONS"}))
-            raise NotAllowed(allowed, request.method == "OPTIONS")
+            raise MethodNotAllowed(allowed, request.method == "OPTIONS")
         route, named = found[request.method]
         return route, named, query.partition("#")[0]
 
@@ -125,7 +125,7 @@ class Reader:
         )
 
 
-class NotAllowed(Exception):
+class MethodNotAllowed(Exception):
     """The path has other methods.
 
     Attributes: `allowed`; `is_asked`: that is what the request asks for.

@@ -27,7 +27,7 @@ from millstream.runtime.extending import check_kind, check_text, show_text
 from .connections import Connection, Door, response_of
 from .forms.answers import Answer
 from .forms.problems import Limit, Problem, problem_of
-from .incoming import NotAllowed, Reader
+from .incoming import MethodNotAllowed, Reader
 from .options import HttpOptions
 from .routes.asked import OpenedOf
 from .routes.document import DOCUMENT_PATH, document_of
@@ -137,7 +137,7 @@ class PriorityApi:
             undo, response = answer.undo, make_response(answer)
         except Problem as problem:
             response = response_of(problem)
-        except NotAllowed as other:
+        except MethodNotAllowed as other:
             response = answer_allowed(other)
         if not self._answers.has_room(response):
             response = response_of(unread(self._options))
@@ -155,7 +155,7 @@ class PriorityApi:
         return response
 
     async def _answer(self, request: web.BaseRequest) -> Answer:
-        """Raises Problem, NotAllowed."""
+        """Raises Problem, MethodNotAllowed."""
         self._reader.check_token(request)
         if isinstance(request.protocol, Connection):
             request.protocol.has_token()
@@ -298,7 +298,7 @@ def make_response(answer: Answer) -> web.Response:
     return web.Response(body=data, status=answer.status, headers=headers, content_type=kind)
 
 
-def answer_allowed(other: NotAllowed) -> web.Response:
+def answer_allowed(other: MethodNotAllowed) -> web.Response:
     """Which methods a path has."""
     headers = {"Allow": other.allowed}
     if other.is_asked:

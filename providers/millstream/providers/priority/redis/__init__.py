@@ -3,6 +3,8 @@
 Nothing else loads the client of Redis, so whoever keeps queues elsewhere does not need it.
 """
 
+from millstream.runtime.extending import publish
+
 try:
     from .options import RedisOptions
     from .store import RedisStore
@@ -14,3 +16,5 @@ except ModuleNotFoundError as error:
     ) from error
 
 __all__ = ["RedisOptions", "RedisStore"]
+
+publish(__name__)

@@ -1,6 +1,6 @@
 """What a server must be like to keep priority queues. Pure.
 
-Owns: `objection`, `Unfit`. Not: asking the server (`server`).
+Owns: `objection`, `UnfitServer`. Not: asking the server (`server`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from redis.exceptions import RedisError
 
 from .options import DURABILITIES, Durability
 
-__all__ = ["SETTINGS", "Unfit", "fields_of", "objection"]
+__all__ = ["SETTINGS", "UnfitServer", "fields_of", "objection"]
 
 VERSION_MIN = (7, 0)
 SETTINGS = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")
 WEAKER = "or name what it promises, RedisOptions(durability={!r})"
 
 
-class Unfit(RedisError):
+class UnfitServer(RedisError):
     """The server is none for priority queues as it is: somebody must change it, or the options."""
 
 

@@ -26,7 +26,7 @@ from redis.backoff import NoBackoff
 
 from millstream.runtime import ConfigError, StorageUnavailable
 
-from .demands import SETTINGS, Unfit, fields_of, objection
+from .demands import SETTINGS, UnfitServer, fields_of, objection
 from .options import RedisOptions
 from .rows import Value
 from .scripts import Script
@@ -96,7 +96,7 @@ class Server:
         """See that it is there, and fit. Raises also ConfigError."""
         try:
             await self._within(self._client.ping)
-        except (Unfit, exceptions.AuthenticationError) as error:
+        except (UnfitServer, exceptions.AuthenticationError) as error:
             raise ConfigError(self._text(error)) from error
         except (exceptions.RedisError, OSError) as error:
             raise StorageUnavailable(self._text(error)) from error
@@ -125,7 +125,7 @@ class Server:
 
         try:
             return str(await self._within(act))
-        except Unfit as error:  # a new connection found it
+        except UnfitServer as error:  # a new connection found it
             return str(error)
         except (exceptions.RedisError, OSError) as error:
             raise StorageUnavailable(self._text(error)) from error
@@ -180,7 +180,7 @@ class Server:
             return await act()
 
     def _text(self, error: BaseException) -> str:
-        if isinstance(error, Unfit):
+        if isinstance(error, UnfitServer):
             return f"{self.place} {error}"
         if isinstance(error, TimeoutError | exceptions.TimeoutError):
             given = self._options
@@ -211,4 +211,4 @@ class Server:
             texts = [one.decode() for one in answer]
             settings = dict(zip(texts[::2], texts[1::2], strict=True))
         if why := objection(info, settings, self._options.durability):
-            raise Unfit(why)
+            raise UnfitServer(why)

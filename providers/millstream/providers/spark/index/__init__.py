@@ -4,6 +4,8 @@ A Spark query reads the changes that `PriorityQueues(store, changes=...)` publis
 in SQLite or PostgreSQL, each once; `PriorityIndex` asks. Guide: docs/guides/index_pipeline.md.
 """
 
+from millstream.runtime.extending import publish
+
 from .changes import ChangeRow
 from .job import start_index
 from .options import IndexOptions
@@ -25,3 +27,5 @@ __all__ = [
     "differences",
     "start_index",
 ]
+
+publish(__name__)
