@@ -36,7 +36,7 @@ def public_name(cls: type) -> str:
 def with_public_names(report: str) -> str:
     """A traceback whose headings name our exceptions as their packages export them, or as peers do.
 
-    Which other modules are imported does not matter: the text is sent, and stored with dead letters.
+    Other modules that are imported change nothing: the text is sent, and stored with dead letters.
     """
     return HEADING.sub(_public_heading, report)
 

@@ -55,6 +55,7 @@ NESTING_MAX = 8
 """Groups within groups; deeper ones arrive as GrainError."""
 
 _INTERNAL = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # runtime/
+_SENT_ELSEWHERE = ("__notes__", "args")  # the state of an AttributeError has `args` since 3.12
 _NIL = msgspec.Raw(b"\xc0")
 _EMPTY = msgspec.Raw(b"\x80")
 
@@ -157,7 +158,7 @@ def _pack_message(message: str) -> msgspec.Raw:
 def _pack_state(state: dict[str, object], notes: list[str]) -> msgspec.Raw:
     kept: dict[str, msgspec.Raw] = {}
     for name, value in state.items():
-        if name == "__notes__":
+        if name in _SENT_ELSEWHERE:
             continue
         packed = _pack_or_none(value)
         if packed is not None:
