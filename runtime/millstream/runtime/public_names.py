@@ -24,13 +24,17 @@ def type_name(cls: type) -> str:
     """The name on the wire and in stores: `millstream.Overloaded`, or `shop.orders.SoldOut`."""
     if cls.__module__.startswith(OWN):
         return OWN + cls.__qualname__
-    return f"{cls.__module__}.{cls.__qualname__}"
+    return _full_name(cls)
 
 
 def public_name(cls: type) -> str:
     """The name for people: `millstream.runtime.Silo`, whatever module defines it."""
-    name = f"{cls.__module__}.{cls.__qualname__}"
+    name = _full_name(cls)
     return _exported.get(name, name)
+
+
+def _full_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def with_public_names(report: str) -> str:
@@ -58,8 +62,8 @@ def publish(module: str) -> None:
         cls = getattr(sys.modules[module], name)
         if not isinstance(cls, type) or not cls.__module__.startswith(root):
             continue
-        home, new = f"{cls.__module__}.{cls.__qualname__}", f"{module}.{name}"
-        _exported[home] = min(_exported.get(home, new), new, key=len)
+        known, new = _full_name(cls), f"{module}.{name}"
+        _exported[known] = min(_exported.get(known, new), new, key=len)
         shown: object = cls.__repr__
         if shown is object.__repr__ and not getattr(cls, "_is_protocol", False):
             cls.__repr__ = _repr  # type: ignore[method-assign, assignment]
