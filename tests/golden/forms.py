@@ -22,7 +22,7 @@ from tests.imports import FOLDERS, ROOT, module_of
 from millstream.providers.memory.queue_grain import MemoryQueue
 from millstream.providers.priority import QueueSettings, Template
 from millstream.providers.priority.core.errors import MessageExists
-from millstream.providers.priority.core.results import refused
+from millstream.providers.priority.core.results import make_refused
 from millstream.providers.priority.owner.grain import owner_of
 from millstream.runtime import Contract, MillstreamError, Overloaded, QueueFull
 from millstream.runtime.codec.failures import describe
@@ -142,7 +142,7 @@ def vectors() -> list[str]:
     every = sorted(own(MillstreamError), key=type_name)
     given_up = FailurePolicy(give_up_on=type_names((Overloaded, ValueError)))
     either = codec_of(Token | StreamId, "a vector")
-    refusal = refused(0, MessageExists("encode", "id 'a' is taken"))
+    refusal = make_refused(0, MessageExists("encode", "id 'a' is taken"))
     group = ExceptionGroup("two", [QueueFull("a"), Overloaded("b", "c", 1)])
     found = {type_name(cls): describe(error_of(cls), "Airport/BOS.add") for cls in every}
     found |= {
