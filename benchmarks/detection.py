@@ -76,7 +76,7 @@ class Cut:
         self._receiver.writable(is_writable)
 
     def on_closed(self, reason: str, /) -> None:
-        self._receiver.closed(reason)
+        self._receiver.on_closed(reason)
 
 
 class CutLink:

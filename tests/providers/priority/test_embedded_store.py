@@ -27,8 +27,7 @@ from millstream.providers.priority.core.errors import OwnerLost
 from millstream.providers.priority.core.message import State
 from millstream.providers.priority.core.settings import QueueSettings
 from millstream.providers.priority.store import rows
-from millstream.providers.priority.store.embedded import EmbeddedStore
-from millstream.providers.priority.store.owners import Owners
+from millstream.providers.priority.store.embedded import EmbeddedStore, Owners
 from millstream.providers.priority.store.schema import (
     NUMBER_MAX,
     SEQUENCE_MAX,

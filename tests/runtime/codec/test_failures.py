@@ -31,8 +31,8 @@ from millstream.runtime.codec.failures import (
     describe,
     isolate_error,
     rebuild,
+    source_name,
 )
-from millstream.runtime.codec.source_names import source_name
 from millstream.runtime.errors import CallCycle, CallTimeout, GrainError, NotRemote, Overloaded
 
 msgpack: Any = importlib.import_module("msgpack")  # has no type information

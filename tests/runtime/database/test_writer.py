@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from millstream.providers.sqlite import SqliteStateStore, WriterOptions
-from millstream.providers.sqlite import rows as statements
+from millstream.providers.sqlite import SqliteStateStore, WriterOptions, storage
 from millstream.providers.sqlite.schema import STATE
 from millstream.providers.sqlite.storage import file_index
 from millstream.runtime.database.worker import Worker
@@ -61,7 +60,7 @@ async def open_and_close(directory: Path) -> None:
 
 
 def insert(key: str) -> Work:
-    return lambda connection: statements.insert(key, b"x", 0, connection)
+    return lambda connection: storage.insert(key, b"x", 0, connection)
 
 
 def stored(directory: Path) -> list[str]:

@@ -199,7 +199,7 @@ def test_each_event_is_handled_once_by_each_subscription_over_any_number_of_owne
                 while not cursor.is_drained and next(turns, False):
                     handled[f"{one.stream.key}/{sub.key[1]}"].append(cursor.token)
                     sub.position = cursor.token
-                    cursor.done(1)
+                    cursor.advance(1)
             release(cache, slot.index)
         standing = ProgressTracker(
             laggards,

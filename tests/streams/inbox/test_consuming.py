@@ -290,7 +290,7 @@ async def test_a_program_hears_of_a_gap_before_the_event_that_follows_until_it_c
             provider = cluster.silos[0].services.part("default")
             agents = provider.manager.agents()
             for agent in agents:
-                agent.subscribers.lost(Loss(None, Token(9, 1)))
+                agent.subscribers.on_lost(Loss(None, Token(9, 1)))
             await publish(cluster, 2)
             with pytest.raises(ZeroDivisionError):
                 await anext(events)

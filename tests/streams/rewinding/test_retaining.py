@@ -119,5 +119,5 @@ async def test_an_adapter_that_does_not_answer_or_oddly_is_named() -> None:
         await target.let_go(FORM, "r", [])
     for odd in ([1], {"r": 1}, {1: Token(0, 1)}):
         keeper.odd["q1"] = odd
-        with pytest.raises(AdapterFault, match="queue q1: retained returned .*, not names"):
+        with pytest.raises(AdapterFault, match="queue q1: list_retained returned .*, not names"):
             await target.list_retained(FORM)

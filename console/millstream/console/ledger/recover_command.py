@@ -8,22 +8,33 @@ twice; what may come back is named by who says that it will not.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
 from millstream.console.dead_letters import plain
-from millstream.providers.ledger.inspection import EndAnswer, LedgerError, LossAnswer, LostPart
-from millstream.runtime import ConfigError
+from millstream.console.gateway import connect_gateway
+from millstream.providers.ledger.inspection import (
+    EndAnswer,
+    LedgerError,
+    LossAnswer,
+    LostPart,
+    RepairTarget,
+    open_repair_target,
+    places_of,
+)
+from millstream.runtime import Client, ConfigError, QueueUnavailable, RuntimeOptions
+from millstream.runtime.extending import ask_gateway
 
 from .lines import print_json, print_lines, size
-from .offline import open_stopped_cluster
-from .online import running_cluster
+from .source import source_of
 
 __all__ = ["Mends", "recover_ledger"]
 
 PARTS_MAX = 20  # that are printed
 GONE_MIN = 4  # characters of a UUID that name a bookie
+ANSWER_S = 600.0
+"""So long a silo may read a ledger to say what is missing."""
 
 
 class Mends(Protocol):
@@ -161,3 +172,48 @@ def part_line(part: LostPart) -> str:
     else:
         what = "nobody knows which messages"
     return f"{entries}{more}: {what}"
+
+
+@asynccontextmanager
+async def open_stopped_cluster(arguments: argparse.Namespace) -> AsyncIterator[RepairTarget]:
+    """The bookies of this machine, run here. Raises LookupError (no such ledger), ConfigError (a
+    silo runs one of them)."""
+    async with source_of(arguments) as source:
+        content = await source.content()
+        for ledger in arguments.ledger:
+            content.ledger(ledger)
+        places = places_of(content, arguments.directory)
+        try:
+            async with open_repair_target(source, content, places) as target:
+                yield target
+        except QueueUnavailable as error:
+            text = "say --gateway instead of --store, or stop the silos that run its bookies"
+            raise ConfigError(f"{error}. What can be done: {text}") from error
+
+
+class RemoteTarget:
+    """The target of one silo, as a client asks it."""
+
+    def __init__(self, client: Client, provider: str) -> None:
+        self._client = client
+        self._target = f"{RepairTarget.target_name}/{provider}"
+
+    async def recover(self, ledger: int, wait_s: float, /) -> EndAnswer:
+        return await ask_gateway(
+            self._client, "", self._target, RepairTarget.recover, ledger, wait_s
+        )
+
+    async def left(self, ledger: int, gone: list[str], /) -> LossAnswer:
+        return await ask_gateway(self._client, "", self._target, RepairTarget.left, ledger, gone)
+
+    async def give_up(self, ledger: int, gone: list[str], /) -> LossAnswer:
+        method = RepairTarget.give_up
+        return await ask_gateway(self._client, "", self._target, method, ledger, gone)
+
+
+@asynccontextmanager
+async def running_cluster(arguments: argparse.Namespace) -> AsyncIterator[RemoteTarget]:
+    """Connect to a gateway. Raises what clients raise."""
+    options = RuntimeOptions(call_timeout_s=ANSWER_S)
+    async with connect_gateway(arguments, options) as client:
+        yield RemoteTarget(client, arguments.provider)

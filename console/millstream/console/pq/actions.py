@@ -6,6 +6,7 @@ Owns: asking the cluster. Not: arguments (`commands`), what is printed (`tables`
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -28,8 +29,9 @@ from millstream.providers.priority import (
     priority_queue,
     priority_queues,
 )
-from millstream.runtime import Client
+from millstream.runtime import Client, ConfigError
 from millstream.runtime.extending import show_text, show_value
+from millstream.runtime.run import stop_signals
 
 from . import tables
 
@@ -60,8 +62,6 @@ async def act(arguments: argparse.Namespace) -> int:
     """Connect, and do what is asked. Raises what clients raise."""
     async with connect_gateway(arguments) as client:
         if arguments.action == "serve":
-            from .serve_command import serve  # needs the extra `http`
-
             return await serve(client, arguments)
         await ACTIONS[arguments.action](Asked(arguments, client))
         return 0
@@ -320,3 +320,26 @@ ACTIONS: dict[str, Callable[[Asked], Awaitable[None]]] = {
     "release": release,
     "extend": extend,
 }
+
+
+async def serve(client: Client, arguments: argparse.Namespace) -> int:
+    """Serve until SIGINT, SIGTERM or SIGHUP. Raises ConfigError, OSError: the port is taken."""
+    try:
+        from millstream.providers.priority.http import PriorityApi
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is missing: pip install 'millstream[http]'") from error
+    api = PriorityApi(
+        client,
+        token=arguments.token_file,
+        host=arguments.host,
+        port=arguments.port,
+        part=arguments.part,
+        insecure=arguments.insecure,
+    )
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in stop_signals():
+        loop.add_signal_handler(number, ended.set)
+    async with api:
+        print(f"priority queues of {arguments.cluster!r} at {api.url}", flush=True)
+        await ended.wait()
+    return 0

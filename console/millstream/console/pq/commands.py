@@ -1,8 +1,8 @@
 """`millstream pq`: looks into priority queues of a running cluster, and works with their messages.
 
-Owns: the arguments, and what went wrong in a line. Not: the work (`actions`), the HTTP API
-(`serve_command`). Invariant: what a message or an error holds cannot steer the terminal, but where
-its bytes were asked for.
+Owns: the arguments, and what went wrong in a line. Not: the work, and serving the HTTP API
+(`actions`). Invariant: what a message or an error holds cannot steer the terminal, but where its
+bytes were asked for.
 """
 
 from __future__ import annotations

@@ -3,16 +3,18 @@
 Owns: `SqliteStateStore`, `file_index`. Keys are spread over eight files by a frozen hash, so that
 eight transactions can be under way at once.
 Invariants: those of `StateStore`; in a file, a key's etags only grow, also over `clear`; a write is
-on disk before it is acknowledged.
+on disk before it is acknowledged; a write is one statement that also checks etag and fence, or
+checks before it changes, so a refusal changes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+import sqlite3
 from collections.abc import Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 
 import xxhash
@@ -26,11 +28,16 @@ from millstream.runtime.database import (
     WriterOptions,
     open_writer,
 )
+from millstream.runtime.extending import refuse_stale
 
-from . import rows
 from .schema import OURS, STATE
 
-__all__ = ["FILES", "SqliteStateStore", "file_index"]
+__all__ = [
+    "FILES",
+    "SqliteStateStore",
+    "file_index",
+    "insert",
+]
 
 FILES = 8
 
@@ -41,13 +48,13 @@ def file_index(key: str) -> int:
 
 
 def _find(path: Path, key: str, connect: Connect) -> Row | None:
-    return rows.find(connect(path), key)
+    return find(connect(path), key)
 
 
 def _find_range(
     path: Path, prefix: str, after: str, limit: int, connect: Connect
 ) -> list[tuple[str, Row]]:
-    return rows.find_range(connect(path), prefix, after, limit)
+    return find_range(connect(path), prefix, after, limit)
 
 
 class SqliteStateStore:
@@ -85,12 +92,12 @@ class SqliteStateStore:
         """Store the row and return its new etag; on disk when this returns."""
         writer = self._writer(file_index(key))
         if expect is None:
-            return await writer.submit(partial(rows.insert, key, bytes(data), fence))
-        return await writer.submit(partial(rows.update, key, bytes(data), expect, fence))
+            return await writer.submit(partial(insert, key, bytes(data), fence))
+        return await writer.submit(partial(update, key, bytes(data), expect, fence))
 
     async def clear(self, key: str, expect: Etag, fence: int, /) -> None:
         """Delete the row."""
-        await self._writer(file_index(key)).submit(partial(rows.delete, key, expect, fence))
+        await self._writer(file_index(key)).submit(partial(delete, key, expect, fence))
 
     async def scan(self, prefix: str, after: str, limit: int, /) -> Sequence[tuple[str, Row]]:
         """Up to `limit` rows in key order. Costs up to `limit` rows of each file; no snapshot."""
@@ -128,3 +135,63 @@ class SqliteStateStore:
     def _refuse_closed(self) -> None:
         if self._closed:
             raise StorageUnavailable(f"{self._paths[0].parent}: this state store is closed")
+
+
+def _number(etag: Etag) -> int:
+    """The stored form of an etag; -1, which is never stored, for text that is none of ours."""
+    number = int(etag) if etag.isdecimal() and len(etag) < 19 else -1
+    return number if str(number) == etag else -1
+
+
+def find(connection: sqlite3.Connection, key: str) -> Row | None:
+    """The row of a key."""
+    found = connection.execute(
+        "SELECT data, etag, fence FROM rows WHERE key = ?", (key,)
+    ).fetchone()
+    return None if found is None else Row(found[0], str(found[1]), found[2])
+
+
+def find_range(
+    connection: sqlite3.Connection, prefix: str, after: str, limit: int
+) -> list[tuple[str, Row]]:
+    """Rows of a prefix after a key, in key order. Keys of one prefix lie side by side."""
+    found = connection.execute(
+        "SELECT key, data, etag, fence FROM rows WHERE key >= ? AND key > ? ORDER BY key LIMIT ?",
+        (prefix, after, max(limit, 0)),
+    )
+    inside = takewhile(lambda columns: columns[0].startswith(prefix), found.fetchall())
+    return [(key, Row(data, str(etag), fence)) for key, data, etag, fence in inside]
+
+
+def insert(key: str, data: bytes, fence: int, connection: sqlite3.Connection) -> Etag:
+    """Store a row that must not exist. Raises Conflict."""
+    made = connection.execute(
+        "INSERT INTO rows SELECT ?, etag + 1, ?, ? FROM floor WHERE true"
+        " ON CONFLICT DO NOTHING RETURNING etag",
+        (key, fence, data),
+    ).fetchone()
+    if made is None:
+        refuse_stale(key, find(connection, key), None, fence)
+        raise AssertionError(f"{key}: not inserted, yet absent")
+    return str(made[0])
+
+
+def update(key: str, data: bytes, expect: Etag, fence: int, connection: sqlite3.Connection) -> Etag:
+    """Replace a row of the expected etag and no higher fence. Raises Conflict."""
+    number = _number(expect)
+    cursor = connection.execute(
+        "UPDATE rows SET data = ?, etag = etag + 1, fence = ?"
+        " WHERE key = ? AND etag = ? AND fence <= ?",
+        (data, fence, key, number, fence),
+    )
+    if cursor.rowcount != 1:
+        refuse_stale(key, find(connection, key), expect, fence)
+        raise AssertionError(f"{key}: not updated, yet as expected")
+    return str(number + 1)
+
+
+def delete(key: str, expect: Etag, fence: int, connection: sqlite3.Connection) -> None:
+    """Delete a row of the expected etag and no higher fence. Raises Conflict."""
+    refuse_stale(key, find(connection, key), expect, fence)
+    connection.execute("UPDATE floor SET etag = max(etag, ?)", (_number(expect),))
+    connection.execute("DELETE FROM rows WHERE key = ?", (key,))

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import traceback
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, cast
 
 import msgspec
@@ -25,7 +27,6 @@ from millstream.runtime.text import show_text
 
 from .failure_values import TEXT_CHARS_MAX, cut, pack, unpack
 from .known_errors import KnownErrors
-from .source_names import source_name
 
 __all__ = [
     "ERROR_BYTES_MAX",
@@ -40,6 +41,7 @@ __all__ = [
     "describe",
     "isolate_error",
     "rebuild",
+    "source_name",
 ]
 
 NEVER_REPLIES = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
@@ -58,6 +60,7 @@ _INTERNAL = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _SENT_ELSEWHERE = ("__notes__", "args")  # the state of an AttributeError has `args` since 3.12
 _NIL = msgspec.Raw(b"\xc0")
 _EMPTY = msgspec.Raw(b"\x80")
+NAMES_KEPT = 1024
 
 
 class WireError(msgspec.Struct, array_like=True):
@@ -283,3 +286,17 @@ def _set_notes(error: Exception, notes: list[str]) -> None:
 
 def _builtin_base(cls: type[BaseException]) -> type[BaseException]:
     return next(base for base in cls.__mro__ if base.__module__ == "builtins")
+
+
+@lru_cache(NAMES_KEPT)
+def source_name(filename: str) -> str:
+    """`shop/orders.py` for a file that is found from an entry of `sys.path`, else its last part.
+
+    A name does not tell where on a machine a program lies, so equal programs in different
+    directories send equal bytes. What is no path (`<string>`) stays as it is.
+    """
+    if not os.path.isabs(filename):
+        return filename
+    roots = (os.path.abspath(entry) + os.sep for entry in sys.path)
+    longest = max((root for root in roots if filename.startswith(root)), key=len, default="")
+    return filename.removeprefix(longest) if longest else os.path.basename(filename)

@@ -25,11 +25,17 @@ from millstream.runtime.definition.grain import (
 from millstream.runtime.definition.names import row_key
 from millstream.runtime.definition.state import State
 from millstream.runtime.definition.storage import StateStore
-from millstream.runtime.errors import GrainError, NotHosted, Rejected, SiloUnavailable
+from millstream.runtime.errors import (
+    ActivationTimeout,
+    CallTimeout,
+    GrainError,
+    NotHosted,
+    Rejected,
+    SiloUnavailable,
+)
 from millstream.runtime.tasks import Tasks
 
 from .activation import Activation, ActivationState
-from .hook import HookSpec, LateStep
 from .kind import GrainKind
 from .request import RUNTIME_TASK, Request, cancel_turn
 from .run import Turns
@@ -399,3 +405,41 @@ def start_error(activation: Activation, error: BaseException) -> Exception:
         text = f"{activation}: what starts the grain awaited something that was cancelled"
         return GrainError("asyncio.CancelledError", text)
     return GrainError(type(error).__name__, f"{activation}: the grain could not start: {error}")
+
+
+class HookSpec:
+    """One hook of one grain type, in the form of a method (`MethodSpec`), with its deadline."""
+
+    __slots__ = ("label", "late", "name", "timeout_s")
+    extension = ""
+    writes_states = False
+
+    def __init__(self, name: str, timeout_s: float) -> None:
+        self.name = name
+        self.label = name
+        self.timeout_s = timeout_s
+        self.late = ActivationTimeout if name == "on_activate" else CallTimeout
+
+    def invoke(self, grain: Any, *args: Any) -> Coroutine[Any, Any, Any]:
+        """Call the hook."""
+        hook: Coroutine[Any, Any, Any] = getattr(grain, self.name)(*args)
+        return hook
+
+
+class LateStep:
+    """What the sweep of the deadlines cancels in place of a hook's task.
+
+    Args:
+        leave: called once the task was cancelled; sees to it that nobody waits for it for ever.
+    """
+
+    __slots__ = ("_leave", "_request")
+
+    def __init__(self, request: Request, leave: Callable[[], object]) -> None:
+        self._request = request
+        self._leave = leave
+
+    def cancel(self) -> None:
+        """The deadline of the hook has passed."""
+        cancel_turn(self._request)
+        self._leave()

@@ -37,12 +37,11 @@ from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import ListedSubscription, QueueProgress
 
-from .audience.fan_out import AT_ONCE, spread
+from .audience.fan_out import AT_ONCE, follow_few, follow_stream, spread
 from .audience.handover_list import Former, list_unfinished
 from .audience.newcomers import Newcomers
 from .audience.stopped_subscriptions import StoppedSubscriptions
 from .audience.stream_entry import StreamEntry, has_backlog, parts, places
-from .audience.whole_stream import follow_few, follow_stream
 from .cache.lagging_cursors import UNKNOWN, LaggingCursors
 from .cache.lane import Slot
 from .cache.positions import BEGINNING, before
@@ -51,7 +50,6 @@ from .delivery.dispatch import Dispatch
 from .delivery.subscriber import Subscriber
 from .losses import Loss, Losses
 from .reconciliation import Reconciliation, StoredSubscriptions
-from .releases import give_back
 from .starts import Starts, last_token
 from .watchdog.standstill import PieceOfWork
 from .watchdog.waits import reason_of
@@ -580,3 +578,48 @@ class Subscribers:
     def close(self) -> None:
         """Stop asking."""
         self._tasks.cancel()
+
+
+def give_back(
+    streams: Iterable[tuple[StreamId, StreamEntry]], cache: QueueCache, deliveries: Dispatch
+) -> list[tuple[list[Token], bool]]:
+    """Let go of what is behind the last message of each stream that is out; returns what that is,
+    once without and once with handlers that have tried it (`has_run`).
+
+    It goes back to a queue that has no order, before another silo reads it. What is out for one
+    subscription stays here for all; what goes back is held by nobody here, and goes back to all its
+    subscriptions, those that have done it too. What is being dealt out to very many subscriptions
+    stays.
+    """
+    fresh: list[Token] = []
+    tried: list[Token] = []
+    for stream, entry in streams:
+        if entry.spread:
+            continue
+        last = max((s.work.last_out for s in entry.subscribers.values() if s.work), default=-1)
+        failed = _find_failed(entry, last)
+        for token in cache.cut(stream, last, partial(_let_go, entry, last, cache, deliveries)):
+            (tried if token in failed else fresh).append(token)
+    return [(fresh, False), (tried, True)]
+
+
+def _find_failed(entry: StreamEntry, last: int) -> frozenset[Token]:
+    """The messages behind an index at which a handler has failed."""
+    found: set[Token] = set()
+    for index, one in places(entry):
+        delivery = one.delivery
+        if index > last and delivery is not None and delivery.tries.error is not None:
+            found.add(delivery.cursor.message)
+    return frozenset(found)
+
+
+def _let_go(entry: StreamEntry, last: int, cache: QueueCache, deliveries: Dispatch) -> None:
+    """Nothing here holds a message behind an index."""
+    cold = entry.cold or ()
+    if entry.cold is not None:
+        entry.cold = []
+    for slot in cold:
+        cache.release(slot)
+    for index, one in list(places(entry)):
+        if index > last:
+            deliveries.drop(one)

@@ -28,7 +28,7 @@ from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
 from millstream.streams.failures.handler import GiveUpDecision
 from millstream.streams.failures.policy import FailurePolicy, type_names, wrong_policy
-from millstream.streams.publishing.gateway_publisher import GatewayPublisher
+from millstream.streams.publishing.ingest import GatewayPublisher
 from millstream.streams.publishing.outbox import outbox_of
 
 from .event import Event, Gap

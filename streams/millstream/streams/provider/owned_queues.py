@@ -8,9 +8,10 @@ whatever fails; delivery calls end with `aclose`, after their agents.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
-from millstream.runtime import TableView
+from millstream.runtime import StorageError, TableView
 from millstream.runtime.extending import SiloServices
 from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.agent.delivery.give_ups import GiveUps
@@ -26,14 +27,17 @@ from millstream.streams.failures.letters import LetterRows, unsent_letter
 from millstream.streams.ownership.layout import Layout
 from millstream.streams.ownership.manager import QueueManager
 from millstream.streams.ownership.record import OwnershipStore, QueueProgress
+from millstream.streams.ownership.unread import LOOK_EVERY_S, Unread
 
-from .audit import Audit
 from .known_subscriptions import KnownSubscriptions
 from .settings import Settings
 from .silo_view import ManagerSilo, QueueSilos, fate_of
 from .target import QueueStats, agent_stats
 
 __all__ = ["OwnedQueues"]
+
+log = logging.getLogger("millstream.streams")
+NAMES_MAX = 5
 
 
 class OwnedQueues:
@@ -214,3 +218,45 @@ class OwnedQueues:
     async def measure(self) -> None:
         """Ask for the backlogs, where the adapter can tell."""
         await asyncio.gather(*(agent.measure() for agent in self.manager.agents()))
+
+
+class Audit:
+    """Looks at the owners of one provider's queues, for as long as the silo runs, and tells of
+    queues that nobody reads (`ownership.unread` says when).
+
+    Of the silos that may read the provider's queues one does it, the first by address.
+    """
+
+    def __init__(
+        self, provider: str, queues: Sequence[QueueId], silos: QueueSilos, all_silos: ManagerSilo
+    ) -> None:
+        self._provider = provider
+        self._queues = queues
+        self._silos = silos
+        self._all_silos = all_silos
+        self._unread = Unread()
+
+    async def run(self) -> None:
+        """Look every few seconds; never ends by itself."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if self._silos.me != min(self._silos.silos(), default=""):
+                self._unread = Unread()
+                continue
+            try:
+                await self.look()
+            except StorageError:
+                continue  # who owns queues says that the store is away
+
+    async def look(self) -> None:
+        """Compare the records with who is alive. Raises StorageError."""
+        owners, held = await self._silos.owners_and_held()
+        live = self._all_silos.live()
+        read = held | {queue for queue, owner in owners.items() if owner.silo in live}
+        now_s = asyncio.get_running_loop().time()
+        found = self._unread.see([queue for queue in self._queues if queue not in read], now_s)
+        if found:
+            names = ", ".join(list(found)[:NAMES_MAX])
+            more = f" and {len(found) - NAMES_MAX} more" if len(found) > NAMES_MAX else ""
+            text = "%s: no silo has read %s%s for %.0f s; the balancers want it nowhere, or fail"
+            log.warning(text, self._provider, names, more, max(found.values()))

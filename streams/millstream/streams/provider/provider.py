@@ -55,9 +55,8 @@ from millstream.streams.rewinding.adapter_calls import AdapterCalls, refusal_of
 from millstream.streams.rewinding.claims import ReaderClaims
 from millstream.streams.rewinding.incarnation import Incarnation
 from millstream.streams.rewinding.item_columns import Column, columns_of
-from millstream.streams.rewinding.others import OtherSilos
 from millstream.streams.rewinding.retain_target import RetainTarget
-from millstream.streams.rewinding.target import RewindTarget
+from millstream.streams.rewinding.target import OtherSilos, RewindTarget
 from millstream.streams.staging.silo import Staging
 from millstream.streams.staging.writer import writer_grain_of
 

@@ -1,31 +1,34 @@
 """Publishing from outside: clients and Spark send events to a gateway's `$ingest` target.
 
-Owns: the target. Not: the client's side of it (`gateway_publisher`, `numbered`). Invariants: a
-producer is known by its name and the namespace. A *session* is a run of one producer's calls, each
-sent behind the one before: they are stored in their order, one at a time, and behind one that
-failed, did not come, or whose caller went away, none. So what a session stores in a queue is
-without a hole, whatever other sessions of the producer do meanwhile, here or at other gateways: of
-two that send the same messages, each finds stored what the other was quicker with. A repeated
-sequence is stored once where the provider drops duplicates.
+Owns: the target, and publishing by it (`GatewayPublisher`). Not: numbered publishing (`numbered`).
+Invariants: a producer is known by its name and the namespace. A *session* is a run of one
+producer's calls, each sent behind the one before: they are stored in their order, one at a time,
+and behind one that failed, did not come, or whose caller went away, none. So what a session stores
+in a queue is without a hole, whatever other sessions of the producer do meanwhile, here or at other
+gateways: of two that send the same messages, each finds stored what the other was quicker with. A
+repeated sequence is stored once where the provider drops duplicates.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
 
-from millstream.runtime import QueueUnavailable, StreamError
-from millstream.runtime.extending import Role, SystemTarget, open_to
+from millstream.runtime import NotHosted, QueueUnavailable, StreamError
+from millstream.runtime.extending import Gateway, Role, SystemTarget, open_to
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import OutMessage, ProducerMark
 from millstream.streams.contracts.token import Token
 
-__all__ = ["IngestMessage", "IngestTarget"]
+from .split import PublishLimits, messages_of
+
+__all__ = ["GatewayPublisher", "IngestMessage", "IngestTarget"]
 
 new_stream: Callable[..., StreamId] = tuple.__new__  # `StreamId(...)`, at half the cost
 SESSIONS_MAX = 10_000
@@ -175,3 +178,58 @@ def out_messages(
 def producer_of(namespace: str, producer: str) -> str:
     """What a producer is known by in the queues: a writer of two namespaces is two producers."""
     return f"{len(namespace)}:{namespace}/{producer}"
+
+
+@cache  # a publisher is made for each publish
+def limits_of_clients(frame_bytes_max: int) -> PublishLimits:
+    """What a client may send: as much as in silos, but the provider's own limit."""
+    return PublishLimits(message_bytes_max=frame_bytes_max).within(frame_bytes_max)
+
+
+class GatewayPublisher:
+    """A client's publisher: events go through its gateway to the provider's `$ingest` target.
+
+    A publish returns once the provider has accepted the message. The gateway knows the provider's
+    own limits, here it is what a frame allows.
+    """
+
+    def __init__(self, gateway: Gateway, provider: str) -> None:
+        self._gateway = gateway
+        self._provider = provider
+        self._limits = limits_of_clients(gateway.frame_bytes_max)
+        self._target = f"{IngestTarget.target_name}/{provider}"
+
+    async def publish(
+        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
+    ) -> Token | None:
+        """Send events in order, in as many messages as they need; the gateway cuts these again as
+        its queues need.
+
+        Raises ValueError (too large), NotHosted (no silo has the provider).
+        """
+        parts: Sequence[Sequence[bytes]] = (bodies,)
+        if self._limits.small(stream, bodies, headers) < 0:
+            parts = messages_of(stream, bodies, headers, self._limits)
+        given, sent = dict(headers) if headers else None, 0
+        for part in parts:
+            messages = [IngestMessage(stream.key, 0, [msgspec.Raw(body) for body in part], given)]
+            try:
+                await self._gateway.call(
+                    f"{stream.namespace}/{stream.key}",
+                    self._target,
+                    IngestTarget.publish,
+                    stream.namespace,
+                    "",
+                    messages,
+                )
+            except StreamError as error:
+                error.accepted_events += sent
+                raise
+            except NotHosted as error:
+                raise NotHosted(
+                    f"stream {stream}: the cluster has no stream provider {self._provider!r}. Try "
+                    "again if its silos are being restarted; else mend "
+                    f"StreamNamespace(provider=...), or Silo(streams=...); {error}"
+                ) from None
+            sent += len(part)
+        return None

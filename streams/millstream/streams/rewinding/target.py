@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from millstream.runtime import CursorTooOld, MillstreamError, SiloUnavailable
-from millstream.runtime.extending import Role, SystemTarget, open_to
+from millstream.runtime.extending import Role, SiloServices, SystemTarget, open_to
 from millstream.streams.contracts.answers import AdapterFault, check_messages, fault_of
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.message import Page, QueueMessage
@@ -33,6 +33,7 @@ from .kept import KeptReaders
 __all__ = [
     "Extent",
     "Extents",
+    "OtherSilos",
     "Others",
     "ReadMessage",
     "ReadPage",
@@ -389,3 +390,26 @@ def make_read_message(message: QueueMessage) -> ReadMessage:
     items = [msgspec.Raw(item) for item in message.items]
     headers = dict(message.headers) if message.headers else None
     return ReadMessage(message.stream.key, message.token, items, message.enqueued_s, headers)
+
+
+class OtherSilos:
+    """Those that are active, whether they have the provider or not (`Others`)."""
+
+    def __init__(self, services: SiloServices, provider: str) -> None:
+        self._services = services
+        self._target = f"{RewindTarget.target_name}/{provider}"
+
+    def silos(self) -> Sequence[str]:
+        """Their addresses."""
+        services = self._services
+        return [silo for silo in services.members.active() if silo != services.address]
+
+    def extents(self, silo: str, queues: list[str], /) -> Coroutine[Any, Any, list[Extent]]:
+        """How far one knows that queues go."""
+        call = self._services.targets.call
+        return call(silo, self._target, RewindTarget.extents_here, queues)
+
+    def columns(self, silo: str, namespace: str, /) -> Coroutine[Any, Any, list[Column]]:
+        """The columns of a namespace's items, as one knows them."""
+        call = self._services.targets.call
+        return call(silo, self._target, RewindTarget.columns_here, namespace)

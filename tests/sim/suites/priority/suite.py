@@ -30,10 +30,13 @@ from millstream.providers.priority import (
     priority_queue,
 )
 from millstream.providers.priority.core.changes import ChangeEvent
+from millstream.providers.priority.core.commands import Complete, Dequeue
 from millstream.providers.priority.core.shards import split_name
+from millstream.providers.priority.store.contract import OwnedQueue
 from millstream.runtime import Client, MillstreamError, RuntimeOptions, Silo
 from millstream.runtime.testing import (
     HostCrashed,
+    Random,
     SimCluster,
     Simulation,
     check_one_activation,
@@ -50,12 +53,11 @@ from .judge import (
     lying,
     replay,
 )
-from .notes import PriorityRun
+from .notes import Given, PriorityRun
 from .programs import CALL_S, QUEUES, Worker
-from .rival import Rival
 from .store import make_store, restart_store, step_clock
 
-__all__ = ["priority"]
+__all__ = ["Rival", "priority"]
 
 DURATION_S = 30.0
 RECOVERY_S = 60.0
@@ -70,6 +72,7 @@ TEMPLATES = [
     Template("spread", replace(EXCLUSIVE, shards=3)),
 ]
 VERBS = {**KINDS, "pauses": ("pause", "partition", "latency")}
+NAME = "rival"
 
 
 async def priority(simulation: Simulation) -> Counter[str]:
@@ -220,3 +223,37 @@ async def judge(run: PriorityRun, store: MemoryStore) -> None:
         list(judge_seen(run.seen, events)),
         list(judge_order(run.seen)),
     )
+
+
+class Rival:
+    """Somebody else who owns queues now and then, as a silo does that was cut off and does not know
+    it: it takes a queue from the store, works at it, and hears that it has lost it, or not; until
+    the run is over."""
+
+    def __init__(self, run: PriorityRun, store: MemoryStore) -> None:
+        self._run = run
+        self._store = store
+        self._rng: Random = make_random(run.simulation.seed, NAME)
+
+    async def work(self) -> None:
+        """Take a queue, again and again."""
+        while not self._run.is_over:
+            await asyncio.sleep(self._rng.uniform(0.5, 5.0))
+            try:
+                owned = await self._store.acquire(self._rng.choice(QUEUES), None)
+                self._run.figures["taken by a rival"] += 1
+                for _ in range(self._rng.randint(1, 10)):
+                    await self._one_round(owned)
+            except MillstreamError as error:
+                self._run.figures[f"rival: {type(error).__name__}"] += 1
+
+    async def _one_round(self, owned: OwnedQueue) -> None:
+        run, name = self._run, owned.name
+        await asyncio.sleep(self._rng.uniform(0.0, 0.3))
+        start_s = run.now_s
+        for lease in (await owned.do(Dequeue(NAME, lease_ms=2_000))).leases:
+            run.saw(name, lease.id, lease.token.version, start_s, "dequeued")
+            run.given.append(Given(name, lease.id, lease.token, NAME, lease.attempt))
+            start_s = run.now_s
+            done = await owned.do(Complete(lease.id, lease.token))
+            run.saw(name, lease.id, done.version, start_s)

@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
 from tests.sim.suites.run.plan import Plan, make_plan
 from tests.sim.suites.run.programs import Program, Programs
-from tests.sim.suites.run.record import current_run
-from tests.sim.suites.run.standing import StandingStill
+from tests.sim.suites.run.record import StandingStill, current_run
 from tests.sim.suites.run.stops import Stops
 
 from millstream.balancers import DeploymentBalancer
@@ -34,6 +33,7 @@ from millstream.runtime import (
 from millstream.runtime.testing import (
     DeadLettered,
     Host,
+    Random,
     SimCluster,
     Simulation,
     Subscribed,
@@ -51,20 +51,16 @@ from millstream.streams import (
     PersistentStreams,
     QueueAdapterFactory,
     QueueBalancer,
+    QueueId,
+    SiloSet,
     StreamOptions,
 )
 
-from .fickle import FickleBalancer
 from .handlers import Careful, Handling, Listener, Reader
 from .log_queues import LogService
 from .traffic import KEYS, Publisher
 
-__all__ = [
-    "StreamsRun",
-    "difference",
-    "play",
-    "streams",
-]
+__all__ = ["FickleBalancer", "StreamsRun", "difference", "play", "streams"]
 
 QUEUES = 4
 DURATION_S = 40.0
@@ -87,6 +83,8 @@ OPTIONS = StreamOptions(
     call_limit_s=2.0,
     standstill_s=8.0,
 )
+CALM_S = 6.0  # the longest time between two changes of mind
+REGRET_S = 0.6  # the longest time for which a queue is not wanted
 
 
 class NotedLetters:
@@ -401,3 +399,46 @@ async def read_orders(run: StreamsRun, cluster: SimCluster) -> dict[str, list[st
         return {key: await silo.grain(Reader, key).items() for key in KEYS}
 
     return await run.simulation.call(run.simulation.host(cluster.names[0]), read())
+
+
+class FickleBalancer:
+    """Takes a wish back, and has it again in the middle of a drain; in the end it wants what
+    `inner` wants."""
+
+    def __init__(self, inner: QueueBalancer, rng: Random) -> None:
+        self._inner = inner
+        self._rng = rng
+        self._wish: frozenset[QueueId] = frozenset()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(
+        self,
+        queues: Sequence[QueueId],
+        silos: SiloSet,
+        wanted: Callable[[Iterable[QueueId]], None],
+    ) -> None:
+        """Start the inner one, and doubt."""
+
+        def wish(queues: Iterable[QueueId]) -> None:
+            self._wish = frozenset(queues)
+            wanted(self._wish)
+
+        self._task = silos.tasks.start(self._doubt(wanted))
+        await self._inner.start(queues, silos, wish)
+
+    async def _doubt(self, wanted: Callable[[Iterable[QueueId]], None]) -> None:
+        run = current_run()
+        while not run.is_over:
+            await asyncio.sleep(self._rng.uniform(0.0, CALM_S))
+            if not self._wish or run.is_over:
+                continue
+            run.figures["changes of mind"] += 1
+            wanted(self._wish - {self._rng.choice(sorted(self._wish))})
+            await asyncio.sleep(self._rng.uniform(0.0, REGRET_S))
+            wanted(self._wish)
+
+    async def aclose(self) -> None:
+        """End both."""
+        if self._task is not None:
+            self._task.cancel()
+        await self._inner.aclose()

@@ -1,8 +1,8 @@
 """The rows of bookies: what each last said of itself.
 
-Owns: `BookieRecord`, `bookie_rows`. Not: who is alive (the members of the cluster say that), and
-when a bookie writes its row. Invariant: `boot` and `high_water` of one directory never go back; a
-directory that has less was restored from an older copy.
+Owns: `BookieRecord`, `bookie_rows`, `instance_of`. Not: who is alive (the members of the cluster
+say that), and when a bookie writes its row. Invariant: `boot` and `high_water` of one directory
+never go back; a directory that has less was restored from an older copy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 from .metadata import Metadata, key_part
 from .rows import RecordRows
 
-__all__ = ["BookieRecord", "bookie_rows"]
+__all__ = ["BookieRecord", "bookie_rows", "instance_of"]
 
 
 class BookieRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -43,3 +43,24 @@ class BookieRecord(msgspec.Struct, frozen=True, array_like=True):
 def bookie_rows(metadata: Metadata) -> RecordRows[str, BookieRecord]:
     """The records of bookies, by UUID."""
     return RecordRows(metadata, "bookies/", BookieRecord, key_part)
+
+
+class Instance(msgspec.Struct, frozen=True, array_like=True):
+    """A name that a state store gets once, for each scope, and that no other store's rows have.
+
+    Directories are bound to it, so numbers of ledgers that were begun anew, in another store, never
+    meet entries of the former ones (BookKeeper's instance id, spec/ledger.md 5.7.1).
+    """
+
+    name: str
+    operation: str = ""
+
+
+async def instance_of(metadata: Metadata, fresh: str) -> str:
+    """The name of the rows; `fresh` if they have none yet. Raises StorageError."""
+    rows: RecordRows[str, Instance] = RecordRows(metadata, "", Instance, str, is_witnessed=True)
+
+    def give_name(known: Instance | None) -> Instance:
+        return known or Instance(fresh)
+
+    return (await rows.update("instance", give_name)).name

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from millstream.providers.ledger.bookie.bookie import Bookie
-from millstream.providers.ledger.metadata.instance import instance_of
+from millstream.providers.ledger.metadata.bookies import instance_of
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.runtime import Corrupt

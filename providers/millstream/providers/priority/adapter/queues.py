@@ -8,17 +8,24 @@ the stream, so of one stream one event at a time is with a silo, whichever reads
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from millstream.providers.priority.core.errors import SettingsConflict
 from millstream.providers.priority.core.shards import STREAMS
 from millstream.providers.priority.owner.target import QueuesTarget
 from millstream.providers.priority.surface.queue import PriorityQueue
-from millstream.runtime import EnqueueFailed, MillstreamError, QueueUnavailable
-from millstream.runtime.extending import check_kind, check_text
+from millstream.runtime import (
+    ConfigError,
+    Contract,
+    EnqueueFailed,
+    MillstreamError,
+    QueueUnavailable,
+)
+from millstream.runtime.extending import Gateway, check_kind, check_text
 from millstream.streams import AdapterHost, Capability, MessageLimits, OutMessage, QueueId, Token
 
-from .opener import HostOpener
 from .options import STREAM_KEY, DeadlineOptions
 from .publishing import cause_of, enqueue
 from .receiver import DeadlineReceiver
@@ -27,6 +34,7 @@ __all__ = ["DeadlineAdapter", "DeadlineQueues"]
 
 PATIENCE_S = 6.0
 """How long a call is asked again: the runtime waits 10 s for an answer."""
+C = TypeVar("C", bound=Contract)
 
 
 class DeadlineQueues:
@@ -143,3 +151,31 @@ class DeadlineAdapter:
                 f"the store of part {self._part!r} is not durable: write "
                 f"DeadlineQueues({self._part!r}, durable=False)"
             )
+
+
+class HostOpener:
+    """Opens priority queues in the silo of an adapter (`Opener`), by what an adapter is given."""
+
+    def __init__(self, host: AdapterHost) -> None:
+        self._host = host
+        self._numbers = itertools.count(1)
+        chance = int(host.clock.uniform(0.0, 1.0) * 2**52)  # opened twice in one silo
+        self._name = f"{host.silo}/{host.provider}/{chance:013x}"
+
+    @property
+    def gateway(self) -> Gateway | None:
+        """None: it is in a silo."""
+        return None
+
+    def grain(self, cls: type[C], key: str, /) -> C:
+        found: C = self._host.grain(cls, key)
+        return found
+
+    def part(self, name: str, /) -> Any:
+        raise ConfigError(f"adapters know no parts, also not {name!r}")
+
+    def new_name(self) -> str:
+        return f"{self._name}/{next(self._numbers):x}"
+
+    def check_running(self) -> None:
+        """A silo that has ended answers no call."""

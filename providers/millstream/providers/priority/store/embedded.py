@@ -1,7 +1,7 @@
 """Priority queues in SQLite files: durable, for the silos of one machine.
 
-Owns: `EmbeddedStore`. Not: group commit (`committing`), statements (`rows`), SQLite (the runtime's
-`database`). A queue is in one of eight files by a frozen hash of its name, so that eight
+Owns: `EmbeddedStore`, `Owners`. Not: group commit (`committing`), statements (`rows`), SQLite (the
+runtime's `database`). A queue is in one of eight files by a frozen hash of its name, so that eight
 transactions can be under way at once; queues of one file share transactions.
 Invariants: as every store; a commit is one transaction that checks the owner's epoch, and is on
 disk before its answers leave.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +20,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakSet
 
 from millstream.providers.priority.core.body import check_request_text
 from millstream.providers.priority.core.changes import Changes
@@ -39,16 +41,16 @@ from .committing import CommittingQueue
 from .contract import StoredEvent
 from .hold import Hold
 from .limits import StoreLimits
-from .owners import Owners
 from .rows import Acquired
 from .schema import FILES, OURS, PRIORITY, file_index
 
-__all__ = ["EmbeddedStore"]
+__all__ = ["EmbeddedStore", "Owners"]
 
 log = logging.getLogger("millstream.priority")
 T = TypeVar("T")
 SLOW_S = 0.1
 """An opening that took as long is told at level INFO, others at DEBUG: there may be many."""
+WIDTH_BYTES = 8
 
 
 class PriorityFile:
@@ -301,3 +303,69 @@ class EmbeddedStore:
         await asyncio.gather(*(one.release() for one in owned))
         await asyncio.gather(*(reader.stop() for reader in readers.values()))
         await asyncio.gather(*(file.aclose() for file in files.values()))
+
+
+class Owners:
+    """The epochs of the owners of one file's queues, by the queues' numbers, in a small file that
+    the processes of one machine share.
+
+    An owner asks it for every answer that needs no commit: such an answer would otherwise go out of
+    the memory of an owner that another process has followed. It is asked through the kernel's cache
+    of the file, which all processes see at once; it is never made durable, as nobody asks for what
+    it had before the processes began.
+    Invariants: a new owner's epoch is there before it answers anything: it is set within the
+    transaction that raises the epoch, so under the write lock of the queues' file; in a forked
+    child nobody owns anything.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._is_open = False
+        self._reading = self._writing = -1
+        _all.add(self)
+
+    def _open(self) -> None:
+        self._reading = os.open(self._path, os.O_RDONLY | os.O_CREAT, 0o600)
+        self._writing = os.open(self._path, os.O_WRONLY)  # it has a position, of one thread alone
+        self._is_open = True
+
+    def set(self, number: int, epoch: int) -> None:
+        """Say who owns a queue from now on; in the thread that has the file's write lock. Raises
+        OSError."""
+        if not self._is_open:
+            self._open()
+        here, named = os.fstat(self._writing), os.stat(self._path)
+        if (here.st_dev, here.st_ino) != (named.st_dev, named.st_ino):
+            raise FileNotFoundError(2, "was replaced while it is in use", str(self._path))
+        os.lseek(self._writing, number * WIDTH_BYTES, os.SEEK_SET)
+        os.write(self._writing, epoch.to_bytes(WIDTH_BYTES, "little"))
+
+    def is_owner(self, number: int, epoch: int) -> bool:
+        """Nobody has come after the owner of this epoch."""
+        if not self._is_open:
+            return False
+        found = os.pread(self._reading, WIDTH_BYTES, number * WIDTH_BYTES)
+        return int.from_bytes(found, "little") == epoch
+
+    def close(self) -> None:
+        """Nobody is an owner from now on."""
+        if self._is_open:
+            self._is_open = False
+            os.close(self._reading)
+            os.close(self._writing)
+
+    def disown(self) -> None:
+        """In a forked child: what the parent has is not the child's."""
+        self._is_open = False
+
+
+_all: WeakSet[Owners] = WeakSet()
+
+
+def _disown_all() -> None:
+    for owners in _all:
+        owners.disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_all)

@@ -11,20 +11,23 @@ operation by an id goes to the shards that may have it, until one does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from millstream.providers.priority.core.commands import (
     Command,
     Configure,
+    Depth,
     Dequeue,
     Enqueue,
     EnqueueMany,
     Get,
     Look,
     Page,
+    Peek,
     ReadSettings,
+    Values,
 )
 from millstream.providers.priority.core.errors import (
     LeaseForeign,
@@ -35,12 +38,14 @@ from millstream.providers.priority.core.errors import (
     PriorityQueueNotFound,
     RequestInvalid,
 )
+from millstream.providers.priority.core.message import State
 from millstream.providers.priority.core.reading import is_large
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import (
     Enqueued,
     EnqueuedMany,
     MessageView,
+    ValueDepths,
 )
 from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
 from millstream.providers.priority.owner.grain import Polled, QueueOwner
@@ -50,7 +55,6 @@ from millstream.runtime.extending import Backoff, Opener
 from .calls import ShardCalls
 from .layouts import Layout
 from .lease import Lease
-from .merging import merge, place, place_of
 from .offering import Offering
 from .poll import leases_of
 from .shard_polls import ShardedPoll
@@ -63,6 +67,10 @@ LAYOUT_S = 1.0
 PAUSES = Backoff(first_s=0.01, ceiling_s=0.5)
 ELSEWHERE = (MessageNotFound, LeaseForeign)
 """What a shard says that does not have the message, or has another one of the same id."""
+SHARD_BITS = 47
+"""A message's number in a page is that of its shard, then its own: with `SHARDS_MAX` shards at most
+2^53, which a double of JSON can say. No shard comes to have so many messages."""
+Depths = dict[State, int]
 
 
 class QueueCalls(ShardCalls):
@@ -331,3 +339,50 @@ def order_of(layout: Layout, id: str) -> Sequence[int]:
         return every
     homes = layout.homes(id)[::-1]
     return [*homes, *(number for number in every if number not in homes)]
+
+
+def merge(look: Look, seen: Mapping[int, object]) -> object:
+    """The answers of all shards that there are to one look; `Page` is asked of one at a time."""
+    answers = list(seen.values())
+    if isinstance(look, Depth):
+        return add_depths(cast("Sequence[Depths]", answers))
+    if isinstance(look, Values):
+        return values_of(cast("Sequence[ValueDepths]", answers))
+    assert isinstance(look, Peek), "what is asked of one shard is not merged"
+    return merge_peeks(cast("Mapping[int, tuple[MessageView, ...]]", seen), look.at_most)
+
+
+def add_depths(depths: Sequence[Depths]) -> Depths:
+    return {state: sum(depth[state] for depth in depths) for state in State}
+
+
+def values_of(seen: Sequence[ValueDepths]) -> ValueDepths:
+    """A value is in two shards while messages of it that are finished are in its former one."""
+    found: dict[str, list[Depths]] = {}
+    for one in seen:
+        for value, depths in one.values.items():
+            found.setdefault(value, []).append(depths)
+    return ValueDepths({value: add_depths(depths) for value, depths in found.items()})
+
+
+def merge_peeks(
+    seen: Mapping[int, tuple[MessageView, ...]], at_most: int
+) -> tuple[MessageView, ...]:
+    """The most urgent of all, as far as one answer may hold; of equals those of lower shards."""
+    views = [place(shard, view) for shard, views in seen.items() for view in views]
+    chosen: list[MessageView] = []
+    for view in sorted(views, key=lambda one: (one.priority, one.sequence))[:at_most]:
+        chosen.append(view)
+        if is_large(chosen):
+            break
+    return tuple(chosen)
+
+
+def place(shard: int, view: MessageView) -> MessageView:
+    """A message as one of the whole queue."""
+    return view._replace(sequence=(shard << SHARD_BITS) + view.sequence)
+
+
+def place_of(after: int) -> tuple[int, int]:
+    """Of which shard a number in a page is, and which one there."""
+    return after >> SHARD_BITS, after & ((1 << SHARD_BITS) - 1)

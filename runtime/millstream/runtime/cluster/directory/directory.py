@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -51,7 +52,6 @@ from .events import (
     ViewApplied,
     Withdrawn,
 )
-from .locations import Locations
 from .partition import Entry
 from .range import RETRY, DirectoryRange, point_of
 
@@ -385,3 +385,37 @@ def row_of(activation: Activation) -> RecoveredRow:
 def duplicate(found: EndDuplicate) -> tuple[str, str, str]:
     """What the log says of it."""
     return found.kind, found.key, found.loser.silo
+
+
+class Locations:
+    """Silos by grain, as they were learnt; none of them is certain. They spare questions.
+
+    Invariant: at most `size_max` grains; the oldest learnt leaves first.
+    """
+
+    __slots__ = ("_silos", "_size_max")
+
+    def __init__(self, size_max: int) -> None:
+        self._silos: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._size_max = size_max
+
+    def get(self, kind: str, key: str) -> str | None:
+        """Where a grain was last seen, or None."""
+        return self._silos.get((kind, key))
+
+    def learn(self, kind: str, key: str, silo: str) -> None:
+        """Note where a grain is."""
+        self._silos[kind, key] = silo
+        if len(self._silos) > self._size_max:
+            self._silos.popitem(last=False)
+
+    def forget(self, kind: str, key: str) -> None:
+        """The grain is not where it was."""
+        self._silos.pop((kind, key), None)
+
+    def keep(self, is_live: Callable[[str], bool]) -> None:
+        """Forget what is not on a live silo."""
+        gone = {silo for silo in set(self._silos.values()) if not is_live(silo)}
+        if gone:
+            for grain in [grain for grain, silo in self._silos.items() if silo in gone]:
+                del self._silos[grain]

@@ -22,14 +22,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from contextlib import closing, contextmanager, suppress
-from contextvars import Context
+from contextvars import Context, copy_context
 from heapq import heappop, heappush
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
 from .env import make_random
 from .errors import Deadlock, Livelock, SimulationError, VirtualTimeExceeded
-from .handles import SimHandle, SimTimer
 from .host import HOST, Host, describe, host_of, is_alive, name_of, tag_of
 
 __all__ = ["SimLoop"]
@@ -414,3 +413,57 @@ def _finish(future: asyncio.Future[Any], result: Any) -> None:
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
+
+
+class SimHandle(asyncio.Handle):
+    """A callback that is ready; made in one step.
+
+    A simulation makes hundreds of thousands of them; asyncio's own ask the loop three times whether
+    it is debugged, which a simulated one never is.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None,
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+
+class SimTimer(asyncio.TimerHandle):
+    """A callback with a time; made and cancelled in one step."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None,
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+        self._when = when
+        self._scheduled = False  # the loop does not count those that are cancelled
+
+    def cancel(self) -> None:
+        """Never run; it is let go of when its time comes, its callback at once."""
+        self._cancelled = True
+        self._callback = self._args = None  # type: ignore[assignment]
