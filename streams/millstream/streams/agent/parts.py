@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from millstream.runtime.extending import Budget, Clock, Runners, SiloServices, Tasks
+from millstream.streams.api.filters.hosted import HostedFilters
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.queue import QueueAdapter
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.layout import Layout
 
-from .audience.newcomers import Filters
 from .cache.queue_cache import Notes, QueueCache
 from .delivery.deaths import Fate
 from .delivery.give_ups import GiveUps
@@ -40,7 +40,7 @@ class AgentParts:
     new_tasks: Callable[[], Tasks]
     runners: Runners  # of reads and delivery calls, until the provider ends
     budget: Budget  # of the silo
-    filters: Filters
+    filters: HostedFilters
     stored: StoredSubscriptions
     fate: Callable[[str], Fate]  # what is known of a silo
     layout: Layout | None = None  # of providers whose number of queues can change

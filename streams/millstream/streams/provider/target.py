@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import msgspec
 
 from millstream.runtime.extending import Role, SiloServices, SystemTarget, open_to
 from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.api.subscription_rows import WHOLE_STREAM, SubscriptionRow
-from millstream.streams.contracts.identity import QueueId, StreamId
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.ownership.manager import QueueManager
 
 __all__ = ["QueueStats", "SiloStats", "StreamsTarget", "agent_stats", "target_of"]
 
@@ -63,14 +63,6 @@ class SiloStats(msgspec.Struct, array_like=True, frozen=True):
     queues: list[QueueStats]
 
 
-class Queues(Protocol):
-    """The queues that this silo reads."""
-
-    def agent(self, queue: QueueId, /) -> PullingAgent | None: ...
-    def agents(self) -> list[PullingAgent]: ...
-    def wake(self, queue: QueueId, /) -> None: ...
-
-
 class StreamsTarget(SystemTarget):
     """What can be asked of a silo about one provider."""
 
@@ -80,7 +72,7 @@ class StreamsTarget(SystemTarget):
         self,
         provider: str,
         services: SiloServices,
-        queues: Queues,
+        queues: QueueManager[PullingAgent],
         nudge: Callable[[], None],
         resize: Callable[[int], Awaitable[None]],
     ) -> None:

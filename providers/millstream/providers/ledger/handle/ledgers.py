@@ -6,8 +6,7 @@ ledger only; a ledger is deleted by deleting its row, and bookies find out by th
 
 from __future__ import annotations
 
-from typing import Protocol
-
+from millstream.providers.ledger.metadata.ledgers import LedgerIds
 from millstream.providers.ledger.protocol.entry import NOTHING
 from millstream.providers.ledger.protocol.errors import NotEnoughBookies
 from millstream.providers.ledger.protocol.quorum import Quorum, check_quorum
@@ -18,19 +17,10 @@ from .reader import LedgerReader
 from .recovery import recover
 from .writer import LedgerWriter
 
-__all__ = ["BookieLedgers", "LedgerNumbers"]
+__all__ = ["BookieLedgers"]
 
 FIRST_TERM = 1
 ALONE = Quorum(1, 1, 1)
-
-
-class LedgerNumbers(Protocol):
-    """Gives out the numbers of ledgers. Raises StorageError."""
-
-    async def next(self) -> int: ...
-    async def is_late(self, number: int, /) -> bool:
-        """Must a ledger that was just stored under this number not be used?"""
-        ...
 
 
 class BookieLedgers:
@@ -40,9 +30,7 @@ class BookieLedgers:
         usual: the quorum of those of which nothing else is said.
     """
 
-    def __init__(
-        self, context: HandleContext, numbers: LedgerNumbers, usual: Quorum = ALONE
-    ) -> None:
+    def __init__(self, context: HandleContext, numbers: LedgerIds, usual: Quorum = ALONE) -> None:
         self._context = context
         self._numbers = numbers
         self._usual = usual

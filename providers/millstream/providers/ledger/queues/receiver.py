@@ -15,6 +15,7 @@ from typing import Protocol
 
 from millstream.providers.ledger.topic.cursors.cursor import Cursor
 from millstream.providers.ledger.topic.form import StoredMessage
+from millstream.providers.ledger.topic.reading.reader import TopicReader
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.runtime import CursorTooOld, QueueUnavailable, StorageError
 from millstream.streams import Page, QueueId, QueueMessage, StreamId, Token
@@ -132,18 +133,11 @@ class Reads(Protocol):
     async def seek(self, time_s: float, /) -> int: ...
 
 
-class Beside(Reads, Protocol):
-    """A topic as others than its owner read it."""
-
-    async def bounds(self) -> tuple[int, int]: ...
-    async def aclose(self) -> None: ...
-
-
 class LedgerQueueReader:
     """Reads a queue beside its owner; in the owner's silo through its topic, so that it sees all
     that the owner has read."""
 
-    def __init__(self, desk: Desk, queue: QueueId, beside: Beside, era: int) -> None:
+    def __init__(self, desk: Desk, queue: QueueId, beside: TopicReader, era: int) -> None:
         self._desk = desk
         self._queue = queue
         self._beside = beside

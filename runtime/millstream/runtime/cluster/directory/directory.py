@@ -29,6 +29,7 @@ from millstream.runtime.errors import (
 )
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.activation import Activation
+from millstream.runtime.turns.catalog import Catalog
 
 from .events import (
     Action,
@@ -55,7 +56,7 @@ from .events import (
 from .partition import Entry
 from .range import RETRY, DirectoryRange, point_of
 
-__all__ = ["ActivationHolder", "DirectoryTarget", "GrainDirectory", "LiveMembers"]
+__all__ = ["DirectoryTarget", "GrainDirectory", "LiveMembers"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,13 +73,6 @@ class LiveMembers(Protocol):
 
     def is_live(self, silo: str, /) -> bool: ...
     async def refresh_to(self, version: int, /) -> None: ...
-
-
-class ActivationHolder(Protocol):
-    """Who has this silo's activations."""
-
-    def all(self) -> list[Activation]: ...
-    def end_duplicate(self, kind: str, key: str, activation_id: int, /) -> None: ...
 
 
 class DirectoryTarget(SystemTarget):
@@ -125,7 +119,7 @@ class GrainDirectory:
         me: str,
         *,
         members: LiveMembers,
-        holder: ActivationHolder,
+        holder: Catalog,
         targets: Targets,
         tasks: Tasks,
         cache_max: int,

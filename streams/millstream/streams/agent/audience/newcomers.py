@@ -6,30 +6,22 @@ Owns: `Newcomers`: what of them an agent goes by. Not: which there are (`subscri
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
 
 from millstream.runtime.extending import Backoff
 from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.subscriber import Subscriber
-from millstream.streams.api.filters.event_filter import EventFilter
+from millstream.streams.api.filters.hosted import HostedFilters
 from millstream.streams.api.implicit import ImplicitSubscription
 from millstream.streams.api.subscription_rows import SubscriptionRow
 from millstream.streams.contracts.identity import StreamId
 
-__all__ = ["Filters", "Newcomers"]
-
-
-class Filters(Protocol):
-    """The filters of the grain classes that this silo hosts; None: the consumer's silo asks it."""
-
-    def of_mark(self, one: ImplicitSubscription, /) -> EventFilter | None: ...
-    def of_row(self, row: SubscriptionRow, /) -> EventFilter | None: ...
+__all__ = ["Newcomers"]
 
 
 class Newcomers:
     """Makes the subscribers of one provider: by its limits, but for what they say themselves."""
 
-    def __init__(self, options: DeliveryOptions, filters: Filters | None = None) -> None:
+    def __init__(self, options: DeliveryOptions, filters: HostedFilters | None = None) -> None:
         self._options = options
         self._filters = filters
 

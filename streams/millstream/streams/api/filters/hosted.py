@@ -25,7 +25,7 @@ PROGRAMS_MAX = 1_000
 
 
 class HostedFilters:
-    """What one silo has of them (`Filters`)."""
+    """What one silo has of them."""
 
     def __init__(self, services: SiloServices) -> None:
         self._services = services
