@@ -46,7 +46,7 @@ asyncio.run(main(*sys.argv[1:]))
 async def answered_before_it_was_killed(directory: Path, name: str) -> list[tuple[str, str]]:
     """What the process was answered, as it said before a `kill -9`."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", WORK, str(directory), name), stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", WORK, str(directory), name, stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
     lines = [await process.stdout.readline() for _ in range(LINES)]

@@ -50,7 +50,11 @@ async def test_what_a_killed_program_was_told_is_there(tmp_path: Path) -> None:
     for lives in (1, 2, 3):
         first = str(1 + max((int(text.partition(":")[2]) for text in told.values()), default=0))
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", PROGRAM, str(tmp_path / "shop"), first),
+            sys.executable,
+            "-c",
+            PROGRAM,
+            str(tmp_path / "shop"),
+            first,
             stdout=asyncio.subprocess.PIPE,
         )
         assert process.stdout is not None

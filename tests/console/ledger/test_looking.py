@@ -271,7 +271,9 @@ def test_what_is_copied_and_what_cannot_be_is_shown(shop: Shop) -> None:
     (bookie,) = [one["bookie"] for one in shop.say("bookies", "--json").value["bookies"]]
     ledger = shop.say("show", "orders/0", "--json").value["spans"][0][0]
     report = RecoveryReport(
-        *("data/{silo}", "127.0.0.1:7@1", 1.7e9),
+        "data/{silo}",
+        "127.0.0.1:7@1",
+        1.7e9,
         ledgers=9,
         lacking=2,
         places=3,

@@ -97,7 +97,11 @@ def lived(seed: int, *, queues: int = 2, ids: int = 6, steps: int = 120) -> list
         if last is None:
             sequences[queue, shard] = sequences.get((queue, shard), 0) + 1
         made = change(
-            *(queue, id, last.version + 1 if last else 1, last.to_state if last else None, target),
+            queue,
+            id,
+            last.version + 1 if last else 1,
+            last.to_state if last else None,
+            target,
             time_ms=now[queue],
             step=step,
             attempt=attempt,

@@ -264,7 +264,12 @@ class MemoryLedgers:
         quorum = Quorum(1, 1, 1) if usual is None else usual
         fragments = (Fragment(0, ("b",) * quorum.ensemble),)
         record = LedgerRecord(
-            *(ledger, LedgerState.OPEN, quorum, 1, fragments, topic),
+            ledger,
+            LedgerState.OPEN,
+            quorum,
+            1,
+            fragments,
+            topic,
             created_s=self.wall_s,
             first=first,
             owner=owner,

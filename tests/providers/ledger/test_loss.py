@@ -35,8 +35,12 @@ from millstream.runtime import CursorTooOld
 async def own(machine: Machine, places: Sequence[str]) -> AsyncIterator[OwnLedgers]:
     """The ledgers of the directories that are left."""
     made = OwnLedgers(
-        *([Home(place, place) for place in places], machine.store, "topics"),
-        *(BOOKIE, VirtualEnv(len(places)), machine.disk),
+        [Home(place, place) for place in places],
+        machine.store,
+        "topics",
+        BOOKIE,
+        VirtualEnv(len(places)),
+        machine.disk,
     )
     await made.start(0.0)
     try:

@@ -47,7 +47,10 @@ def record(
     wanted: Quorum | None = None,
 ) -> LedgerRecord:
     return LedgerRecord(
-        *(7, LedgerState.CLOSED if is_closed else LedgerState.OPEN, quorum, 2),
+        7,
+        LedgerState.CLOSED if is_closed else LedgerState.OPEN,
+        quorum,
+        2,
         tuple(Fragment(*one) for one in fragments),
         last=last,
         complete=last if complete is None else complete,

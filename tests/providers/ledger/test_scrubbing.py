@@ -282,7 +282,9 @@ class Copies:
 
     def scrubber(self, bookie: Bookie, options: ScrubOptions) -> Scrubber:
         made = Scrubber(
-            *(self.context, self.metadata, self.rows),
+            self.context,
+            self.metadata,
+            self.rows,
             lambda: bookie,
             lambda _: BookieStanding.HERE,
             options,
@@ -563,7 +565,9 @@ def test_what_a_scrubber_knows_is_of_the_bookie_that_runs_here_now() -> None:
         first.suspect(writer.ledger, 2)
         here: list[Bookie | None] = [first]
         scrubber = Scrubber(
-            *(world.context, world.metadata, world.rows),
+            world.context,
+            world.metadata,
+            world.rows,
             lambda: here[0],
             lambda _: BookieStanding.HERE,
             ScrubOptions(scrub_bytes_per_s=100),

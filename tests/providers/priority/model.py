@@ -163,8 +163,17 @@ class Model:
         invisible = self.settings.invisible if invisible is None else invisible
         attempts = self.settings.attempts if attempts is None else attempts
         one = Item(
-            *(id, payload, priority, priority, self.sequence, metadata, terms),
-            *(attempts, attempts, self.now, self.now),
+            id,
+            payload,
+            priority,
+            priority,
+            self.sequence,
+            metadata,
+            terms,
+            attempts,
+            attempts,
+            self.now,
+            self.now,
         )
         if invisible:
             one.state, one.due = "INVISIBLE", self.now + invisible

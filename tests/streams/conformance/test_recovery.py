@@ -44,7 +44,8 @@ POISON = {50: 10**9}
 
 
 @conforms(
-    *(61, 63),
+    61,
+    63,
     needs=STABLE,
     grains=[Counter],
     feed=HUNDRED,

@@ -252,7 +252,7 @@ class EmbeddedRun(LedgerRun):
 
     def plan(self) -> Plan:
         plan = make_plan(
-            *(self.simulation, self.steady), duration_s=DURATION_S, verbs=KINDS, silos_max=SILOS
+            self.simulation, self.steady, duration_s=DURATION_S, verbs=KINDS, silos_max=SILOS
         )
         plan = all_at_once(self.dice("all at once"), plan, DURATION_S)
         return plan if self.old_files is None else self.old_files.plan(plan)
@@ -298,7 +298,8 @@ class ReplicatedRun(LedgerRun):
 
     def plan(self) -> Plan:
         plan = make_plan(
-            *(self.simulation, self.steady),
+            self.simulation,
+            self.steady,
             duration_s=DURATION_S,
             verbs=REPLICATED_KINDS,
             silos_max=SILOS + 1,

@@ -84,7 +84,7 @@ class OwnLedgers:
         census = Census(metadata, ids, ListedLedgers(metadata), scope, process.clock)
         self._places = {
             home.path: HostedBookie(
-                *(process, disk, home, self._bookies, rows, census), options, LOOK_FOR_LOCK_S
+                process, disk, home, self._bookies, rows, census, options, LOOK_FOR_LOCK_S
             )
             for home in homes
         }
@@ -96,11 +96,14 @@ class OwnLedgers:
         self.topics = Topics(self.ledgers, metadata, process.clock, process.tasks)
         self._auditor: Auditor | None = None
         if recovery is not None:
-            around = (self._bookies, recovery, place, process.silo)
-            self._auditor = Auditor(self.context, metadata, ledgers, *around)
+            self._auditor = Auditor(
+                self.context, metadata, ledgers, self._bookies, recovery, place, process.silo
+            )
         self._scrubbers = [
             Scrubber(
-                *(self.context, metadata, ledgers),
+                self.context,
+                metadata,
+                ledgers,
                 partial(bookie_of, hosted),
                 self._standing,
                 scrub or ScrubOptions(),

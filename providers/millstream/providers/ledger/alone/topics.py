@@ -103,7 +103,12 @@ async def open_topics(
         homes = [home_in(path, len(paths)) for path in paths]
         recovery = RecoveryOptions() if more else None
         home = OwnLedgers(
-            *(homes, rows, scope, bookie or BookieOptions(), env or Env(), disk),
+            homes,
+            rows,
+            scope,
+            bookie or BookieOptions(),
+            env or Env(),
+            disk,
             recovery=recovery,
             scrub=scrub,
         )

@@ -53,7 +53,11 @@ class LedgerNode:
         ids, rows = LedgerIds(metadata), bookie_rows(metadata)
         self._bookies = ClusterBookies(host, rows, home.place)
         self._hosted = HostedBookie(
-            *(host, host.disk, home, self._bookies, rows),
+            host,
+            host.disk,
+            home,
+            self._bookies,
+            rows,
             Census(metadata, ids, ListedLedgers(metadata), host.cluster, host.clock),
             options.bookie,
             options.look_for_lock_s,
@@ -62,10 +66,13 @@ class LedgerNode:
         context = HandleContext(self._bookies, records, host.clock, host.tasks, HandleOptions())
         self._auditor: Auditor | None = None
         if home.owner and options.recovery.is_on:
-            around = (self._bookies, options.recovery, home.place, host.silo)
-            self._auditor = Auditor(context, metadata, records, *around)
+            self._auditor = Auditor(
+                context, metadata, records, self._bookies, options.recovery, home.place, host.silo
+            )
         self._scrubber = Scrubber(
-            *(context, metadata, records),
+            context,
+            metadata,
+            records,
             lambda: self._hosted.bookie,
             self._standing,
             options.scrub,

@@ -141,8 +141,12 @@ class Copier:
         self, record: LedgerRecord, bookie: str, first: int, count: int
     ) -> Sequence[bytes]:
         found = await self._bookies.read(
-            *(bookie, record.ledger, first, min(count, self._options.page_entries)),
-            *(self._options.page_bytes, 0),
+            bookie,
+            record.ledger,
+            first,
+            min(count, self._options.page_entries),
+            self._options.page_bytes,
+            0,
         )
         packed = whole(record.ledger, first, found.entries)
         wait_s = self._pace.wait_s(self._clock.now(), sum(map(len, packed)))
@@ -179,7 +183,9 @@ class Copier:
         return EntriesLost(
             f"{text}; {advice(gone)}; if nobody can, see `millstream ledger recover "
             f"{record.ledger} --accept-loss`",
-            *(record.ledger, first, gone),
+            record.ledger,
+            first,
+            gone,
         )
 
 

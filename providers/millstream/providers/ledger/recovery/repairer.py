@@ -102,7 +102,10 @@ class LedgerRepairer:
         self.copied.ended += 1
         log.info(
             "ledger %d of %s was ended at entry %d, since it cannot stay on %s",
-            *(record.ledger, record.topic, ended.last, ", ".join(record.fragments[-1].bookies)),
+            record.ledger,
+            record.topic,
+            ended.last,
+            ", ".join(record.fragments[-1].bookies),
         )
         return ended
 

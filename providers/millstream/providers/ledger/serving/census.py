@@ -76,7 +76,11 @@ class Census:
             log.error(
                 "%s: it has entries of ledger %d, and the row %s knew no ledger from %d on: the "
                 "rows are older than this directory; no number up to %d is given again",
-                *(path, number, self._metadata.key("counter"), free, number),
+                path,
+                number,
+                self._metadata.key("counter"),
+                free,
+                number,
             )
 
     async def collect(self, bookie: Bookie) -> None:

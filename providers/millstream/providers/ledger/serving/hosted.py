@@ -133,7 +133,9 @@ class HostedBookie:
         """Open the directory, unless another process has it."""
         try:
             bookie = await Bookie.open(
-                *(self._disk, self._path, self._options),
+                self._disk,
+                self._path,
+                self._options,
                 cluster=await self._census.cluster(),
                 fresh=fresh_name(self._silo.clock),
                 ask_known=self._find_known,
@@ -190,7 +192,8 @@ class HostedBookie:
             log.error(
                 "%s: this directory is new, and entries of before are in that of %s, which no silo "
                 "runs: if it was moved, or its disk is not mounted, stop the silos and put it back",
-                *(self._path, ", ".join(away)),
+                self._path,
+                ", ".join(away),
             )
 
     async def _find_known(self, name: str) -> Known:

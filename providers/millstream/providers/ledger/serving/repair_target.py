@@ -145,10 +145,15 @@ class RepairTarget(SystemTarget):
         lost = [one for one in left.away if self._is_lost(one) or is_named(one, gone)]
         numbers = await self._numbers.of(left.record, left.gaps)
         return LossAnswer(
-            *(left.record.topic, left.last, left.length),
+            left.record.topic,
+            left.last,
+            left.length,
             [
                 LostPart(
-                    *(gap.first, min(gap.last, left.last), number, end),
+                    gap.first,
+                    min(gap.last, left.last),
+                    number,
+                    end,
                     is_endless=gap.last == ENDLESS,
                 )
                 for gap, (number, end) in zip(left.gaps, numbers, strict=True)
@@ -178,7 +183,11 @@ def tell(left: Left, told: LossAnswer) -> None:
     end = "" if record.state is LedgerState.CLOSED else f", and ends with entry {left.last}"
     log.error(
         "ledger %d of %s: a person accepted the loss of %d entries with %d messages%s",
-        *(record.ledger, record.topic or "no topic", told.entries, told.messages, end),
+        record.ledger,
+        record.topic or "no topic",
+        told.entries,
+        told.messages,
+        end,
     )
 
 

@@ -81,7 +81,12 @@ class Topic:
         self._trimming: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._writing = TopicWriter(
-            *(home.ledgers, taken.owned, outbox, options, home.clock, home.tasks),
+            home.ledgers,
+            taken.owned,
+            outbox,
+            options,
+            home.clock,
+            home.tasks,
             confirmed=self._on_confirmed,
             ended=self._on_ended,
             why_full=self._why_full,

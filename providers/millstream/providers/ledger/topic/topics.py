@@ -86,7 +86,9 @@ class Topics:
         )
         record = taken.owned.record
         outbox = Outbox(
-            *(producers, record.next, record.last_ms),
+            producers,
+            record.next,
+            record.last_ms,
             chosen.entry_bytes_max,
             chosen.snapshot_entries,
         )

@@ -125,8 +125,15 @@ class Verification:
             self._segment(number)
         self._finish()
         return Verified(
-            *(self._path, self._identity, len(present), self._frames, self._entries),
-            *(len(self._ledgers), self._bytes, tuple(self._faults), tuple(self._notes)),
+            self._path,
+            self._identity,
+            len(present),
+            self._frames,
+            self._entries,
+            len(self._ledgers),
+            self._bytes,
+            tuple(self._faults),
+            tuple(self._notes),
         )
 
     def _file(self, name: str) -> str:

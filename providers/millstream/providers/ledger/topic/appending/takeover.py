@@ -120,10 +120,18 @@ async def end_of(ledgers: Ledgers, topic: str, span: LedgerSpan) -> LedgerSpan:
         left_out = LEFT_OUT
         log.warning(
             "%s: what was in ledger %d from message %d on is lost: the next one is message %d",
-            *(show_text(record.topic), span.ledger, end, end + left_out),
+            show_text(record.topic),
+            span.ledger,
+            end,
+            end + left_out,
         )
     return LedgerSpan(
-        *(span.ledger, span.first, True, end + left_out - span.first, record.last, record.length),
+        span.ledger,
+        span.first,
+        True,
+        end + left_out - span.first,
+        record.last,
+        record.length,
         first_ms=first.time_ms if first else 0,
         last_ms=last.time_ms if last else 0,
         left_out=left_out,

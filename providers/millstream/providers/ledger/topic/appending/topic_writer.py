@@ -287,7 +287,13 @@ class TopicWriter:
         count = self._outbox.confirmed + 1 - span.first
         first_ms = self._begins.time_ms if self._begins is not None else 0
         return LedgerSpan(
-            *(ledger, span.first, True, count, last, length, first_ms),
+            ledger,
+            span.first,
+            True,
+            count,
+            last,
+            length,
+            first_ms,
             last_ms=self._outbox.confirmed_ms,
         )
 
@@ -320,7 +326,8 @@ class TopicWriter:
         if self._fresh is None:
             record = self._owned.record
             self._fresh = await self._ledgers.create(
-                *(record.settings.quorum, record.topic),
+                record.settings.quorum,
+                record.topic,
                 first=self._outbox.confirmed + 1,
                 owner=record.owner,
             )
