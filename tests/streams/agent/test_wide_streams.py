@@ -13,7 +13,7 @@ from millstream.providers.memory import MemoryQueues
 from millstream.runtime import Grain, Silo
 from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace
 from millstream.streams.agent.agent import PullingAgent
-from millstream.streams.agent.audience.fan_out import AT_ONCE
+from millstream.streams.agent.audience.stream_entry import AT_ONCE
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.delivery.dispatch import Dispatch
 from millstream.streams.agent.delivery.subscriber import Subscriber

@@ -27,7 +27,7 @@ from millstream.streams import (
     subscribe,
     why,
 )
-from millstream.streams.agent.audience.fan_out import AT_ONCE
+from millstream.streams.agent.audience.stream_entry import AT_ONCE
 from millstream.streams.api.rendezvous import rendezvous_key
 from millstream.streams.api.subscription_rows import WHOLE_STREAM, row_key
 from millstream.streams.provider import stream_reports

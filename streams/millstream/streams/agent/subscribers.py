@@ -37,11 +37,19 @@ from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import ListedSubscription, QueueProgress
 
-from .audience.fan_out import AT_ONCE, follow_few, follow_stream, spread
 from .audience.handover_list import Former, list_unfinished
 from .audience.newcomers import Newcomers
 from .audience.stopped_subscriptions import StoppedSubscriptions
-from .audience.stream_entry import StreamEntry, has_backlog, parts, places
+from .audience.stream_entry import (
+    AT_ONCE,
+    StreamEntry,
+    follow_few,
+    follow_stream,
+    has_backlog,
+    parts,
+    places,
+    spread,
+)
 from .cache.lagging_cursors import UNKNOWN, LaggingCursors
 from .cache.lane import Slot
 from .cache.positions import BEGINNING, before
