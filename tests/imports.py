@@ -67,6 +67,71 @@ def look(source: str, package: str) -> Look:
     )
 
 
+AREAS = (
+    "millstream.providers.ledger",
+    "millstream.providers.priority",
+    "tests.sim.suites",
+    "examples.flights",
+)
+"""Beside the folders and each package of `providers`: parts with packages of their own."""
+
+
+def area_of(module: str) -> str:
+    """The part of the project that a module is in: a folder, a provider or a program."""
+    for area in AREAS:
+        if f"{module}.".startswith(f"{area}."):
+            return area
+    parts = module.split(".")
+    is_provider = parts[:2] == ["millstream", "providers"]
+    return ".".join(parts[:3] if is_provider else parts[: 2 if parts[0] == "millstream" else 1])
+
+
+@functools.cache
+def files() -> dict[str, Path]:
+    """Every module and package, and its file."""
+    return {module_of(path): path for path in sources()}
+
+
+@functools.cache
+def packages() -> dict[str, Path]:
+    """Every package and its `__init__.py`."""
+    return {name: path for name, path in files().items() if path.name == "__init__.py"}
+
+
+def packages_imported(package: str) -> set[str]:
+    """The packages outside of one that its modules import, as its `__init__` names them.
+
+    Another area by its name; a package of the same area by its place there, if it is below the same
+    first package, else by its first package; the modules beside these by the name of the area.
+    """
+    return {_name_for(package, place) for place in _places_imported(package)}
+
+
+def _places_imported(package: str) -> set[str]:
+    """The packages that the modules of one import, without those in it."""
+    inits, modules, found = packages(), files(), set()
+    for path in inits[package].parent.rglob("*.py"):
+        for name in imported(path):
+            while name and name not in modules:
+                name = name.rpartition(".")[0]
+            place = name if name in inits else name.rpartition(".")[0]
+            if place and not f"{place}.".startswith(f"{package}."):
+                found.add(place)
+    return found
+
+
+def _name_for(package: str, place: str) -> str:
+    area = area_of(package)
+    if area_of(place) != area:
+        return area_of(place).removeprefix("millstream.")
+    if place == area:
+        return area.removeprefix("millstream.").removeprefix("tests.sim.")
+    within, own = (name.removeprefix(f"{area}.") for name in (place, package))
+    if package == area or within.split(".")[0] != own.split(".")[0]:
+        within = within.split(".")[0]
+    return f"suites.{within}" if area == "tests.sim.suites" else within
+
+
 def imported(path: Path) -> frozenset[str]:
     """Every module or name that a file imports, absolute, and `module.name` for each name."""
     return look_at(path).imported

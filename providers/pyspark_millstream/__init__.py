@@ -5,6 +5,9 @@ Owns: the entry points that Spark calls. Not: options (`options`), rows (`rows`)
 (`tokens`), sending (`task_sender`, `staging`, `background`), tasks (`writer`), reading (`reader`,
 `offsets`, `columns`). Invariant: importing this module costs no pandas and no pyarrow, and raises
 nothing: an error here would break every Python source.
+
+Reading starts at `writer.py`.
+May import `runtime` and `streams`.
 """
 
 from __future__ import annotations

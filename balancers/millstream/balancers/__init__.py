@@ -1,4 +1,9 @@
-"""Balancers: which silo should read which queue."""
+"""Balancers: they decide which silo reads which queue.
+
+Owns the three balancers (`best_fit` behind `deployment`, `lease`, `ring`) and the rounds in which
+they answer anew. Reading starts at `rounds.py`.
+May import `runtime` and `streams`.
+"""
 
 from millstream.runtime.extending import publish
 

@@ -1,6 +1,10 @@
 """Grains, silos, calls, membership, directory and state: the runtime of Millstream.
 
 `__version__` is that of the installed package.
+
+Owns every package from the codec to the testing kit, and the modules beside them: errors, options,
+the seam of clock and chance. Reading starts at `silo/silo.py`.
+May import nothing else of this project.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,9 @@
-"""Streams, subscriptions, pulling agents, and the contracts that plug-ins implement."""
+"""Streams, subscriptions, pulling agents, and the contracts that plug-ins implement.
+
+Owns everything from a publish to the handler of a subscription; queues and balancers are plug-ins.
+Reading starts at `api/stream.py`.
+May import `runtime`.
+"""
 
 from millstream.runtime import (
     CursorTooOld,

@@ -1,11 +1,15 @@
 """Durable streams in ledgers, after Pulsar on BookKeeper.
 
-Rooms, from the ground up: `protocol` (what is stored and decided, without I/O), `bookie` (one
-directory of entries) and `metadata` (rows of a state store), `handle` (writing, reading and
-recovering one ledger), `serving` (which silo runs which bookie), `recovery` (copies that were lost
-are made again), `scrubbing` (each bookie reads what it has, and repairs damage), `topic` (a
-sequence of ledgers, with cursors), `queues` (topics as queues of streams), `alone` (topics without
-a silo) and `inspection` (reading and repairing ledgers from outside).
+Packages, from the lowest layer up: `protocol` (what is stored and decided, without I/O), `bookie`
+(one directory of entries) and `metadata` (rows of a state store), `handle` (writing, reading and
+recovering one ledger), `serving` (which silo runs which bookie), `recovery` (missing replicas are
+written again), `scrubbing` (each bookie reads what it has, and repairs damage), `topic` (a sequence
+of ledgers, with cursors), `queues` (topics as queues of streams), `alone` (topics without a silo)
+and `inspection` (reading and repairing ledgers from outside).
+
+Owns everything between the queues of a stream provider and the files of a bookie. Reading starts at
+`topic/topic.py`.
+May import `runtime` and `streams`.
 """
 
 from millstream.runtime.extending import publish

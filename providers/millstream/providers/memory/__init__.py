@@ -1,4 +1,9 @@
-"""Queues in memory: the reference provider."""
+"""Queues in memory: the reference provider.
+
+Owns the adapter, the grain that holds one queue (`queue_grain`) and its content (`queue_log`), and
+the partitions and segments that `buffer` is made of. Reading starts at `adapter.py`.
+May import `runtime` and `streams`.
+"""
 
 from millstream.runtime.extending import publish
 

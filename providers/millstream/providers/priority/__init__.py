@@ -2,6 +2,10 @@
 
 `PriorityQueues` is the part of a silo that has them; `priority_queue(client, "encode")` is a
 handle.
+
+Owns priority queues from the operation of a program to the row in a store. Reading starts at
+`part.py`.
+May import `runtime` and `streams`.
 """
 
 from millstream.runtime.extending import publish

@@ -1,7 +1,9 @@
 """Spark for Millstream: a session that finds Java and `format("millstream")`.
 
-Owns: starting PySpark with the settings that suit a Millstream pipeline on one machine. Not: the
-data source itself; that is the top-level module `pyspark_millstream`, where Spark looks for it.
+Owns starting PySpark with the settings that suit a pipeline on one machine. The data source itself
+is the top-level module `pyspark_millstream`, where Spark looks for it. Reading starts at
+`session.py`.
+May import `pyspark_millstream` and `runtime`.
 """
 
 from __future__ import annotations

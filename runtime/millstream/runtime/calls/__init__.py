@@ -1,1 +1,6 @@
-"""From reference to turn, and from wire to turn."""
+"""Calls: from a reference to a turn, and from the wire to a turn.
+
+Owns references and their generated stubs, the side of the caller and of the callee, relays of
+gateways, the search for a location, and system targets. Reading starts at `engine.py`.
+May import `codec`, `definition`, `runtime`, `turns` and `wire`.
+"""

@@ -1,8 +1,10 @@
 """SQLite files with one writing thread each: for stores that keep their own tables in them.
 
-`directory` and `mounts` say where files may be, `schema` and `database` make and open one, `writer`
-commits in groups in its thread (`worker`), `reader` reads in another, `lock_wait` waits for other
-processes. Not: any table (`providers`). A seam of its own, since it loads SQLite.
+Owns the place of files (`directory`, `mounts`), opening and making them (`schema`, `database`),
+group commit in a thread (`writer`, `worker`), reads in another (`reader`), and waits for other
+processes (`lock_wait`); no table. A seam of its own, since it loads SQLite. Reading starts at
+`database.py`.
+May import `runtime`.
 """
 
 from millstream.runtime.public_names import publish

@@ -1,1 +1,7 @@
-"""What an author writes: grains, markers, references, state fields, placement."""
+"""Definitions of grains: classes, marks, references, states, placement.
+
+Owns the base classes of an author, the meaning of a class (`grain_type`, `method`), its marks
+(`markers`), references (`reference`), persistent states (`state`) and the contract of a state store
+(`storage`). Reading starts at `grain.py`.
+May import `codec` and `runtime`.
+"""

@@ -1,5 +1,7 @@
 """The disk seam: files that must survive a crash, and the real disk behind it.
 
-`seam` says what there is, `real` and `thread` do it by the operating system, `whole` replaces and
-reads small files. The simulator has another disk (`testing.world.disk`).
+Owns the contract (`seam`), the disk of the operating system (`real`, `thread`), and small files
+that are replaced as a whole (`whole`). The simulated disk is `testing.world.disk`. Reading starts
+at `seam.py`.
+May import nothing else of this project.
 """

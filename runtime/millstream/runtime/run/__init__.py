@@ -1,4 +1,9 @@
-"""Programs and processes: local clusters, silo processes and what starts them."""
+"""Programs and processes: local clusters, silo processes and what starts them.
+
+Owns silos as programs, as child processes and as several in one process, and their start and end.
+Reading starts at `serve.py`.
+May import `client`, `cluster`, `definition`, `runtime`, `silo` and `wire`.
+"""
 
 from millstream.runtime.public_names import publish
 

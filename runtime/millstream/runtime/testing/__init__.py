@@ -1,6 +1,10 @@
 """The test kit: whole clusters in one process, in virtual time, with seeded troubles.
 
 Start with `run`: it gives a driver a `Simulation` with hosts, a network, disks and a history.
+
+Owns the simulation, clusters of real silos in it, scripts of faults, histories and checkers.
+Reading starts at `simulation.py`.
+May import `client`, `cluster`, `definition`, `disk`, `runtime`, `silo`, `turns` and `wire`.
 """
 
 from __future__ import annotations

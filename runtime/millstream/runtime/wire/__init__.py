@@ -1,6 +1,10 @@
 """Bytes between two processes: framing, messages, links, connections.
 
 What a program without a silo needs to speak with one is public here: frames and messages.
+
+Owns framing, messages, the handshake, connections and links, and the secrets of a cluster. It knows
+nothing of `definition`. Reading starts at `connection.py`.
+May import `codec` and `runtime`.
 """
 
 from .framing import HEADER_BYTES, FrameError, FrameReader, frame

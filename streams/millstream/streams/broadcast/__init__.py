@@ -1,1 +1,6 @@
-"""Broadcast channels: what is published reaches whoever listens now, and is kept nowhere."""
+"""Broadcast channels: an event reaches the grains that listen now, and is not stored.
+
+Owns the channel, the `@listen` mark, the calls to the listeners of one silo (`fan_out`), and the
+way in for clients (`target`). Reading starts at `channel.py`.
+May import `api` and `runtime`.
+"""

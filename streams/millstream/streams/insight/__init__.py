@@ -1,1 +1,6 @@
-"""Why a stream is where it is: reports of queues and subscriptions, and the verdict over them."""
+"""The reason why a stream does not go on: reports of its hops, and a verdict.
+
+Owns the report of a stream (`report`), the verdict over it (`verdict`, pure), and the question of a
+program (`why`). Reading starts at `why.py`.
+May import `contracts` and `runtime`.
+"""

@@ -1,1 +1,7 @@
-"""Reading a provider's queues from outside of the cluster, from any position that is kept."""
+"""Reading the queues of a provider from outside the cluster, from any position that is kept.
+
+Owns the system target and the program's side of it (`outside`), retention for readers
+(`retain_target`, `claims`), and the columns of items (`item_columns`). Reading starts at
+`target.py`.
+May import `contracts`, `runtime` and `staging`.
+"""

@@ -1,1 +1,7 @@
-"""Staged writes: what a writer outside sends is seen as a whole batch, or not at all."""
+"""Staged writes: a batch of a writer outside is seen as a whole, or not at all.
+
+Owns the decisions about batches (`coordinator`, pure), the grain of a writer and its driver
+(`writer`, `desk`), stored rows, the way in (`target`, `stager`), and the view of an operator.
+Reading starts at `coordinator.py`.
+May import `contracts`, `publishing` and `runtime`.
+"""

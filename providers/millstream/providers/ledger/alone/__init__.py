@@ -1,5 +1,7 @@
-"""Topics without a silo: a directory, a program, and what it produces and reads.
+"""Topics without a silo: one program opens a directory, and produces and reads messages.
 
-`own` has the directories and the rows, `topics` what is open, `topic` and `subscription` are what
-a program uses.
+Owns the directories and rows of one process (`own`), the open topics (`topics`), and the handles
+that a program uses (`topic`, `subscription`). Reading starts at `topics.py`.
+May import `bookie`, `handle`, `metadata`, `protocol`, `recovery`, `runtime`, `scrubbing`,
+`serving`, `streams` and `topic`.
 """

@@ -2,6 +2,11 @@
 
 `source_in(store, cluster)` has the rows, `file_ledgers` reads out of directories, `verify` checks
 one, `open_repair_target` runs the bookies of a machine while no silo does.
+
+Owns the public names for programs outside: all rows of a cluster (`content`) and the directories of
+one machine (`directories`). Reading starts at `content.py`.
+May import `alone`, `bookie`, `handle`, `metadata`, `protocol`, `queues`, `recovery`, `runtime`,
+`scrubbing`, `serving` and `topic`.
 """
 
 from millstream.providers.ledger.alone.message import CONTENT as TOPIC_CONTENT

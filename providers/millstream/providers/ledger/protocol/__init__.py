@@ -1,3 +1,6 @@
-"""What a ledger is: entries, quorums, the record of a ledger, and the decisions of its writer and
-of who recovers it. Pure: no I/O, no clock, no chance.
+"""A ledger as decisions: entries, quorums, the record of a ledger, its writer and its recovery.
+
+Owns the form of an entry and of a record, the errors, and the cores `AppendCore` and
+`RecoveryCore`. Pure: no I/O, no clock, no chance. Reading starts at `append_core.py`.
+May import `runtime`.
 """

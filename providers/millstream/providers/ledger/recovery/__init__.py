@@ -1,1 +1,7 @@
-"""Copies of entries that are missing are made again, and bookies are emptied, while all runs on."""
+"""Re-replication: missing replicas of entries are written again, and bookies are drained, while the
+cluster runs.
+
+Owns the auditor of a place, the ledgers that it has to repair and when (`agenda`, `needs`), and the
+copying (`repairer`, `copier`). Reading starts at `auditor.py`.
+May import `handle`, `metadata`, `protocol` and `runtime`.
+"""

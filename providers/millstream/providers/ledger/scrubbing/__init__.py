@@ -1,1 +1,7 @@
-"""Each bookie reads all that it has, and repairs damaged and missing copies from other bookies."""
+"""Scrubbing: each bookie reads all that it has, and repairs damaged and missing replicas from other
+bookies.
+
+Owns the scrubber, the entries that need a repair (`docket`, `wanted`), the repair (`repairer`) and
+the report. Reading starts at `scrubber.py`.
+May import `bookie`, `handle`, `metadata`, `protocol`, `recovery` and `runtime`.
+"""

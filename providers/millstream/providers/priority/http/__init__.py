@@ -1,4 +1,9 @@
-"""Priority queues over HTTP and JSON; needs the extra `http`."""
+"""Priority queues over HTTP and JSON; needs the extra `http`.
+
+Owns the server, its connections and limits, the token, and the checks of a request before it is
+served (`incoming`). Reading starts at `server.py`.
+May import `core`, `owner`, `runtime` and `surface`.
+"""
 
 from millstream.runtime.extending import publish
 

@@ -1,1 +1,6 @@
-"""Who has a queue in a cluster: one grain owns it, lets polls wait, and does what falls due."""
+"""The owner of a priority queue in a cluster: one grain for each shard.
+
+Owns the grain, the polls that wait (`polls`, `waiting`), the waking of queues whose owner crashed
+(`waking`), and the settings of all shards (`spreading`). Reading starts at `grain.py`.
+May import `core`, `runtime` and `store`.
+"""

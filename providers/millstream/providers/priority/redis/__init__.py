@@ -1,6 +1,10 @@
 """Priority queues in Redis: durable, for the silos of several machines. Needs the extra `redis`.
 
 Nothing else loads the client of Redis, so whoever keeps queues elsewhere does not need it.
+
+Owns the store, the connection to the server, the scripts and the form of rows. Reading starts at
+`store.py`.
+May import `core`, `runtime` and `store`.
 """
 
 from millstream.runtime.extending import publish

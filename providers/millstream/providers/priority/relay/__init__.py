@@ -1,1 +1,6 @@
-"""Changes of messages as a stream: what carries them from outboxes to a stream provider."""
+"""Changes of messages as a stream.
+
+Owns the form of a change (`change`) and the relay from the outboxes of a store to a stream provider
+(`relay`). Reading starts at `relay.py`.
+May import `core`, `owner`, `runtime`, `store` and `streams`.
+"""

@@ -2,6 +2,10 @@
 
 A Spark query reads the changes that `PriorityQueues(store, changes=...)` publishes and keeps them
 in SQLite or PostgreSQL, each once; `PriorityIndex` asks. Guide: docs/guides/index_pipeline.md.
+
+Owns the Spark query, the tables and the databases behind them, the questions (`queries`) and the
+check that an index is whole (`verify`). Reading starts at `job.py`.
+May import `pyspark_millstream` and `runtime`.
 """
 
 from millstream.runtime.extending import publish

@@ -1,1 +1,6 @@
-"""The grain directory: what one silo owns of it, and how the others are asked."""
+"""The grain directory: which silo has which grain.
+
+Owns the range of one silo (`range`, `partition`, both pure), the events and actions of the range
+(`events`), and the calls between silos about it (`directory`). Reading starts at `directory.py`.
+May import `calls`, `cluster`, `runtime` and `turns`.
+"""

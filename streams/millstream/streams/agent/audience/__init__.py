@@ -1,1 +1,6 @@
-"""Who hears a stream of one queue, and what of it is held."""
+"""The subscriptions of one stream, as the agent of its queue knows them.
+
+Owns the entry of a stream, subscribers made of marks and rows (`newcomers`), stopped subscriptions,
+and the subscriptions of a hand-over (`handover_list`). Reading starts at `stream_entry.py`.
+May import `agent`, `agent.cache`, `agent.delivery`, `api`, `contracts`, `ownership` and `runtime`.
+"""

@@ -1,1 +1,7 @@
-"""The messages of a queue that were read and are not done, and the cursors in them."""
+"""The cache of one queue: messages that were read and are not acknowledged by all, and cursors in
+them.
+
+Owns the cache, the messages of one stream (`lane`), cursors and lagging cursors, and the messages
+that these share (`read_anew`). Reading starts at `queue_cache.py`.
+May import `contracts`, `ownership` and `runtime`.
+"""

@@ -1,1 +1,8 @@
-"""From a subscription that has work to its consumer: the decisions, and the calls."""
+"""Deliveries: from a subscription with a backlog to the call of its consumer.
+
+Owns the core of one delivery (`delivery`, `steps`), the driver of all of an agent (`dispatch`), the
+call of a consumer (`consumer_calls`), filters, and events that are given up (`give_ups`). Reading
+starts at `delivery.py`.
+May import `agent`, `agent.cache`, `agent.progress`, `api`, `consumer`, `contracts`, `failures`,
+`inbox`, `ownership` and `runtime`.
+"""

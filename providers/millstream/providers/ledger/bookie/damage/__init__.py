@@ -1,1 +1,6 @@
-"""Which entries of a running bookie may be damaged, and finding out by reading them."""
+"""Entries of a running bookie that may be damaged.
+
+Owns the list of suspected entries (`suspects`) and the check of a whole segment (`segment_check`).
+Repairs are in `scrubbing`. Reading starts at `suspects.py`.
+May import `bookie`, `bookie.form`, `protocol` and `runtime`.
+"""

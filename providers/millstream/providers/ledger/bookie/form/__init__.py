@@ -1,2 +1,6 @@
-"""What a bookie's files look like, and what they say together: bytes in, values out. No I/O but
-reading of an open file, no clock, no chance."""
+"""The format of the files of a bookie, and their combined content: bytes in, values out.
+
+Owns frames, segments, index files, the index of all entries and the state beside them. It reads
+open files; it has no other I/O, no clock and no chance. Reading starts at `frame.py`.
+May import `protocol` and `runtime`.
+"""

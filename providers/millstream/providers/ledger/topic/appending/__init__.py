@@ -1,1 +1,7 @@
-"""The owner's side of a topic: taking it over, numbering, sending, moving from ledger to ledger."""
+"""The write side of a topic, in the hands of its owner.
+
+Owns the take-over of a topic (`takeover`), the numbering and repetition of messages (`outbox`,
+`producers`), the queue of appends, and the change from one ledger to the next (`topic_writer`).
+Reading starts at `topic_writer.py`.
+May import `metadata`, `protocol`, `runtime` and `topic`.
+"""

@@ -1,1 +1,6 @@
-"""Messages by number and time: from memory, and out of ledgers; in the owner's silo and others."""
+"""The read side of a topic: messages by number and by time.
+
+Owns reading out of ledgers (`pages`, `index`), the newest messages in memory (`tail`), and reading
+in other silos than the owner's (`reader`). Reading starts at `pages.py`.
+May import `metadata`, `protocol`, `runtime`, `topic` and `topic.appending`.
+"""

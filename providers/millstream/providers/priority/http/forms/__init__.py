@@ -1,1 +1,6 @@
-"""Texts and values: what requests bring, and what they are answered with."""
+"""Requests and answers of the HTTP API as types.
+
+Owns the bodies of requests (`bodies`) and answers (`answers`), strict decoding of texts (`strict`),
+and errors as problem details (`problems`). Reading starts at `bodies.py`.
+May import `core`, `owner`, `runtime` and `surface`.
+"""

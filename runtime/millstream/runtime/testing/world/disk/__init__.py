@@ -1,5 +1,6 @@
 """A disk in memory that forgets, on a crash, what a real one may forget.
 
-`content` has the bytes of a file, `names` which name leads to which file, `medium` what can go
-wrong; `file`, `thread` and `simulated` are the disk seam over them.
+Owns the bytes of a file (`content`), names (`names`), faults and costs (`medium`), and the disk
+seam over them (`simulated`, `file`, `thread`). Reading starts at `simulated.py`.
+May import `disk` and `testing.world`.
 """
