@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -33,6 +32,7 @@ from millstream.streams.insight.report import (
 )
 from millstream.streams.insight.target import WhyTarget
 from millstream.streams.insight.verdict import Why, verdict
+from millstream.streams.ownership.manager import QueueManager
 from millstream.streams.ownership.record import OwnershipStore
 
 __all__ = ["StreamReports", "queue_report"]
@@ -40,13 +40,6 @@ __all__ = ["StreamReports", "queue_report"]
 ASKED_FOR_LETTERS_MAX = 20
 """Subscriptions of one stream whose dead letters are looked for."""
 BETWEEN_S = 0.5  # two looks, from which rates are told
-
-
-class OwnedAgents(Protocol):
-    """The queues that this silo reads."""
-
-    def agent(self, queue: QueueId, /) -> PullingAgent | None: ...
-    def agents(self) -> list[PullingAgent]: ...
 
 
 class StreamReports:
@@ -58,7 +51,7 @@ class StreamReports:
         services: SiloServices,
         mapper: QueueMapper,
         records: OwnershipStore,
-        agents: OwnedAgents,
+        agents: QueueManager[PullingAgent],
         rows: StateStore,
         letters: LetterRows,
     ) -> None:

@@ -19,7 +19,7 @@ import msgspec
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.metadata import Metadata
-from millstream.providers.ledger.metadata.rows import RecordScan
+from millstream.providers.ledger.metadata.rows import RecordRows
 from millstream.providers.ledger.protocol.errors import LedgerError, LedgerGone
 from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.runtime import StorageError
@@ -33,7 +33,7 @@ from .options import RecoveryOptions
 from .repairer import LedgerRepairer
 from .report import STUCK_SHOWN_MAX, BookieReport, RecoveryReport, Stuck, report_rows
 
-__all__ = ["REPORT_EVERY_S", "AuditedRecords", "Auditor", "Surroundings"]
+__all__ = ["REPORT_EVERY_S", "Auditor", "Surroundings"]
 
 log = logging.getLogger("millstream.ledger")
 
@@ -63,12 +63,6 @@ class Surroundings(Protocol):
         ...
 
 
-class AuditedRecords(Protocol):
-    """The records of all ledgers. May raise StorageError."""
-
-    def scan(self) -> RecordScan[LedgerRecord]: ...
-
-
 class Auditor:
     """Runs in every silo; acts in one.
 
@@ -81,7 +75,7 @@ class Auditor:
         self,
         context: HandleContext,
         metadata: Metadata,
-        records: AuditedRecords,
+        records: RecordRows[int, LedgerRecord],
         around: Surroundings,
         options: RecoveryOptions,
         place: str,

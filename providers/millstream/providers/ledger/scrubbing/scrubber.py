@@ -15,7 +15,6 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
@@ -23,7 +22,7 @@ from millstream.providers.ledger.bookie.bookie import Bookie
 from millstream.providers.ledger.bookie.damage.segment_check import Checked, SegmentCheck
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.metadata.metadata import Metadata
-from millstream.providers.ledger.metadata.rows import RecordScan
+from millstream.providers.ledger.metadata.rows import RecordRows
 from millstream.providers.ledger.protocol.errors import BookieAway, BookieOverloaded, LedgerError
 from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.providers.ledger.recovery.bookie_standing import BookieStanding
@@ -55,12 +54,6 @@ LOST_ADVICE = "put the file back as it was, from a backup; if nobody can, "
 LOST_ADVICE += "`millstream ledger recover {} --accept-loss` gives the entry up"
 
 
-class ScrubbedRecords(Protocol):
-    """The records of all ledgers. May raise StorageError."""
-
-    def scan(self) -> RecordScan[LedgerRecord]: ...
-
-
 class Scrubber:
     """Scrubs whichever bookie runs in this silo.
 
@@ -74,7 +67,7 @@ class Scrubber:
         self,
         context: HandleContext,
         metadata: Metadata,
-        records: ScrubbedRecords,
+        records: RecordRows[int, LedgerRecord],
         bookie_here: Callable[[], Bookie | None],
         of: Callable[[str], BookieStanding],
         options: ScrubOptions,
