@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -167,6 +167,30 @@ def graph(folder: str) -> dict[str, set[str]]:
     base = ROOT / folder / "millstream" / folder
     files = {module_of(path): path for path in base.rglob("*.py") if path.name != "__init__.py"}
     return {name: {*imported(path) & files.keys()} - {name} for name, path in files.items()}
+
+
+def importers(faces: Collection[str]) -> dict[str, set[str]]:
+    """The modules that import each one, themselves or through a package or a face.
+
+    What a package or a face re-exports counts as an import by those who take it from there; the
+    package or face is no importer.
+    """
+    passing = {*packages(), *faces}
+    exported = {
+        f"{face}.{name.rpartition('.')[2]}": name
+        for face in passing
+        for name in imported(files()[face])
+        if name.rpartition(".")[0] in files()
+    }
+    found: dict[str, set[str]] = {name: set() for name in files()}
+    for module in files().keys() - passing:
+        for name in imported(files()[module]):
+            while name in exported and name not in files():
+                name = exported[name]
+            module_named = name if name in files() else name.rpartition(".")[0]
+            if module_named in files() and module_named != module:
+                found[module_named].add(module)
+    return found
 
 
 def circles(edges: Mapping[str, Iterable[str]]) -> list[list[str]]:

@@ -8,6 +8,7 @@ import importlib
 from collections.abc import Iterable
 
 import pytest
+from tests.classes import definitions, implementers
 from tests.imports import ROOT, circles, graph, imported, imports_in
 
 FLOORS: dict[str, tuple[str, ...]] = {
@@ -82,7 +83,15 @@ STRANGERS = {
     "providers.priority": set(),
 }
 """Rooms that do not know each other."""
-ROOM_MODULES_MAX = 13
+ONE_IMPLEMENTER = {
+    "millstream.providers.ledger.handle.context.LedgerRows": "one form of the overloaded `update`",
+    "millstream.providers.ledger.recovery.auditor.Surroundings": "tests have another",
+    "millstream.providers.ledger.topic.ledgers.Ledgers": "tests have ledgers in memory",
+    "millstream.providers.ledger.topic.ledgers.TopicLedgerWriter": "tests have ledgers in memory",
+    "millstream.streams.staging.desk.Enqueues": "the provider, layers above, implements it",
+}
+"""Private Protocols with one implementer in a layer below, and why they are there."""
+PACKAGES_BELOW_A_PROVIDER_MAX = 2
 
 
 def room_of(folder: str, module: str) -> str:
@@ -122,13 +131,64 @@ def test_no_modules_import_each_other_in_a_round(folder: str) -> None:
 
 
 @pytest.mark.parametrize("folder", FLOORS)
-def test_room_is_on_a_floor_and_of_a_size(folder: str) -> None:
+def test_room_is_on_a_floor(folder: str) -> None:
     base = ROOT / folder.partition(".")[0] / "millstream" / folder.replace(".", "/")
     rooms = {path.parent for path in base.rglob("*.py")} - {base}
     for room in rooms:
         assert room.relative_to(base).parts[0] in FLOORS[folder], room
-        modules = [path for path in room.glob("*.py") if path.name != "__init__.py"]
-        assert len(modules) <= ROOM_MODULES_MAX, f"{room.name}: are there rooms in it?"
+
+
+def test_providers_have_few_levels_of_packages() -> None:
+    base = ROOT / "providers" / "millstream" / "providers"
+    for path in base.rglob("*.py"):
+        levels = len(path.relative_to(base).parts) - 2  # the provider and the module
+        assert levels <= PACKAGES_BELOW_A_PROVIDER_MAX, path
+
+
+FOLDERS_UPWARDS = (("runtime",), ("streams",), ("providers", "balancers"), ("console",))
+
+
+def layer_of(module: str) -> tuple[int, str, int]:
+    """Which layer a module is in: that of its folder, the part that has layers, the layer there."""
+    name = module.removeprefix("millstream.")
+    folder = name.partition(".")[0]
+    rank = next((at for at, names in enumerate(FOLDERS_UPWARDS) if folder in names), 4)
+    for part, floors in FLOORS.items():
+        if name.startswith(f"{part}."):
+            return rank, part, floors.index(room_of(part, module))
+    return rank, "", 0
+
+
+def is_below(module: str, other: str) -> bool:
+    """Is a module in a layer below that of another, which may import it?"""
+    (rank, part, floor), (rank_other, part_other, floor_other) = layer_of(module), layer_of(other)
+    return rank < rank_other or (bool(part) and part == part_other and floor < floor_other)
+
+
+def needless(protocol: str) -> str:
+    """The one implementer of a Protocol if it is in a layer below, so that it may be named."""
+    found = implementers(protocol)
+    own = definitions()[protocol].module
+    is_one = len(found) == 1 and is_below(definitions()[found[0]].module, own)
+    return found[0] if is_one else ""
+
+
+def test_a_private_protocol_does_not_stand_for_one_class_of_a_layer_below() -> None:
+    public = {name for face in FACES for name in importlib.import_module(face).__all__}
+    protocols = [name for name, one in definitions().items() if one.is_protocol]
+    private = [name for name in protocols if name.rpartition(".")[2] not in public]
+    found = {name for name in private if needless(name)}
+    assert found == ONE_IMPLEMENTER.keys()
+
+
+def test_who_implements_a_protocol_is_seen() -> None:
+    name = "millstream.runtime.disk.seam.Disk"
+    found = {one.rpartition(".")[2] for one in implementers(name)}
+    assert {"RealDisk", "SimDisk"} <= found
+    assert is_below("millstream.runtime.wire.link", "millstream.runtime.silo.silo")
+    assert is_below("millstream.runtime.silo.silo", "millstream.streams.contracts.queue")
+    assert not is_below("millstream.runtime.silo.silo", "millstream.runtime.wire.link")
+    assert not is_below("millstream.runtime.silo.silo", "millstream.runtime.silo.part")
 
 
 PLANTED = {

@@ -8,17 +8,21 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.classes import definitions, methods_of, size_of, text_of, texts
 from tests.imports import (
     FOLDERS,
     ROOT,
     Look,
+    files,
     imported,
+    importers,
     imports_in,
     look,
     look_at,
     module_of,
     sources,
 )
+from tests.mutants.rooms import ROOMS
 
 MAY_IMPORT = {
     "runtime": {"runtime"},
@@ -106,6 +110,164 @@ def test_modules_and_their_functions_keep_their_size() -> None:
         assert text.count("\n") <= MODULE_LINES_MAX, f"{name_of(path)} is too long: split by noun"
         for name, line, lines in look_at(path).functions:
             assert lines < FUNCTION_LINES_MAX, f"{name_of(path)}:{line} {name}"
+
+
+SMALL_LINES = 80
+SMALL = {
+    "millstream.console.index.commands": "the arguments of a subcommand, without what it loads",
+    "millstream.console.ledger.actions": "loads the commands when one is given",
+    "millstream.console.readers": "commands of a noun of their own",
+    "millstream.providers.generator.event_rate": "a core with tests of its own",
+    "millstream.providers.generator.options": "public options",
+    "millstream.providers.generator.sequence": "a core with tests of its own",
+    "millstream.providers.ledger.alone.missing": "a core with tests of its own",
+    "millstream.providers.ledger.metadata.drain_marks": "public: commands set and clear the mark",
+    "millstream.providers.memory.arrivals": "a part with tests of its own",
+    "millstream.providers.memory.offset": "a public value",
+    "millstream.runtime.database.mounts": "a core with tests of its own",
+    "millstream.runtime.faults": "a seam for the code of users",
+    "millstream.runtime.testing.world.faults": "public: `FaultPlan`",
+    "millstream.runtime.turns.collector": "its importer, the silo, is layers above",
+    "millstream.runtime.version": "public: `__version__`",
+    "millstream.runtime.wire.pulse": "a core with tests of its own",
+    "millstream.streams.agent.audience.stopped_subscriptions": "a core with tests of its own",
+    "millstream.streams.consumer.on_error": "a public mark",
+    "millstream.streams.paused_streams": "public functions",
+    "millstream.streams.staging.silo": "puts its package together; its importer is a layer above",
+    "millstream.streams.stats": "a public function",
+}
+"""Small modules with one importer, and why each is a module: a plug-in, a public face, a core."""
+RE_EXPORTING = (
+    "millstream.runtime.extending",
+    "millstream.streams.extending",
+    "millstream.streams.testing",
+)
+
+
+def test_a_small_module_has_more_than_one_importer_or_a_reason() -> None:
+    cores = {ROOT / path for room in ROOMS.values() for path in room}
+    found = set()
+    for name, others in importers(RE_EXPORTING).items():
+        path = files()[name]
+        is_small = path.name != "__init__.py" and path.read_text().count("\n") < SMALL_LINES
+        if is_small and len(others) == 1 and path not in cores:
+            found.add(name)
+    assert found == SMALL.keys(), "move it into its importer, or list it with a reason"
+
+
+METHODS_MAX = 25
+LARGE_CLASSES: dict[str, tuple[int, str]] = {
+    "activation.Activation": (42, "to split: the turn rule is a base, not an object"),
+    "agent.PullingAgent": (
+        49,
+        "to split: reading, deliveries and questions of a hand-over are one driver",
+    ),
+    "bench.AdapterBench": (30, "what the checks of adapters need again and again"),
+    "bookie.Bookie": (37, "one directory: one method for each request, and its life"),
+    "catalog.Catalog": (26, "all activations: found, created, ended"),
+    "cluster.NotedSilo": (40, "the silo of a simulation is a silo"),
+    "cluster_bookies.ClusterBookies": (28, "the contract of bookies, and the view of their rows"),
+    "committing.CommittingQueue": (
+        30,
+        "group commit: one method for each operation, and its stages",
+    ),
+    "connection.Peer": (
+        59,
+        "to split: the writing half and the served calls are bases, not objects",
+    ),
+    "contents.Contents": (26, "a core: messages with all indexes change together"),
+    "core.PriorityCore": (34, "a core: one method for each operation"),
+    "cursor.Cursor": (58, "a core: one method for each event and question of its agent"),
+    "delivery.Delivery": (48, "a core: one method for each event and question of its driver"),
+    "dispatch.Dispatch": (
+        34,
+        "to split: sending deliveries, and the questions of an agent about them",
+    ),
+    "gateways.Gateways": (
+        29,
+        "to split: the choice of a gateway, and the calls that go through it",
+    ),
+    "grain.QueueOwner": (33, "a grain: one method for each operation"),
+    "journal.Journal": (26, "group commit: appends, syncs and segments of one directory"),
+    "loop.SimLoop": (35, "the methods that asyncio asks of a loop"),
+    "manager.QueueManager": (
+        27,
+        "the driver of ownership: one method for each change and question",
+    ),
+    "member.Member": (28, "to split: joining and leaving, and voting"),
+    "network.SimNetwork": (30, "the network, and the faults that tests ask for"),
+    "partition.Partition": (31, "a core: one method for each operation of a group or a producer"),
+    "provider.PersistentStreams": (
+        28,
+        "public: the stages of a provider, and what its parts ask of it",
+    ),
+    "queue.PriorityQueue": (26, "public: one method for each operation"),
+    "queue_cache.QueueCache": (32, "a core: one method for each event and question of its agent"),
+    "queue_grain.MemoryQueue": (35, "a grain: one method for each call of an adapter"),
+    "queue_log.QueueLog": (34, "a core: one method for each call of its queue"),
+    "queues.NotedLog": (34, "the log of a simulation is a log"),
+    "queues.NotedQueue": (36, "the queue of a simulation is a queue"),
+    "range.DirectoryRange": (28, "a core: one method for each event"),
+    "reader.ReaderCore": (32, "a core: one method for each event"),
+    "rendezvous.Rendezvous": (37, "a grain: one method for each call about subscriptions"),
+    "served_calls.ServedCalls": (28, "to split: the writing half is a base, not an object"),
+    "silo.Silo": (39, "the public silo: its stages, and what clients and parts ask of it"),
+    "simulated.SimDisk": (35, "the disk seam, and the faults that tests ask for"),
+    "simulation.Simulation": (28, "public: all that a test asks of a run"),
+    "subscribers.Subscribers": (
+        46,
+        "to split: asking for subscriptions, and starting and stopping them",
+    ),
+    "suite.EmbeddedRun": (28, "a run of a suite is one of the suite of streams"),
+    "suite.LedgerRun": (28, "a run of a suite is one of the suite of streams"),
+    "suite.MemoryRun": (29, "a run of a suite is one of the suite of streams"),
+    "suite.ReplicatedRun": (28, "a run of a suite is one of the suite of streams"),
+    "topic.Topic": (43, "to split: appends, cursors and retention of one topic have one owner"),
+    "topic_writer.TopicWriter": (36, "to split: sending, and moving from ledger to ledger"),
+}
+"""Classes of more methods, how many at most, and why. Counted with those of the classes that they
+inherit from, and the functions that reach into their private fields."""
+
+
+def last_two(name: str) -> str:
+    return ".".join(name.split(".")[-2:])
+
+
+def test_classes_have_few_methods_or_a_reason() -> None:
+    found = [(last_two(name), size_of(name)) for name in definitions()]
+    large = sorted((name, size) for name, size in found if size > METHODS_MAX)
+    assert [name for name, _ in large] == sorted(LARGE_CLASSES)
+    grown = [(name, size) for name, size in large if size > LARGE_CLASSES[name][0]]
+    assert not grown, "split it into objects: inheritance and functions that reach in are counted"
+
+
+def test_methods_that_are_inherited_or_reach_in_are_counted() -> None:
+    source = """
+class Base:
+    def one(self): ...
+class Whole(Base):
+    def two(self):
+        self._x = 1
+def outside(whole: Whole) -> int:
+    return whole._x
+def polite(whole: Whole) -> int:
+    return whole.two()
+f(*(1, 2), 3)
+"""
+    found = text_of(source, "module", "")
+    assert [(one.name, [*one.methods]) for one in found.classes] == [
+        ("Base", ["one"]),
+        ("Whole", ["two"]),
+    ]
+    assert found.classes[1].bases == ("module.Base",)
+    assert found.reaches == (("module.outside", "module.Whole"),)
+    assert found.unpacking == (11,)
+    name = "millstream.runtime.turns.activation.Activation"
+    assert len(methods_of(name)) > len(definitions()[name].methods)
+
+
+def test_no_call_unpacks_a_literal_tuple() -> None:
+    assert {name: one.unpacking for name, one in texts().items() if one.unpacking} == {}
 
 
 def is_foreign(module: str) -> bool:
