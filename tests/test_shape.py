@@ -38,6 +38,27 @@ OWN = {"tests": "tests.sim.suites", "examples": "examples.flights"}
 AT_ROOT = {*FOLDERS, "tests", "examples", "benchmarks"}
 MODULE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
+IRREGULAR = {
+    *("begun", "bought", "broken", "brought", "built", "caught", "chosen", "dealt", "done"),
+    *("drawn", "driven", "fallen", "felt", "forgotten", "frozen", "given", "gone", "got", "grown"),
+    *("heard", "held", "hidden", "kept", "known", "laid", "led", "lent", "lost", "made", "meant"),
+    *("met", "paid", "said", "seen", "sent", "shown", "sold", "sought", "spent", "stolen"),
+    *("stood", "stuck", "swept", "taken", "thrown", "told", "torn", "understood", "won", "written"),
+}
+VERBS_IN_ED = {
+    "embed",
+    "exceed",
+    "feed",
+    "heed",
+    "need",
+    "proceed",
+    "seed",
+    "shed",
+    "speed",
+    "succeed",
+}
+MARKS = {"isolated", "shielded"}
+"""Decorators, which say what a method is."""
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|for now|placeholder|simplified version)\b")
 CLOCK_AND_DICE = {
     *("time", "random", "uuid", "secrets", "os.urandom"),
@@ -297,6 +318,33 @@ def test_each_class_of_a_folder_has_a_name_of_its_own(folder: str) -> None:
             if isinstance(node, ast.ClassDef) and not name.startswith(FORMS):
                 places.setdefault(node.name, []).append(name)
     assert {name: paths for name, paths in places.items() if len(set(paths)) > 1} == {}
+
+
+@pytest.mark.parametrize("name", ["_checked", "moved", "taken_over", "lost_at"])
+def test_a_function_named_by_a_participle_is_seen(name: str) -> None:
+    assert is_participle(name)
+
+
+def test_functions_are_named_by_verbs() -> None:
+    found = [
+        f"{path.relative_to(ROOT).as_posix()}:{node.lineno}: {node.name}"
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and is_participle(node.name)
+        and not is_property(node)
+        and node.name not in MARKS
+    ]
+    assert not found, "name what the function does: `check` in place of `checked`"
+
+
+def is_participle(name: str) -> bool:
+    word = name.strip("_").split("_")[0]
+    return word in IRREGULAR or (word.endswith("ed") and word not in VERBS_IN_ED)
+
+
+def is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any("property" in ast.unparse(one) for one in node.decorator_list)
 
 
 def test_only_env_reads_clock_and_chance_and_only_the_transport_opens_sockets() -> None:
