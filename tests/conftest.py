@@ -18,7 +18,7 @@ import pytest
 import uvloop
 from hypothesis import settings
 
-from millstream.runtime.testing.world.loop import SimLoop
+from millstream.runtime.testing import SimLoop
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.SelectorEventLoop,

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.balancers.best_fit import best_fit, shares
+from millstream.balancers import best_fit
+from millstream.balancers.best_fit import shares
 from millstream.runtime import ConfigError
 
 QUEUES = st.sets(st.integers(0, 200).map(lambda n: f"queue-{n}"), max_size=64)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from tests.balancers.deals import Answers, Silos
 
-from millstream.balancers import DeploymentBalancer
-from millstream.balancers.best_fit import best_fit
+from millstream.balancers import DeploymentBalancer, best_fit
 from millstream.runtime import ConfigError
 from millstream.runtime.testing import Simulation, run
 

@@ -26,8 +26,7 @@ from millstream.streams import (
     Token,
     subscribe,
 )
-from millstream.streams.publishing.ingest import IngestMessage
-from millstream.streams.publishing.numbered import encode_messages
+from millstream.streams.extending import IngestMessage, encode_messages
 from millstream.streams.staging.stager import StagedAttempt, StagedBatch, StagedWriterName
 
 WORDS = StreamNamespace("words", str)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from millstream.runtime.testing.world.loop import SimLoop
+from millstream.runtime.testing import SimLoop
 
 T = TypeVar("T")
 

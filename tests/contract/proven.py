@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.streams.contracts.queue import QueueAdapter
+from millstream.streams import QueueAdapter
 
 __all__ = ["expect_run", "holds_nothing"]
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from tests.contract.example import EXAMPLE, jsonl
 from tests.contract.proven import expect_run, holds_nothing
 
 from millstream.runtime import QueueUnavailable
@@ -22,20 +21,6 @@ from millstream.streams.testing import (
     AdapterHooks,
     run_adapter_check,
 )
-
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "custom_adapter"
-
-
-def load_example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("jsonl_queues", EXAMPLE / "jsonl_queues.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["jsonl_queues"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-jsonl = load_example()
 
 
 @pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=str)

@@ -8,11 +8,10 @@ import pytest
 from tests.contract.proven import expect_run
 
 from millstream.balancers import DeploymentBalancer
-from millstream.providers.ledger.queues.adapter import LedgerAdapter, LedgerQueues
-from millstream.providers.ledger.queues.options import LedgerOptions
+from millstream.providers.ledger import LedgerOptions, LedgerQueues, LedgerTopicSettings
+from millstream.providers.ledger.inspection import TopicRecord
+from millstream.providers.ledger.queues.adapter import LedgerAdapter
 from millstream.providers.ledger.queues.receiver import CURSOR
-from millstream.providers.ledger.topic.options import LedgerTopicSettings
-from millstream.providers.ledger.topic.record import TopicRecord
 from millstream.runtime import MemoryMembershipTable, Silo
 from millstream.streams import AdapterHost, PersistentStreams, QueueId
 from millstream.streams.testing import (

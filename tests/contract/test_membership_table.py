@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from millstream.providers.sqlite import SqliteMembershipTable
-from millstream.runtime.cluster.table import (
+from millstream.runtime import (
+    Env,
     MemberRow,
     MembershipTable,
     MemoryMembershipTable,
     Status,
     TableView,
 )
-from millstream.runtime.env import Env
 
 TABLES: dict[str, Callable[[Path], MembershipTable]] = {
     "memory": lambda directory: MemoryMembershipTable(),

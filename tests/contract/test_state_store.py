@@ -14,8 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from tests.examples import examples
 
 from millstream.providers.sqlite import SqliteStateStore
-from millstream.runtime.definition.storage import MemoryStateStore, Row, StateStore
-from millstream.runtime.errors import Conflict
+from millstream.runtime import Conflict, MemoryStateStore, Row, StateStore
 
 Open = Callable[[Path], StateStore]
 STORES: dict[str, Open] = {

@@ -20,8 +20,7 @@ from msgspec import inspect as mi
 from tests.imports import FOLDERS, ROOT, module_of
 
 from millstream.providers.memory.queue_grain import MemoryQueue
-from millstream.providers.priority import QueueSettings, Template
-from millstream.providers.priority.core.errors import MessageExists
+from millstream.providers.priority import MessageExists, QueueSettings, Template
 from millstream.providers.priority.core.results import make_refused
 from millstream.providers.priority.owner.grain import owner_of
 from millstream.runtime import Contract, MillstreamError, Overloaded, QueueFull

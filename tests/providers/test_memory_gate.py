@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from millstream.providers.memory.gate import CapacityGate
-from millstream.runtime.errors import ConfigError, Overloaded, QueueUnavailable
+from millstream.runtime import ConfigError, Overloaded, QueueUnavailable
 
 
 async def settle() -> None:

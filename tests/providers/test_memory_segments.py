@@ -15,10 +15,10 @@ from hypothesis.stateful import (
 )
 from tests.examples import examples
 
-from millstream.providers.memory.offset import Offset
-from millstream.providers.memory.partition import NothingToCommit, Partition, PartitionOptions
+from millstream.providers.memory import NothingToCommit, Offset
+from millstream.providers.memory.partition import Partition, PartitionOptions
 from millstream.providers.memory.segments import Chain, Segment
-from millstream.runtime.errors import ConfigError, CursorTooOld, StreamError
+from millstream.runtime import ConfigError, CursorTooOld, StreamError
 
 TOP = (1 << 64) - 1
 

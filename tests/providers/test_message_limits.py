@@ -36,8 +36,7 @@ from millstream.streams import (
     StreamNamespace,
 )
 from millstream.streams.contracts.message import message_bytes
-from millstream.streams.publishing.ingest import IngestMessage
-from millstream.streams.publishing.numbered import encode_messages
+from millstream.streams.extending import IngestMessage, encode_messages
 from millstream.streams.staging.stager import StagedAttempt, StagedBatch, StagedWriterName
 
 LIMIT = 4_096

@@ -20,8 +20,8 @@ from millstream.providers.spark.index import IndexWriter
 from millstream.providers.spark.index.job import CHANGES
 from millstream.runtime import ConfigError, CursorTooOld
 from millstream.streams import Token
+from millstream.streams.extending import QueueReads
 from millstream.streams.rewinding.claims import Holder
-from millstream.streams.rewinding.outside import QueueReads
 from pyspark_millstream.background import background
 from pyspark_millstream.offsets import make_stored
 from pyspark_millstream.questions import ask_cluster

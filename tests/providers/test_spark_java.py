@@ -10,7 +10,7 @@ import pytest
 
 from millstream.providers.spark.java import find_java, java_version
 from millstream.providers.spark.session import settings, source_roots
-from millstream.runtime.errors import ConfigError
+from millstream.runtime import ConfigError
 
 JAVA_17 = 'openjdk version "17.0.15" 2025-04-15\nOpenJDK 64-Bit Server VM'
 JAVA_8 = 'java version "1.8.0_292"'

@@ -54,7 +54,7 @@ from millstream.streams import (  # noqa: E402
     Token,
     subscribe,
 )
-from millstream.streams.rewinding.outside import QueueReads  # noqa: E402
+from millstream.streams.extending import QueueReads  # noqa: E402
 from pyspark_millstream import DefaultSource  # noqa: E402
 from pyspark_millstream.background import background, end_background  # noqa: E402
 from pyspark_millstream.columns import PLAIN_SCHEMA  # noqa: E402

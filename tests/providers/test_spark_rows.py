@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", reason="needs the extra `spark`")
 arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 
 from millstream.streams.contracts.message import VALUE_HEAD_BYTES  # noqa: E402
-from millstream.streams.publishing.ingest import IngestMessage  # noqa: E402
+from millstream.streams.extending import IngestMessage  # noqa: E402
 from pyspark_millstream import rows as rows_module  # noqa: E402
 from pyspark_millstream.rows import (  # noqa: E402
     Chunk,

@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore
-from millstream.runtime.cluster.table import MemberRow, Status
+from millstream.runtime import ConfigError, MemberRow, Silo, Status, StorageUnavailable
 from millstream.runtime.database import directory
 from millstream.runtime.database.database import why_failed
-from millstream.runtime.errors import ConfigError, StorageUnavailable
-from millstream.runtime.silo.silo import Silo
 
 Harm = Callable[[Path], object]
 KEY = "a"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millstream.runtime.errors import ConfigError
+from millstream.runtime import ConfigError
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.real.ledger_silo import NUMBERS, Listener
 
 from millstream.runtime import Client, MillstreamError
-from millstream.runtime.run.launcher import SiloProcess
+from millstream.runtime.run import SiloProcess
 
 KEYS = [f"key-{number}" for number in range(6)]
 ENDS_S = 60.0

@@ -14,9 +14,10 @@ import msgspec
 from tests.real.ledger_kit import process
 
 from millstream.runtime import connect
-from millstream.runtime.run.launcher import SiloProcess, SiloProcesses
+from millstream.runtime.run import SiloProcess, SiloProcesses
 from millstream.streams import StreamNamespace, Token
-from millstream.streams.rewinding.outside import QueueReads, Range
+from millstream.streams.extending import QueueReads
+from millstream.streams.rewinding.outside import Range
 
 __all__ = ["SparkSilos", "wait_for"]
 

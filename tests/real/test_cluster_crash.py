@@ -11,7 +11,7 @@ import pytest
 
 from millstream.providers.sqlite import SqliteMembershipTable
 from millstream.runtime import Grain, Status, connect, grain
-from millstream.runtime.run.launcher import SiloProcess, SiloProcesses
+from millstream.runtime.run import SiloProcess, SiloProcesses
 
 pytestmark = pytest.mark.real
 

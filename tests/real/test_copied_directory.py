@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from millstream.runtime import ClusterError, Grain, MillstreamError, connect, grain
-from millstream.runtime.run.launcher import SiloProcess, SiloProcesses
+from millstream.runtime.run import SiloProcess, SiloProcesses
 
 pytestmark = pytest.mark.real
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.runtime.disk.real import RealDisk
+from millstream.runtime.extending import RealDisk
 
 pytestmark = pytest.mark.real
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from millstream.runtime import ClusterError, Grain, SiloUnavailable, connect, grain
-from millstream.runtime.run.launcher import SiloProcess, SiloProcesses
+from millstream.runtime.run import SiloProcess, SiloProcesses
 
 pytestmark = pytest.mark.real
 

@@ -10,7 +10,7 @@ from tests.real.ledger_kit import ENDS_S, Publisher, check, process
 
 from millstream.providers.sqlite import SqliteStateStore
 from millstream.runtime import connect
-from millstream.runtime.run.launcher import SiloProcess, SiloProcesses
+from millstream.runtime.run import SiloProcess, SiloProcesses
 
 pytestmark = pytest.mark.real
 

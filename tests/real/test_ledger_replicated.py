@@ -15,7 +15,7 @@ import pytest
 from tests.real.ledger_kit import ENDS_S, Publisher, check, process
 
 from millstream.runtime import Client, MillstreamError, connect
-from millstream.runtime.run.launcher import SiloProcess, SiloProcesses
+from millstream.runtime.run import SiloProcess, SiloProcesses
 from millstream.streams import StreamNamespace
 
 pytestmark = pytest.mark.real

@@ -20,7 +20,7 @@ from millstream.providers.priority import (
     priority_queue,
 )
 from millstream.runtime import connect
-from millstream.runtime.run.launcher import SiloProcess, SiloProcesses
+from millstream.runtime.run import SiloProcess, SiloProcesses
 
 pytestmark = pytest.mark.real
 

@@ -17,7 +17,7 @@ import pytest
 from tests.providers.priority.places import Clock
 from tests.real.redis_server import DURABLE, RedisServer, require_redis
 
-from millstream.providers.priority import QueueSettings, State
+from millstream.providers.priority import OwnerLost, QueueSettings, State
 from millstream.providers.priority.core.commands import (
     Complete,
     Depth,
@@ -27,7 +27,6 @@ from millstream.providers.priority.core.commands import (
     Get,
     Page,
 )
-from millstream.providers.priority.core.errors import OwnerLost
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.redis import RedisOptions, RedisStore
 from millstream.providers.priority.redis.keys import lane_keys, lane_of, queue_keys

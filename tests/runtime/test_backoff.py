@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.runtime.backoff import Backoff
-from millstream.runtime.errors import ConfigError
+from millstream.runtime import ConfigError
+from millstream.runtime.extending import Backoff
 
 rolls = st.floats(0, 1, exclude_max=True)
 

@@ -7,7 +7,8 @@ import logging
 import pytest
 
 from millstream.runtime import Corrupt
-from millstream.runtime.damage import TOLD_MAX, DamageLog
+from millstream.runtime.damage import TOLD_MAX
+from millstream.runtime.extending import DamageLog
 
 
 def test_a_row_is_named_once_and_again_after_it_was_whole(

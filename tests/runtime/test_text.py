@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.runtime.text import check_text, is_text, show_text, show_value, text_bytes
+from millstream.runtime.extending import check_text, show_text, show_value, text_bytes
+from millstream.runtime.text import is_text
 
 LONE = "a\ud800"
 

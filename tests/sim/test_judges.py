@@ -16,7 +16,7 @@ from tests.sim.suites.streams import handlers
 from tests.sim.suites.streams import suite as streams_suite
 from tests.sim.suites.streams.log_queues import LogReceiver, LogService
 
-from millstream.runtime.definition.state import State
+from millstream.runtime import State
 from millstream.runtime.testing import CallEnded, SimStateStore
 from millstream.runtime.turns import deadlines
 from millstream.runtime.turns.activation import Activation

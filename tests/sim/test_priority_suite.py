@@ -12,10 +12,11 @@ import pytest
 from tests.sim.suites.run import record
 from tests.sim.suites.runner import run_seed
 
+from millstream.providers.priority import Enqueued
 from millstream.providers.priority.core.index.grouped import Holds
 from millstream.providers.priority.core.moves.entering import NONE_KNOWN, Entering
 from millstream.providers.priority.core.requests.sessions import Request
-from millstream.providers.priority.core.results import Enqueued, EnqueuedMany
+from millstream.providers.priority.core.results import EnqueuedMany
 from millstream.providers.priority.owner.polls import Polls
 from millstream.providers.priority.store.committing import CommittingQueue
 from millstream.providers.priority.store.memory import MemoryHold, Table

@@ -11,14 +11,10 @@ from tests.console.ledger.commands import Shop, run
 
 from millstream.providers.ledger import open_topics
 from millstream.providers.ledger.alone.process import OneProcess
+from millstream.providers.ledger.inspection import RecoveryReport, ScrubReport
 from millstream.providers.ledger.metadata.metadata import Metadata
-from millstream.providers.ledger.recovery.report import (
-    BookieReport,
-    RecoveryReport,
-    Stuck,
-    report_rows,
-)
-from millstream.providers.ledger.scrubbing.report import ScrubFault, ScrubReport, scrub_rows
+from millstream.providers.ledger.recovery.report import BookieReport, Stuck, report_rows
+from millstream.providers.ledger.scrubbing.report import ScrubFault, scrub_rows
 from millstream.providers.sqlite import SqliteStateStore
 from millstream.runtime import Env
 

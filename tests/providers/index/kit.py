@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import Any
 
-from millstream.providers.spark.index.changes import DAY_MS, ChangeRow, metadata_text
+from millstream.providers.spark.index import ChangeRow
+from millstream.providers.spark.index.changes import DAY_MS, metadata_text
 from millstream.providers.spark.index.database import Database
 
 START_MS = 20_000 * DAY_MS

@@ -13,7 +13,8 @@ from millstream.providers.priority import (
     priority_queue,
 )
 from millstream.providers.priority.relay.change import change_of
-from millstream.providers.spark.index.changes import COLUMNS, ChangeRow, metadata_text
+from millstream.providers.spark.index import ChangeRow
+from millstream.providers.spark.index.changes import COLUMNS, metadata_text
 from millstream.runtime import LocalCluster
 
 QUEUE = "renders"

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.providers.index.kit import START_MS, change
 
-from millstream.providers.spark.index.changes import COLUMNS, ChangeRow, latest, rows_of
+from millstream.providers.spark.index import ChangeRow
+from millstream.providers.spark.index.changes import COLUMNS, latest, rows_of
 
 arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 

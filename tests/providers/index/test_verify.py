@@ -6,13 +6,8 @@ from typing import Any
 
 import pytest
 
-from millstream.providers.spark.index.verify import (
-    Difference,
-    Finding,
-    LifeFacts,
-    differences,
-    found_wrong,
-)
+from millstream.providers.spark.index import Difference, Finding, differences
+from millstream.providers.spark.index.verify import LifeFacts, found_wrong
 
 BEGINS_MS, CREATED_MS = 1_000, 2_000
 

@@ -10,16 +10,14 @@ from typing import Any
 from tests.contract.in_virtual_time import in_virtual_time
 from tests.providers.ledger.model_bookies import ModelBookies, Process
 
+from millstream.providers.ledger import Quorum, RecoveryOptions
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.handle.options import HandleOptions
 from millstream.providers.ledger.handle.writer import LedgerWriter
-from millstream.providers.ledger.metadata.bookies import BookieRecord
+from millstream.providers.ledger.inspection import BookieRecord, LedgerRecord
 from millstream.providers.ledger.protocol.entry import is_whole
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.providers.ledger.recovery.auditor import Auditor
 from millstream.providers.ledger.recovery.needs import spans_of
-from millstream.providers.ledger.recovery.options import RecoveryOptions
 from millstream.runtime.testing import FailingStore
 
 PLACE = "ledger/{silo}"

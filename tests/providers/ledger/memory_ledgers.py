@@ -13,25 +13,19 @@ from collections import deque
 from collections.abc import Sequence
 from random import Random
 
+from millstream.providers.ledger import Quorum
+from millstream.providers.ledger.inspection import Entry, LedgerError, LedgerRecord, LedgerState
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
-from millstream.providers.ledger.protocol.entry import NOTHING, Entry, EntryHeader
+from millstream.providers.ledger.protocol.entry import NOTHING, EntryHeader
 from millstream.providers.ledger.protocol.errors import (
     LedgerClosed,
-    LedgerError,
     LedgerFenced,
     LedgerGone,
     NotEnoughBookies,
     NotRecoverable,
 )
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import (
-    Fragment,
-    LedgerRecord,
-    LedgerState,
-    close,
-    recovering,
-)
+from millstream.providers.ledger.protocol.record import Fragment, close, recovering
 
 __all__ = ["Bookies", "MemoryLedgers", "MemoryWriter"]
 

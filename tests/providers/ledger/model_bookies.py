@@ -11,16 +11,16 @@ from random import Random
 
 from tests.providers.ledger.clocks import LoopClock
 
+from millstream.providers.ledger import Quorum
 from millstream.providers.ledger.handle.context import HandleContext
-from millstream.providers.ledger.handle.ledgers import BookieLedgers
 from millstream.providers.ledger.handle.options import HandleOptions
 from millstream.providers.ledger.handle.writer import LedgerWriter
+from millstream.providers.ledger.inspection import BookieLedgers
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.entry import NOTHING, head_of
 from millstream.providers.ledger.protocol.errors import BookieAway, BookieReadOnly, LedgerFenced
 from millstream.providers.ledger.protocol.found import Found, Missing
-from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.runtime import MemoryStateStore, StateStore
 from millstream.runtime.extending import Tasks
 

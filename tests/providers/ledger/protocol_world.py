@@ -13,6 +13,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from millstream.providers.ledger import Quorum
+from millstream.providers.ledger.inspection import LedgerRecord, LedgerState
 from millstream.providers.ledger.protocol.append_core import (
     Action,
     AppendCore,
@@ -25,15 +27,7 @@ from millstream.providers.ledger.protocol.append_core import (
 from millstream.providers.ledger.protocol.entry import HEAD_BYTES, NOTHING, head_of, unpack
 from millstream.providers.ledger.protocol.errors import LedgerClosed, LedgerFenced
 from millstream.providers.ledger.protocol.found import Found, Missing
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import (
-    Fragment,
-    LedgerRecord,
-    LedgerState,
-    close,
-    recovering,
-    with_ensemble,
-)
+from millstream.providers.ledger.protocol.record import Fragment, close, recovering, with_ensemble
 from millstream.providers.ledger.protocol.recovery_core import (
     Abort,
     End,

@@ -12,13 +12,13 @@ from millstream.balancers import DeploymentBalancer
 from millstream.providers.ledger import (
     BookieOptions,
     LedgerOptions,
+    LedgerQueues,
     LedgerTopicOptions,
     LedgerTopicSettings,
     Quorum,
 )
-from millstream.providers.ledger.metadata.bookies import BookieRecord
-from millstream.providers.ledger.protocol.record import LedgerRecord
-from millstream.providers.ledger.queues.adapter import LedgerAdapter, LedgerQueues
+from millstream.providers.ledger.inspection import BookieRecord, LedgerRecord
+from millstream.providers.ledger.queues.adapter import LedgerAdapter
 from millstream.providers.ledger.topic.reading.reader import TopicReader
 from millstream.runtime import MemoryStateStore, Silo, StreamError
 from millstream.runtime.extending import unseal

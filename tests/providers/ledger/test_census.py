@@ -12,20 +12,25 @@ from tests.providers.ledger.bookie.kit import new_disk, opened
 from tests.providers.ledger.clocks import LoopClock
 from tests.providers.ledger.virtual import virtually
 
+from millstream.providers.ledger import Quorum
 from millstream.providers.ledger.bookie.bookie import Bookie
 from millstream.providers.ledger.bookie.local import LocalBookies
 from millstream.providers.ledger.handle.context import HandleContext
-from millstream.providers.ledger.handle.ledgers import BookieLedgers
 from millstream.providers.ledger.handle.options import HandleOptions
+from millstream.providers.ledger.inspection import (
+    BookieLedgers,
+    LedgerError,
+    LedgerRecord,
+    LedgerState,
+    TopicRecord,
+)
 from millstream.providers.ledger.metadata import ledgers as numbering
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
-from millstream.providers.ledger.protocol.errors import LedgerError
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, LedgerState
+from millstream.providers.ledger.protocol.record import Fragment
 from millstream.providers.ledger.serving.census import Census
 from millstream.providers.ledger.topic.listed import ListedLedgers
-from millstream.providers.ledger.topic.record import TopicRecord, topic_rows
+from millstream.providers.ledger.topic.record import topic_rows
 from millstream.runtime import MemoryStateStore
 from millstream.runtime.extending import Tasks
 

@@ -6,10 +6,10 @@ import pytest
 from tests.providers.ledger.model_bookies import ModelBookies, Process
 from tests.providers.ledger.virtual import virtually
 
-from millstream.providers.ledger.metadata.bookies import BookieRecord, bookie_rows
-from millstream.providers.ledger.metadata.drain_marks import mark_draining
+from millstream.providers.ledger import Quorum
+from millstream.providers.ledger.inspection import BookieRecord, mark_draining
+from millstream.providers.ledger.metadata.bookies import bookie_rows
 from millstream.providers.ledger.protocol.errors import BookieAway, NotEnoughBookies
-from millstream.providers.ledger.protocol.quorum import Quorum
 
 
 async def with_rows(count: int) -> Process:

@@ -13,17 +13,17 @@ import pytest
 from tests.providers.ledger.model_bookies import ModelBookies, Process
 from tests.providers.ledger.virtual import virtually
 
+from millstream.providers.ledger import Quorum
 from millstream.providers.ledger.handle.options import HandleOptions
+from millstream.providers.ledger.inspection import LedgerError, LedgerState
 from millstream.providers.ledger.protocol.errors import (
     LedgerClosed,
-    LedgerError,
     LedgerFenced,
     LedgerGone,
     NotEnoughBookies,
     NotRecoverable,
 )
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import Fragment, LedgerState
+from millstream.providers.ledger.protocol.record import Fragment
 
 QUICK = HandleOptions(unconfirmed_max_s=3.0, recover_max_s=3.0)
 

@@ -9,11 +9,11 @@ import pytest
 from tests.providers.ledger.model_bookies import ModelBookies, Process
 from tests.providers.ledger.virtual import virtually
 
+from millstream.providers.ledger import Quorum
 from millstream.providers.ledger.handle.context import HandleContext, existing
 from millstream.providers.ledger.handle.loss import Left, give_up, what_is_left
 from millstream.providers.ledger.handle.options import HandleOptions
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import ENDLESS, LedgerRecord, LedgerState
+from millstream.providers.ledger.inspection import ENDLESS, LedgerRecord, LedgerState
 
 PAGES = HandleOptions(page_entries=2)
 

@@ -13,14 +13,14 @@ from tests.providers.ledger.gates import GatedBookies
 from tests.providers.ledger.model_bookies import Process
 from tests.providers.ledger.virtual import virtually
 
+from millstream.providers.ledger import Quorum
 from millstream.providers.ledger.handle.context import existing
 from millstream.providers.ledger.handle.hedging import HEDGE_S
 from millstream.providers.ledger.handle.reader import LedgerReader
 from millstream.providers.ledger.handle.writer import LedgerWriter
-from millstream.providers.ledger.protocol.errors import BookieAway, EntriesGivenUp, NotRecoverable
+from millstream.providers.ledger.inspection import EntriesGivenUp, LedgerRecord
+from millstream.providers.ledger.protocol.errors import BookieAway, NotRecoverable
 from millstream.providers.ledger.protocol.found import Found
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import LedgerRecord
 
 
 class Read:

@@ -10,8 +10,8 @@ from tests.providers.ledger.model_bookies import Process
 from tests.providers.ledger.virtual import virtually
 
 from millstream.providers.ledger.handle.options import HandleOptions
+from millstream.providers.ledger.inspection import LedgerState
 from millstream.providers.ledger.protocol.errors import LedgerFenced, LedgerGone, NotRecoverable
-from millstream.providers.ledger.protocol.record import LedgerState
 
 QUICK = HandleOptions(unconfirmed_max_s=3.0, recover_max_s=3.0)
 

@@ -11,23 +11,17 @@ from tests.providers.ledger.gates import GatedBookies, GatedStore
 from tests.providers.ledger.model_bookies import One, Process
 from tests.providers.ledger.virtual import virtually
 
+from millstream.providers.ledger import Quorum
 from millstream.providers.ledger.handle.options import HandleOptions
 from millstream.providers.ledger.handle.writer import LedgerWriter
+from millstream.providers.ledger.inspection import LedgerError, LedgerRecord, LedgerState
 from millstream.providers.ledger.protocol.errors import (
     LedgerClosed,
-    LedgerError,
     LedgerFenced,
     NotEnoughBookies,
     NotRecoverable,
 )
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import (
-    Fragment,
-    LedgerRecord,
-    LedgerState,
-    close,
-    recovering,
-)
+from millstream.providers.ledger.protocol.record import Fragment, close, recovering
 
 QUICK = HandleOptions(unconfirmed_max_s=3.0, recover_max_s=3.0)
 USUAL = Quorum(3, 3, 2)

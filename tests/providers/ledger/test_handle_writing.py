@@ -13,12 +13,12 @@ import pytest
 from tests.providers.ledger.model_bookies import ModelBookies, Process
 from tests.providers.ledger.virtual import virtually
 
-from millstream.providers.ledger.handle.ledgers import BookieLedgers
+from millstream.providers.ledger import Quorum
 from millstream.providers.ledger.handle.options import HandleOptions
+from millstream.providers.ledger.inspection import BookieLedgers
 from millstream.providers.ledger.metadata.ledgers import LedgerIds
 from millstream.providers.ledger.protocol.errors import BookieAway, NotEnoughBookies
 from millstream.providers.ledger.protocol.found import Found
-from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.runtime import ConfigError, Etag, MemoryStateStore, Row, StorageUnavailable
 
 USUAL = Quorum(3, 3, 2)

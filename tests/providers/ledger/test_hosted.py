@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from millstream.balancers import DeploymentBalancer
-from millstream.providers.ledger.metadata.bookies import BookieRecord
+from millstream.providers.ledger import LedgerQueues
+from millstream.providers.ledger.inspection import BookieRecord
 from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX
-from millstream.providers.ledger.queues.adapter import LedgerQueues
 from millstream.runtime.extending import unseal
 from millstream.runtime.testing import FailingStore, SimCluster, Simulation, run
 from millstream.streams import PersistentStreams, StreamNamespace

@@ -10,10 +10,10 @@ import pytest
 from tests.contract.in_virtual_time import in_virtual_time
 from tests.providers.ledger.clocks import LoopClock
 
+from millstream.providers.ledger import Quorum
+from millstream.providers.ledger.inspection import LedgerRecord, LedgerState
 from millstream.providers.ledger.metadata.ledgers import PROVED_MAX, LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
 from millstream.runtime import Etag, MemoryStateStore, Row
 
 

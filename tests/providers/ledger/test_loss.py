@@ -12,22 +12,23 @@ from tests.providers.ledger.clocks import LoopClock
 from tests.providers.ledger.copies import COPIED_S, Copies
 from tests.providers.ledger.virtual import virtually
 
-from millstream.providers.ledger import LedgerTopic, Position
+from millstream.providers.ledger import LedgerTopic, Position, Quorum
 from millstream.providers.ledger.alone.own import OwnLedgers
 from millstream.providers.ledger.handle.loss import give_up, what_is_left
+from millstream.providers.ledger.inspection import (
+    ENDLESS,
+    EntriesGivenUp,
+    LedgerRecord,
+    LedgerState,
+    TopicRecord,
+)
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.metadata.rows import RecordRows
-from millstream.providers.ledger.protocol.errors import (
-    EntriesGivenUp,
-    LedgerFenced,
-    NotRecoverable,
-)
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import ENDLESS, LedgerRecord, LedgerState
+from millstream.providers.ledger.protocol.errors import LedgerFenced, NotRecoverable
 from millstream.providers.ledger.serving.home import Home
 from millstream.providers.ledger.topic.appending.takeover import LEFT_OUT
 from millstream.providers.ledger.topic.numbers import LostNumbers
-from millstream.providers.ledger.topic.record import TopicRecord, topic_rows
+from millstream.providers.ledger.topic.record import topic_rows
 from millstream.runtime import CursorTooOld
 
 

@@ -14,9 +14,8 @@ from millstream.providers.ledger import (
     LedgerTopicOptions,
     RecoveryOptions,
 )
-from millstream.providers.ledger.protocol.record import ENDLESS
+from millstream.providers.ledger.inspection import ENDLESS, LossAnswer, RepairTarget
 from millstream.providers.ledger.queues.adapter import LedgerAdapter
-from millstream.providers.ledger.serving.repair_target import LossAnswer, RepairTarget
 from millstream.providers.ledger.topic.appending.takeover import LEFT_OUT
 from millstream.runtime import Grain, MillstreamError
 from millstream.runtime.testing import FailingStore, SimCluster, Simulation, run

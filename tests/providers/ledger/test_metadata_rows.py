@@ -12,18 +12,14 @@ import pytest
 from tests.contract.in_virtual_time import in_virtual_time
 from tests.providers.ledger.clocks import LoopClock
 
-from millstream.providers.ledger.metadata.bookies import BookieRecord, bookie_rows
+from millstream.providers.ledger import Quorum
+from millstream.providers.ledger.inspection import BookieRecord, LedgerRecord, LedgerState
+from millstream.providers.ledger.metadata.bookies import bookie_rows
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata, key_part
 from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX, ROWS_PER_SCAN, RecordRows
 from millstream.providers.ledger.protocol.errors import LedgerClosed
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import (
-    Fragment,
-    LedgerRecord,
-    LedgerState,
-    close,
-)
+from millstream.providers.ledger.protocol.record import Fragment, close
 from millstream.runtime import Conflict, Corrupt, Etag, Row, StorageUnavailable
 from millstream.runtime.extending import Sealed, seal
 from millstream.runtime.testing import FailingStore

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from millstream.providers.ledger import Quorum
+from millstream.providers.ledger.inspection import LedgerRecord, LedgerState
 from millstream.providers.ledger.protocol.append_core import (
     Action,
     AppendCore,
@@ -15,8 +17,7 @@ from millstream.providers.ledger.protocol.append_core import (
 )
 from millstream.providers.ledger.protocol.entry import HEAD_BYTES, NOTHING, unpack
 from millstream.providers.ledger.protocol.errors import LedgerClosed, LedgerFenced
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, LedgerState
+from millstream.providers.ledger.protocol.record import Fragment
 
 NAMES = ("a", "b", "c")
 AWAY, FULL = PlaceState.AWAY, PlaceState.FULL

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64
 
+from millstream.providers.ledger.inspection import EntryDamaged
 from millstream.providers.ledger.protocol.entry import (
     HEAD_BYTES,
     EntryHeader,
@@ -17,7 +18,6 @@ from millstream.providers.ledger.protocol.entry import (
     pack,
     unpack,
 )
-from millstream.providers.ledger.protocol.errors import EntryDamaged
 
 HEADS = st.builds(
     EntryHeader,

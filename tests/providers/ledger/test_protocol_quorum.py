@@ -6,7 +6,8 @@ from itertools import combinations
 
 import pytest
 
-from millstream.providers.ledger.protocol.quorum import Quorum, check_quorum
+from millstream.providers.ledger import Quorum
+from millstream.providers.ledger.protocol.quorum import check_quorum
 from millstream.runtime import ConfigError
 
 QUORUMS = [Quorum(e, w, a) for e in range(1, 6) for w in range(1, e + 1) for a in range(1, w + 1)]

@@ -7,14 +7,12 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from millstream.providers.ledger import Quorum
+from millstream.providers.ledger.inspection import ENDLESS, LedgerRecord, LedgerState
 from millstream.providers.ledger.protocol.errors import LedgerClosed, LedgerFenced
-from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.protocol.record import (
-    ENDLESS,
     Claim,
     Fragment,
-    LedgerRecord,
-    LedgerState,
     close,
     give_up_entries,
     recovering,

@@ -6,11 +6,12 @@ import pickle
 
 import pytest
 
+from millstream.providers.ledger import Quorum
+from millstream.providers.ledger.inspection import LedgerRecord, LedgerState
 from millstream.providers.ledger.protocol.entry import EntryHeader, pack
 from millstream.providers.ledger.protocol.errors import NoCopyLeft
 from millstream.providers.ledger.protocol.found import Found, Missing
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, LedgerState
+from millstream.providers.ledger.protocol.record import Fragment
 from millstream.providers.ledger.protocol.recovery_core import (
     Abort,
     End,

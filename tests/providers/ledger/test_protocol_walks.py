@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 from tests.providers.ledger.protocol_world import play
 
-from millstream.providers.ledger.protocol.quorum import Quorum
+from millstream.providers.ledger import Quorum
 
 SHAPES = [
     (Quorum(1, 1, 1), 1),

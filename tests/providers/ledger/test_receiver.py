@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import pytest
 from tests.providers.ledger.worlds import Process, World, in_a_world
 
+from millstream.providers.ledger import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.queues.desk import Desk
 from millstream.providers.ledger.queues.form import in_topic
 from millstream.providers.ledger.queues.receiver import LedgerQueueReader, LedgerReceiver
-from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.runtime import CursorTooOld, QueueUnavailable
 from millstream.streams import OutMessage, StreamId, Token

@@ -10,13 +10,12 @@ import pytest
 from tests.providers.ledger.copies import COPIED_S, SOON, Copies, with_copies
 from tests.providers.ledger.test_handle import outcome
 
+from millstream.providers.ledger import Quorum, RecoveryOptions
 from millstream.providers.ledger.handle.context import existing
+from millstream.providers.ledger.inspection import LedgerState
 from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX
 from millstream.providers.ledger.protocol.errors import LedgerFenced
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import LedgerState
 from millstream.providers.ledger.recovery.changes import claim
-from millstream.providers.ledger.recovery.options import RecoveryOptions
 from millstream.providers.ledger.recovery.report import report_rows
 from millstream.runtime import StorageUnavailable
 

@@ -9,10 +9,10 @@ from tests.providers.ledger.clocks import LoopClock
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.ledger import LedgerOptions, LedgerQueues, LedgerTopicOptions
+from millstream.providers.ledger.inspection import LedgerRecord, LedgerState, RecoveryReport
 from millstream.providers.ledger.metadata.ledgers import ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
-from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
-from millstream.providers.ledger.recovery.report import RecoveryReport, report_rows
+from millstream.providers.ledger.recovery.report import report_rows
 from millstream.runtime import Grain
 from millstream.runtime.testing import FailingStore, SimCluster, Simulation, run
 from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import Claim, Fragment, LedgerRecord, LedgerState
+from millstream.providers.ledger import Quorum, RecoveryOptions
+from millstream.providers.ledger.inspection import LedgerRecord, LedgerState, bookies_of
+from millstream.providers.ledger.protocol.record import Claim, Fragment
 from millstream.providers.ledger.recovery.agenda import RETRY_FIRST_S, Agenda
 from millstream.providers.ledger.recovery.bookie_standing import BookieStanding, BookieStandings
 from millstream.providers.ledger.recovery.changes import (
@@ -25,12 +26,10 @@ from millstream.providers.ledger.recovery.needs import (
     FragmentSpan,
     Needs,
     Vacancy,
-    bookies_of,
     needs_of,
     spans_of,
     stripe,
 )
-from millstream.providers.ledger.recovery.options import RecoveryOptions
 from millstream.providers.ledger.recovery.report import BookieReport
 
 THREE = Quorum(3, 3, 2)

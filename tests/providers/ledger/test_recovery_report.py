@@ -13,9 +13,10 @@ import msgspec
 import pytest
 from tests.providers.ledger.copies import COPIED_S, SOON, Copies, with_copies
 
+from millstream.providers.ledger import RecoveryOptions
 from millstream.providers.ledger.handle.context import existing
+from millstream.providers.ledger.inspection import LedgerRecord
 from millstream.providers.ledger.protocol.errors import BookieOverloaded
-from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.providers.ledger.recovery.auditor import REPORT_EVERY_S
 from millstream.providers.ledger.recovery.bookie_standing import BookieStanding
 from millstream.providers.ledger.recovery.copier import (
@@ -25,7 +26,6 @@ from millstream.providers.ledger.recovery.copier import (
     Copier,
     EntriesLost,
 )
-from millstream.providers.ledger.recovery.options import RecoveryOptions
 from millstream.providers.ledger.recovery.report import BookieReport
 from millstream.runtime import Etag
 

@@ -8,9 +8,8 @@ import pytest
 from tests.providers.ledger.copies import COPIED_S, Copies, with_copies
 from tests.providers.ledger.worlds import marked
 
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.topic.form import StoredMessage
-from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
+from millstream.providers.ledger import LedgerTopicOptions, LedgerTopicSettings, Quorum
+from millstream.providers.ledger.inspection import StoredMessage
 from millstream.providers.ledger.topic.topics import Topics
 
 SETTINGS = LedgerTopicSettings(quorum=Quorum(3, 3, 2))

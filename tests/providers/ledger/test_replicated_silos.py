@@ -14,8 +14,8 @@ from millstream.providers.ledger import (
     LedgerTopicSettings,
     Quorum,
 )
+from millstream.providers.ledger.inspection import StoredMessage
 from millstream.providers.ledger.topic.cursors.cursor import Cursor
-from millstream.providers.ledger.topic.form import StoredMessage
 from millstream.providers.ledger.topic.topics import Topics
 from millstream.runtime import (
     EnqueueFailed,

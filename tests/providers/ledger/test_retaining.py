@@ -8,6 +8,7 @@ import pytest
 from tests.providers.ledger.test_receiver import Opens
 from tests.providers.ledger.worlds import Process, World, in_a_world, plain
 
+from millstream.providers.ledger import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.queues.desk import Desk
 from millstream.providers.ledger.queues.target import (
     READER,
@@ -16,7 +17,6 @@ from millstream.providers.ledger.queues.target import (
     let_go_here,
     retain_here,
 )
-from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.runtime import ConfigError, CursorTooOld, StorageError
 

@@ -14,8 +14,8 @@ from tests.examples import examples
 from tests.providers.ledger.memory_ledgers import Bookies
 from tests.providers.ledger.worlds import World, plain
 
+from millstream.providers.ledger import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.metadata.witness import witness_key
-from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.providers.sqlite.storage import FILES, file_index
 from millstream.runtime import Etag, Row, StorageError, StreamError

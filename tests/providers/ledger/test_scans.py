@@ -18,14 +18,13 @@ from tests.providers.ledger.test_serving import began
 from tests.providers.ledger.virtual import virtually
 from tests.providers.ledger.worlds import World, in_a_world, plain, texts
 
-from millstream.providers.ledger.metadata.bookies import BookieRecord
-from millstream.providers.ledger.metadata.drain_marks import mark_draining
+from millstream.providers.ledger import LedgerTopicSettings
+from millstream.providers.ledger.inspection import BookieRecord, TopicRecord, mark_draining
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.errors import NotEnoughBookies
 from millstream.providers.ledger.recovery.bookie_standing import BookieStanding, BookieStandings
 from millstream.providers.ledger.serving.cluster_bookies import LOOK_S
-from millstream.providers.ledger.topic.options import LedgerTopicSettings
-from millstream.providers.ledger.topic.record import TopicRecord, topic_rows
+from millstream.providers.ledger.topic.record import topic_rows
 from millstream.runtime import ConfigError, Corrupt, MemoryStateStore, StorageUnavailable
 from millstream.runtime.damage import TOLD_MAX
 from millstream.runtime.extending import seal_content

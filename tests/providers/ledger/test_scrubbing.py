@@ -20,27 +20,31 @@ from millstream.providers.ledger import (
     LedgerTopicOptions,
     LedgerTopicSettings,
     Quorum,
+    RecoveryOptions,
     ScrubOptions,
 )
 from millstream.providers.ledger.alone.process import OneProcess
 from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
 from millstream.providers.ledger.bookie.damage.segment_check import SegmentCheck
 from millstream.providers.ledger.bookie.local import LocalBookies
-from millstream.providers.ledger.bookie.offline.verification import verify
 from millstream.providers.ledger.handle.context import HandleContext
-from millstream.providers.ledger.handle.ledgers import BookieLedgers
 from millstream.providers.ledger.handle.options import HandleOptions
 from millstream.providers.ledger.handle.writer import LedgerWriter
+from millstream.providers.ledger.inspection import (
+    BookieLedgers,
+    LedgerRecord,
+    LedgerState,
+    ScrubReport,
+    verify,
+)
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.found import Missing
-from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
 from millstream.providers.ledger.recovery.bookie_standing import BookieStanding
 from millstream.providers.ledger.recovery.copier import EntriesLost
-from millstream.providers.ledger.recovery.options import RecoveryOptions
 from millstream.providers.ledger.scrubbing.docket import Failure
 from millstream.providers.ledger.scrubbing.repairer import Repairer, why_lost
-from millstream.providers.ledger.scrubbing.report import ScrubReport, scrub_rows
+from millstream.providers.ledger.scrubbing.report import scrub_rows
 from millstream.providers.ledger.scrubbing.scrubber import AFTER_FAILURE_S, Scrubber
 from millstream.runtime import Corrupt, MemoryStateStore, StorageUnavailable
 from millstream.runtime.extending import unseal

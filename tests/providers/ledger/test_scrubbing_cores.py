@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
+from millstream.providers.ledger import Quorum, ScrubOptions
 from millstream.providers.ledger.bookie.damage import suspects as suspects_module
 from millstream.providers.ledger.bookie.damage.suspects import Suspects
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, LedgerState
+from millstream.providers.ledger.inspection import LedgerRecord, LedgerState
+from millstream.providers.ledger.protocol.record import Fragment
 from millstream.providers.ledger.scrubbing import docket as docket_module
 from millstream.providers.ledger.scrubbing.docket import RETRY_FIRST_S, Docket, Failure
-from millstream.providers.ledger.scrubbing.options import ScrubOptions
 from millstream.providers.ledger.scrubbing.scrubber import is_busy
 from millstream.providers.ledger.scrubbing.wanted import judge, missing_from, runs_of
 

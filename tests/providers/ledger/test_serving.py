@@ -14,7 +14,8 @@ from tests.providers.ledger.clocks import LoopClock
 from tests.providers.ledger.virtual import virtually
 
 from millstream.providers.ledger.bookie.bookie import Bookie
-from millstream.providers.ledger.metadata.bookies import BookieRecord, bookie_rows
+from millstream.providers.ledger.inspection import BookieRecord
+from millstream.providers.ledger.metadata.bookies import bookie_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.errors import BookieAway, LedgerFenced
 from millstream.providers.ledger.serving.cluster_bookies import CALL_S, LOOK_S, ClusterBookies

@@ -8,11 +8,10 @@ from itertools import pairwise
 import pytest
 from tests.providers.ledger.worlds import World, in_a_world, marked, plain, texts
 
+from millstream.providers.ledger import LedgerTopicOptions, LedgerTopicSettings, Quorum
 from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX
-from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.topic.appending import topic_writer
 from millstream.providers.ledger.topic.form import TopicMessage
-from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.runtime import (
     ConfigError,
     PublishUnknown,

@@ -11,26 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.providers.ledger.worlds import World, in_a_world, marked
 
-from millstream.providers.ledger.protocol.errors import EntryDamaged
+from millstream.providers.ledger import LedgerTopicOptions
+from millstream.providers.ledger.inspection import EntryDamaged, EntryKind, TopicRecord, head_of
 from millstream.providers.ledger.topic.appending import append_queue as appends_waiting
 from millstream.providers.ledger.topic.appending.append_queue import AppendQueue
 from millstream.providers.ledger.topic.appending.outbox import Append, Batch
 from millstream.providers.ledger.topic.appending.producers import Producers
 from millstream.providers.ledger.topic.form import (
     EntryHead,
-    EntryKind,
     KnownProducer,
     TopicMessage,
-    head_of,
     messages_of,
     pack,
     producers_of,
     size_of,
 )
-from millstream.providers.ledger.topic.options import LedgerTopicOptions
 from millstream.providers.ledger.topic.reading import index
 from millstream.providers.ledger.topic.reading.tail import TopicTail
-from millstream.providers.ledger.topic.record import LedgerSpan, TopicRecord
+from millstream.providers.ledger.topic.record import LedgerSpan
 from millstream.runtime import QueueFull, QueueUnavailable
 
 NAMES = st.sampled_from(["a", "b", "cc", "dddd", "ü", "ffffffff"])

@@ -11,18 +11,19 @@ from hypothesis import strategies as st
 from tests.providers.ledger.clocks import LoopClock
 from tests.providers.ledger.worlds import World, in_a_world, plain, texts
 
+from millstream.providers.ledger import LedgerTopicOptions, LedgerTopicSettings
+from millstream.providers.ledger.inspection import CursorRecord
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX
 from millstream.providers.ledger.metadata.witness import witness_key
 from millstream.providers.ledger.topic.cursors.acknowledged import Acknowledged
-from millstream.providers.ledger.topic.cursors.cursor import CursorRecord, cursor_rows
+from millstream.providers.ledger.topic.cursors.cursor import cursor_rows
 from millstream.providers.ledger.topic.cursors.retention import (
     first_within,
     ledgers_to_trim,
     unread_bytes,
 )
 from millstream.providers.ledger.topic.form import TopicMessage
-from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.record import LedgerSpan, topic_rows
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.runtime import (

@@ -10,7 +10,7 @@ import pytest
 from tests.providers.ledger.topic_history import History
 from tests.providers.ledger.worlds import World, in_a_world, marked
 
-from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
+from millstream.providers.ledger import LedgerTopicOptions, LedgerTopicSettings
 from millstream.runtime import Etag, StorageError, StorageUnavailable, StreamError
 
 OPTIONS = LedgerTopicOptions(snapshot_entries=2, enqueue_wait_s=1.0)

@@ -16,10 +16,10 @@ from tests.examples import examples
 from tests.providers.ledger.topic_history import History, Sent
 from tests.providers.ledger.worlds import Process, World
 
-from millstream.providers.ledger.protocol.errors import LedgerError
+from millstream.providers.ledger import LedgerTopicOptions, LedgerTopicSettings
+from millstream.providers.ledger.inspection import LedgerError
 from millstream.providers.ledger.topic.cursors.cursor import Cursor
 from millstream.providers.ledger.topic.form import TopicMessage
-from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.reading.reader import TopicReader
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.runtime import CursorTooOld, QueueFenced, StorageError, StreamError

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.providers.ledger.memory_ledgers import MemoryReader
 from tests.providers.ledger.worlds import World, in_a_world, marked, plain, texts
 
+from millstream.providers.ledger import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.appending.outbox import Batch
 from millstream.providers.ledger.topic.form import TopicMessage
-from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.reading.index import EntryIndex
 from millstream.providers.ledger.topic.reading.pages import READERS_MAX
 from millstream.providers.ledger.topic.reading.tail import TopicTail

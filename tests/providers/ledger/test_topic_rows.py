@@ -9,12 +9,12 @@ import pytest
 from tests.contract.in_virtual_time import in_virtual_time
 from tests.providers.ledger.clocks import LoopClock
 
+from millstream.providers.ledger import Quorum
+from millstream.providers.ledger.inspection import LedgerRecord, LedgerState, TopicRecord
 from millstream.providers.ledger.metadata.metadata import Metadata
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, LedgerState
+from millstream.providers.ledger.protocol.record import Fragment
 from millstream.providers.ledger.topic.record import (
     LedgerSpan,
-    TopicRecord,
     make_listed_and_gone,
     refuse_other,
     topic_rows,

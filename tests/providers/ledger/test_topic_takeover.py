@@ -8,7 +8,7 @@ import pytest
 from tests.providers.ledger.topic_history import History
 from tests.providers.ledger.worlds import World, in_a_world, marked, plain, texts
 
-from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
+from millstream.providers.ledger import LedgerTopicOptions, LedgerTopicSettings
 from millstream.runtime import Corrupt, PublishUnknown, QueueFenced, QueueUnavailable
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 import msgspec
 from tests.providers.ledger.worlds import World
 
-from millstream.providers.ledger.topic.form import StoredMessage, TopicMessage, head_of, messages_of
-from millstream.providers.ledger.topic.record import FIRST_NUMBER, LedgerSpan, TopicRecord
+from millstream.providers.ledger.inspection import StoredMessage, TopicRecord, head_of
+from millstream.providers.ledger.topic.form import TopicMessage, messages_of
+from millstream.providers.ledger.topic.record import FIRST_NUMBER, LedgerSpan
 from millstream.runtime import Etag
 from millstream.runtime.extending import unseal
 

@@ -12,9 +12,10 @@ from tests.contract.in_virtual_time import in_virtual_time
 from tests.providers.ledger.clocks import LoopClock
 from tests.providers.ledger.memory_ledgers import Bookies, MemoryLedgers
 
+from millstream.providers.ledger import LedgerTopicOptions, LedgerTopicSettings
+from millstream.providers.ledger.inspection import StoredMessage
 from millstream.providers.ledger.metadata.metadata import Metadata
-from millstream.providers.ledger.topic.form import StoredMessage, TopicMessage
-from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
+from millstream.providers.ledger.topic.form import TopicMessage
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.providers.ledger.topic.topics import Topics
 from millstream.runtime.extending import Tasks

@@ -21,8 +21,10 @@ from tests.providers.priority.test_core_model import shown
 
 from millstream.providers.priority import (
     Lease,
+    MessageView,
     PriorityQueue,
     PriorityQueueError,
+    PriorityStore,
     QueueSettings,
 )
 from millstream.providers.priority.core.commands import (
@@ -36,8 +38,6 @@ from millstream.providers.priority.core.commands import (
     Peek,
     Release,
 )
-from millstream.providers.priority.core.results import MessageView
-from millstream.providers.priority.store.contract import PriorityStore
 from millstream.runtime import StorageUnavailable
 from millstream.runtime.testing import Simulation, run
 

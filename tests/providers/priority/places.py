@@ -8,13 +8,11 @@ from itertools import count
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from millstream.providers.priority import EmbeddedStore, MemoryStore, PriorityStore, StoreLimits
 from millstream.providers.priority.core.changes import Changes
 from millstream.providers.priority.redis import RedisOptions, RedisStore
 from millstream.providers.priority.redis.hold import RedisHold
-from millstream.providers.priority.store.contract import PriorityStore
-from millstream.providers.priority.store.embedded import EmbeddedHold, EmbeddedStore, PriorityFile
-from millstream.providers.priority.store.limits import StoreLimits
-from millstream.providers.priority.store.memory import MemoryStore
+from millstream.providers.priority.store.embedded import EmbeddedHold, PriorityFile
 from millstream.providers.priority.store.rows import Acquired
 from millstream.runtime import Env, StorageUnavailable
 

@@ -8,8 +8,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from millstream.providers.priority import PriorityQueue, PriorityQueues, priority_queue
-from millstream.providers.priority.store.contract import PriorityStore
+from millstream.providers.priority import (
+    PriorityQueue,
+    PriorityQueues,
+    PriorityStore,
+    priority_queue,
+)
 from millstream.runtime import LocalCluster, RuntimeOptions
 from millstream.runtime.testing import Host, SimCluster, Simulation
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from millstream.providers.priority import QueueSettings, SettingsRow
 from millstream.providers.priority.core.changes import (
     AnswerRow,
     ChangeEvent,
@@ -13,7 +14,6 @@ from millstream.providers.priority.core.changes import (
     SessionRow,
 )
 from millstream.providers.priority.core.core import PriorityCore, QueueRows
-from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
 
 
 @dataclass

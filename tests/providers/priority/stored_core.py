@@ -13,6 +13,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from tests.providers.priority.places import place_of
 
+from millstream.providers.priority import (
+    Done,
+    Enqueued,
+    LeaseToken,
+    MessageView,
+    PriorityStore,
+    QueueSettings,
+    SettingsRow,
+    State,
+)
 from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.changes import ChangeEvent
 from millstream.providers.priority.core.commands import (
@@ -35,18 +45,9 @@ from millstream.providers.priority.core.commands import (
     Requeue,
     Values,
 )
-from millstream.providers.priority.core.message import LeaseToken, State
 from millstream.providers.priority.core.requests.sessions import Request
-from millstream.providers.priority.core.results import (
-    Dequeued,
-    Done,
-    Enqueued,
-    EnqueuedMany,
-    MessageView,
-    Swept,
-)
-from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
-from millstream.providers.priority.store.contract import OwnedQueue, PriorityStore
+from millstream.providers.priority.core.results import Dequeued, EnqueuedMany, Swept
+from millstream.providers.priority.store.contract import OwnedQueue
 
 T = TypeVar("T")
 

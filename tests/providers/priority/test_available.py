@@ -11,11 +11,10 @@ import pytest
 from tests.providers.priority.world import in_cluster
 
 from millstream.providers.priority import NewMessage as Sent
-from millstream.providers.priority import PriorityQueueError
+from millstream.providers.priority import PriorityQueueError, QueueSettings, State
 from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.core import PriorityCore
-from millstream.providers.priority.core.message import Metadata, State
-from millstream.providers.priority.core.settings import QueueSettings
+from millstream.providers.priority.core.message import Metadata
 from millstream.providers.priority.owner.grain import QueueOwner
 
 FILTERS: list[Metadata] = [

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
+from millstream.providers.priority import LeaseToken, QueueSettings, RequestInvalid, State
 from millstream.providers.priority.core import commands
 from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.commands import (
@@ -38,10 +39,7 @@ from millstream.providers.priority.core.commands import (
     perform,
 )
 from millstream.providers.priority.core.core import PriorityCore
-from millstream.providers.priority.core.errors import RequestInvalid
-from millstream.providers.priority.core.message import LeaseToken, State
 from millstream.providers.priority.core.requests.sessions import Request
-from millstream.providers.priority.core.settings import QueueSettings
 from millstream.runtime.extending import codec_of
 
 FOO = (("project", "foo"),)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from tests.providers.priority.test_core_vectors import EXCLUSIVE, SIMPLE, opened, put, take
 
+from millstream.providers.priority import State
 from millstream.providers.priority.core.contents import Contents
 from millstream.providers.priority.core.core import PriorityCore
-from millstream.providers.priority.core.message import State
 from millstream.providers.priority.core.requests.sessions import Request
 
 

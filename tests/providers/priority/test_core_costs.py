@@ -9,13 +9,12 @@ import pytest
 from tests.providers.priority import test_core_vectors as vectors
 from tests.providers.priority.row_store import RowStore
 
+from millstream.providers.priority import QueueSettings, State
 from millstream.providers.priority.core import changes
 from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.index import grouped, plain
-from millstream.providers.priority.core.message import State
 from millstream.providers.priority.core.results import PollStatus
-from millstream.providers.priority.core.settings import QueueSettings
 
 GROUPS = 20_000
 

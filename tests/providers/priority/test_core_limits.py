@@ -11,6 +11,15 @@ from typing import Any
 import pytest
 from tests.providers.priority.test_core_vectors import EXCLUSIVE, ids, opened, put, state, take
 
+from millstream.providers.priority import (
+    EnqueueBlocked,
+    LeaseForeign,
+    LeaseToken,
+    MessageExists,
+    QueueSettings,
+    RequestInvalid,
+    State,
+)
 from millstream.providers.priority.core.body import (
     PRIORITY_MAX,
     REASON_BYTES_MAX,
@@ -18,14 +27,7 @@ from millstream.providers.priority.core.body import (
 )
 from millstream.providers.priority.core.changes import Counters
 from millstream.providers.priority.core.core import COUNT_MAX, PriorityCore
-from millstream.providers.priority.core.errors import (
-    EnqueueBlocked,
-    LeaseForeign,
-    MessageExists,
-    RequestInvalid,
-)
 from millstream.providers.priority.core.index.plain import PlainIndex
-from millstream.providers.priority.core.message import LeaseToken, State
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import EnqueuedMany, PollStatus
 from millstream.providers.priority.core.settings import (
@@ -33,7 +35,6 @@ from millstream.providers.priority.core.settings import (
     SHAPES_MAX,
     SHARDS_MAX,
     YEAR_MS,
-    QueueSettings,
     settings_with,
 )
 from millstream.runtime import ConfigError

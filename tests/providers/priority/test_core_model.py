@@ -16,18 +16,20 @@ from tests.examples import examples
 from tests.providers.priority.model import Model, Refused, Settings
 from tests.providers.priority.row_store import RowStore
 
-from millstream.providers.priority.core.body import MessageFields
-from millstream.providers.priority.core.core import PriorityCore
-from millstream.providers.priority.core.errors import PriorityQueueError, RequestStale
-from millstream.providers.priority.core.message import LeaseToken, State
-from millstream.providers.priority.core.requests.sessions import Request
-from millstream.providers.priority.core.results import (
-    Dequeued,
+from millstream.providers.priority import (
     Done,
     Enqueued,
+    LeaseToken,
     MessageView,
+    PriorityQueueError,
+    QueueSettings,
+    RequestStale,
+    State,
 )
-from millstream.providers.priority.core.settings import QueueSettings
+from millstream.providers.priority.core.body import MessageFields
+from millstream.providers.priority.core.core import PriorityCore
+from millstream.providers.priority.core.requests.sessions import Request
+from millstream.providers.priority.core.results import Dequeued
 
 IDS = st.sampled_from("abcdefghijkl")
 VALUES = st.sampled_from(["foo", "bar", "baz"])

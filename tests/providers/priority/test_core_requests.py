@@ -9,14 +9,21 @@ from typing import Any
 import pytest
 from tests.providers.priority.row_store import RowStore
 
+from millstream.providers.priority import (
+    Done,
+    Enqueued,
+    LeaseToken,
+    QueueSettings,
+    RequestInvalid,
+    RequestStale,
+    SessionFull,
+    State,
+)
 from millstream.providers.priority.core.changes import Counters, Plain, Recorder
-from millstream.providers.priority.core.errors import RequestInvalid, RequestStale, SessionFull
 from millstream.providers.priority.core.message import (
     NO_TERMS,
     LastLease,
-    LeaseToken,
     Message,
-    State,
     key_of,
     new_message,
 )
@@ -25,14 +32,11 @@ from millstream.providers.priority.core.requests.answers import Answer, answer_o
 from millstream.providers.priority.core.requests.sessions import NUMBER_MAX, Request, SessionAnswers
 from millstream.providers.priority.core.results import (
     Dequeued,
-    Done,
-    Enqueued,
     EnqueuedMany,
     LeaseGrant,
     PollStatus,
     Refused,
 )
-from millstream.providers.priority.core.settings import QueueSettings
 from millstream.runtime import Overloaded
 
 KEPT_MS, SESSIONS_MAX, OPEN = 10, 2, 3

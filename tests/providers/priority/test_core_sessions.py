@@ -11,19 +11,21 @@ import pytest
 from tests.providers.priority import test_core_vectors as vectors
 from tests.providers.priority.row_store import RowStore
 
-from millstream.providers.priority.core.body import MessageFields
-from millstream.providers.priority.core.core import PriorityCore
-from millstream.providers.priority.core.errors import (
+from millstream.providers.priority import (
+    Enqueued,
+    LeaseToken,
     MessageExists,
     MessageNotFound,
+    QueueSettings,
     RequestInvalid,
     RequestStale,
     SessionFull,
+    State,
 )
-from millstream.providers.priority.core.message import LeaseToken, State
+from millstream.providers.priority.core.body import MessageFields
+from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.requests.sessions import OPEN_MAX, Request
-from millstream.providers.priority.core.results import Dequeued, Enqueued
-from millstream.providers.priority.core.settings import QueueSettings
+from millstream.providers.priority.core.results import Dequeued
 from millstream.runtime import Overloaded
 
 

@@ -8,25 +8,28 @@ from typing import Any
 import pytest
 from tests.providers.priority.row_store import RowStore
 
-from millstream.providers.priority.core.body import MessageFields
-from millstream.providers.priority.core.changes import ChangeEvent
-from millstream.providers.priority.core.core import PriorityCore
-from millstream.providers.priority.core.errors import (
+from millstream.providers.priority import (
     EnqueueBlocked,
     ExclusivityMissing,
     LeaseForeign,
     LeaseLost,
+    LeaseToken,
     MessageExists,
     MessageFinished,
     MessageNotFound,
     PriorityQueueFull,
+    QueueSettings,
     RequestInvalid,
     SettingsConflict,
+    State,
+    Template,
 )
-from millstream.providers.priority.core.message import LeaseToken, State
+from millstream.providers.priority.core.body import MessageFields
+from millstream.providers.priority.core.changes import ChangeEvent
+from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.reading import ANSWER_BYTES_MAX, is_large
 from millstream.providers.priority.core.results import Dequeued, LeaseGrant, PollStatus
-from millstream.providers.priority.core.settings import QueueSettings, Template, settings_for
+from millstream.providers.priority.core.settings import settings_for
 
 EXCLUSIVE = QueueSettings("project", lease_ms=10_000)
 SIMPLE = QueueSettings(lease_ms=10_000)

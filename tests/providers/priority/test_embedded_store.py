@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from millstream.providers.priority import EmbeddedStore, OwnerLost, QueueSettings, State
 from millstream.providers.priority.core.changes import MessageRow
 from millstream.providers.priority.core.commands import (
     Complete,
@@ -23,11 +24,8 @@ from millstream.providers.priority.core.commands import (
     Get,
     Page,
 )
-from millstream.providers.priority.core.errors import OwnerLost
-from millstream.providers.priority.core.message import State
-from millstream.providers.priority.core.settings import QueueSettings
 from millstream.providers.priority.store import rows
-from millstream.providers.priority.store.embedded import EmbeddedStore, Owners
+from millstream.providers.priority.store.embedded import Owners
 from millstream.providers.priority.store.schema import (
     NUMBER_MAX,
     SEQUENCE_MAX,

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
+from millstream.providers.priority import FilterNotReady, QueueSettings, RequestInvalid, State
 from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.core import PriorityCore
-from millstream.providers.priority.core.errors import FilterNotReady, RequestInvalid
 from millstream.providers.priority.core.index import filters as filters_module
 from millstream.providers.priority.core.index.filters import (
     BUILD_STEPS,
@@ -20,9 +20,9 @@ from millstream.providers.priority.core.index.filters import (
     Filters,
 )
 from millstream.providers.priority.core.index.grouped import GroupedIndex, Holds
-from millstream.providers.priority.core.message import NO_TERMS, Message, State, key_of, new_message
+from millstream.providers.priority.core.message import NO_TERMS, Message, key_of, new_message
 from millstream.providers.priority.core.results import PollStatus
-from millstream.providers.priority.core.settings import SHAPES_MAX, QueueSettings
+from millstream.providers.priority.core.settings import SHAPES_MAX
 
 REGION, KIND = ("region",), ("kind",)
 US, RARE = (("region", "us"),), (("kind", "rare"),)

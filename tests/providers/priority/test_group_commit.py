@@ -8,6 +8,14 @@ from typing import Any, TypeVar
 
 import pytest
 
+from millstream.providers.priority import (
+    LeaseToken,
+    MessageNotFound,
+    OwnerLost,
+    QueueSettings,
+    State,
+    StoreLimits,
+)
 from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.changes import Changes
 from millstream.providers.priority.core.commands import (
@@ -21,12 +29,8 @@ from millstream.providers.priority.core.commands import (
     Get,
 )
 from millstream.providers.priority.core.core import PriorityCore
-from millstream.providers.priority.core.errors import MessageNotFound, OwnerLost
-from millstream.providers.priority.core.message import LeaseToken, State
 from millstream.providers.priority.core.requests.sessions import Request
-from millstream.providers.priority.core.settings import QueueSettings
 from millstream.providers.priority.store.committing import CommittingQueue
-from millstream.providers.priority.store.limits import StoreLimits
 from millstream.runtime import ConfigError, Env, Overloaded, StorageUnavailable
 
 T = TypeVar("T")

@@ -10,6 +10,7 @@ import pytest
 from tests.providers.priority.world import Rig, in_cluster
 
 from millstream.providers.priority import (
+    Done,
     Lease,
     LeaseLost,
     MemoryStore,
@@ -19,7 +20,6 @@ from millstream.providers.priority import (
     priority_queue,
 )
 from millstream.providers.priority.core.commands import Release
-from millstream.providers.priority.core.results import Done
 from millstream.providers.priority.surface.lease import Ending, Lessor
 from millstream.runtime import LocalCluster
 

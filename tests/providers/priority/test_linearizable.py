@@ -17,6 +17,7 @@ from tests.providers.priority.linearizable import (
     is_linearizable,
 )
 
+from millstream.providers.priority import LeaseToken
 from millstream.providers.priority.core.commands import (
     Complete,
     Dequeue,
@@ -25,7 +26,6 @@ from millstream.providers.priority.core.commands import (
     Get,
 )
 from millstream.providers.priority.core.core import PriorityCore
-from millstream.providers.priority.core.message import LeaseToken
 from millstream.providers.priority.store.committing import CommittingQueue
 
 X = (("project", "x"),)

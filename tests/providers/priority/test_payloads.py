@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
+from millstream.providers.priority import MessageExists, PriorityQueueFull, QueueSettings, State
 from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.core import PriorityCore
-from millstream.providers.priority.core.errors import MessageExists, PriorityQueueFull
-from millstream.providers.priority.core.message import State
-from millstream.providers.priority.core.settings import QueueSettings
 
 PAYLOAD = b"x" * 1_000
 

@@ -11,6 +11,7 @@ import pytest
 from redis.crc import key_slot
 from tests.providers.priority.row_store import RowStore
 
+from millstream.providers.priority import OwnerLost, QueueSettings, SettingsRow
 from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.changes import Changes, Counters
 from millstream.providers.priority.core.commands import (
@@ -21,9 +22,8 @@ from millstream.providers.priority.core.commands import (
     perform,
 )
 from millstream.providers.priority.core.core import PriorityCore, QueueRows
-from millstream.providers.priority.core.errors import OwnerLost
 from millstream.providers.priority.core.requests.sessions import Request
-from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
+from millstream.providers.priority.redis import RedisOptions
 from millstream.providers.priority.redis.keys import (
     LANES,
     QueueKeys,
@@ -32,7 +32,6 @@ from millstream.providers.priority.redis.keys import (
     queue_keys,
 )
 from millstream.providers.priority.redis.loading import QueueReader
-from millstream.providers.priority.redis.options import RedisOptions
 from millstream.providers.priority.redis.rows import (
     Head,
     answer_of,

@@ -10,6 +10,22 @@ from typing import Any
 import pytest
 from tests.providers.priority.places import PLACES, Faults, Place
 
+from millstream.providers.priority import (
+    Enqueued,
+    LeaseForeign,
+    LeaseLost,
+    LeaseToken,
+    MessageExists,
+    MessageNotFound,
+    OwnerLost,
+    PriorityQueueNotFound,
+    PriorityStore,
+    QueueSettings,
+    RequestInvalid,
+    RequestStale,
+    State,
+    StoreLimits,
+)
 from millstream.providers.priority.core.commands import (
     Cancel,
     Command,
@@ -26,22 +42,9 @@ from millstream.providers.priority.core.commands import (
     ReadSettings,
     Release,
 )
-from millstream.providers.priority.core.errors import (
-    LeaseForeign,
-    LeaseLost,
-    MessageExists,
-    MessageNotFound,
-    OwnerLost,
-    PriorityQueueNotFound,
-    RequestInvalid,
-    RequestStale,
-)
-from millstream.providers.priority.core.message import LeaseToken, State
 from millstream.providers.priority.core.requests.sessions import Request
-from millstream.providers.priority.core.results import Dequeued, Enqueued
-from millstream.providers.priority.core.settings import QueueSettings
-from millstream.providers.priority.store.contract import OwnedQueue, PriorityStore
-from millstream.providers.priority.store.limits import StoreLimits
+from millstream.providers.priority.core.results import Dequeued
+from millstream.providers.priority.store.contract import OwnedQueue
 from millstream.runtime import Overloaded, StorageUnavailable
 
 SIMPLE = QueueSettings(lease_ms=10_000)

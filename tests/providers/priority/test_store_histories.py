@@ -19,6 +19,7 @@ import pytest
 from tests.providers.priority.places import Faults, place_of
 from tests.providers.priority.row_store import RowStore
 
+from millstream.providers.priority import LeaseToken, OwnerLost, PriorityQueueError, QueueSettings
 from millstream.providers.priority.core.commands import (
     Cancel,
     Complete,
@@ -35,11 +36,8 @@ from millstream.providers.priority.core.commands import (
     perform,
 )
 from millstream.providers.priority.core.core import PriorityCore
-from millstream.providers.priority.core.errors import OwnerLost, PriorityQueueError
-from millstream.providers.priority.core.message import LeaseToken
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Dequeued
-from millstream.providers.priority.core.settings import QueueSettings
 from millstream.providers.priority.store.contract import OwnedQueue
 from millstream.runtime import StorageUnavailable
 

@@ -18,8 +18,8 @@ from tests.providers.priority.test_core_model import (
     name,
 )
 
+from millstream.providers.priority import OwnerLost
 from millstream.providers.priority.core.commands import Dequeue
-from millstream.providers.priority.core.errors import OwnerLost
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.runtime import StorageUnavailable
 

@@ -16,7 +16,7 @@ from tests.providers.priority import test_core_vectors as vectors
 from tests.providers.priority.places import PLACES
 from tests.providers.priority.stored_core import Stage, StoredCore
 
-from millstream.providers.priority.core.settings import QueueSettings
+from millstream.providers.priority import QueueSettings
 
 OF_CORES = {
     vectors.test_a_queue_made_on_use_is_as_its_template_or_the_default_has_it,  # asks no queue

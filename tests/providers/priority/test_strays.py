@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from millstream.providers.priority import QueueSettings
 from millstream.providers.priority.core import strays
 from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.core import PriorityCore
-from millstream.providers.priority.core.settings import QueueSettings
 from millstream.providers.priority.core.shards import home_of
 from millstream.providers.priority.core.strays import StraySearch
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from millstream.providers.priority import NewMessage
+from millstream.providers.priority import NewMessage, PriorityQueueFull, RequestInvalid
 from millstream.providers.priority.adapter.publishing import enqueue
-from millstream.providers.priority.core.errors import PriorityQueueFull, RequestInvalid
 from millstream.runtime import EnqueueFailed, QueueFull, StreamError
 from millstream.streams import OutMessage, StreamId
 

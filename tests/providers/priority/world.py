@@ -20,8 +20,7 @@ from millstream.providers.priority.store.contract import StoredEvent
 from millstream.providers.priority.store.memory import Table
 from millstream.runtime import Client, Env, RuntimeOptions, Silo
 from millstream.runtime.extending import SiloPart
-from millstream.runtime.testing import Host, SimCluster, Simulation, run
-from millstream.runtime.testing.world.env import SimEnv
+from millstream.runtime.testing import Host, SimCluster, SimEnv, Simulation, run
 
 __all__ = ["Rig", "in_cluster"]
 

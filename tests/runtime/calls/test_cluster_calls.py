@@ -40,8 +40,8 @@ from millstream.runtime import (
     open_to,
     with_options,
 )
-from millstream.runtime.calls.system_target import SystemTarget
 from millstream.runtime.codec.failures import TEXT_CHARS_MAX
+from millstream.runtime.extending import SystemTarget
 
 LOG: list[str] = []
 GATES: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from millstream.runtime import GrainError
 from millstream.runtime.calls.waits import LocalWait, Moved, RemoteFailure, RemoteWait
 from millstream.runtime.codec.known_errors import KnownErrors
-from millstream.runtime.errors import GrainError
 from millstream.runtime.turns.request import Request
 
 BODY = msgspec.Raw(b"\xc0")

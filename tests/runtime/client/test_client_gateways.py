@@ -15,8 +15,11 @@ from tests.conditions import until
 from tests.runtime.pinned import hush, pin
 
 from millstream.runtime import (
+    Address,
+    Client,
     ConfigError,
     Grain,
+    Link,
     LocalCluster,
     MembershipOptions,
     MemoryMembershipTable,
@@ -27,15 +30,13 @@ from millstream.runtime import (
     Status,
     connect,
 )
-from millstream.runtime.client.client import Client
 from millstream.runtime.client.eviction_watch import LOOK_EVERY_S, EvictionWatch, SlowCalls
 from millstream.runtime.client.gateway_list import ADDRESSES_KEPT_MAX, EVICTED_KEPT_MAX, GatewayList
 from millstream.runtime.client.gateways import GATEWAYS_EVERY_S
 from millstream.runtime.testing import SimCluster, Simulation, run
-from millstream.runtime.wire.address import Address, endpoint_of
+from millstream.runtime.wire.address import endpoint_of
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.message import GatewayView
-from millstream.runtime.wire.transport import Link
 
 QUICK = MembershipOptions(probe_every_s=0.1, probe_timeout_s=0.3, missed_probes_max=2)
 KEYS = [f"{number}" for number in range(12)]

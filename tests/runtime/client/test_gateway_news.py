@@ -16,6 +16,7 @@ from tests.runtime.pinned import hush
 from tests.runtime.wire.pair import FakeLink, Office, end_of, raw
 
 from millstream.runtime import (
+    Client,
     Grain,
     LocalCluster,
     MemberRow,
@@ -25,7 +26,6 @@ from millstream.runtime import (
     TableView,
     connect,
 )
-from millstream.runtime.client.client import Client
 from millstream.runtime.client.gateway_list import GatewayList
 from millstream.runtime.client.gateways import GATEWAYS_EVERY_S
 from millstream.runtime.cluster.gateways import ASKED_S, gateways_seen_by

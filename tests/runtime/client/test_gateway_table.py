@@ -14,6 +14,7 @@ from tests.conditions import until
 
 from millstream.providers.sqlite import SqliteMembershipTable
 from millstream.runtime import (
+    Client,
     ConfigError,
     Grain,
     LocalCluster,
@@ -28,13 +29,10 @@ from millstream.runtime import (
     TableView,
     connect,
 )
-from millstream.runtime.client.client import Client
 from millstream.runtime.client.gateway_table import GatewayTable, addresses_in
 from millstream.runtime.client.gateways import GATEWAYS_EVERY_S, TABLE_EVERY_S
 from millstream.runtime.cluster.limited_table import TABLE_LIMIT_S
-from millstream.runtime.testing import SimCluster, Simulation, run
-from millstream.runtime.testing.services import SimMembershipTable
-from millstream.runtime.testing.world.host import Host
+from millstream.runtime.testing import Host, SimCluster, SimMembershipTable, Simulation, run
 
 FOUND_S = GATEWAYS_EVERY_S + 5.0
 """The client asks every 10 s, and the first gateways that it asks may not answer."""

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from millstream.runtime import MemberRow, Status, TableView
 from millstream.runtime.cluster.directory.events import (
     Ask,
     EndDuplicate,
@@ -30,7 +31,6 @@ from millstream.runtime.cluster.directory.events import (
 from millstream.runtime.cluster.directory.partition import Entry
 from millstream.runtime.cluster.directory.range import DirectoryRange, point_of
 from millstream.runtime.cluster.ring import covers
-from millstream.runtime.cluster.table import MemberRow, Status, TableView
 
 KEYS = ("p", "q", "r", "s", "t")
 SILOS_MAX = 5

@@ -25,7 +25,7 @@ from millstream.runtime import (
 from millstream.runtime.cluster.heart import LoopHeart
 from millstream.runtime.cluster.prober import LAG_SPARED_S, Prober, Sign
 from millstream.runtime.cluster.votes import suspect
-from millstream.runtime.tasks import Tasks
+from millstream.runtime.extending import Tasks
 from millstream.runtime.testing import SiloDeclaredDead, SimCluster, Simulation, run
 
 DEFAULT = MembershipOptions()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.runtime.cluster.directory_world import World
 
+from millstream.runtime import MemberRow, Status, TableView
 from millstream.runtime.cluster.directory.events import (
     Ask,
     EndDuplicate,
@@ -39,7 +40,6 @@ from millstream.runtime.cluster.directory.range import (
     point_of,
 )
 from millstream.runtime.cluster.ring import HASH_MAX, Segment, covers, within
-from millstream.runtime.cluster.table import MemberRow, Status, TableView
 
 ME, OTHER, THIRD = "me:1@1", "other:1@2", "third:1@3"
 ACTIVE, STOPPING, DEAD = Status.ACTIVE, Status.STOPPING, Status.DEAD

@@ -22,8 +22,14 @@ from millstream.runtime import (
     TableView,
 )
 from millstream.runtime.cluster.prober import Sign, Stamps
-from millstream.runtime.testing import SiloDeclaredDead, SimCluster, Simulation, run
-from millstream.runtime.testing.services import SimMembershipTable, SimService
+from millstream.runtime.testing import (
+    SiloDeclaredDead,
+    SimCluster,
+    SimMembershipTable,
+    SimService,
+    Simulation,
+    run,
+)
 
 OPTIONS = MembershipOptions()
 # Probes that time out, at half intervals after the first; `docs/concepts/clusters.md` says 6 s.

@@ -11,10 +11,12 @@ import msgspec
 import pytest
 
 from millstream.runtime import (
+    Address,
     ClusterError,
     ConfigError,
     Env,
     Grain,
+    Link,
     LocalCluster,
     MemberRow,
     MembershipOptions,
@@ -24,14 +26,20 @@ from millstream.runtime import (
     Status,
     StorageUnavailable,
     TableView,
+    TcpTransport,
 )
 from millstream.runtime.cluster.limited_table import LimitedTable, SharedReads, why_not_after
 from millstream.runtime.cluster.member import Member, MemberTarget
-from millstream.runtime.tasks import Tasks
-from millstream.runtime.testing import FailingTable, SiloDeclaredDead, SimCluster, Simulation, run
-from millstream.runtime.testing.services import SimMembershipTable, SimService
-from millstream.runtime.wire.address import Address
-from millstream.runtime.wire.transport import Link, TcpTransport
+from millstream.runtime.extending import Tasks
+from millstream.runtime.testing import (
+    FailingTable,
+    SiloDeclaredDead,
+    SimCluster,
+    SimMembershipTable,
+    SimService,
+    Simulation,
+    run,
+)
 
 OPTIONS = MembershipOptions()
 EVICTED_S = 20.0

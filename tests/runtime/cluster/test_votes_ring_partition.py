@@ -14,31 +14,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.runtime import (
+    HASHED,
+    LEAST_ACTIVATIONS,
+    PREFER_LOCAL,
+    RANDOM,
+    ConfigError,
+    Env,
+    MemberRow,
+    MembershipOptions,
+    MemoryMembershipTable,
+    Placement,
+    RuntimeOptions,
+    Status,
+    TableView,
+    TcpTransport,
+)
 from millstream.runtime.cluster.changes import tell_changes, what_happened
 from millstream.runtime.cluster.directory.partition import Entry, Partition
 from millstream.runtime.cluster.member import Member
 from millstream.runtime.cluster.placement import choose_silo, placement_in
 from millstream.runtime.cluster.ring import HASH_MAX, Ring, covers, find_gained, hash_of
-from millstream.runtime.cluster.table import (
-    MemberRow,
-    MemoryMembershipTable,
-    Status,
-    TableView,
-)
 from millstream.runtime.cluster.votes import find_superseded, suspect, votes_needed
-from millstream.runtime.definition.placement import (
-    HASHED,
-    LEAST_ACTIVATIONS,
-    PREFER_LOCAL,
-    RANDOM,
-    Placement,
-)
-from millstream.runtime.env import Env
-from millstream.runtime.errors import ConfigError
-from millstream.runtime.options import MembershipOptions, RuntimeOptions
-from millstream.runtime.tasks import Tasks
+from millstream.runtime.extending import Tasks
 from millstream.runtime.wire.address import endpoint_of, generation_of
-from millstream.runtime.wire.transport import TcpTransport
 
 OPTIONS = MembershipOptions()
 NOW = 1_000_000.0

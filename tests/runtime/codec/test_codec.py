@@ -24,8 +24,8 @@ import pydantic
 import pydantic.dataclasses
 import pytest
 
+from millstream.runtime import DefinitionError
 from millstream.runtime.codec.codec import build_codec
-from millstream.runtime.errors import DefinitionError
 
 msgpack: Any = importlib.import_module("msgpack")  # has no type information
 

@@ -8,9 +8,9 @@ from typing import Annotated, Generic, TypeVar
 import msgspec
 import pytest
 
+from millstream.runtime import DefinitionError
 from millstream.runtime.codec.codec import build_codec
 from millstream.runtime.codec.types import resolve_hints
-from millstream.runtime.errors import DefinitionError
 
 PLACE = "Airport.add: argument `by`"
 T = TypeVar("T")

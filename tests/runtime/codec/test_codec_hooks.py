@@ -16,10 +16,10 @@ import pydantic
 import pytest
 
 import millstream.runtime.codec.hooks as hooks
+from millstream.runtime import DefinitionError, NotInCluster, register_type
 from millstream.runtime.codec.arguments import Arguments
 from millstream.runtime.codec.codec import build_codec
-from millstream.runtime.codec.hooks import find_hook, register_hook, register_type
-from millstream.runtime.errors import DefinitionError, NotInCluster
+from millstream.runtime.codec.hooks import find_hook, register_hook
 
 msgpack: Any = importlib.import_module("msgpack")  # has no type information
 

@@ -12,9 +12,9 @@ from uuid import UUID
 import pydantic
 import pytest
 
+from millstream.runtime import DefinitionError
 from millstream.runtime.codec.codec import build_codec
-from millstream.runtime.codec.unions import needs_wrappers
-from millstream.runtime.errors import DefinitionError
+from millstream.runtime.extending import needs_wrappers
 
 msgpack: Any = importlib.import_module("msgpack")  # has no type information
 

@@ -23,6 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.runtime import CallCycle, CallTimeout, GrainError, NotRemote, Overloaded
 from millstream.runtime.codec import failures
 from millstream.runtime.codec.failure_values import pack, unpack
 from millstream.runtime.codec.failures import (
@@ -33,7 +34,6 @@ from millstream.runtime.codec.failures import (
     rebuild,
     source_name,
 )
-from millstream.runtime.errors import CallCycle, CallTimeout, GrainError, NotRemote, Overloaded
 
 msgpack: Any = importlib.import_module("msgpack")  # has no type information
 

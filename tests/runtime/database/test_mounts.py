@@ -5,8 +5,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore
+from millstream.runtime import ConfigError
 from millstream.runtime.database import mounts
-from millstream.runtime.errors import ConfigError
 
 TABLE = """\
 /dev/sda1 / ext4 rw 0 0

@@ -12,10 +12,9 @@ import pytest
 from millstream.providers.sqlite import SqliteStateStore, WriterOptions, storage
 from millstream.providers.sqlite.schema import STATE
 from millstream.providers.sqlite.storage import file_index
+from millstream.runtime import ConfigError, Conflict, Env, StorageUnavailable
+from millstream.runtime.database import Writer, open_writer
 from millstream.runtime.database.worker import Worker
-from millstream.runtime.database.writer import Writer, open_writer
-from millstream.runtime.env import Env
-from millstream.runtime.errors import ConfigError, Conflict, StorageUnavailable
 
 Work = Callable[[sqlite3.Connection], Any]
 

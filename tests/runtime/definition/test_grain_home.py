@@ -13,7 +13,8 @@ import pytest
 from tests.conditions import until
 
 from millstream.runtime import Grain, GrainError, LocalCluster, NotInCluster, Silo, state
-from millstream.runtime.text import SHOWN_CHARS_MAX, show_text
+from millstream.runtime.extending import show_text
+from millstream.runtime.text import SHOWN_CHARS_MAX
 
 KEPT: dict[str, Any] = {}
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.runtime import Grain, LocalCluster, Runtime, Silo
-from millstream.runtime.text import check_text
+from millstream.runtime.extending import check_text
 
 
 class Shelf(Grain):

@@ -10,9 +10,8 @@ import msgspec
 import pytest
 from tests.runtime.definition.state_owner import StateOwner
 
-from millstream.runtime import Conflict, MemoryStateStore, State, StorageUnavailable, state
+from millstream.runtime import Conflict, Etag, MemoryStateStore, State, StorageUnavailable, state
 from millstream.runtime.definition.parcels import ParcelRow, Parcels
-from millstream.runtime.definition.storage import Etag
 
 T = TypeVar("T")
 

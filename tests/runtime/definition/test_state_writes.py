@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conditions import spin, until
 
-from millstream.runtime import Etag, MemoryStateStore, NotInCluster, Row, StorageError, state
+from millstream.runtime import Etag, MemoryStateStore, NotInCluster, Row, State, StorageError, state
 from millstream.runtime.definition.names import grain_id, parse_grain_id, row_key
-from millstream.runtime.definition.state import State
 
 T = TypeVar("T")
 KEY = "Counter/a/tally"

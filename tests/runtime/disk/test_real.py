@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from millstream.runtime.disk.real import HELD, RealDisk, RealFile
-from millstream.runtime.disk.seam import DiskFull, SyncFailed
-from millstream.runtime.disk.whole import read_file, replace_file
+from millstream.runtime.disk.real import HELD, RealFile
+from millstream.runtime.extending import DiskFull, RealDisk, SyncFailed, read_file, replace_file
 
 
 def new_file(tmp_path: Path) -> RealFile:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from millstream.runtime.disk.real import RealDisk
-from millstream.runtime.disk.seam import JOBS_MAX, Disk, parent_of
-from millstream.runtime.disk.whole import read_file, replace_file
+from millstream.runtime.disk.seam import JOBS_MAX, parent_of
+from millstream.runtime.extending import Disk, RealDisk, read_file, replace_file
 from millstream.runtime.testing import SimDisk, Simulation, make_random, run
 
 Job = Callable[[Disk, str], Coroutine[Any, Any, None]]

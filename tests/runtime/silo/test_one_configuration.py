@@ -16,15 +16,16 @@ from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore
 from millstream.runtime import (
     ConfigError,
     Grain,
+    MemberRow,
     MembershipOptions,
     MemoryMembershipTable,
     MemoryStateStore,
     Silo,
     Status,
+    TableView,
     state,
 )
 from millstream.runtime.cluster.agreement import check_agreement
-from millstream.runtime.cluster.table import MemberRow, TableView
 from millstream.runtime.extending import SiloPart
 from millstream.runtime.silo.agreement import AGREEMENT_BYTES_MAX, agreement_of
 from millstream.streams import HashRingMapper, PersistentStreams

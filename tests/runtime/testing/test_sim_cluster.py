@@ -7,8 +7,7 @@ import inspect
 
 import pytest
 
-from millstream.runtime import ConfigError, Grain, LocalCluster, MemoryStateStore, state
-from millstream.runtime.cluster.table import Status
+from millstream.runtime import ConfigError, Grain, LocalCluster, MemoryStateStore, Status, state
 from millstream.runtime.extending import SiloPart, SiloServices
 from millstream.runtime.testing import (
     SiloEnded,

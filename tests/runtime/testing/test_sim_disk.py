@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.runtime.disk.seam import DiskFile, DiskFull, SyncFailed
-from millstream.runtime.disk.whole import read_file, replace_file
+from millstream.runtime.extending import DiskFile, DiskFull, SyncFailed, read_file, replace_file
 from millstream.runtime.testing import SimDisk, Simulation, make_random, run
 
 SEEDS = range(60)

@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 from tests.examples import examples
 
 from millstream.runtime import Grain
-from millstream.runtime.disk.seam import Disk, DiskFile, DiskFull, SyncFailed
-from millstream.runtime.disk.whole import read_file, replace_file
-from millstream.runtime.extending import SiloPart, SiloServices
+from millstream.runtime.extending import (
+    Disk,
+    DiskFile,
+    DiskFull,
+    SiloPart,
+    SiloServices,
+    SyncFailed,
+    read_file,
+    replace_file,
+)
 from millstream.runtime.testing import (
     DISK_VERBS,
     VERBS,

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from millstream.runtime.errors import SiloUnavailable
+from millstream.runtime import Address, Link, SiloUnavailable, Transport
 from millstream.runtime.testing import Host, Simulation, SimulationFailed, current_host, run
 from millstream.runtime.testing.world.link import HIGH_WATER_BYTES
-from millstream.runtime.wire.address import Address
-from millstream.runtime.wire.transport import Link, Transport
 
 SERVER = Address("server", 7000)
 PROBE = Address("server", 7001)

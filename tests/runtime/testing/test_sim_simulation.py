@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from millstream.runtime import faults
-from millstream.runtime.disk.whole import read_file, replace_file
-from millstream.runtime.errors import SiloUnavailable
+from millstream.runtime import Address, Link, SiloUnavailable, faults
+from millstream.runtime.extending import read_file, replace_file
 from millstream.runtime.testing import (
     CallEnded,
     CallStarted,
@@ -35,14 +34,13 @@ from millstream.runtime.testing import (
     SimulationFailed,
     Step,
     check_live_after_repair,
+    make_random,
     make_script,
     parse_script,
     run,
     shrink,
 )
-from millstream.runtime.testing.world.env import WALL_START_S, make_random
-from millstream.runtime.wire.address import Address
-from millstream.runtime.wire.transport import Link
+from millstream.runtime.testing.world.env import WALL_START_S
 
 NAMES = ("red", "green", "blue")
 

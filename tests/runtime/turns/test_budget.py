@@ -11,6 +11,7 @@ from tests.conditions import spin, until
 
 from millstream.runtime import (
     CallTimeout,
+    DeactivationReason,
     Grain,
     GrainError,
     LocalCluster,
@@ -24,7 +25,6 @@ from millstream.runtime import (
     with_options,
 )
 from millstream.runtime.calls.callee import PARKED_MAX
-from millstream.runtime.definition.grain import DeactivationReason
 from millstream.runtime.turns.collector import collect_kind
 
 CALLS = 5_000

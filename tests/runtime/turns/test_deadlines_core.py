@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from millstream.runtime.turns.budget import TURNS_PER_LOOK_MAX, Budget, yield_once
+from millstream.runtime.extending import Budget
+from millstream.runtime.turns.budget import TURNS_PER_LOOK_MAX, yield_once
 from millstream.runtime.turns.deadlines import Deadlines, expire
 from millstream.runtime.turns.request import Request
 

@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator
 import pytest_asyncio
 from tests.conditions import spin
 
-from millstream.runtime.tasks import Tasks
-from millstream.runtime.turns.runners import Runners
+from millstream.runtime.extending import Runners, Tasks
 
 NOTE: contextvars.ContextVar[str] = contextvars.ContextVar("note", default="")
 

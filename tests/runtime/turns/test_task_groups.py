@@ -30,7 +30,7 @@ from millstream.runtime import (
     shielded,
     with_options,
 )
-from millstream.runtime.calls.system_target import SystemTarget
+from millstream.runtime.extending import SystemTarget
 from millstream.runtime.turns.task_groups import correct_task_groups
 
 LOG: list[str] = []

@@ -30,7 +30,7 @@ from millstream.runtime import (
     timeout,
     with_options,
 )
-from millstream.runtime.text import show_text
+from millstream.runtime.extending import show_text
 from millstream.runtime.turns.request import current_request
 
 LOG: list[str] = []

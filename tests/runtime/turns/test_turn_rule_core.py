@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from millstream.runtime.definition.grain import DeactivationReason
-from millstream.runtime.errors import NotInCluster, Overloaded
+from millstream.runtime import DeactivationReason, NotInCluster, Overloaded
 from millstream.runtime.turns.activation import Activation, ActivationState
 from millstream.runtime.turns.mailbox import Mailbox, WaitingBytes
 from millstream.runtime.turns.request import Request

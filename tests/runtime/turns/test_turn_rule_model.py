@@ -20,8 +20,7 @@ from hypothesis.stateful import (
 from tests.call_count import calls_of
 from tests.examples import examples
 
-from millstream.runtime.definition.grain import DeactivationReason
-from millstream.runtime.errors import Overloaded
+from millstream.runtime import DeactivationReason, Overloaded
 from millstream.runtime.turns.activation import Activation, ActivationState
 from millstream.runtime.turns.mailbox import WaitingBytes
 from millstream.runtime.turns.request import Request

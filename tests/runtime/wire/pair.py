@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from millstream.runtime import Env, RuntimeOptions
-from millstream.runtime.tasks import Tasks
+from millstream.runtime.extending import Tasks
 from millstream.runtime.wire.connection import LocalEnd, Peer
 from millstream.runtime.wire.framing import FrameReader, frame
 from millstream.runtime.wire.handshake import Handshake, Identity, hello_of

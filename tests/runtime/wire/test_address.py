@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.runtime import ConfigError
-from millstream.runtime.wire.address import Address, check_door, endpoint_of, generation_of
+from millstream.runtime import Address, ConfigError
+from millstream.runtime.wire.address import check_door, endpoint_of, generation_of
 
 ADDRESSES = [
     ("127.0.0.1:7700", "127.0.0.1", 7700),

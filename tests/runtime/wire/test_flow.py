@@ -12,7 +12,7 @@ from tests.conditions import until
 from tests.runtime.wire.pair import Office, Waits, call, outgoing, raw, visitor
 
 from millstream.runtime import Overloaded, SiloUnavailable
-from millstream.runtime.tasks import Tasks
+from millstream.runtime.extending import Tasks
 from millstream.runtime.wire.batch import (
     LETTER_BYTES,
     SPARE_BYTES,

@@ -12,9 +12,9 @@ from contextlib import closing
 
 import pytest
 
+from millstream.runtime import Address, Link, TcpTransport
 from millstream.runtime.wire import transport
-from millstream.runtime.wire.address import Address
-from millstream.runtime.wire.transport import Link, TcpListener, TcpTransport, links_closed
+from millstream.runtime.wire.transport import TcpListener, links_closed
 
 HERE = Address("127.0.0.1", 0)
 

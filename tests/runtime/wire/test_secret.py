@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from millstream.runtime import ConfigError, MemoryMembershipTable
-from millstream.runtime.wire.secret import SECRET_BYTES, find_secret, secret_in_file
+from millstream.runtime.extending import secret_in_file
+from millstream.runtime.wire.secret import SECRET_BYTES, find_secret
 
 
 def fresh(count: int) -> bytes:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from millstream.streams import CacheLimits, QueueMessage, Token
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
-from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import Notes, QueueCache
-from millstream.streams.contracts.message import QueueMessage
-from millstream.streams.contracts.token import Token
 
 
 def cache_with(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from copy import deepcopy
 
+from millstream.streams import DeliveryOptions, QueueMessage, Token
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot, items_from
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.delivery import Delivery
-from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.contracts.item import Item
-from millstream.streams.contracts.message import QueueMessage
-from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import ListedSubscription, QueueProgress
 
 SUBSCRIPTION = "s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from millstream.streams import Token
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.delivery.delivery import Delivery
@@ -15,7 +16,6 @@ from millstream.streams.agent.delivery.steps import (
     GiveUpOutcome,
     Unreachable,
 )
-from millstream.streams.contracts.token import Token
 
 Call = Callable[[Delivery], Sequence[Action] | None]
 Event = Call | CallReply | Unreachable | Died

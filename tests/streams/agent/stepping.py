@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tests.streams.agent import events as happening
 from tests.streams.agent.events import Event, apply
 
+from millstream.streams import StreamId, Token
 from millstream.streams.agent.delivery.delivery import Delivery
 from millstream.streams.agent.delivery.steps import (
     Action,
@@ -15,8 +16,6 @@ from millstream.streams.agent.delivery.steps import (
     Failure,
     FailureKind,
 )
-from millstream.streams.contracts.identity import StreamId
-from millstream.streams.contracts.token import Token
 
 A = StreamId("n", "a")
 RAISED = Failure(FailureKind.HANDLER, "ValueError: no")

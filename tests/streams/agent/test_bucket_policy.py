@@ -21,6 +21,7 @@ from millstream.streams import (
     Event,
     HashRingMapper,
     PersistentStreams,
+    QueueMessage,
     StreamId,
     StreamNamespace,
     StreamOptions,
@@ -29,7 +30,6 @@ from millstream.streams import (
 )
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.contracts.message import QueueMessage
 
 LIMITS = CacheLimits(events_max=100, policy="buckets")
 STREAMS = [StreamId("n", key) for key in "abc"]

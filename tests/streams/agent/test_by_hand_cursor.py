@@ -8,14 +8,11 @@ from collections.abc import Iterable
 import pytest
 from tests.streams.agent.cursors import SUBSCRIPTION, add, append, cursor_at
 
+from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
-from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
-from millstream.streams.contracts.message import QueueMessage
-from millstream.streams.contracts.token import Token
 
 A = StreamId("n", "a")
 

@@ -12,14 +12,13 @@ from tests.streams.agent.cursors import SUBSCRIPTION
 from tests.streams.agent.stepping import RAISED, A
 
 from millstream.runtime.extending import Backoff
+from millstream.streams import CacheLimits, DeliveryOptions, QueueMessage, StreamId, Token
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
-from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.positions import before
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.delivery import Delivery
-from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
     AckBy,
     Action,
@@ -31,10 +30,7 @@ from millstream.streams.agent.delivery.steps import (
     Unreachable,
     WaitUntil,
 )
-from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
-from millstream.streams.contracts.message import QueueMessage
-from millstream.streams.contracts.token import Token
 
 B = StreamId("n", "b")
 KEY = (A, SUBSCRIPTION)

@@ -9,13 +9,12 @@ from tests.streams.agent.events import Event
 from tests.streams.agent.stepping import RAISED, A, offer, send, state_of, steps, tokens
 
 from millstream.runtime.extending import Backoff
+from millstream.streams import CacheLimits, DeliveryOptions, QueueMessage, Token
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
-from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.positions import before
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.delivery import Delivery
-from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
     AckBy,
     Action,
@@ -26,8 +25,6 @@ from millstream.streams.agent.delivery.steps import (
     Unreachable,
     WaitUntil,
 )
-from millstream.streams.contracts.message import QueueMessage
-from millstream.streams.contracts.token import Token
 
 State = DeliveryState
 

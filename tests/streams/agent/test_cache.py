@@ -13,16 +13,14 @@ from tests.examples import examples
 from tests.streams.agent.caches import cache_with, cursor_at, release, release_all
 from tests.streams.agent.cursors import append, fits
 
-from millstream.runtime.errors import ConfigError
+from millstream.runtime import ConfigError
+from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
-from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import Notes, QueueCache
-from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
-from millstream.streams.contracts.message import QueueMessage, content_bytes
-from millstream.streams.contracts.token import Token
+from millstream.streams.contracts.message import content_bytes
 
 A, B = StreamId("n", "a"), StreamId("n", "b")
 

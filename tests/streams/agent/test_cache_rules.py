@@ -10,11 +10,8 @@ from tests.streams.agent import caches
 from tests.streams.agent.caches import cursor_at, release, slot_at
 from tests.streams.agent.cursors import append, fits
 
-from millstream.streams.agent.cache.limits import CacheLimits
+from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
 from millstream.streams.agent.cache.queue_cache import Notes, QueueCache
-from millstream.streams.contracts.identity import StreamId
-from millstream.streams.contracts.message import QueueMessage
-from millstream.streams.contracts.token import Token
 
 A, B, C = StreamId("n", "a"), StreamId("n", "b"), StreamId("n", "c")
 

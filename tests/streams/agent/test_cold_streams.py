@@ -17,12 +17,11 @@ from tests.streams.agent.cursors import restored
 
 from millstream.runtime.extending import Tasks
 from millstream.runtime.repeated import LINES_MAX
-from millstream.streams import DeliveryOptions, QueueMessage, StreamId, Token
+from millstream.streams import CacheLimits, DeliveryOptions, QueueMessage, StreamId, Token
 from millstream.streams.agent import subscribers
 from millstream.streams.agent.audience.newcomers import Newcomers
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
-from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.subscriber import Seat, Subscriber
 from millstream.streams.agent.losses import Loss

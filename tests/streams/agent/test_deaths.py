@@ -9,7 +9,14 @@ from tests.streams.agent import stepping
 from tests.streams.agent.cursors import append, delivery_at
 from tests.streams.agent.stepping import RAISED, A
 
-from millstream.streams import Backoff, CacheLimits, DeliveryOptions, QueueMessage, Token
+from millstream.streams import (
+    Backoff,
+    CacheLimits,
+    DeliveryOptions,
+    OwnershipOptions,
+    QueueMessage,
+    Token,
+)
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.deaths import Deaths, Fate
@@ -27,7 +34,6 @@ from millstream.streams.agent.delivery.steps import (
 from millstream.streams.agent.progress.wary import DEATHS_MIN, SUSPECTS_MAX, WARY_EVENTS_MAX, Wary
 from millstream.streams.ownership import record as records
 from millstream.streams.ownership.decision import Acquire, Situation, Unowned, decide
-from millstream.streams.ownership.options import OwnershipOptions
 from millstream.streams.ownership.record import (
     ListedSubscription,
     QueueRecord,

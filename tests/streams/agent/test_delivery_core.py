@@ -13,14 +13,13 @@ from tests.streams.agent.cursors import add as add_to
 from tests.streams.agent.events import Event
 from tests.streams.agent.stepping import RAISED, A, offer, send, state_of, steps
 
-from millstream.runtime.errors import ConfigError
+from millstream.runtime import ConfigError
 from millstream.runtime.extending import Backoff
+from millstream.streams import CacheLimits, DeliveryOptions, QueueMessage, Token
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
-from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.delivery import Delivery
-from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
     AckBy,
     Action,
@@ -35,8 +34,6 @@ from millstream.streams.agent.delivery.steps import (
     Unreachable,
     WaitUntil,
 )
-from millstream.streams.contracts.message import QueueMessage
-from millstream.streams.contracts.token import Token
 
 TIMED_OUT = Failure(FailureKind.TIMEOUT, "after 60 s")
 OPTIONS = DeliveryOptions(retries=2, backoff=Backoff(first_s=1, factor=2, ceiling_s=8))

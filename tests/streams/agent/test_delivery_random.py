@@ -10,11 +10,10 @@ from tests.streams.agent.cursors import append, delivery_at
 from tests.streams.agent.stepping import RAISED, A
 
 from millstream.runtime.extending import Backoff
+from millstream.streams import CacheLimits, DeliveryOptions, QueueMessage, Token
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
-from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.delivery import Delivery
-from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
     AckBy,
     Action,
@@ -27,8 +26,6 @@ from millstream.streams.agent.delivery.steps import (
     Unreachable,
     WaitUntil,
 )
-from millstream.streams.contracts.message import QueueMessage
-from millstream.streams.contracts.token import Token
 
 OPTIONS = DeliveryOptions(retries=2, backoff=Backoff(first_s=1, factor=2, ceiling_s=8))
 

@@ -9,13 +9,12 @@ from tests.streams.agent.events import Event
 from tests.streams.agent.stepping import RAISED, A, offer, state_of, tokens
 
 from millstream.runtime.extending import Backoff
+from millstream.streams import CacheLimits, DeliveryOptions, QueueMessage, Token
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
-from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.positions import before
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.delivery import FATE_WAIT_S, Delivery
-from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
     CallReply,
     DeliveryState,
@@ -27,8 +26,6 @@ from millstream.streams.agent.delivery.steps import (
     Unreachable,
     WaitUntil,
 )
-from millstream.streams.contracts.message import QueueMessage
-from millstream.streams.contracts.token import Token
 
 OPTIONS = DeliveryOptions(retries=2, max_batch=4, backoff=Backoff(first_s=1, factor=2, ceiling_s=8))
 LAST = 2**32 - 1

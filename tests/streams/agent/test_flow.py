@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.runtime.errors import ConfigError
-from millstream.streams.agent.flow import FlowOptions
+from millstream.runtime import ConfigError
+from millstream.streams import FlowOptions
 
 
 @pytest.mark.parametrize(

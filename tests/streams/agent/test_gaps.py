@@ -35,7 +35,7 @@ from millstream.streams import (
     subscribe,
     why,
 )
-from millstream.streams.agent.delivery.options import DeliveryOptions as Options
+from millstream.streams import DeliveryOptions as Options
 from millstream.streams.agent.delivery.subscriber import Subscriber
 from millstream.streams.agent.losses import (
     LOSSES_MAX,

@@ -8,9 +8,16 @@ from collections.abc import Callable, Sequence
 import pytest
 from tests.streams.agent.caches import release
 
-from millstream.streams import Capability, FlowOptions, QueueMessage, StreamId, StreamOptions, Token
+from millstream.streams import (
+    CacheLimits,
+    Capability,
+    FlowOptions,
+    QueueMessage,
+    StreamId,
+    StreamOptions,
+    Token,
+)
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
-from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.reading.reader import ReaderCore
 from millstream.streams.agent.reading.steps import (

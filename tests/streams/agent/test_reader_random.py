@@ -14,10 +14,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.examples import examples
 
-from millstream.streams import Capability, FlowOptions, QueueMessage, StreamId, StreamOptions, Token
+from millstream.streams import (
+    CacheLimits,
+    Capability,
+    FlowOptions,
+    QueueMessage,
+    StreamId,
+    StreamOptions,
+    Token,
+)
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
-from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.reading.reader import ReaderCore
 from millstream.streams.agent.reading.steps import (

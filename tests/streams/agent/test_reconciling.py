@@ -34,9 +34,9 @@ from millstream.streams import (
     StreamOptions,
     subscribe,
 )
+from millstream.streams import DeliveryOptions as Limits
 from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.agent.audience.newcomers import Newcomers
-from millstream.streams.agent.delivery.options import DeliveryOptions as Limits
 from millstream.streams.agent.delivery.subscriber import Subscriber
 from millstream.streams.agent.reconciliation import repairs
 from millstream.streams.api.subscription_rows import (

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from millstream.streams import StreamId, Token
+from millstream.streams import CacheLimits, StreamId, Token
 from millstream.streams.agent.audience.handover_list import Former
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
-from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.losses import Losses
 from millstream.streams.agent.progress.tracker import ProgressTracker

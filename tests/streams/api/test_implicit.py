@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.runtime import Grain
-from millstream.runtime.cluster.table import MemberRow, Status, TableView
-from millstream.runtime.definition.markers import Declaration
+from millstream.runtime import Grain, MemberRow, Status, TableView
+from millstream.runtime.extending import Declaration
 from millstream.streams import Event, StreamId, StreamNamespace, subscribe
 from millstream.streams.api.implicit import ImplicitSet, ImplicitSubscription, implicit_in
 

@@ -13,9 +13,8 @@ from tests.conditions import until
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
 from millstream.runtime import Grain, LocalCluster, MemoryStateStore, Silo
-from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace
+from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamId, StreamNamespace
 from millstream.streams.api.rendezvous import parse_rendezvous_key, rendezvous_key
-from millstream.streams.contracts.identity import StreamId
 
 LINES = StreamNamespace("li\x1fnes", str, subscriptions="explicit")
 SEEN: dict[str, list[str]] = defaultdict(list)

@@ -17,7 +17,7 @@ from tests.contract.adapters.partitions import (
 )
 from tests.contract.adapters.pushing import PushedQueues, PushingBroker
 from tests.contract.adapters.tags import LeasedQueues, LeasingBroker
-from tests.contract.test_example import jsonl
+from tests.contract.example import jsonl
 
 from millstream.providers.generator import Generated, GeneratorOptions, GeneratorQueues
 from millstream.providers.ledger import LedgerQueues

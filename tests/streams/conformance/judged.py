@@ -20,6 +20,7 @@ from millstream.runtime.testing import (
     Delivered,
     History,
     Published,
+    QueueAcquired,
     Random,
     Repaired,
     Subscribed,
@@ -28,7 +29,7 @@ from millstream.runtime.testing import (
     check_one_owner,
     check_tokens_rise,
 )
-from millstream.runtime.testing.history import Event, QueueAcquired
+from millstream.runtime.testing.history import Event
 from millstream.streams import Capability
 
 KEYS = ("a", "b", "c")

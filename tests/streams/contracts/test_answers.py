@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from millstream.runtime import EnqueueFailed, QueueFull
+from millstream.streams import QueueMessage, StreamId, Token
 from millstream.streams.contracts import answers
 from millstream.streams.contracts.answers import (
     AdapterFault,
@@ -19,9 +20,6 @@ from millstream.streams.contracts.answers import (
     check_tokens,
     fault_of,
 )
-from millstream.streams.contracts.identity import StreamId
-from millstream.streams.contracts.message import QueueMessage
-from millstream.streams.contracts.token import Token
 
 FULL = QueueFull("full")
 ONE, TWO, THREE = (Token(1, number) for number in (1, 2, 3))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from millstream.streams.contracts.capability import Capability, contradiction, has_positions
+from millstream.streams import Capability
+from millstream.streams.contracts.capability import contradiction, has_positions
 
 C = Capability
 EVERY_SET = [set(some) for size in range(len(C) + 1) for some in combinations(C, size)]

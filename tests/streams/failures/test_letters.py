@@ -9,9 +9,16 @@ import pytest
 from tests.conditions import spin
 
 from millstream.runtime import Conflict, Corrupt, MemoryStateStore
-from millstream.streams import DeadLetter, DeadLetters, DeliveryFailure, StreamId, Token
+from millstream.streams import (
+    DeadLetter,
+    DeadLetters,
+    DeliveryFailure,
+    OutMessage,
+    ProducerMark,
+    StreamId,
+    Token,
+)
 from millstream.streams.agent.delivery.give_ups import ERROR_CHARS_MAX, GiveUps, error_text
-from millstream.streams.contracts.message import OutMessage, ProducerMark
 from millstream.streams.failures.letters import OUTBOX, LetterRows, letter_id, unsent_letter
 from millstream.streams.failures.target import DeadLettersTarget
 

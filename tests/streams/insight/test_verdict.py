@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from millstream.streams import (
     HolderReport,
+    LetterReport,
     QueueReport,
     StreamId,
     StreamReport,
     SubscriptionReport,
 )
-from millstream.streams.insight.report import LetterReport
 from millstream.streams.insight.verdict import CHECKS, rate_of, verdict
 
 STREAM = StreamId("orders", "eu")

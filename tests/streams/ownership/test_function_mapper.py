@@ -10,8 +10,13 @@ import pytest
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
 from millstream.runtime import ConfigError, MemoryStateStore, StreamError
-from millstream.streams import FunctionMapper, HashRingMapper, PersistentStreams, StreamId
-from millstream.streams.contracts.mapping import QueueMapper
+from millstream.streams import (
+    FunctionMapper,
+    HashRingMapper,
+    PersistentStreams,
+    QueueMapper,
+    StreamId,
+)
 from millstream.streams.ownership.layout import Layout
 from millstream.streams.ownership.mapper import QUEUES_MAX
 from millstream.streams.ownership.mapper_record import MapperRecord, MapperRecords, OldRing

@@ -9,10 +9,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.runtime.errors import ConfigError
-from millstream.streams.contracts.identity import StreamId
-from millstream.streams.contracts.mapping import QueueMapper
-from millstream.streams.ownership.mapper import HashRingMapper
+from millstream.runtime import ConfigError
+from millstream.streams import HashRingMapper, QueueMapper, StreamId
 
 # hash of `namespace NUL key`, then the queue of 1, 3, 8 and 65,536 queues. Never to change.
 GOLDEN = [

@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from millstream.runtime.definition.storage import MemoryStateStore
-from millstream.runtime.errors import ConfigError, Conflict, StorageError
+from millstream.runtime import ConfigError, Conflict, MemoryStateStore, StorageError
 from millstream.runtime.extending import unseal
-from millstream.streams.contracts.token import Token
+from millstream.streams import OwnershipOptions, Token
 from millstream.streams.ownership.decision import (
     Acquire,
     Decision,
@@ -29,7 +28,6 @@ from millstream.streams.ownership.decision import (
     decide,
     is_stored,
 )
-from millstream.streams.ownership.options import OwnershipOptions
 from millstream.streams.ownership.record import (
     Handoff,
     ListedSubscription,

@@ -17,9 +17,8 @@ from hypothesis.stateful import (
 )
 from tests.examples import examples
 
-from millstream.runtime.definition.storage import Etag, MemoryStateStore
-from millstream.runtime.errors import Conflict
-from millstream.streams.contracts.token import Token
+from millstream.runtime import Conflict, Etag, MemoryStateStore
+from millstream.streams import OwnershipOptions, Token
 from millstream.streams.ownership.decision import (
     Acquire,
     Decision,
@@ -36,7 +35,6 @@ from millstream.streams.ownership.decision import (
     Unowned,
     decide,
 )
-from millstream.streams.ownership.options import OwnershipOptions
 from millstream.streams.ownership.record import (
     OwnershipStore,
     QueueProgress,

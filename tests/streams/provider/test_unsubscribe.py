@@ -12,8 +12,7 @@ from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
-from millstream.runtime import Grain, LocalCluster, grain, state
-from millstream.runtime.definition.markers import always_interleave
+from millstream.runtime import Grain, LocalCluster, always_interleave, grain, state
 from millstream.runtime.extending import extension_of
 from millstream.streams import (
     Backoff,

@@ -34,8 +34,9 @@ from millstream.streams import (
     StreamOptions,
     subscribe,
 )
+from millstream.streams.extending import IngestMessage
 from millstream.streams.publishing import ingest
-from millstream.streams.publishing.ingest import IngestMessage, IngestTarget
+from millstream.streams.publishing.ingest import IngestTarget
 
 LINES = StreamNamespace("lines", int)
 NOTES = StreamNamespace("notes", int)

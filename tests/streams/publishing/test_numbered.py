@@ -24,13 +24,9 @@ from millstream.runtime import (
 )
 from millstream.runtime.testing import Simulation, run
 from millstream.streams import OutMessage, Token
-from millstream.streams.publishing.ingest import IngestMessage, IngestTarget
-from millstream.streams.publishing.numbered import (
-    OPENING_S,
-    WINDOW_BYTES_MAX,
-    NumberedPublisher,
-    encode_messages,
-)
+from millstream.streams.extending import IngestMessage, NumberedPublisher, encode_messages
+from millstream.streams.publishing.ingest import IngestTarget
+from millstream.streams.publishing.numbered import OPENING_S, WINDOW_BYTES_MAX
 
 T = TypeVar("T")
 ACCEPTED = [0, 1, 3, 6, 7, 9, 12, 13, 15, 18]

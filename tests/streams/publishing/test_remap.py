@@ -12,12 +12,10 @@ from tests.conditions import spin, until
 
 from millstream.runtime import StaleMapper, StreamError
 from millstream.runtime.extending import Budget, Tasks
-from millstream.streams.contracts.identity import QueueId, StreamId
-from millstream.streams.contracts.message import OutMessage
+from millstream.streams import OutMessage, QueueId, SendLimits, StreamId, Token
 from millstream.streams.contracts.suite.host import BenchClock
-from millstream.streams.contracts.token import Token
 from millstream.streams.publishing.silo_publisher import SiloPublisher
-from millstream.streams.publishing.split import PublishLimits, SendLimits
+from millstream.streams.publishing.split import PublishLimits
 
 A, B = StreamId("n", "a"), StreamId("n", "b")
 

@@ -16,9 +16,7 @@ from millstream.runtime import (
     StaleMapper,
     StreamError,
 )
-from millstream.streams.contracts.identity import StreamId
-from millstream.streams.contracts.message import OutMessage, ProducerMark
-from millstream.streams.contracts.token import Token
+from millstream.streams import OutMessage, ProducerMark, SendLimits, StreamId, Token
 from millstream.streams.publishing.send_queue import (
     Publish,
     SendQueue,
@@ -26,7 +24,6 @@ from millstream.streams.publishing.send_queue import (
     is_passing,
     refusal_of,
 )
-from millstream.streams.publishing.split import SendLimits
 
 STREAM = StreamId("n", "k")
 

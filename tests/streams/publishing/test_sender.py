@@ -12,13 +12,10 @@ import pytest
 from millstream.runtime import EnqueueFailed, PublishUnknown, QueueFull, QueueUnavailable
 from millstream.runtime.extending import Budget, Tasks
 from millstream.runtime.testing import Simulation, run
-from millstream.streams.contracts.identity import StreamId
-from millstream.streams.contracts.message import OutMessage
+from millstream.streams import OutMessage, SendLimits, StreamId, Token
 from millstream.streams.contracts.suite.host import BenchClock
-from millstream.streams.contracts.token import Token
 from millstream.streams.publishing.send_queue import Publish, SendQueue
 from millstream.streams.publishing.sender import QueueSender
-from millstream.streams.publishing.split import SendLimits
 
 CALL_LIMIT_S = 0.05
 

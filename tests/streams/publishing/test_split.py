@@ -12,20 +12,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as with_fields
 
 from millstream.runtime import ConfigError
-from millstream.streams import MessageLimits, OutMessage, ProducerMark, StreamId
+from millstream.streams import MessageLimits, OutMessage, ProducerMark, SendLimits, StreamId
 from millstream.streams.contracts.message import (
     HEAD_BYTES,
     VALUE_HEAD_BYTES,
     content_bytes,
     message_bytes,
 )
-from millstream.streams.publishing.split import (
-    PublishLimits,
-    SendLimits,
-    check_size,
-    messages_of,
-    split_items,
-)
+from millstream.streams.publishing.split import PublishLimits, check_size, messages_of, split_items
 
 A = StreamId("n", "a")
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from tests.conditions import spin
 
+from millstream.streams.extending import NumberedPublisher
 from millstream.streams.publishing import numbered
-from millstream.streams.publishing.numbered import NumberedPublisher
 from millstream.streams.staging import stager
 from millstream.streams.staging.coordinator import Begun
 from millstream.streams.staging.stager import StagedAttempt, StagedWriterName

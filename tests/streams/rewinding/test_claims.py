@@ -12,9 +12,10 @@ from tests.streams.rewinding.test_retaining import Keeper, target_of
 from millstream.runtime import ConfigError, MemoryStateStore
 from millstream.runtime.testing import Simulation, run
 from millstream.streams import Token
+from millstream.streams.extending import QueueReads
 from millstream.streams.rewinding.adapter_calls import FORM
 from millstream.streams.rewinding.claims import Holder, ReaderClaims, claim
-from millstream.streams.rewinding.outside import CLAIM_S, RENEW_S, QueueReads
+from millstream.streams.rewinding.outside import CLAIM_S, RENEW_S
 from millstream.streams.rewinding.retain_target import RUN_CHARS_MAX, RetainTarget
 
 

@@ -12,7 +12,8 @@ from tests.streams.staging.staged_world import StagedWorld, expected, in_cluster
 
 from millstream.runtime import ConfigError, NotHosted, StreamError
 from millstream.streams import Token
-from millstream.streams.rewinding.outside import QueueReads, Range
+from millstream.streams.extending import QueueReads
+from millstream.streams.rewinding.outside import Range
 from millstream.streams.rewinding.target import Extent, Extents, ReadMessage
 
 PATIENCE_S = 120.0

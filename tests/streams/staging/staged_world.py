@@ -25,8 +25,7 @@ from millstream.runtime.testing import (
     run,
 )
 from millstream.streams import HashRingMapper, PersistentStreams, StreamOptions
-from millstream.streams.publishing.ingest import IngestMessage
-from millstream.streams.publishing.numbered import encode_messages
+from millstream.streams.extending import IngestMessage, encode_messages
 from millstream.streams.staging.batch import Manifest
 from millstream.streams.staging.coordinator import WriterState
 from millstream.streams.staging.stager import StagedAttempt, StagedBatch, StagedWriterName

@@ -19,12 +19,12 @@ from tests.streams.staging.test_desk import (
 from tests.streams.staging.test_finder import WRITERS, Rig
 
 from millstream.runtime import Corrupt, MemoryStateStore
+from millstream.streams.extending import RefusedMessage
 from millstream.streams.staging.coordinator import SILENT_S, SWEEP_AFTER_S, Done, WriterState
 from millstream.streams.staging.finder import ROWS_AT_ONCE
 from millstream.streams.staging.rows import (
     CHUNK_BYTES_MAX,
     Chunk,
-    RefusedMessage,
     StagedMessage,
     StagedRows,
     StoredChunk,

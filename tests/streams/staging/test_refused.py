@@ -27,6 +27,7 @@ from tests.streams.staging.test_desk import (
 
 from millstream.runtime import QueueFull, StorageUnavailable, StreamError
 from millstream.streams import OutMessage
+from millstream.streams.extending import RefusedMessage, WriterStatus
 from millstream.streams.staging import desk as desk_module
 from millstream.streams.staging.batch import Manifest
 from millstream.streams.staging.coordinator import (
@@ -38,8 +39,7 @@ from millstream.streams.staging.coordinator import (
     Waiting,
 )
 from millstream.streams.staging.desk import STATUS_WAIT_S
-from millstream.streams.staging.rows import RefusedMessage
-from millstream.streams.staging.status import WriterStatus, status_of
+from millstream.streams.staging.status import status_of
 
 POISON = [b"0.0.0.0", b"0.0.1.2", b"0.1.0.1", b"0.1.1.0", b"0.1.1.1"]
 

@@ -21,6 +21,7 @@ from millstream.runtime import (
     StreamError,
 )
 from millstream.streams import StreamOptions
+from millstream.streams.extending import WriterStatus
 from millstream.streams.publishing.split import PublishLimits
 from millstream.streams.staging import coordinator
 from millstream.streams.staging.batch import Batch, Manifest
@@ -28,7 +29,6 @@ from millstream.streams.staging.coordinator import SWEEP_AFTER_S, Gone, OpenAtte
 from millstream.streams.staging.finder import FIND_EVERY_S
 from millstream.streams.staging.rows import StagedRows
 from millstream.streams.staging.stager import StagedWriterName
-from millstream.streams.staging.status import WriterStatus
 from millstream.streams.staging.target import FORM, StagingTarget
 from millstream.streams.staging.writer import LOOK_S
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 
-from millstream.runtime.disk.seam import DirLock
-from millstream.runtime.extending import DiskFile, DiskThread
+from millstream.runtime.extending import DirLock, DiskFile, DiskThread
 from millstream.runtime.testing import SimDisk, make_random
 
 __all__ = ["Disks"]

@@ -12,10 +12,10 @@ from tests.providers.ledger.alone.disks import Disks
 from tests.providers.ledger.alone.machine import BOOKIE, VirtualEnv, values
 from tests.providers.ledger.virtual import virtually
 
-from millstream.providers.ledger import LedgerTopic, LedgerTopics, Position, open_topics
+from millstream.providers.ledger import LedgerTopic, LedgerTopics, Position, Quorum, open_topics
 from millstream.providers.ledger.alone.missing import unmet
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, LedgerState
+from millstream.providers.ledger.inspection import LedgerRecord, LedgerState
+from millstream.providers.ledger.protocol.record import Fragment
 from millstream.runtime import ConfigError, MemoryStateStore, StorageUnavailable
 
 NAMES = ("/a", "/b", "/c")

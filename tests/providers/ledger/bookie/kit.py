@@ -7,12 +7,12 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, TypeVar
 
+from millstream.providers.ledger import BookieOptions
 from millstream.providers.ledger.bookie.bookie import Bookie
-from millstream.providers.ledger.bookie.options import AskKnown, BookieOptions, nothing_known
+from millstream.providers.ledger.bookie.options import AskKnown, nothing_known
 from millstream.providers.ledger.protocol.entry import EntryHeader, pack
 from millstream.runtime.extending import Disk
-from millstream.runtime.testing import SimDisk, make_random
-from millstream.runtime.testing.world.loop import SimLoop
+from millstream.runtime.testing import SimDisk, SimLoop, make_random
 
 T = TypeVar("T")
 

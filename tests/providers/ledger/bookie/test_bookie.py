@@ -10,12 +10,12 @@ from tests.providers.ledger.bookie.kit import SMALL, entry, new_disk, on_loop, o
 
 from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
 from millstream.providers.ledger.bookie.watches import Watches
+from millstream.providers.ledger.inspection import EntryDamaged
 from millstream.providers.ledger.protocol.entry import EntryHeader, pack
 from millstream.providers.ledger.protocol.errors import (
     BookieAway,
     BookieError,
     BookieOverloaded,
-    EntryDamaged,
     LedgerFenced,
 )
 from millstream.providers.ledger.protocol.found import Found, Missing

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from tests.providers.ledger.bookie.kit import PATH, SMALL, entry, new_disk, on_loop, opened
 
+from millstream.providers.ledger import BookieOptions
 from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
-from millstream.providers.ledger.bookie.options import BookieOptions
 from millstream.providers.ledger.protocol.errors import BookieReadOnly, LedgerFenced
 from millstream.providers.ledger.protocol.found import Missing
 from millstream.runtime import StorageUnavailable

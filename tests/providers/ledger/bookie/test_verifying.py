@@ -13,8 +13,8 @@ from millstream.providers.ledger.bookie.form.envelope import FORMAT, HEAD
 from millstream.providers.ledger.bookie.form.frame import FRONT_BYTES, SECTOR_BYTES
 from millstream.providers.ledger.bookie.form.segment import FRAMES_START, seed_of, segment_name
 from millstream.providers.ledger.bookie.form.walk import Walk
-from millstream.providers.ledger.bookie.offline.verification import Verified, verify
 from millstream.providers.ledger.bookie.offline.view import FileBookies, read_view
+from millstream.providers.ledger.inspection import Verified, verify
 from millstream.providers.ledger.protocol.entry import check_of
 from millstream.providers.ledger.protocol.errors import (
     BookieAway,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from millstream.providers.ledger.inspection import LedgerRecord, LedgerState
 from millstream.providers.ledger.protocol.append_core import (
     AppendCore,
     Change,
@@ -19,7 +20,7 @@ from millstream.providers.ledger.protocol.append_core import (
 from millstream.providers.ledger.protocol.entry import NOTHING, EntryHeader, head_of, is_whole
 from millstream.providers.ledger.protocol.errors import LedgerClosed, LedgerFenced
 from millstream.providers.ledger.protocol.found import Found, Missing
-from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, LedgerState
+from millstream.providers.ledger.protocol.record import Fragment
 from millstream.providers.ledger.protocol.recovery_core import (
     Abort,
     End,

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from millstream.providers.ledger.protocol.record import LedgerState
+from millstream.providers.ledger.inspection import LedgerState
 
 from .actors import NOBODY, Model
 from .cores import Numbers

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from millstream.providers.ledger.inspection import EntryDamaged, LedgerRecord, LedgerState
 from millstream.providers.ledger.protocol.append_core import AppendCore
 from millstream.providers.ledger.protocol.entry import unpack
-from millstream.providers.ledger.protocol.errors import EntryDamaged
-from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
 
 from .world import LEDGER, Left, State
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from millstream.providers.ledger.protocol.errors import LedgerError
-from millstream.providers.ledger.protocol.record import LedgerState
+from millstream.providers.ledger.inspection import LedgerError, LedgerState
 
 from .actors import NOBODY, Draft, Model, payload_of, refusal
 from .cores import Frozen

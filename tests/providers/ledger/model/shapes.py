@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.providers.ledger.protocol.quorum import Quorum
+from millstream.providers.ledger import Quorum
 
 from .world import Bounds, Shape
 

@@ -10,15 +10,11 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
+from millstream.providers.ledger import Quorum
+from millstream.providers.ledger.inspection import LedgerRecord
 from millstream.providers.ledger.protocol.entry import NOTHING, head_of
 from millstream.providers.ledger.protocol.errors import LedgerClosed, LedgerFenced
-from millstream.providers.ledger.protocol.quorum import Quorum
-from millstream.providers.ledger.protocol.record import (
-    LedgerRecord,
-    close,
-    recovering,
-    with_ensemble,
-)
+from millstream.providers.ledger.protocol.record import close, recovering, with_ensemble
 
 from .cores import Numbers
 

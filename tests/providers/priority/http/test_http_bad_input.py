@@ -12,8 +12,7 @@ import pytest
 from aiohttp import ClientSession
 from tests.providers.priority.http.desk import TOKEN, Desk, desk_of, raw
 
-from millstream.providers.priority import MemoryStore, PriorityQueues
-from millstream.providers.priority.core.errors import PriorityQueueError
+from millstream.providers.priority import MemoryStore, PriorityQueueError, PriorityQueues
 from millstream.providers.priority.http import TOKEN_VARIABLE, HttpOptions, PriorityApi
 from millstream.providers.priority.http.forms.problems import STATUS, status_of
 from millstream.providers.priority.http.routes.table import ROUTES

@@ -20,11 +20,10 @@ from tests.sim.suites.run.record import Run
 from millstream.providers.ledger import LedgerOptions, ScrubOptions
 from millstream.providers.ledger.bookie.form.segment import offset_of, segment_name, segment_of
 from millstream.providers.ledger.bookie.offline.view import read_view
-from millstream.providers.ledger.metadata.bookies import BookieRecord
+from millstream.providers.ledger.inspection import BookieRecord, LedgerRecord, LedgerState
 from millstream.providers.ledger.metadata.witness import Witness, witness_key
 from millstream.providers.ledger.protocol.entry import HEAD_BYTES
 from millstream.providers.ledger.protocol.errors import DirectoryRefused
-from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
 from millstream.providers.ledger.recovery.needs import spans_of
 from millstream.runtime import MemoryStateStore
 from millstream.runtime.extending import unseal

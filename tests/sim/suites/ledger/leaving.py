@@ -16,9 +16,12 @@ from tests.sim.suites.run.programs import Programs
 from tests.sim.suites.run.record import Run
 
 from millstream.providers.ledger import LedgerOptions, RecoveryOptions
-from millstream.providers.ledger.metadata.bookies import BookieRecord
-from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
-from millstream.providers.ledger.recovery.needs import bookies_of
+from millstream.providers.ledger.inspection import (
+    BookieRecord,
+    LedgerRecord,
+    LedgerState,
+    bookies_of,
+)
 from millstream.runtime import MemoryStateStore
 from millstream.runtime.extending import unseal
 from millstream.runtime.testing import Random, SimCluster, Simulation

@@ -22,7 +22,7 @@ from tests.sim.suites.run.plan import Plan
 from tests.sim.suites.run.programs import Programs
 from tests.sim.suites.streams.traffic import KEYS, ORDERS, TALK, Publisher, Traffic
 
-from millstream.providers.ledger.protocol.record import LedgerRecord
+from millstream.providers.ledger.inspection import LedgerRecord
 from millstream.providers.sqlite.storage import FILES, file_index
 from millstream.runtime import MemoryStateStore, MillstreamError, StreamError
 from millstream.runtime.extending import unseal

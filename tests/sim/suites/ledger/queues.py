@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from tests.sim.suites.run.programs import Program
 from tests.sim.suites.run.record import Run, current_run
 
-from millstream.providers.ledger.queues.adapter import LedgerAdapter, LedgerQueues
+from millstream.providers.ledger import LedgerQueues
+from millstream.providers.ledger.queues.adapter import LedgerAdapter
 from millstream.providers.ledger.queues.receiver import LedgerQueueReader, LedgerReceiver
 from millstream.runtime import CursorTooOld, StreamError
 from millstream.runtime.extending import Tasks

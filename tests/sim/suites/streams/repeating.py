@@ -13,7 +13,8 @@ import msgspec
 from millstream.runtime import MillstreamError, PublishUnknown
 from millstream.runtime.testing import Host
 from millstream.streams import OutMessage, ProducerMark, StreamId, StreamNamespace
-from millstream.streams.publishing.ingest import IngestMessage, IngestTarget, producer_of
+from millstream.streams.extending import IngestMessage
+from millstream.streams.publishing.ingest import IngestTarget, producer_of
 
 from .traffic import Publisher, Traffic
 
