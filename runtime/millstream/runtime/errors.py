@@ -73,7 +73,13 @@ __all__ = [
 
 
 class MillstreamError(Exception):
-    """Base of every error that Millstream raises on purpose."""
+    """Base of every error that Millstream raises on purpose.
+
+    Every error can be pickled and copied, whatever its `__init__` takes.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args), self.__dict__ or None
 
 
 class DefinitionError(MillstreamError, TypeError):
@@ -268,3 +274,9 @@ class CursorTooOld(StreamError):
 
 class SubscriptionFaulted(StreamError):
     """The subscription was given up and waits for a person."""
+
+
+def _restore(cls: type[MillstreamError], args: tuple[Any, ...]) -> MillstreamError:
+    error = cls.__new__(cls, *args)
+    error.args = args  # OSError, the base of TimeoutError, leaves this to `__init__`
+    return error
