@@ -243,7 +243,7 @@ def only_failures(self: Delivery) -> None:
 @pytest.mark.parametrize(
     ("is_apart", "place", "name", "planted"),
     [
-        (True, Deaths, "judged", nobody),
+        (True, Deaths, "iter_judged", nobody),
         (False, decision, "after_death", unchanged),
         (True, Delivery, "_forget", only_failures),
         (False, Wary, "deaths_of", of_anybody),

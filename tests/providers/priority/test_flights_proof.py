@@ -219,12 +219,12 @@ def test_the_leases_of_a_queue_are_numbered_as_its_epochs() -> None:
 def test_a_leg_waited_that_a_later_departure_overtook() -> None:
     history = History()
     history.step("a1", "w2", "dequeued", "running")
-    assert proof.waited(history.transitions) == 0  # who comes again did not wait
+    assert proof.count_waited(history.transitions) == 0  # who comes again did not wait
     at_the_time_of_a3 = history.transitions[-2]._replace(leg="d1", step="dequeued")
     history.transitions.append(at_the_time_of_a3)
-    assert proof.waited(history.transitions) == 0
+    assert proof.count_waited(history.transitions) == 0
     history.transitions.append(history.transitions.pop(history.place("b1", "dequeued")))
-    assert proof.waited(history.transitions) == 1
+    assert proof.count_waited(history.transitions) == 1
 
 
 def test_a_leg_departs_by_the_hour_in_utc_and_the_minute() -> None:
