@@ -27,7 +27,7 @@ test: $(STAMP)  ## every test, those that need a loop on both; by two processes
 test-versions: $(STAMP)  ## tests on the other versions of Python that are installed; WHOLE=1: all of them
 	tests/other_versions.sh
 
-test-fast: $(STAMP)  ## in two minutes: no processes, no Spark, some of each long run
+test-fast: $(STAMP)  ## the quick tests: no processes, no Spark, some of each long run
 	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile fast \
 		-m "not real and not spark and not spark_faults and not slow and not spare"
 

@@ -172,8 +172,8 @@ def graph(folder: str) -> dict[str, set[str]]:
 def importers(faces: Collection[str]) -> dict[str, set[str]]:
     """The modules that import each one, themselves or through a package or a face.
 
-    What a package or a face re-exports counts as an import by those who take it from there; the
-    package or face is no importer.
+    An importer of a re-exported name counts as an importer of the module that defines the name; the
+    package or face in between does not count.
     """
     passing = {*packages(), *faces}
     exported = {

@@ -1,4 +1,4 @@
-"""What peers and stores know of Millstream's own classes: their names, and forms with their fields.
+"""Names of Millstream's own classes on the wire and in stores, and their forms with all fields.
 
 Owns: finding these in the product. Not: comparing (`test_golden`), writing (`__main__`).
 """
@@ -107,7 +107,7 @@ def collect(info: Any, into: set[type]) -> None:
 
 
 def vars_of(info: Any) -> Iterator[object]:
-    """What is in a type: items, members of a union, types of fields."""
+    """The types inside a type: items, members of a union, types of fields."""
     for name in getattr(info, "__struct_fields__", ()):
         value = getattr(info, name)
         for one in value if isinstance(value, tuple) else (value,):

@@ -1,5 +1,5 @@
-"""What peers and stores know of our classes is as the golden files say: moving a module, or naming
-a class anew, must not change it unseen. `python -m tests.golden` writes the files."""
+"""Names and forms on the wire and in stores equal the golden files: a module that moves, or a class
+with a new name, must not change them unseen. `python -m tests.golden` writes the files."""
 
 from __future__ import annotations
 

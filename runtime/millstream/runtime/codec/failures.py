@@ -293,7 +293,7 @@ def source_name(filename: str) -> str:
     """`shop/orders.py` for a file that is found from an entry of `sys.path`, else its last part.
 
     A name does not tell where on a machine a program lies, so equal programs in different
-    directories send equal bytes. What is no path (`<string>`) stays as it is.
+    directories send equal bytes. A name that is no path (`<string>`) stays as it is.
     """
     if not os.path.isabs(filename):
         return filename

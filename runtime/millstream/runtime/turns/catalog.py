@@ -427,7 +427,7 @@ class HookSpec:
 
 
 class LateStep:
-    """What the sweep of the deadlines cancels in place of a hook's task.
+    """A hook with a deadline: the sweep of the deadlines cancels this in place of its task.
 
     Args:
         leave: called once the task was cancelled; sees to it that nobody waits for it for ever.

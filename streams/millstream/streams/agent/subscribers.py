@@ -591,13 +591,13 @@ class Subscribers:
 def give_back(
     streams: Iterable[tuple[StreamId, StreamEntry]], cache: QueueCache, deliveries: Dispatch
 ) -> list[tuple[list[Token], bool]]:
-    """Let go of what is behind the last message of each stream that is out; returns what that is,
-    once without and once with handlers that have tried it (`has_run`).
+    """Give back the messages behind the last one of each stream that is being handled.
 
-    It goes back to a queue that has no order, before another silo reads it. What is out for one
-    subscription stays here for all; what goes back is held by nobody here, and goes back to all its
-    subscriptions, those that have done it too. What is being dealt out to very many subscriptions
-    stays.
+    Returns their tokens in two lists: messages that no handler has tried, and those that one has
+    (`has_run`). A message goes back to a queue that has no order, before another silo reads it. A
+    message that one subscription is handling stays here for all. A message that goes back is held
+    by nobody here, and is delivered again to all its subscriptions, also to those that have done
+    it. A message that is being delivered to very many subscriptions stays.
     """
     fresh: list[Token] = []
     tried: list[Token] = []

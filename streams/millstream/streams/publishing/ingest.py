@@ -182,7 +182,7 @@ def producer_of(namespace: str, producer: str) -> str:
 
 @cache  # a publisher is made for each publish
 def limits_of_clients(frame_bytes_max: int) -> PublishLimits:
-    """What a client may send: as much as in silos, but the provider's own limit."""
+    """The largest message of a client: as in silos, but for the provider's own limit."""
     return PublishLimits(message_bytes_max=frame_bytes_max).within(frame_bytes_max)
 
 

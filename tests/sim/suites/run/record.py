@@ -64,7 +64,7 @@ def current_run() -> Run:
 
 
 class StandingStill(logging.Handler):
-    """What agents say in the log of what stands still, judged; it listens while it is entered.
+    """Judges the log lines of agents about a standstill; listens while it is entered.
 
     A line that names no reason is a violation, whenever it comes; any line is one that comes when
     all has been calm for long enough.

@@ -181,8 +181,8 @@ async def spread(
 async def follow_stream(entry: StreamEntry, deliveries: Dispatch) -> None:
     """Let all subscriptions wait, or go on, as is known of the stream.
 
-    What was said last holds, also for those that come meanwhile; who is paused or faulted by itself
-    stays so when the stream goes on.
+    The newest state of the stream applies, also to subscriptions that are added meanwhile. A
+    subscription that is itself paused or faulted stays so when the stream goes on.
     """
     many = parts(list(entry.subscribers.values()), AT_ONCE)
     for number, part in enumerate(many):

@@ -25,7 +25,7 @@ PROGRAMS_MAX = 1_000
 
 
 class HostedFilters:
-    """What one silo has of them."""
+    """The filters that one silo has."""
 
     def __init__(self, services: SiloServices) -> None:
         self._services = services

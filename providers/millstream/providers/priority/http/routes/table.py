@@ -115,7 +115,7 @@ MESSAGES: tuple[Route[Any, Any], ...] = (
         "GET",
         f"{QUEUE}/head",
         "peek",
-        "What a dequeue would lease; leases nothing.",
+        "Show the messages that a dequeue would lease; leases nothing.",
         messages.peek,
         answers.Messages,
         query=bodies.Peek,
