@@ -266,6 +266,32 @@ def test_a_queue_that_takes_longer_to_open_than_a_call_may_is_opened_once() -> N
     in_cluster(main)
 
 
+def test_a_queue_whose_owner_ends_while_it_reads_the_settings_is_released() -> None:
+    async def main(rig: Rig) -> None:
+        calls, end = 0, asyncio.Event()
+
+        # the first call acquires the queue, the second one numbers its layout
+        async def stop_second(queue: str) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                await end.wait()
+
+        rig.faults.on_before = stop_second
+        creating = rig.spawn(rig.queue().create(QueueSettings(shards=2)))
+        while calls < 2:
+            await asyncio.sleep(0.01)
+        creating.cancel()
+        await asyncio.sleep(1)
+        stopping = asyncio.create_task(rig.cluster.stop_silo(rig.owner_of()))
+        await asyncio.sleep(1)
+        end.set()
+        await stopping
+        assert rig.store._tables["q"].epoch == 1 and not rig.store._owned
+
+    in_cluster(main)
+
+
 # -- leases
 
 

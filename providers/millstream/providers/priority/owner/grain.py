@@ -297,12 +297,13 @@ class QueueOwner(Grain):
             made = None if create is None else at_creation(self._queue, create)
             owned = await self._keeper.store.acquire(self._queue, made)
             self._settings = await settings_of(owned)
+            if self._is_over:
+                await owned.release()
+                return owned
         except MillstreamError as error:
             return error
         finally:
             self._opening = None
-        if self._is_over:
-            return owned
         self._owned = owned
         owned.watch(self._on_stored, self._lose)
         self._on_stored(owned.next_due_ms())
@@ -416,10 +417,15 @@ class QueueOwner(Grain):
 
 
 async def settings_of(owned: OwnedQueue) -> QueueSettings:
-    """The settings of a queue; of a new one with several shards the layout is numbered now."""
-    found = (await owned.look(ReadSettings())).settings
-    if found.shards > 1 and not found.layout:
-        found = (await owned.do(Configure(found))).settings
+    """The settings of a queue; of a new one with several shards the layout is numbered now.
+    The queue is released if its settings cannot be read."""
+    try:
+        found = (await owned.look(ReadSettings())).settings
+        if found.shards > 1 and not found.layout:
+            found = (await owned.do(Configure(found))).settings
+    except BaseException:  # also the end of the owner
+        await owned.release()
+        raise
     return found
 
 
