@@ -113,8 +113,8 @@ class Play:
         return None if position is None else (words, position)
 
 
-@pytest.mark.one_in(6)
-@pytest.mark.parametrize("seed", range(1, 7))
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("seed", range(1, 4))
 def test_a_reader_loses_nothing_while_silos_die(seed: int) -> None:
     async def main(sim: Simulation) -> Play:
         async with Silos(sim, 3, options=FORGETFUL) as silos:

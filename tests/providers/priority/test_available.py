@@ -80,7 +80,7 @@ class Queue:
 @pytest.mark.one_in(4)
 def test_all_who_may_have_what_they_could_not_are_told(is_exclusive: bool, shapes: Any) -> None:
     woken = in_vain = 0
-    for seed in range(60):
+    for seed in range(30):
         queue = Queue(seed, is_exclusive=is_exclusive, shapes=shapes)
         for _ in range(150):
             had = {wanted for wanted in queue.filters if queue.can_have(wanted)}
@@ -91,7 +91,7 @@ def test_all_who_may_have_what_they_could_not_are_told(is_exclusive: bool, shape
             may = {wanted for wanted in queue.filters if queue.can_have(wanted)}
             assert may - had <= helped, seed
             woken, in_vain = woken + len(may - had), in_vain + len(helped - may)
-    assert woken > 1_000 and in_vain < woken / 4  # what came was taken, or ended, in the same step
+    assert woken > 500 and in_vain < woken / 4  # what came was taken, or ended, in the same step
 
 
 def test_nothing_is_noted_before_somebody_asks() -> None:

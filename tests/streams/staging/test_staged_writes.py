@@ -105,7 +105,7 @@ def killed(victim: str, at: int, when: str) -> int:
     return in_cluster(main, seed=at)
 
 
-SOME, MORE = (3, 12, 18), range(1, 45, 3)
+SOME, MORE = (3, 12, 18), range(1, 45, 6)
 STEPS = [SOME, pytest.param(MORE, marks=pytest.mark.slow)]
 
 
