@@ -7,6 +7,10 @@ EXTRAS := .[bench,connect,demo,examples,http,index,pipelines,redis,spark,dev]
 # Bytecode is kept, whatever the environment says: else each process compiles every test anew.
 export PYTHONDONTWRITEBYTECODE :=
 
+COMPUTING := not real and not spark and not spark_faults
+# Tests that start processes or Spark mostly wait. All are in these folders and files.
+WAITING = tests/real $(shell grep -rlE 'pytest\.mark\.(real|spark)\b' tests --include='test_*.py' | grep -v '^tests/real/')
+
 .PHONY: demo test test-versions test-fast test-spark-faults check bench sim mutants model clean
 
 $(STAMP): pyproject.toml constraints.txt
@@ -17,19 +21,19 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## flights through three silos, fed by Spark
 	$(BIN)/python -m examples.flights
 
-test: $(STAMP)  ## every test, those that need a loop on both; by two processes
-	$(BIN)/python -m pytest -q -n 2 --maxschedchunk 8 -m "not real and not spark and not spark_faults"
-	$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m "real or spark"  # which mostly wait
-	MILLSTREAM_LOOP=uvloop $(BIN)/python -m pytest -q -n 2 --maxschedchunk 8 \
-		-m "not real and not spark and not spark_faults"  # those that use it
+test: $(STAMP)  ## every test, those that need a loop on both; then on other versions of Python
+	$(BIN)/python -m pytest -q -n 2 --maxschedchunk 8 --ignore=tests/real -m "$(COMPUTING)"
+	$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m "real or spark" $(WAITING)
+	MILLSTREAM_LOOP=uvloop $(BIN)/python -m pytest -q -n 2 --maxschedchunk 8 --ignore=tests/real \
+		-m "$(COMPUTING)"  # those that use it
 	tests/other_versions.sh
 
 test-versions: $(STAMP)  ## tests on the other versions of Python that are installed; WHOLE=1: all of them
 	tests/other_versions.sh
 
 test-fast: $(STAMP)  ## the quick tests: no processes, no Spark, some of each long run
-	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile fast \
-		-m "not real and not spark and not spark_faults and not slow and not spare"
+	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile fast --ignore=tests/real \
+		-m "$(COMPUTING) and not slow and not spare"
 
 test-spark-faults: $(STAMP)  ## workers that die while a batch is written
 	$(BIN)/python -m pytest -q -n 2 -m spark_faults tests/real

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import uvloop
 from hypothesis import settings
+from tests import long_tests
 
 from millstream.runtime.testing import SimLoop
 
@@ -30,6 +31,11 @@ settings.register_profile("millstream", deadline=None)  # a busy machine is no f
 settings.register_profile("fast", deadline=None, max_examples=25)  # of `make test-fast`
 if settings.get_current_profile_name() == "default":  # else somebody has chosen one
     settings.load_profile("millstream")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Measures which tests take long."""
+    parser.addoption("--write-long-tests", action="store_true", help="write tests/long_tests.txt")
 
 
 def pytest_configure() -> None:
@@ -49,7 +55,8 @@ UNSTABLE_ID = re.compile(r" at 0x[0-9a-f]+|set\(\{[^}]*, ")
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test has the same name in every process: none with an address, or a set of several. Of
-    the parameters of a test that is marked `one_in(n)`, all but each n-th are spare. Those of the
+    the parameters of a test that is marked `one_in(n)`, all but each n-th are spare, and so are the
+    tests that `long_tests.txt` names. Those of the
     Spark session run in one process. On another loop than asyncio's, only what uses it runs."""
     spare_all_but_some(items)
     if LOOP != "asyncio":
@@ -67,7 +74,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def spare_all_but_some(items: list[pytest.Item]) -> None:
     """Mark what one more run of the same test is, before `-m` looks at the marks."""
     counts: Counter[str] = Counter()
+    long = long_tests.read_names()
     for item in items:
+        if item.nodeid in long:
+            item.add_marker("spare")
         mark = item.get_closest_marker("one_in")
         if mark and not item.get_closest_marker("slow"):
             test = item.nodeid.partition("[")[0]
@@ -92,9 +102,11 @@ def fixtures_of(item: pytest.Item) -> Mapping[str, Sequence[pytest.FixtureDef[An
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays: tests that collect garbage look at their own."""
+    """What was imported stays: tests that collect garbage look at their own. Others collect rarely,
+    which takes a tenth of the time from long simulations."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -122,8 +134,19 @@ asyncio.sleep = watched_sleep
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None, None, None]:
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """A test that slept fails: let it spin on a condition, or run in virtual time."""
     SLEPT.clear()
+    started_s = long_tests.cpu_s()
     yield
+    if item.get_closest_marker("slow") is None:
+        item.user_properties.append(("cpu_s", long_tests.cpu_s() - started_s))
     assert not SLEPT, f"real time was slept at {', '.join(sorted(set(SLEPT)))}"
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """With `--write-long-tests`: the tests that took long, whichever process ran them."""
+    if config.getoption("--write-long-tests"):
+        reports = terminalreporter.stats.get("passed", [])
+        times = ((one.nodeid, dict(one.user_properties).get("cpu_s", 0.0)) for one in reports)
+        long_tests.write_names({name for name, cpu_s in times if cpu_s >= long_tests.LONG_S})

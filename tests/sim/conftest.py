@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-SEEDED = "test_cluster_simulations.py::test_a_cluster_keeps_its_promises_under_trouble["
+SEEDED = re.compile(r"test_cluster_simulations\.py::.*-(\d+)\]$")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """One line under the dots."""
     reports = terminalreporter.stats.get("passed", []) + terminalreporter.stats.get("failed", [])
-    seeds = [int(r.nodeid.rpartition("-")[2].rstrip("]")) for r in reports if SEEDED in r.nodeid]
+    seeds = [int(found[1]) for one in reports if (found := SEEDED.search(one.nodeid))]
     if seeds:
         terminalreporter.write_line(
             f"clusters simulated with seeds {min(seeds)} to {max(seeds)}; "
