@@ -600,7 +600,7 @@ async def test_reading_goes_on_at_the_position_after_a_restart_of_the_cluster() 
         ) as cluster:
             await until_seen(upto)
             provider = cluster.silos[0].services.part("default")
-            read_count = sum(agent.read_count for agent in provider.manager.agents())
+            read_count = sum(agent.reader.core.read_count for agent in provider.manager.agents())
             for key in options.keys() if upto == 320 else ():
                 assert await cluster.grain(Walker, key).numbers() == list(range(40))
     assert read_count <= 320 - 80

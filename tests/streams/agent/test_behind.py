@@ -131,7 +131,7 @@ async def fall_behind(cluster: LocalCluster, count: int, *keys: str) -> None:
         for key in keys:
             await cluster.stream(LINES, key).publish(number)
     agents = provider_of(cluster).manager.agents()
-    await until(lambda: agents[0].read_count >= count * len(keys))
+    await until(lambda: agents[0].reader.core.read_count >= count * len(keys))
 
 
 async def test_a_stream_that_is_behind_stops_no_other_and_goes_on_where_it_is() -> None:

@@ -15,6 +15,7 @@ from millstream.runtime import CursorTooOld
 from millstream.runtime.extending import Tasks
 from millstream.streams import Page, StreamId, Token
 from millstream.streams.agent.findings import QueueFindings
+from millstream.streams.agent.queue_epoch import QueueEpoch
 from millstream.streams.agent.reading.catch_up import ContainedReader
 from millstream.streams.contracts.answers import AdapterFault
 
@@ -64,7 +65,8 @@ class Desk:
         self.made = 0
         loop = asyncio.get_running_loop()
         self.tasks = Tasks(loop, contextvars.Context, "test")
-        self.findings = QueueFindings("p", "q", 1, "silo", FixedClock())  # type: ignore[arg-type]
+        epoch = QueueEpoch("p", "q", 1, "silo", lambda queue: None)
+        self.findings = QueueFindings(epoch, FixedClock())  # type: ignore[arg-type]
         self.reader = ContainedReader(self.make, "p: q", self.findings, self.tasks, 0.01)
 
     def make(self) -> OddReader:

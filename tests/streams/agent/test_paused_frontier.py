@@ -113,7 +113,7 @@ async def test_a_new_owner_reads_behind_the_frontier_and_the_paused_one_from_its
         await publish(cluster, "t", 20)
         await until(lambda: len(SEEN["good"]) == 21)
         agent = agent_of(cluster)
-        assert agent.read_count == 1 and len(agent.behind) == 1  # it is faulted still
+        assert agent.reader.core.read_count == 1 and len(agent.behind) == 1  # it is faulted still
         assert SEEN["bad"] == []
         BROKEN.clear()
         await cluster.grain(Hearer, "bad").listen("s")

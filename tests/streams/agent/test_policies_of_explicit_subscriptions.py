@@ -88,7 +88,7 @@ def cluster_of(silos: int = 1, first_s: float = 60.0) -> LocalCluster:
 
 def owner(cluster: LocalCluster) -> Silo | None:
     for silo in cluster.silos:
-        if any(agent.is_reading for agent in silo.services.part("default").manager.agents()):
+        if any(agent.reader.is_reading for agent in silo.services.part("default").manager.agents()):
             return silo
     return None
 

@@ -493,7 +493,7 @@ def test_only_what_was_stored_before_the_receiver_started_may_come_again() -> No
     desk.got(message(2), message(4))
     assert not desk.core.has_repeats and desk.cache.repeats_upto == 1
     desk.step(desk.core.on_bounds, Token(1, 9))  # a second answer changes nothing
-    assert desk.core.repeats_to == Token(1, 3) and not desk.core.has_repeats
+    assert desk.cache.repeats_to == Token(1, 3) and not desk.core.has_repeats
 
 
 @pytest.mark.parametrize(

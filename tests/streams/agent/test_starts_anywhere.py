@@ -78,7 +78,7 @@ def agents(cluster: LocalCluster) -> list[tuple[Silo, PullingAgent]]:
 
 
 async def reader(cluster: LocalCluster) -> tuple[Silo, PullingAgent]:
-    await until(lambda: any(agent.is_reading for _, agent in agents(cluster)))
+    await until(lambda: any(agent.reader.is_reading for _, agent in agents(cluster)))
     return agents(cluster)[0]
 
 
@@ -139,7 +139,7 @@ async def test_a_paused_stream_waits_in_the_cache_or_behind_it(can_rewind: bool)
         await cluster.grain(Hearer, "a").listen()
         await pause_stream(cluster, LINES, "s")
         await publish(cluster, 0, 1)
-        await until(lambda: agent.read_count == 2)
+        await until(lambda: agent.reader.core.read_count == 2)
         await spin(50)
         assert SEEN["a"] == []
         assert (agent.cache.events, len(agent.behind)) == ((0, 1) if can_rewind else (2, 0))
@@ -220,7 +220,7 @@ async def test_earliest_of_a_stream_that_nobody_hears_reaches_back_with_rewind_o
         async with place_of(can_rewind=can_rewind).cluster() as cluster:
             _, agent = await reader(cluster)
             await publish(cluster, 0, 1, 2)
-            await until(lambda agent=agent: agent.read_count == 3)  # type: ignore[misc]
+            await until(lambda agent=agent: agent.reader.core.read_count == 3)  # type: ignore[misc]
             await spin(50)
             await cluster.grain(Hearer, "a").listen("earliest")
             await publish(cluster, 3)

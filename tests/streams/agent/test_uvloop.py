@@ -51,7 +51,7 @@ def test_events_are_handled_and_acknowledged_one_by_one(ack_every_s: float) -> N
                 await until(lambda number=number: SEEN["k"] == number)  # type: ignore[misc]
             (agent,) = streams.manager.agents()
             await until(lambda: agent.undone == 0)
-            await until(lambda: agent._core.acked_upto == agent.cache.find_acked())
+            await until(lambda: agent.reader.core.acked_upto == agent.cache.find_acked())
             (stats,) = streams.stats()
             assert stats.faults == 0
 

@@ -118,7 +118,7 @@ async def test_what_is_let_go_while_it_is_given_is_held_by_nobody() -> None:
         await listening(silo, COUNT)
         agent = agent_of(silo)
         await stream.publish_many([0, 1])
-        entry = agent.subscribers._streams[stream.id]
+        entry = agent.subscribers.streams[stream.id]
         await until(lambda: bool(entry.spread))
         agent.pause()
         agent.cache.forget(agent.subscribers.let_go)

@@ -158,7 +158,9 @@ class Places:
     async def cluster(self) -> AsyncIterator[Silo]:
         own: tuple[type[Grain], ...] = (Reader,) if self.agent_hosts_it else (Other,)
         async with self.silo(*own, reads=True) as agent, self.silo(Reader, reads=False):
-            await until(lambda: agents_of(agent)[0].is_reading if agents_of(agent) else False)
+            await until(
+                lambda: agents_of(agent)[0].reader.is_reading if agents_of(agent) else False
+            )
             yield agent
 
 
@@ -206,7 +208,11 @@ async def test_headers_are_seen_and_commit_with_holds(places: Places) -> None:
         stream = silo.stream(SUMS, "k")
         for number in range(6):
             await stream.publish(number, headers={"for": "sum" if number % 3 else "none"})
-        await until(lambda: agents_of(silo)[0].read_count == 6 and agents_of(silo)[0].undone == 0)
+        await until(
+            lambda: (
+                agents_of(silo)[0].reader.core.read_count == 6 and agents_of(silo)[0].undone == 0
+            )
+        )
         assert await silo.grain(Reader, "k").summed() == [1, 2, 4, 5]
 
 

@@ -113,7 +113,7 @@ def cluster_of(silos: int = 1, cache: CacheLimits | None = None) -> LocalCluster
 
 def agents(cluster: LocalCluster) -> list[Any]:
     parts = [silo.services.part("default") for silo in cluster.silos]
-    return [one for part in parts for one in part.manager.agents() if one.is_reading]
+    return [one for part in parts for one in part.manager.agents() if one.reader.is_reading]
 
 
 def undone(cluster: LocalCluster) -> int:
@@ -175,7 +175,7 @@ async def test_it_is_stored_so_the_next_owner_of_the_queue_waits_for_the_grain_t
 
 
 def agents_of(silo: Silo) -> list[Any]:
-    return [one for one in silo.services.part("default").manager.agents() if one.is_reading]
+    return [one for one in silo.services.part("default").manager.agents() if one.reader.is_reading]
 
 
 # -- beginning and ceasing to

@@ -96,7 +96,9 @@ async def test_a_handler_that_handled_its_group_and_its_timeout_is_called_once(
 
     async with LocalCluster(silos=2, grains=[Reader], streams={"default": provider}) as cluster:
         managers = [silo.services.part("default").manager for silo in cluster.silos]
-        await until(lambda: all([a.is_reading for a in m.agents()] == [True] for m in managers))
+        await until(
+            lambda: all([a.reader.is_reading for a in m.agents()] == [True] for m in managers)
+        )
         keys = [f"k{i}" for i in range(6)]  # on both silos
         for key in keys:
             await cluster.stream(namespace, key).publish_many(["a", "bad", "z"])

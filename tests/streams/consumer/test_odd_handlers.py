@@ -99,7 +99,7 @@ def cluster_of(handler: FailureHandler | None = None) -> LocalCluster:
 async def settled(cluster: LocalCluster) -> None:
     """Until each silo reads one queue: a hand-over would begin the attempts anew."""
     managers = [silo.services.part("default").manager for silo in cluster.silos]
-    await until(lambda: all([a.is_reading for a in m.agents()] == [True] for m in managers))
+    await until(lambda: all([a.reader.is_reading for a in m.agents()] == [True] for m in managers))
 
 
 async def publish_and_wait(cluster: LocalCluster, key: str) -> list[DeadLetter]:

@@ -44,7 +44,7 @@ async def publish(cluster: LocalCluster, *items: int) -> None:
 
 async def has_read(cluster: LocalCluster, count: int) -> None:
     (agent,) = cluster.silos[0].services.part("default").manager.agents()
-    await until(lambda: agent.read_count >= count)
+    await until(lambda: agent.reader.core.read_count >= count)
 
 
 @pytest.mark.parametrize("start", ["earliest", Token(1, 3)])

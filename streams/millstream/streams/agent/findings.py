@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 
 from millstream.runtime.extending import Clock, LineBudget, show_text
-from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.token import Token
 
 from .cache.cursor import Cursor
+from .queue_epoch import QueueEpoch
 from .reading.steps import GapFound
 
 __all__ = ["QueueFindings"]
@@ -23,9 +23,8 @@ log = logging.getLogger("millstream.agent")
 class QueueFindings:
     """The findings of one agent."""
 
-    def __init__(self, provider: str, queue: QueueId, epoch: int, silo: str, clock: Clock) -> None:
-        self._where = f"{provider}: {queue}"
-        self._extra = {"silo": silo, "queue": queue, "epoch": epoch}
+    def __init__(self, epoch: QueueEpoch, clock: Clock) -> None:
+        self._where, self._extra = epoch.where, epoch.extra
         self._clock = clock
         self._lines = LineBudget()
         self.fault_count = 0  # of the adapter

@@ -59,8 +59,6 @@ from .delivery.subscriber import Subscriber
 from .losses import Loss, Losses
 from .reconciliation import Reconciliation, StoredSubscriptions
 from .starts import Starts, last_token
-from .watchdog.standstill import PieceOfWork
-from .watchdog.waits import reason_of
 
 __all__ = ["Known", "Subscribers"]
 
@@ -108,9 +106,9 @@ class Subscribers:
         "_newcomers",
         "_progressed",
         "_reconciling",
-        "_streams",
         "_tasks",
         "_unasked",
+        "streams",
     )
 
     def __init__(
@@ -137,12 +135,12 @@ class Subscribers:
         self._progressed = progressed
         self._clock = clock
         self._tasks = tasks
-        self._streams: dict[StreamId, StreamEntry] = {}
+        self.streams: dict[StreamId, StreamEntry] = {}
         self._unasked: list[tuple[StreamId, StreamEntry]] = []  # cold, since this turn of the loop
         self._holds = StoppedSubscriptions(known)
         self._reconciling: Reconciliation | None = None
         if stored is not None:
-            self._reconciling = Reconciliation(self._streams, self, stored, reconcile_s, tasks)
+            self._reconciling = Reconciliation(self.streams, self, stored, reconcile_s, tasks)
         self._lines = LineBudget()
         self._losses = losses or Losses()
         self._former = former or Former(QueueProgress(), is_used=False)
@@ -153,7 +151,7 @@ class Subscribers:
         if not message.items:  # done by a former owner
             self._cache.release(slot)
             return
-        entry = self._streams.get(message.stream)
+        entry = self.streams.get(message.stream)
         if entry is None:
             entry = self._meet(message.stream)
         entry.newest = message.token if len(message.items) == 1 else last_token(message)
@@ -197,7 +195,7 @@ class Subscribers:
                 self._deliveries.move(subscriber, before(message.token))
 
     def _meet(self, stream: StreamId) -> StreamEntry:
-        entry = self._streams[stream] = StreamEntry()
+        entry = self.streams[stream] = StreamEntry()
         entry.is_asked_for = not self._is_implicit_only(stream)
         held = None if entry.is_asked_for else self._holds.find_known(stream)
         if entry.is_asked_for and self._reconciling is not None:
@@ -233,12 +231,12 @@ class Subscribers:
     def expect(self) -> None:
         """Meet the streams of which the former owner has listed subscriptions."""
         for stream in self._laggards.streams():
-            if stream not in self._streams:
+            if stream not in self.streams:
                 self._meet(stream)
 
     def relieve(self, stream: StreamId) -> None:
         """Let the slowest subscriptions of a stream hold nothing in the cache any more."""
-        entry = self._streams.get(stream)
+        entry = self.streams.get(stream)
         if entry is None or not self._laggards.has_place:
             return
         self._laggards.let_go(stream)
@@ -258,7 +256,7 @@ class Subscribers:
 
     def follow_implicit(self) -> None:
         """Other implicit subscriptions hold now: a new one sees what is routed from here on."""
-        for stream, entry in self._streams.items():
+        for stream, entry in self.streams.items():
             self._add_implicit(stream, entry)
         self._progressed()
 
@@ -407,7 +405,7 @@ class Subscribers:
     def attach(self, stream: StreamId, row: SubscriptionRow) -> None:
         """A subscription was made or resumed: from here on it sees the stream's events."""
         self._holds.tell(stream, row, is_held=False)
-        entry = self._streams.get(stream)
+        entry = self.streams.get(stream)
         if entry is None and row.start not in (HERE, "next"):
             entry = self._meet(stream)
         if entry is None:
@@ -459,7 +457,7 @@ class Subscribers:
     def hold(self, stream: StreamId, row: SubscriptionRow) -> None:
         """A subscription was paused: it keeps what comes, and is delivered nothing."""
         self._holds.tell(stream, row, is_held=True)
-        entry = self._streams.get(stream)
+        entry = self.streams.get(stream)
         if entry is None:
             return
         entry.hear_of(row.id)
@@ -471,13 +469,13 @@ class Subscribers:
 
     async def follow(self, stream: StreamId) -> None:
         """All subscriptions of a stream wait, or go on, as was told of `WHOLE_STREAM`."""
-        entry = self._streams.get(stream)
+        entry = self.streams.get(stream)
         if entry is not None:
             await follow_stream(entry, self._deliveries)
 
     def detach(self, stream: StreamId, subscription: str) -> None:
         """A subscription was removed."""
-        entry = self._streams.get(stream)
+        entry = self.streams.get(stream)
         if entry is None:
             return
         if entry.cold is not None:
@@ -493,7 +491,7 @@ class Subscribers:
 
     def let_go(self) -> None:
         """Hold none of the messages that were routed; what is out ends without consequence."""
-        for entry in self._streams.values():
+        for entry in self.streams.values():
             for slot in entry.let_go():
                 self._cache.release(slot)
             for subscriber in entry.subscribers.values():
@@ -501,23 +499,23 @@ class Subscribers:
 
     def give_back(self) -> list[tuple[list[Token], bool]]:
         """Hold only what is under way; returns what goes back to the queue, and `has_run`."""
-        return give_back(self._streams.items(), self._cache, self._deliveries)
+        return give_back(self.streams.items(), self._cache, self._deliveries)
 
     def forget_idle(self, before_s: float) -> None:
         """Forget streams that had no event since `before_s` and have nothing undelivered."""
-        idle = [s for s, entry in self._streams.items() if entry.is_idle(before_s, self._losses)]
+        idle = [s for s, entry in self.streams.items() if entry.is_idle(before_s, self._losses)]
         for stream in idle:
             self._cache.unheard.pop(stream, None)
-            subscribers = self._streams.pop(stream).subscribers.values()
+            subscribers = self.streams.pop(stream).subscribers.values()
             self._losses.forget(stream, is_told=not any(one.gaps for one in subscribers))
 
     def list_unfinished(self) -> tuple[ListedSubscription, ...]:
         """The subscriptions that have not done everything. Cost: O(subscriptions known)."""
-        return list_unfinished(self._streams, self._laggards, self._former)
+        return list_unfinished(self.streams, self._laggards, self._former)
 
     def of(self, stream: StreamId) -> Sequence[Subscriber] | None:
         """The subscriptions of a stream; None: it had no event lately, or they are asked for."""
-        entry = self._streams.get(stream)
+        entry = self.streams.get(stream)
         return None if entry is None or entry.cold is not None else [*entry.subscribers.values()]
 
     @property
@@ -526,49 +524,11 @@ class Subscribers:
         return sum(one.unacked > 0 for one in self._everyone())
 
     def _everyone(self) -> Iterator[Subscriber]:
-        return (one for entry in self._streams.values() for one in entry.subscribers.values())
-
-    def work(self) -> Iterator[PieceOfWork]:
-        """All that is undelivered, or not done, by stream and subscription."""
-        for stream, entry in list(self._streams.items()):
-            name = str(stream)
-            if entry.cold is not None and (entry.cold or entry.is_parked):
-                yield PieceOfWork(name, "", "cold", partial(self.waits_for, stream), entry.dump)
-            if entry.spread:
-                at = entry.spread[0].index
-                yield PieceOfWork(name, "", at, partial(self.waits_for, stream), entry.dump)
-            for one in list(entry.subscribers.values()):
-                if (delivery := one.work) is not None:
-                    reason = partial(self.reason_of, one)
-                    dump = partial(self._deliveries.dump_of, one)
-                    yield PieceOfWork(name, one.id, delivery.place, reason, dump)
-
-    def reason_of(self, one: Subscriber) -> str:
-        """What a subscription waits for; empty: it has no work, or nothing is known."""
-        return reason_of(one, self._deliveries.seat_of(one))
-
-    def list_undelivered(self, namespace: str) -> list[StreamId]:
-        """The streams of a namespace of which something is not done."""
-        return [
-            stream
-            for stream, entry in self._streams.items()
-            if stream.namespace == namespace
-            and (entry.cold or entry.is_parked or entry.has_deliveries)
-        ]
-
-    def waits_for(self, stream: StreamId) -> str:
-        """What all of a stream waits for; empty: nothing, or nothing that is known."""
-        entry = self._streams.get(stream)
-        if entry is None:
-            return ""
-        if entry.cold is not None:
-            return entry.asking
-        is_given = entry.spreading is not None and not entry.spreading.done()
-        return "its events are being given to very many subscriptions" if is_given else ""
+        return (one for entry in self.streams.values() for one in entry.subscribers.values())
 
     def on_acked(self, stream: StreamId, subscription: str, upto: Token) -> bool:
         """A subscription has acknowledged by hand; False: it is not known, or not yet."""
-        entry = self._streams.get(stream)
+        entry = self.streams.get(stream)
         if entry is None or entry.cold is not None or subscription not in entry.subscribers:
             return False
         self._deliveries.on_acked(entry.subscribers[subscription], upto)
@@ -576,12 +536,7 @@ class Subscribers:
 
     def has_backlog(self, upto: int) -> bool:
         """Is something up to a message, or that may be repeated, being delivered?"""
-        return any(has_backlog(entry, upto) for entry in self._streams.values())
-
-    @property
-    def stream_count(self) -> int:
-        """Streams that are known."""
-        return len(self._streams)
+        return any(has_backlog(entry, upto) for entry in self.streams.values())
 
     def close(self) -> None:
         """Stop asking."""

@@ -217,7 +217,7 @@ class OwnedQueues:
 
     async def measure(self) -> None:
         """Ask for the backlogs, where the adapter can tell."""
-        await asyncio.gather(*(agent.measure() for agent in self.manager.agents()))
+        await asyncio.gather(*(agent.reader.measure() for agent in self.manager.agents()))
 
 
 class Audit:

@@ -112,7 +112,7 @@ class StreamReports:
         """Those of the queues that this silo reads. Cost: O(streams that are known)."""
         found: list[LaggingStream] = []
         for agent in self._agents.agents():
-            for stream in agent.subscribers.list_undelivered(namespace):
+            for stream in agent.work.list_undelivered(namespace):
                 found.append(lagging_stream(agent, stream, self._services))
             await asyncio.sleep(0)
         return sorted(found, key=lambda one: one.lag, reverse=True)[:limit]
@@ -149,7 +149,7 @@ class StreamReports:
         agent, clock = self._agents.agent(queue), self._services.clock
         if agent is None:
             return StreamReport(stream, queue)
-        await agent.measure()
+        await agent.reader.measure()
         known = agent.subscribers.of(stream)
         reports = (
             None if known is None else [subscription_report(one, agent, clock) for one in known]
@@ -160,21 +160,21 @@ class StreamReports:
             agent=queue_report(agent, self._services.address, clock),
             at_s=clock.wall_s(),
             subscriptions=reports,
-            reason=agent.subscribers.waits_for(stream),
+            reason=agent.work.waits_for(stream),
         )
 
 
 def queue_report(agent: PullingAgent, silo: str, clock: Clock) -> QueueReport:
     """One queue, as its agent sees it; the backlog is that of the last `measure`."""
-    cache, limits = agent.cache, agent.options.cache
+    reader, cache, limits = agent.reader, agent.cache, agent.options.cache
     return QueueReport(
         agent.queue,
         silo,
         agent.epoch,
-        agent.state.value,
-        agent.trouble,
-        agent.backlog,
-        agent.read_count,
+        reader.core.state.value,
+        reader.trouble,
+        reader.backlog,
+        reader.core.read_count,
         agent.dispatch.delivered_count,
         cache.events,
         cache.size_bytes,
@@ -186,7 +186,7 @@ def queue_report(agent: PullingAgent, silo: str, clock: Clock) -> QueueReport:
         holder_report(agent, clock),
         cache.purged,
         cache.evicted,
-        *agent.stops(),
+        *reader.stops(),
     )
 
 
@@ -200,7 +200,7 @@ def letter_report(letter: DeadLetter) -> LetterReport:
 def lagging_stream(agent: PullingAgent, stream: StreamId, services: SiloServices) -> LaggingStream:
     """One stream, by the subscription that is furthest behind."""
     known = agent.subscribers.of(stream)
-    reason = agent.subscribers.waits_for(stream)
+    reason = agent.work.waits_for(stream)
     ones = [one for one in known or () if one.work is not None]
     reports = [subscription_report(one, agent, services.clock) for one in ones]
     worst = max(reports, key=lambda one: (one.still_s, one.lag_s, one.lag_events), default=None)
@@ -248,7 +248,7 @@ def subscription_report(one: Subscriber, agent: PullingAgent, clock: Clock) -> S
         one.gaps_told,
         one.gone_max,
         one.retries,
-        agent.subscribers.reason_of(one),
+        agent.work.reason_of(one),
         agent.watch.standstills.still_s(str(one.stream), one.id, clock.now()),
     )
 

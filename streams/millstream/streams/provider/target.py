@@ -130,7 +130,7 @@ class StreamsTarget(SystemTarget):
     async def silo_stats(self) -> SiloStats:
         """This silo and the queues that it reads."""
         agents, services = self._queues.agents(), self._services
-        await asyncio.gather(*(agent.measure() for agent in agents))
+        await asyncio.gather(*(agent.reader.measure() for agent in agents))
         queues = [agent_stats(agent, services.clock.wall_s()) for agent in agents]
         return SiloStats(services.address, services.name, services.activation_count, queues)
 
@@ -159,20 +159,20 @@ def agent_stats(agent: PullingAgent, now_s: float) -> QueueStats:
     return QueueStats(
         agent.queue,
         agent.epoch,
-        agent.backlog,
+        agent.reader.backlog,
         agent.cache.events + agent.cache.chained_events,
-        agent.read_count,
+        agent.reader.core.read_count,
         agent.dispatch.delivered_count,
         agent.dispatch.given_up_count,
         agent.cache.unheard_count,
-        agent.subscribers.stream_count,
+        len(agent.subscribers.streams),
         agent.dispatch.calls_out,
         max(0.0, now_s - (agent.cache.oldest_s or now_s)),
-        agent.is_reading,
+        agent.reader.is_reading,
         agent.findings.fault_count,
         agent.findings.gap_count,
         len(agent.behind),
         agent.cache.purged,
         agent.cache.evicted,
-        *agent.stops(),
+        *agent.reader.stops(),
     )

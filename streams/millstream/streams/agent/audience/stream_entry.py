@@ -77,6 +77,13 @@ class StreamEntry:
         """Are all subscriptions to wait? They do until it is known."""
         return self.holds.get(WHOLE_STREAM, "paused") != ""
 
+    def waits_for(self) -> str:
+        """What all of it waits for; empty: nothing, or nothing that is known."""
+        if self.cold is not None:
+            return self.asking
+        is_given = self.spreading is not None and not self.spreading.done()
+        return "its events are being given to very many subscriptions" if is_given else ""
+
     def dump(self) -> str:
         """Its state, for a report of a fault."""
         cold = None if self.cold is None else len(self.cold)

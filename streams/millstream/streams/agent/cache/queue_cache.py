@@ -77,6 +77,7 @@ class QueueCache:
         self._newest = after
         self._notes = notes
         self.repeats_upto = -1  # index of the last message that a former owner may have delivered
+        self.repeats_to: Token | None = None  # the last one that it can have; None: not known
         self._followers: Mapping[StreamId, Sequence[Follower]] = {}
         self._done: list[Token] = []
         self._disowned: set[Token] = set()  # held, and not to be acknowledged

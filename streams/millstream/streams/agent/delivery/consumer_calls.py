@@ -22,10 +22,10 @@ from millstream.runtime import (
 )
 from millstream.runtime.extending import SiloServices
 from millstream.streams.agent.losses import Loss, spanning
+from millstream.streams.agent.queue_epoch import QueueEpoch
 from millstream.streams.api.inbox import inbox_name
 from millstream.streams.consumer.batch import ByHand, Delivered, WireBatch
 from millstream.streams.consumer.extension import ConsumerExtension
-from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 from millstream.streams.inbox.inbox import inbox_grain_of
@@ -45,18 +45,10 @@ ANSWER_S = 5.0  # for a handler's answer to arrive, beyond the handler's own tim
 class ConsumerCalls:
     """The calls of one agent to its consumers."""
 
-    def __init__(
-        self,
-        services: SiloServices,
-        provider: str,
-        queue: QueueId,
-        epoch: int,
-        *,
-        has_positions: bool,
-    ) -> None:
+    def __init__(self, services: SiloServices, epoch: QueueEpoch, *, has_positions: bool) -> None:
         self._services, self._clock = services, services.clock
-        self._provider, self._inbox_kind = provider, inbox_name(provider)
-        self._queue, self._epoch = queue, epoch
+        self._provider, self._inbox_kind = epoch.provider, inbox_name(epoch.provider)
+        self._queue, self._epoch = epoch.queue, epoch.number
         self._has_positions = has_positions
         self._sifter = ItemFilter(services.clock, services.budget)
 

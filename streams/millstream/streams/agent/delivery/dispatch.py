@@ -30,14 +30,15 @@ from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.positions import LAST_INDEX, SubscriptionKey, before, past
 from millstream.streams.agent.losses import Loss
 from millstream.streams.agent.progress.wary import Wary
+from millstream.streams.agent.queue_epoch import QueueEpoch
 from millstream.streams.consumer.batch import ByHand
-from millstream.streams.contracts.identity import QueueId, StreamId
+from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.layout import Layout
 
 from .consumer_calls import ConsumerCalls
-from .deaths import Deaths, Fate
+from .deaths import Deaths
 from .delivery import Delivery
 from .give_ups import GiveUps, error_text, failure_of, is_task, take_back_cancellation
 from .steps import (
@@ -72,16 +73,10 @@ class Dispatch:
     Args:
         layout: tells which events wait for the former queue of their stream; None: the number of
             queues cannot change.
-        fate: what is known of a silo.
         failed: takes the events that were given up, and why, where the queue wants to know that.
         give_back: lets the queue give messages out again after a while; whether a handler had them.
         fetch: has items read anew for those that are behind.
-        reading_anew: what that waits for, in words; empty: nothing is read anew.
-        repeats_to: the last message that a former owner can have delivered; None: not known.
         progressed: a delivery moved: there may be room, and something to acknowledge.
-        look_again: the owner of the queue should decide anew: a call that was out has ended while
-            nothing new is sent, or an event is to be named in the record.
-        fenced: a consumer knows an owner of a newer epoch.
     """
 
     __slots__ = (
@@ -92,8 +87,8 @@ class Dispatch:
         "_consumers",
         "_deaths",
         "_early",
+        "_epoch",
         "_failed",
-        "_fenced",
         "_fetch",
         "_give_back",
         "_give_ups",
@@ -104,17 +99,12 @@ class Dispatch:
         "_lagging",
         "_layout",
         "_limit",
-        "_look_again",
         "_out",
         "_progressed",
         "_provider",
-        "_queue",
-        "_reading_anew",
         "_ready",
-        "_repeats_to",
         "_runners",
         "_services",
-        "_silo",
         "_tasks",
         "_timers",
         "_wary",
@@ -126,12 +116,11 @@ class Dispatch:
     def __init__(
         self,
         services: SiloServices,
-        provider: str,
-        queue: QueueId,
-        epoch: int,
+        epoch: QueueEpoch,
         laggards: LaggingCursors,
         give_ups: GiveUps,
         wary: Wary,
+        deaths: Deaths,
         failed: dict[Token, str],
         *,
         layout: Layout | None,
@@ -139,34 +128,25 @@ class Dispatch:
         calls_out_max: int,
         tasks: Tasks,
         runners: Runners,
-        fate: Callable[[str], Fate],
         give_back: Callable[[Sequence[Token], float, bool], None],
         fetch: Callable[[], None],
-        reading_anew: Callable[[], str],
-        repeats_to: Callable[[], Token | None],
         progressed: Callable[[], None],
-        look_again: Callable[[], None],
-        fenced: Callable[[], None],
     ) -> None:
-        self._services, self._silo, self._clock = services, services.address, services.clock
-        self._provider, self._queue = provider, queue
+        self._services, self._clock, self._epoch = services, services.clock, epoch
         self._laggards, self._cache = laggards, laggards.cache
         self._give_ups = give_ups
         self._failed = failed
         self._layout = layout
         self._has_positions = has_positions
-        self._consumers = ConsumerCalls(
-            services, provider, queue, epoch, has_positions=has_positions
-        )
+        self._consumers = ConsumerCalls(services, epoch, has_positions=has_positions)
         self._calls_out_max = self._limit = calls_out_max  # 1 while an event runs alone
         self._wary = wary
-        self._deaths = Deaths(fate)
+        self._deaths = deaths
         self._tasks = tasks
         self._runners = runners  # which outlive the agent: a hand-over ends no handler
         self._give_back, self._fetch = give_back, fetch
-        self._reading_anew, self._repeats_to = reading_anew, repeats_to
-        self._progressed, self._look_again, self._fenced = progressed, look_again, fenced
-        self._attempts = AttemptLog(services.address, queue)
+        self._progressed = progressed
+        self._attempts = AttemptLog(epoch.silo, epoch.queue)
         self._ready: deque[Subscriber] = deque()
         self._out: dict[SubscriptionKey, Subscriber | None] = {}  # and who waits for its end
         self._lagging: dict[SubscriptionKey, Subscriber] = {}
@@ -289,7 +269,7 @@ class Dispatch:
         self._progressed()
         self.pump()
         if self._is_paused:
-            self._look_again()
+            self._epoch.decide_again()
 
     def hold(self, subscriber: Subscriber) -> None:
         """Hold a subscription: its call ends, and nothing more is delivered."""
@@ -366,8 +346,8 @@ class Dispatch:
 
     # -- what it looks like
 
-    def seat_of(self, subscriber: Subscriber) -> Seat:
-        """The surroundings of the delivery of a subscription."""
+    def seat_of(self, subscriber: Subscriber, reading: str) -> Seat:
+        """The surroundings of its delivery; `reading`: what reading anew does now, in words."""
         delivery, key = subscriber.delivery, subscriber.key
         is_feared = delivery is not None and delivery.is_feared
         return Seat(
@@ -380,7 +360,7 @@ class Dispatch:
             is_out=key in self._out,
             is_early=subscriber in self._early.get(subscriber.stream, ()),
             is_lagging=self._lagging.get(key) is subscriber and self._laggards.get(key) is not None,
-            reading=self._reading_anew(),
+            reading=reading,
             silo=self._services.silo_of(subscriber.grain_type, subscriber.grain_key),
         )
 
@@ -393,7 +373,6 @@ class Dispatch:
             "is_queued": subscriber.is_queued,
             "is_in_ready": subscriber in self._ready,
             "limit": self._limit,
-            "seat": self.seat_of(subscriber),
         }
         if delivery is not None:
             holds, sends = delivery.place
@@ -433,7 +412,7 @@ class Dispatch:
             if more > 0:
                 self._apply(subscriber, delivery, delivery.on_death(Died(more, is_alone=True)))
             if not wary.may_send(subscriber.key, token, delivery.tries.deaths):
-                self._look_again()
+                self._epoch.decide_again()
                 return False
         delivery.careful = max(1, delivery.careful)
         self._limit = 1
@@ -498,7 +477,7 @@ class Dispatch:
         self, subscriber: Subscriber, items: Sequence[Item], layout: Layout
     ) -> Sequence[Item]:
         """The items that do not wait for the stream's former queue; none: the subscription does."""
-        stream, queue = subscriber.stream, self._queue
+        stream, queue = subscriber.stream, self._epoch.queue
         found = list(takewhile(lambda one: layout.is_open(stream, queue, one.token.era), items))
         if not found:
             subscriber.is_queued = True  # here, until it is queued again
@@ -508,7 +487,7 @@ class Dispatch:
         return found
 
     async def _await_former(self, stream: StreamId, era: int, layout: Layout) -> None:
-        await layout.wait_open(stream, self._queue, era)
+        await layout.wait_open(stream, self._epoch.queue, era)
         self._ready.extend(self._early.pop(stream))
         self.pump()
 
@@ -519,7 +498,7 @@ class Dispatch:
 
         Returns whether one may have.
         """
-        cursor, last = delivery.cursor, self._repeats_to()
+        cursor, last = delivery.cursor, self._cache.repeats_to
         index = cursor.next_index
         is_backlog = index is not None and index <= self._cache.repeats_upto
         if not is_backlog and not (cursor.is_lagging and cursor.may_repeat):
@@ -563,7 +542,7 @@ class Dispatch:
         if delivery.is_manual:
             cursor = delivery.cursor
             unacked_from = cursor.token if cursor.ahead else None
-            by_hand = ByHand(self._silo, self._provider, unacked_from)
+            by_hand = ByHand(self._epoch.silo, self._epoch.provider, unacked_from)
         is_alone = self._limit == 1
         outcome: Outcome
         try:
@@ -582,9 +561,9 @@ class Dispatch:
             if successor is not None and successor.delivery is not None:
                 self._apply(successor, successor.delivery, ())
         if isinstance(outcome, Unreachable) and outcome.is_fenced:
-            self._fenced()
+            self._epoch.fence()
         if self._is_closed:
-            self._look_again()
+            self._epoch.decide_again()
             return
         if isinstance(outcome, Unreachable):
             died = Died(sent=len(items), is_alone=is_alone)
@@ -609,7 +588,7 @@ class Dispatch:
         if self._ready:
             self.pump()
         if self._is_paused:
-            self._look_again()
+            self._epoch.decide_again()
 
     def _on_lost(
         self, subscriber: Subscriber, delivery: Delivery, outcome: Unreachable, died: Died
@@ -627,7 +606,7 @@ class Dispatch:
 
     async def _give_up(self, subscriber: Subscriber, delivery: Delivery, action: GiveUp) -> None:
         me = asyncio.current_task()
-        failure = failure_of(subscriber, action, self._provider, self._queue)
+        failure = failure_of(subscriber, action, self._epoch.provider, self._epoch.queue)
         try:
             outcome = await self._give_ups.decide(subscriber, delivery, failure)
         except (KeyboardInterrupt, SystemExit):

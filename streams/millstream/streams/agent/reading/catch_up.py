@@ -18,7 +18,7 @@ from datetime import datetime
 from millstream.runtime import CursorTooOld
 from millstream.runtime.extending import Backoff, Clock, Tasks
 from millstream.streams.agent.cache.cursor import Cursor
-from millstream.streams.agent.cache.positions import before
+from millstream.streams.agent.cache.positions import before, following
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.dispatch import Dispatch
 from millstream.streams.agent.findings import QueueFindings
@@ -81,6 +81,15 @@ class ContainedReader:
         if isinstance(token, Token | None):
             return token
         raise AdapterFault(f"{self.at('seek')} returned no token")
+
+    async def find_start(self, when: datetime) -> str:
+        """Where messages of that time begin, or those that came since this was called, as the start
+        of a subscription. Raises AdapterFault."""
+        _, last = await self.bounds()
+        token = await self.seek(when)
+        if token is None:
+            token = None if last is None else following(last)
+        return "earliest" if token is None else str(token)
 
     async def page(
         self, position: Token, events: int, size_bytes: int, streams: frozenset[StreamId]

@@ -81,7 +81,6 @@ class ReaderCore:
 
     Attributes:
         position: the last message that was read.
-        repeats_to: the last message that a former owner can have delivered; None: not known.
         found_nothing_s: when the last read began, if it has found nothing.
         stop_count: how often reading stopped for a full cache, with the stop that lasts.
     """
@@ -120,7 +119,6 @@ class ReaderCore:
         "may_repeat",
         "position",
         "read_count",
-        "repeats_to",
         "settling",
         "stop_count",
     )
@@ -170,7 +168,6 @@ class ReaderCore:
         self.position = after
         self.may_repeat = may_repeat
         self._asks_bounds = asks_bounds and may_repeat
-        self.repeats_to: Token | None = None
         self.read_count = 0
         self.stop_count = 0
         self._full_since_s = math.inf  # finite while a full cache stops reading
@@ -231,7 +228,7 @@ class ReaderCore:
         """`start` has returned."""
         if serial == self._serial and self._stage is Stage.OPENING:
             self._stage, self._until_s, self._given = Stage.OPEN, math.inf, None
-            if self._asks_bounds and self.may_repeat and self.repeats_to is None:
+            if self._asks_bounds and self.may_repeat and self._cache.repeats_to is None:
                 self._out.append(Bound())
         return self.tick(now_s)
 
@@ -248,14 +245,14 @@ class ReaderCore:
 
         Messages above it were stored after every former owner had stopped.
         """
-        if self.repeats_to is None:
-            self.repeats_to = last or BEGINNING
+        if self._cache.repeats_to is None:
+            self._cache.repeats_to = last or BEGINNING
             self.may_repeat = self.may_repeat and not self._is_past_repeats(self.position)
         return self.tick(now_s)
 
     def _is_past_repeats(self, token: Token | None) -> bool:
         """Has reading come to the last message that a former owner can have delivered?"""
-        return self.repeats_to is not None and (token or BEGINNING) >= self.repeats_to
+        return self._cache.repeats_to is not None and (token or BEGINNING) >= self._cache.repeats_to
 
     def on_read(self, serial: int, answer: Any, where: str, now_s: float) -> Sequence[Action]:
         """`read` has returned `answer`, which is not checked; `where` names adapter and method."""
@@ -300,11 +297,11 @@ class ReaderCore:
         known; else up to the first read that finds nothing, or a message that is younger than the
         hand-over.
         """
-        if self.repeats_to is None:
+        if self._cache.repeats_to is None:
             self.may_repeat = bool(messages) and messages[-1].enqueued_s < self._young_s
             self._repeats_waiting += len(messages)
         else:
-            self._repeats_waiting += sum(one.token <= self.repeats_to for one in messages)
+            self._repeats_waiting += sum(one.token <= self._cache.repeats_to for one in messages)
             self.may_repeat = bool(messages) and not self._is_past_repeats(messages[-1].token)
 
     def on_settled(self, serial: int, answer: object, where: str, now_s: float) -> Sequence[Action]:

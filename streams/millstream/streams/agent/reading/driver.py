@@ -1,0 +1,317 @@
+"""Carrying out what the core of reading decides: the driver of `reader`.
+
+Owns: `ReaderDriver`: the receiver that is in use, one timer, and where what was read goes. Not:
+when to read (`reader`), the calls (`contained_receiver`), which subscriptions a stream has
+(`subscribers`). Invariants: reads and acknowledgements never wait for deliveries, except that
+reading stops while the cache is full; calls of the core do not nest; once it is closed it decides
+nothing more.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from asyncio import TimerHandle
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVarTuple
+
+from millstream.runtime import QueueUnavailable
+from millstream.runtime.extending import Tasks
+from millstream.streams.agent.cache.lane import Slot
+from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.agent.delivery.dispatch import Dispatch
+from millstream.streams.agent.findings import QueueFindings
+from millstream.streams.agent.losses import Loss, Losses
+from millstream.streams.agent.parts import AgentParts
+from millstream.streams.agent.queue_epoch import QueueEpoch
+from millstream.streams.agent.subscribers import Subscribers
+from millstream.streams.contracts.capability import has_positions
+from millstream.streams.contracts.queue import QueueReader, QueueReceiver, Rewinds
+from millstream.streams.contracts.token import Token
+
+from .catch_up import ContainedReader
+from .contained_receiver import ContainedReceiver
+from .reader import ReaderCore
+from .steps import (
+    Ack,
+    Action,
+    Bound,
+    Discard,
+    Extend,
+    Fence,
+    Forget,
+    GapFound,
+    Offer,
+    OpenReceiver,
+    Read,
+    Release,
+    Relieve,
+    Return,
+    Say,
+)
+
+__all__ = ["ReaderDriver"]
+
+log = logging.getLogger("millstream.agent")
+
+FORGETS_PER_IDLE_TIME = 10
+Args = TypeVarTuple("Args")
+
+
+class ReaderDriver:
+    """Reads one queue into its cache, and offers what was read to its subscriptions.
+
+    Args:
+        given_up: events that are to be acknowledged as failed, and why.
+        progressed: some of what was read is for no subscription, so there may be something to
+            acknowledge.
+
+    Attributes:
+        is_acked: False: the last acknowledgement failed, so what is done comes again.
+    """
+
+    __slots__ = (
+        "_alarm",
+        "_alarm_s",
+        "_cache",
+        "_calls",
+        "_clock",
+        "_dispatch",
+        "_epoch",
+        "_findings",
+        "_forget_at_s",
+        "_given_up",
+        "_is_stepping",
+        "_losses",
+        "_parts",
+        "_progressed",
+        "_receiving",
+        "_subscribers",
+        "_tasks",
+        "core",
+        "is_acked",
+        "is_closed",
+    )
+
+    def __init__(
+        self,
+        core: ReaderCore,
+        parts: AgentParts,
+        epoch: QueueEpoch,
+        cache: QueueCache,
+        subscribers: Subscribers,
+        dispatch: Dispatch,
+        findings: QueueFindings,
+        losses: Losses,
+        given_up: dict[Token, str],
+        *,
+        tasks: Tasks,
+        progressed: Callable[[], None],
+    ) -> None:
+        self.core = core
+        self._parts, self._epoch, self._clock = parts, epoch, parts.clock
+        self._cache = cache
+        self._subscribers, self._dispatch = subscribers, dispatch
+        self._findings, self._losses = findings, losses
+        self._given_up = given_up
+        self._tasks = tasks
+        self._progressed = progressed
+        self._calls: list[tuple[Callable[..., Sequence[Action]], tuple[Any, ...]]] = []
+        self._is_stepping = self.is_closed = False
+        self._alarm: TimerHandle | None = None  # rings at `_alarm_s` or before
+        self._alarm_s = math.inf
+        self._receiving: ContainedReceiver | None = None
+        self._forget_at_s = 0.0
+        self.is_acked = True
+
+    def step(self, call: Callable[[*Args, float], Sequence[Action]], *args: *Args) -> None:
+        """Call the core, with the time, and do what it asks for; calls that this causes follow."""
+        self._calls.append((call, args))
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        try:
+            while self._calls and not self.is_closed:
+                method, values = self._calls.pop(0)
+                for action in method(*values, self._clock.now()):
+                    self._act(action)
+        finally:
+            self._is_stepping = False
+        if not self.is_closed:
+            self._set_alarm(self.core.wake_s())
+
+    def _set_alarm(self, when_s: float) -> None:
+        """Tick at this time at the latest."""
+        if self._alarm is not None and self._alarm_s <= when_s:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if when_s < math.inf:
+            self._alarm_s = when_s  # uvloop's handle of a time that has come does not tell it
+            self._alarm = self._tasks.call_at(when_s, self._tick)
+
+    def _tick(self) -> None:
+        self._alarm = None
+        self.step(self.core.tick)
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Offer():
+                self._offer(action.slots)
+            case Read():
+                if self._receiving is not None:
+                    read = self._receiving.read(action.events, action.size_bytes, action.wait_s)
+                    self._parts.runners.start(read)
+                if (now_s := self._clock.now()) >= self._forget_at_s:
+                    self._forget_idle_streams(now_s)
+            case Ack() | Extend() | Release():
+                if self._receiving is not None:
+                    self._receiving.settle(action)
+            case Return():
+                for tokens, has_run in self._subscribers.give_back():
+                    self.step(self.core.on_returned, tokens, 0.0, has_run)
+            case OpenReceiver():
+                self._open(action)
+            case Bound():
+                self._tasks.start(self._ask_bounds())
+            case Discard():
+                if self._receiving is not None:
+                    self._tasks.start(self._receiving.discard())
+            case Relieve():
+                self._subscribers.relieve(action.stream)
+            case Forget():
+                self._cache.forget(self._subscribers.let_go)
+                self._given_up.clear()
+            case Say():
+                self._findings.at_fault(action.text)
+            case GapFound():
+                self._on_gap(action)
+            case Fence():
+                epoch = self._epoch
+                log.warning("%s: fenced in epoch %d: %s", epoch.queue, epoch.number, action.text)
+                self._dispatch.pause()
+                epoch.fence()
+
+    def _offer(self, slots: Sequence[Slot]) -> None:
+        left = self._cache.left
+        for slot in slots:
+            self._subscribers.route(slot)
+        self._dispatch.pump()
+        if self._cache.left != left:  # no subscription waits for some of them
+            self._progressed()
+
+    def _on_gap(self, gap: GapFound) -> None:
+        is_known = has_positions(self._parts.capabilities)
+        self._findings.on_lost(gap)
+        self._subscribers.on_lost(Loss(gap.after, gap.first) if is_known else Loss(None, None))
+        self.core.settling.waits = self._losses.is_waiting
+        self._epoch.decide_again()  # the record is to say it
+
+    def _forget_idle_streams(self, now_s: float) -> None:
+        """Now and then, as it looks at each stream."""
+        idle_s = self._parts.options.stream_idle_s
+        self._forget_at_s = now_s + idle_s / FORGETS_PER_IDLE_TIME
+        self._subscribers.forget_idle(now_s - idle_s)
+
+    # -- calls to the adapter
+
+    def _open(self, action: OpenReceiver) -> None:
+        parts, epoch = self._parts, self._epoch
+
+        def make() -> QueueReceiver:
+            return parts.adapter.receiver(epoch.queue, epoch.number)
+
+        self._receiving = ContainedReceiver(
+            action.serial,
+            make,
+            epoch.where,
+            self.core,
+            self.step,
+            self._tasks,
+            parts.options.call_limit_s,
+            parts.runners,
+            parts.budget,
+            self._given_up,
+        )
+        parts.runners.start(self._receiving.open(action.after))
+
+    def new_reader(self) -> ContainedReader:
+        """A reader of the queue, beside the receiver."""
+        adapter, queue = self._parts.adapter, self._epoch.queue
+
+        def make() -> QueueReader:
+            assert isinstance(adapter, Rewinds), "nobody is behind where nothing can be read again"
+            return adapter.reader(queue)
+
+        limit_s = self._parts.options.call_limit_s
+        return ContainedReader(make, self._epoch.where, self._findings, self._tasks, limit_s)
+
+    async def _ask_bounds(self) -> None:
+        """Without an answer, more events than necessary are marked as redelivered."""
+        try:
+            async with aclosing(self.new_reader()) as reader:
+                _, last = await reader.bounds()
+        except QueueUnavailable as error:
+            self._findings.at_fault(str(error))
+        else:
+            self.step(self.core.on_bounds, last)
+
+    @property
+    def backlog(self) -> int:
+        """Events not read yet, when it was measured last."""
+        return 0 if self._receiving is None else self._receiving.backlog
+
+    async def measure(self) -> None:
+        """Ask the provider how much is not read yet, if it can tell."""
+        if self._receiving is not None:
+            await self._receiving.measure()
+
+    def ask_backlog(self) -> None:
+        """`measure`, without waiting for the answer."""
+        if self._receiving is not None:
+            self._receiving.ask_backlog()
+
+    # -- what it looks like
+
+    @property
+    def is_reading(self) -> bool:
+        """Is a receiver open, and the queue this silo's?"""
+        return self.core.is_open and not self._epoch.is_fenced
+
+    @property
+    def trouble(self) -> str:
+        """The adapter's last fault, while reading has not succeeded since."""
+        return self._findings.last_fault if self.core.is_failing else ""
+
+    def stops(self) -> tuple[int, float]:
+        """How often reading stopped for a full cache, and for how many seconds in all."""
+        return self.core.stop_count, self.core.count_stopped_s(self._clock.now())
+
+    # -- the end
+
+    def close(self) -> None:
+        """Decide nothing more."""
+        self.is_closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    async def stop(self) -> None:
+        """Acknowledge what is done and close the receiver; repeatable. Ends in bounded time."""
+        receiving, self._receiving = self._receiving, None
+        if receiving is None:
+            return
+        try:
+            if not self._epoch.is_fenced:
+                ack, back = self.core.settling.last()
+                is_open = self.core.is_open
+                self.is_acked = await receiving.settle_last(ack, back) if is_open else ack is None
+            await receiving.close()
+        finally:  # the caller may be cancelled meanwhile: nobody calls again then
+            receiving.abort()
+
+    def abort(self) -> None:
+        """Call the adapter no more, without a word."""
+        if self._receiving is not None:
+            self._receiving.abort()

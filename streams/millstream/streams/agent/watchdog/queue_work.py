@@ -1,0 +1,101 @@
+"""The work of one queue: what is not done yet, and what each piece of it waits for.
+
+Owns: `QueueWork`, the answers to the watch and to `why`. Not: the times (`standstill`), the reason
+of one delivery (`waits`). It only looks, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from millstream.runtime.extending import Clock
+from millstream.streams.agent.audience.stream_entry import StreamEntry
+from millstream.streams.agent.delivery.dispatch import Dispatch
+from millstream.streams.agent.delivery.subscriber import Seat, Subscriber
+from millstream.streams.agent.reading.catch_up import CatchUp
+from millstream.streams.agent.reading.driver import ReaderDriver
+from millstream.streams.agent.reading.steps import ReaderState
+from millstream.streams.agent.subscribers import Subscribers
+from millstream.streams.contracts.identity import StreamId
+
+from .standstill import PieceOfWork
+from .waits import reason_of
+
+__all__ = ["QueueWork"]
+
+
+class QueueWork:
+    """The work of one agent."""
+
+    def __init__(
+        self,
+        reader: ReaderDriver,
+        subscribers: Subscribers,
+        dispatch: Dispatch,
+        catch_up: CatchUp,
+        clock: Clock,
+    ) -> None:
+        self._reader = reader
+        self._subscribers = subscribers
+        self._dispatch = dispatch
+        self._catch_up = catch_up
+        self._clock = clock
+
+    def pieces(self) -> Iterator[PieceOfWork]:
+        """All that is not read, undelivered or not done, by stream and subscription."""
+        if (reading := self._reading()) is not None:
+            yield reading
+        for stream, entry in list(self._subscribers.streams.items()):
+            yield from self._of_stream(str(stream), entry)
+
+    def _reading(self) -> PieceOfWork | None:
+        """Reading, where there is something to read, or nothing can be."""
+        reader, core = self._reader, self._reader.core
+        if core.state is ReaderState.FENCED:
+            return None
+        if core.state is ReaderState.READING and not (reader.backlog or core.is_failing):
+            return None
+
+        def reason() -> str:
+            text, trouble = core.waits_for(self._clock.now()), reader.trouble
+            return f"{text}; {trouble}" if text and trouble else text or trouble
+
+        def dump() -> str:
+            return f"state={core.state.value}, backlog={reader.backlog}, read={core.read_count}"
+
+        return PieceOfWork("", "", (core.state.value, core.read_count), reason, dump)
+
+    def _of_stream(self, name: str, entry: StreamEntry) -> Iterator[PieceOfWork]:
+        if entry.cold is not None and (entry.cold or entry.is_parked):
+            yield PieceOfWork(name, "", "cold", entry.waits_for, entry.dump)
+        if entry.spread:
+            yield PieceOfWork(name, "", entry.spread[0].index, entry.waits_for, entry.dump)
+        for one in list(entry.subscribers.values()):
+            if (delivery := one.work) is not None:
+                reason, dump = partial(self.reason_of, one), partial(self._dump_of, one)
+                yield PieceOfWork(name, one.id, delivery.place, reason, dump)
+
+    def list_undelivered(self, namespace: str) -> list[StreamId]:
+        """The streams of a namespace of which something is not done."""
+        return [
+            stream
+            for stream, entry in self._subscribers.streams.items()
+            if stream.namespace == namespace
+            and (entry.cold or entry.is_parked or entry.has_deliveries)
+        ]
+
+    def waits_for(self, stream: StreamId) -> str:
+        """What all of a stream waits for; empty: nothing, or nothing that is known."""
+        entry = self._subscribers.streams.get(stream)
+        return "" if entry is None else entry.waits_for()
+
+    def reason_of(self, one: Subscriber) -> str:
+        """What a subscription waits for; empty: it has no work, or nothing is known."""
+        return reason_of(one, self._seat_of(one))
+
+    def _seat_of(self, one: Subscriber) -> Seat:
+        return self._dispatch.seat_of(one, self._catch_up.doing)
+
+    def _dump_of(self, one: Subscriber) -> str:
+        return f"{self._dispatch.dump_of(one)}, seat={self._seat_of(one)}"
