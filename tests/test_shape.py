@@ -151,7 +151,6 @@ SMALL = {
     "millstream.runtime.turns.collector": "its importer, the silo, is layers above",
     "millstream.runtime.version": "public: `__version__`",
     "millstream.runtime.wire.pulse": "a core with tests of its own",
-    "millstream.streams.agent.audience.stopped_subscriptions": "a core with tests of its own",
     "millstream.streams.consumer.on_error": "a public mark",
     "millstream.streams.paused_streams": "public functions",
     "millstream.streams.staging.silo": "puts its package together; its importer is a layer above",
@@ -231,10 +230,6 @@ LARGE_CLASSES: dict[str, tuple[int, str]] = {
     "silo.Silo": (39, "the public silo: its stages, and what clients and parts ask of it"),
     "simulated.SimDisk": (35, "the disk seam, and the faults that tests ask for"),
     "simulation.Simulation": (28, "public: all that a test asks of a run"),
-    "subscribers.Subscribers": (
-        46,
-        "to split: asking for subscriptions, and starting and stopping them",
-    ),
     "suite.EmbeddedRun": (28, "a run of a suite is one of the suite of streams"),
     "suite.LedgerRun": (28, "a run of a suite is one of the suite of streams"),
     "suite.MemoryRun": (29, "a run of a suite is one of the suite of streams"),

@@ -18,12 +18,12 @@ from tests.streams.agent.cursors import restored
 from millstream.runtime.extending import Tasks
 from millstream.runtime.repeated import LINES_MAX
 from millstream.streams import CacheLimits, DeliveryOptions, QueueMessage, StreamId, Token
-from millstream.streams.agent import subscribers
+from millstream.streams.agent.audience import cold_streams
 from millstream.streams.agent.audience.newcomers import Newcomers
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.delivery.subscriber import Seat, Subscriber
+from millstream.streams.agent.delivery.subscriber import Subscriber
 from millstream.streams.agent.losses import Loss
 from millstream.streams.agent.subscribers import Subscribers
 from millstream.streams.api.implicit import ImplicitSet, ImplicitSubscription
@@ -104,12 +104,6 @@ class Desk:
     def drop(self, subscriber: Subscriber) -> None: ...
 
     def pump(self) -> None: ...
-
-    def seat_of(self, subscriber: Subscriber) -> Seat:
-        return Seat(0.0, 0, 1)
-
-    def dump_of(self, subscriber: Subscriber) -> str:
-        return ""
 
     async def answers(self, *rows: SubscriptionRow) -> list[str]:
         """The rendezvous answers; who is offered the message."""
@@ -238,7 +232,7 @@ async def test_all_of_a_stream_is_held_while_it_is_paused_and_until_that_is_know
 async def test_a_lookup_that_raises_anything_is_asked_again_and_named(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscribers, "ASK_RETRY_S", 0)
+    monkeypatch.setattr(cold_streams, "ASK_RETRY_S", 0)
     desk = Desk()
     answers: list[Exception | list[SubscriptionRow]] = [
         KeyError("other"),
@@ -282,8 +276,8 @@ async def test_a_mark_that_says_other_limits_is_followed_by_those_that_it_has_ma
 async def test_a_question_that_is_never_answered_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(subscribers, "ASK_LIMIT_S", 0.001)
-    monkeypatch.setattr(subscribers, "ASK_RETRY_S", 0.0)
+    monkeypatch.setattr(cold_streams, "ASK_LIMIT_S", 0.001)
+    monkeypatch.setattr(cold_streams, "ASK_RETRY_S", 0.0)
     desk = Desk()
     asked: list[StreamId] = []
 
@@ -303,7 +297,7 @@ async def test_a_question_that_is_never_answered_is_asked_again(
 async def test_streams_that_are_met_in_one_turn_are_asked_for_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(subscribers, "ASK_RETRY_S", 0)
+    monkeypatch.setattr(cold_streams, "ASK_RETRY_S", 0)
     desk, asked = Desk(), list[list[str]]()
 
     async def rows_of(streams: Collection[StreamId]) -> dict[StreamId, list[SubscriptionRow]]:

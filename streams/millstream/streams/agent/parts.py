@@ -15,12 +15,12 @@ from millstream.streams.contracts.queue import QueueAdapter
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.layout import Layout
 
+from .audience.audience import Known
 from .cache.queue_cache import Notes, QueueCache
 from .delivery.deaths import Fate
 from .delivery.give_ups import GiveUps
 from .options import StreamOptions
 from .reconciliation import StoredSubscriptions
-from .subscribers import Known
 
 __all__ = ["AgentParts", "cache_for"]
 

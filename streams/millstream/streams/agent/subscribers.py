@@ -1,55 +1,35 @@
 """Which subscriptions the streams of one queue have, as its agent knows them.
 
-Owns: one entry per stream and subscription, and reading the subscription rows when a stream
-is cold. Invariants: a cold stream's messages stay pinned until its subscriptions are known; an idle
-subscription is one entry without a cursor; a subscription attached at `next` sees every message
-that is routed after it was attached.
+Owns: one entry per stream, and what is told of subscriptions: made, paused, ended. Not: reading
+those of a cold stream (`audience.cold_streams`), adding them to its entry (`audience.audience`),
+giving them its messages (`audience.fan_out`). Invariants: a cold stream's messages stay pinned
+until its subscriptions are known; an idle subscription is one entry without a cursor; a
+subscription attached at `next` sees every message that is routed after it was attached.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections import deque
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
-from millstream.runtime.extending import Clock, LineBudget, Tasks, show_text
-from millstream.streams.api.implicit import ImplicitSet, is_implicit
+from millstream.runtime.extending import Clock, Tasks
 from millstream.streams.api.subscription_rows import (
     HERE,
     WHOLE_STREAM,
     SubscriptionRow,
     find_held,
 )
-from millstream.streams.contracts.answers import text_of
 from millstream.streams.contracts.identity import StreamId
-from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import ListedSubscription, QueueProgress
 
+from .audience.audience import Audience, Known
+from .audience.cold_streams import ColdStreams
+from .audience.fan_out import FanOut
 from .audience.handover_list import Former, list_unfinished
 from .audience.newcomers import Newcomers
 from .audience.stopped_subscriptions import StoppedSubscriptions
-from .audience.stream_entry import (
-    AT_ONCE,
-    StreamEntry,
-    follow_few,
-    follow_stream,
-    has_backlog,
-    parts,
-    places,
-    spread,
-)
+from .audience.stream_entry import StreamEntry, follow_stream, has_backlog, places
 from .cache.lagging_cursors import UNKNOWN, LaggingCursors
 from .cache.lane import Slot
 from .cache.positions import BEGINNING, before
@@ -60,54 +40,27 @@ from .losses import Loss, Losses
 from .reconciliation import Reconciliation, StoredSubscriptions
 from .starts import Starts, last_token
 
-__all__ = ["Known", "Subscribers"]
-
-log = logging.getLogger("millstream.subscribers")
-
-ASKED_AT_ONCE = 1_000
-"""Streams whose subscription rows are read by one question."""
-ASK_RETRY_S = 0.5
-ASK_LIMIT_S = 60.0  # for the store to say which subscriptions a stream has
-
-
-class Known(Protocol):
-    """The subscriptions of one provider: the marks of grain classes, and the rows in the store."""
-
-    @property
-    def implicit(self) -> ImplicitSet:
-        """The implicit ones of the provider, as of now."""
-        ...
-
-    def rows_of(
-        self, streams: Collection[StreamId], /
-    ) -> Awaitable[Mapping[StreamId, Sequence[SubscriptionRow]]]:
-        """The explicit ones of streams, and implicit ones that are held. Whatever it raises: ask
-        again."""
-        ...
-
-    def read_held(self, namespace: str, /) -> Awaitable[Sequence[tuple[StreamId, SubscriptionRow]]]:
-        """The implicit ones that are held in streams of a namespace that has no others."""
-        ...
+__all__ = ["Subscribers", "give_back"]
 
 
 class Subscribers:
     """The streams of one queue that had events lately."""
 
     __slots__ = (
+        "_audience",
         "_cache",
         "_clock",
+        "_cold",
         "_deliveries",
+        "_fan_out",
         "_former",
-        "_holds",
-        "_known",
         "_laggards",
-        "_lines",
         "_losses",
         "_newcomers",
         "_progressed",
         "_reconciling",
+        "_stopped",
         "_tasks",
-        "_unasked",
         "streams",
     )
 
@@ -130,20 +83,31 @@ class Subscribers:
         self._cache = cache
         self._laggards = laggards
         self._deliveries = deliveries
-        self._known = known
         self._newcomers = newcomers
         self._progressed = progressed
         self._clock = clock
         self._tasks = tasks
         self.streams: dict[StreamId, StreamEntry] = {}
-        self._unasked: list[tuple[StreamId, StreamEntry]] = []  # cold, since this turn of the loop
-        self._holds = StoppedSubscriptions(known)
         self._reconciling: Reconciliation | None = None
         if stored is not None:
             self._reconciling = Reconciliation(self.streams, self, stored, reconcile_s, tasks)
-        self._lines = LineBudget()
         self._losses = losses or Losses()
         self._former = former or Former(QueueProgress(), is_used=False)
+        self._stopped = StoppedSubscriptions(known)
+        self._fan_out = FanOut(cache, deliveries, tasks, progressed)
+        self._audience = Audience(
+            cache, laggards, deliveries, known, newcomers, self._former, self._losses
+        )
+        self._cold = ColdStreams(
+            known,
+            self._stopped,
+            self._audience,
+            self._fan_out,
+            deliveries,
+            clock,
+            tasks,
+            progressed,
+        )
 
     def route(self, slot: Slot) -> None:
         """Give a message that was just appended to the subscriptions of its stream."""
@@ -162,71 +126,33 @@ class Subscribers:
             else:
                 entry.cold.append(slot)
             return
-        self._offer(entry, slot)
-
-    def _offer(self, entry: StreamEntry, slot: Slot) -> None:
-        message = slot.message
-        if entry.starts is not None:
-            self._begin(entry, entry.starts, message)
-        if entry.spread:
-            entry.spread.append(slot)  # behind what is not everywhere yet
-            return
-        if len(entry.subscribers) > AT_ONCE:
-            waiting = entry.spread = deque([slot])
-            giving = spread(entry, waiting, self._cache, self._deliveries, self._progressed)
-            entry.spreading = self._tasks.start(giving)
-            return
-        if not entry.subscribers:
-            self._cache.unheard_count += len(message.items)
-            self._cache.unheard[message.stream] = message.token.era
-        if message.attempt and self._cache.gives_back:
-            slot.goes_back = len(entry.subscribers) == 1
-        for subscriber in entry.subscribers.values():
-            self._deliveries.offer(subscriber, slot)
-        self._cache.release(slot)
-
-    def _begin(self, entry: StreamEntry, starts: Starts, message: QueueMessage) -> None:
-        """Subscriptions that wait for a token ahead of the queue begin with this message."""
-        for subscription, start in starts.came(message):
-            subscriber = entry.subscribers.get(subscription)
-            if subscriber is not None:
-                text = "%s was to begin at %s, and the queue has come to %s: it begins there"
-                log.warning(text, show_text(subscription), start, message.token)
-                self._deliveries.move(subscriber, before(message.token))
+        self._fan_out.offer(entry, slot)
 
     def _meet(self, stream: StreamId) -> StreamEntry:
         entry = self.streams[stream] = StreamEntry()
-        entry.is_asked_for = not self._is_implicit_only(stream)
-        held = None if entry.is_asked_for else self._holds.find_known(stream)
+        entry.is_asked_for = not self._cold.is_implicit_only(stream)
+        held = None if entry.is_asked_for else self._stopped.find_known(stream)
         if entry.is_asked_for and self._reconciling is not None:
             self._reconciling.begin()
         if held is None:
             entry.cold = []
             entry.is_parked = self._laggards.get((stream, UNKNOWN)) is not None
-            self._ask_soon(stream, entry)
+            self._cold.ask(stream, entry)
         entry.holds.update((row.id, find_held(row)) for row in held or ())
         if held is not None:
             entry.holds.setdefault(WHOLE_STREAM, "")
-        self._add_implicit(stream, entry)
+        self._audience.add_implicit(stream, entry)
         for subscriber in entry.subscribers.values():
-            self._tell_losses(stream, subscriber)
+            self._audience.tell_losses(stream, subscriber)
         if held is not None:
             self._laggards.keep_only(stream, entry.subscribers)
         return entry
-
-    def _tell_losses(self, stream: StreamId, subscriber: Subscriber) -> None:
-        """A subscription that was there before the queue lost something is known now."""
-        for loss in self._losses.of(stream):
-            subscriber.lose(loss)
 
     def on_lost(self, loss: Loss) -> None:
         """A part of the queue is gone, whichever streams it was of: all of them hear of it."""
         self._losses.add(loss, self._clock.wall_s())
         for subscriber in self._everyone():
             subscriber.lose(loss)
-
-    def _is_implicit_only(self, stream: StreamId) -> bool:
-        return self._known.implicit.kinds(stream.namespace) == "implicit"
 
     def expect(self) -> None:
         """Meet the streams of which the former owner has listed subscriptions."""
@@ -243,168 +169,21 @@ class Subscribers:
         if entry.cold:
             may_repeat = entry.cold[0].index <= self._cache.repeats_upto
             self._laggards.park_unknown(stream, entry.cold[0], may_repeat=may_repeat)
-            self._park_cold(entry, entry.cold)
+            for slot in entry.park():
+                self._cache.release(slot)
         for index, subscriber in sorted(places(entry), key=lambda one: one[0]):
             if index <= self._cache.first_of(stream) or self._cache.is_crowded(stream):
                 self._deliveries.fall_behind(subscriber)
 
-    def _park_cold(self, entry: StreamEntry, cold: Sequence[Slot]) -> None:
-        """Let messages that wait for their subscriptions to be known be read anew for them."""
-        entry.cold, entry.is_parked = [], True
-        for slot in cold:
-            self._cache.release(slot)
-
     def follow_implicit(self) -> None:
         """Other implicit subscriptions hold now: a new one sees what is routed from here on."""
         for stream, entry in self.streams.items():
-            self._add_implicit(stream, entry)
+            self._audience.add_implicit(stream, entry)
         self._progressed()
-
-    def _add_implicit(self, stream: StreamId, entry: StreamEntry) -> None:
-        implicit = self._known.implicit.of(stream)
-        for old in [s for s in entry.subscribers.values() if not s.is_explicit]:
-            if old.id not in implicit:
-                self._deliveries.drop(entry.subscribers.pop(old.id))
-        for subscription, one in implicit.items():
-            new = self._newcomers.implicit(one, stream)
-            if subscription in entry.subscribers:
-                self._deliveries.follow(entry.subscribers[subscription], new)
-            else:
-                new.held = entry.holds.get(subscription, "")
-                self._add(entry, new)
-                if entry.cold is None:  # else it may be held
-                    self._deliveries.restore(new)
-
-    def _ask_soon(self, stream: StreamId, entry: StreamEntry) -> None:
-        """Read the rows of all streams that become cold in this turn of the loop at once."""
-        entry.asking = "its subscriptions are being read"
-        self._unasked.append((stream, entry))
-        if len(self._unasked) == 1:
-            self._tasks.start(self._ask_all())
-
-    async def _ask_all(self) -> None:
-        asked, self._unasked = self._unasked, []
-        for part in parts(asked, ASKED_AT_ONCE):
-            self._tasks.start(self._ask(part))
-
-    async def _ask(self, asked: Sequence[tuple[StreamId, StreamEntry]]) -> None:
-        """Read the rows of some streams until that succeeds; other streams do not wait."""
-        while True:
-            try:
-                rows = await self._rows_of([stream for stream, _ in asked])
-                break
-            except Exception as error:  # whatever it is; perhaps the trouble of one stream
-                if len(asked) > 1:
-                    for one in asked:
-                        self._tasks.start(self._ask([one]))
-                    return
-                self._note_unknown(*asked[0], error)
-                await asyncio.sleep(ASK_RETRY_S)
-        for some in parts(asked, AT_ONCE):
-            for stream, entry in some:
-                self._on_answer(stream, entry, rows[stream])
-            self._progressed()
-            self._deliveries.pump()
-            await asyncio.sleep(0)
-
-    def _note_unknown(self, stream: StreamId, entry: StreamEntry, error: Exception) -> None:
-        text = f"{type(error).__name__}: {text_of(error)}"
-        entry.asking = f"its subscriptions are read again, after {text}"
-        left_out = self._lines.take(self._clock.now())
-        if left_out is not None:
-            said = "the subscriptions of %s are not known yet, its events wait: %s: %s%s"
-            log.warning(
-                said, show_text(str(stream)), type(error).__name__, text_of(error), left_out
-            )
-
-    async def _rows_of(
-        self, streams: Collection[StreamId]
-    ) -> Mapping[StreamId, Sequence[SubscriptionRow]]:
-        """Raises whatever reading raises."""
-        implicit = {stream for stream in streams if self._is_implicit_only(stream)}
-        others = [stream for stream in streams if stream not in implicit]
-        async with asyncio.timeout(ASK_LIMIT_S):
-            found = dict(await self._known.rows_of(others)) if others else {}
-            for stream in implicit:
-                found[stream] = await self._holds.of(stream)
-        return found
-
-    def _on_answer(
-        self, stream: StreamId, entry: StreamEntry, rows: Sequence[SubscriptionRow]
-    ) -> None:
-        """The stream goes on now, or, with many subscriptions, later."""
-        entry.asking = ""
-        if len(rows) > AT_ONCE:
-            self._tasks.start(self._learn(stream, entry, rows))
-            return
-        self._make_known(stream, entry, rows)
-        entry.holds.setdefault(WHOLE_STREAM, "")
-        follow_few(entry, self._deliveries)
-        self._restore(stream, entry)
-        self._offer_cold(entry)
-
-    async def _learn(
-        self, stream: StreamId, entry: StreamEntry, rows: Sequence[SubscriptionRow]
-    ) -> None:
-        for part in parts(rows, AT_ONCE):
-            self._make_known(stream, entry, part)
-            await asyncio.sleep(0)
-        entry.holds.setdefault(WHOLE_STREAM, "")
-        await follow_stream(entry, self._deliveries)
-        self._restore(stream, entry)
-        self._offer_cold(entry)
-        self._progressed()
-        self._deliveries.pump()
-
-    def _make_known(
-        self, stream: StreamId, entry: StreamEntry, rows: Iterable[SubscriptionRow]
-    ) -> None:
-        """Add the stored subscriptions; those that were told meanwhile are newer."""
-        for row in rows:
-            if row.id in entry.detached:
-                continue
-            held = entry.holds.setdefault(row.id, find_held(row))
-            if row.id == WHOLE_STREAM:
-                continue
-            subscriber = self._obtain(stream, entry, row)
-            if subscriber is not None and held:
-                subscriber.held = held
-                self._deliveries.hold(subscriber)
-
-    def _restore(self, stream: StreamId, entry: StreamEntry) -> None:
-        """All are known: those that are behind go on there."""
-        entry.detached.clear()
-        entry.is_parked = False
-        if self._laggards.of(stream):
-            for subscriber in entry.subscribers.values():
-                self._deliveries.restore(subscriber)
-            self._laggards.keep_only(stream, entry.subscribers)
-
-    def _obtain(
-        self, stream: StreamId, entry: StreamEntry, row: SubscriptionRow
-    ) -> Subscriber | None:
-        """The subscription of a row; None: an implicit one whose mark is not there now."""
-        known = entry.subscribers.get(row.id)
-        if known is None and not is_implicit(row.id):
-            known = self._newcomers.explicit(row, stream)
-            self._add(entry, known)
-            self._tell_losses(stream, known)
-        return known
-
-    def _add(self, entry: StreamEntry, new: Subscriber) -> None:
-        self._cache.unheard.pop(new.stream, None)
-        new.is_paused = entry.is_paused
-        self._former.place(new)
-        entry.subscribers[new.id] = new
-
-    def _offer_cold(self, entry: StreamEntry) -> None:
-        cold, entry.cold = entry.cold or [], None
-        for slot in cold:
-            self._offer(entry, slot)
 
     def attach(self, stream: StreamId, row: SubscriptionRow) -> None:
         """A subscription was made or resumed: from here on it sees the stream's events."""
-        self._holds.tell(stream, row, is_held=False)
+        self._stopped.tell(stream, row, is_held=False)
         entry = self.streams.get(stream)
         if entry is None and row.start not in (HERE, "next"):
             entry = self._meet(stream)
@@ -417,7 +196,7 @@ class Subscribers:
             return
         if row.start != HERE and entry.starts is not None:
             entry.starts.forget(row.id)
-        subscriber = self._obtain(stream, entry, row)
+        subscriber = self._audience.obtain(stream, entry, row)
         if subscriber is None:
             return
         if subscriber.is_explicit:
@@ -456,13 +235,13 @@ class Subscribers:
 
     def hold(self, stream: StreamId, row: SubscriptionRow) -> None:
         """A subscription was paused: it keeps what comes, and is delivered nothing."""
-        self._holds.tell(stream, row, is_held=True)
+        self._stopped.tell(stream, row, is_held=True)
         entry = self.streams.get(stream)
         if entry is None:
             return
         entry.hear_of(row.id)
         held = entry.holds[row.id] = find_held(row) or "paused"
-        subscriber = None if row.id == WHOLE_STREAM else self._obtain(stream, entry, row)
+        subscriber = None if row.id == WHOLE_STREAM else self._audience.obtain(stream, entry, row)
         if subscriber is not None:
             subscriber.held = held
             self._deliveries.hold(subscriber)
@@ -496,10 +275,6 @@ class Subscribers:
                 self._cache.release(slot)
             for subscriber in entry.subscribers.values():
                 self._deliveries.drop(subscriber)
-
-    def give_back(self) -> list[tuple[list[Token], bool]]:
-        """Hold only what is under way; returns what goes back to the queue, and `has_run`."""
-        return give_back(self.streams.items(), self._cache, self._deliveries)
 
     def forget_idle(self, before_s: float) -> None:
         """Forget streams that had no event since `before_s` and have nothing undelivered."""
@@ -544,7 +319,7 @@ class Subscribers:
 
 
 def give_back(
-    streams: Iterable[tuple[StreamId, StreamEntry]], cache: QueueCache, deliveries: Dispatch
+    streams: Mapping[StreamId, StreamEntry], cache: QueueCache, deliveries: Dispatch
 ) -> list[tuple[list[Token], bool]]:
     """Give back the messages behind the last one of each stream that is being handled.
 
@@ -556,7 +331,7 @@ def give_back(
     """
     fresh: list[Token] = []
     tried: list[Token] = []
-    for stream, entry in streams:
+    for stream, entry in streams.items():
         if entry.spread:
             continue
         last = max((s.work.last_out for s in entry.subscribers.values() if s.work), default=-1)

@@ -1,20 +1,17 @@
 """One stream of a queue, as its agent knows it.
 
-Owns: `StreamEntry`, where its subscriptions are, giving the messages of a stream to very many of
-them, a part at a time (`spread`), and pausing all. Not: making and ending them, giving a message to
-few (`subscribers`). Invariants of `spread`: one message after the other, each to all; who has left
-meanwhile gets none.
+Owns: `StreamEntry`, where its subscriptions are, and pausing all of them. Not: making and ending
+them (`audience`, `subscribers`), giving them messages (`fan_out`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from millstream.streams.agent.cache.lane import Slot
-from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.delivery import Delivery
 from millstream.streams.agent.delivery.dispatch import Dispatch
 from millstream.streams.agent.delivery.steps import DeliveryState
@@ -32,7 +29,6 @@ __all__ = [
     "has_backlog",
     "parts",
     "places",
-    "spread",
 ]
 
 P = TypeVar("P")
@@ -111,6 +107,11 @@ class StreamEntry:
         all_of_them = self.subscribers.values()
         return all(one.work is None and losses.covers(one.gaps) for one in all_of_them)
 
+    def park(self) -> list[Slot]:
+        """What waits for its subscriptions is to be read anew for them; returns what that was."""
+        waiting, self.cold, self.is_parked = self.cold or [], [], True
+        return waiting
+
     def let_go(self) -> list[Slot]:
         """Nothing waits here any more; returns which messages did."""
         waiting = [*(self.cold or ()), *(self.spread or ())]
@@ -159,30 +160,6 @@ def parts(all_of_them: Sequence[P], size: int) -> Iterator[Sequence[P]]:
 
 AT_ONCE = 100
 """Subscriptions of one stream that are given a message, or are made known, without a pause."""
-
-
-async def spread(
-    entry: StreamEntry,
-    waiting: deque[Slot],
-    cache: QueueCache,
-    deliveries: Dispatch,
-    progressed: Callable[[], None],
-) -> None:
-    """Until all that waits was given to everyone, or let go."""
-    while waiting:
-        slot = waiting[0]
-        for part in parts(list(entry.subscribers.values()), AT_ONCE):
-            for subscriber in part:
-                if entry.subscribers.get(subscriber.id) is subscriber:
-                    deliveries.offer(subscriber, slot)
-            deliveries.pump()
-            await asyncio.sleep(0)
-            if entry.spread is not waiting:
-                return  # they were let go
-        waiting.popleft()
-        cache.release(slot)
-    entry.spread = None
-    progressed()
 
 
 async def follow_stream(entry: StreamEntry, deliveries: Dispatch) -> None:

@@ -25,7 +25,7 @@ from millstream.streams.agent.findings import QueueFindings
 from millstream.streams.agent.losses import Loss, Losses
 from millstream.streams.agent.parts import AgentParts
 from millstream.streams.agent.queue_epoch import QueueEpoch
-from millstream.streams.agent.subscribers import Subscribers
+from millstream.streams.agent.subscribers import Subscribers, give_back
 from millstream.streams.contracts.capability import has_positions
 from millstream.streams.contracts.queue import QueueReader, QueueReceiver, Rewinds
 from millstream.streams.contracts.token import Token
@@ -170,7 +170,8 @@ class ReaderDriver:
                 if self._receiving is not None:
                     self._receiving.settle(action)
             case Return():
-                for tokens, has_run in self._subscribers.give_back():
+                streams = self._subscribers.streams
+                for tokens, has_run in give_back(streams, self._cache, self._dispatch):
                     self.step(self.core.on_returned, tokens, 0.0, has_run)
             case OpenReceiver():
                 self._open(action)

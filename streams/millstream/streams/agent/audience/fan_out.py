@@ -1,0 +1,102 @@
+"""Giving the messages of a stream to its subscriptions.
+
+Owns: `FanOut`. Not: which subscriptions there are (`audience`), delivering to one of them
+(`delivery`). Invariants of a stream with very many subscriptions: they get a message a part at a
+time, one message after the other, each to all; a subscription that has ended meanwhile gets none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from millstream.runtime.extending import Tasks, show_text
+from millstream.streams.agent.cache.lane import Slot
+from millstream.streams.agent.cache.positions import before
+from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.agent.delivery.dispatch import Dispatch
+from millstream.streams.agent.starts import Starts
+from millstream.streams.contracts.message import QueueMessage
+
+from .stream_entry import AT_ONCE, StreamEntry, parts
+
+__all__ = ["FanOut"]
+
+log = logging.getLogger("millstream.subscribers")
+
+
+class FanOut:
+    """Gives messages of the cache to subscriptions.
+
+    Args:
+        progressed: a message may be done by all.
+    """
+
+    __slots__ = ("_cache", "_deliveries", "_progressed", "_tasks")
+
+    def __init__(
+        self,
+        cache: QueueCache,
+        deliveries: Dispatch,
+        tasks: Tasks,
+        progressed: Callable[[], None],
+    ) -> None:
+        self._cache = cache
+        self._deliveries = deliveries
+        self._tasks = tasks
+        self._progressed = progressed
+
+    def offer(self, entry: StreamEntry, slot: Slot) -> None:
+        """Give a message to all subscriptions of its stream."""
+        message = slot.message
+        if entry.starts is not None:
+            self._begin(entry, entry.starts, message)
+        if entry.spread:
+            entry.spread.append(slot)  # behind what is not everywhere yet
+            return
+        if len(entry.subscribers) > AT_ONCE:
+            waiting = entry.spread = deque([slot])
+            entry.spreading = self._tasks.start(self._spread(entry, waiting))
+            return
+        if not entry.subscribers:
+            self._cache.unheard_count += len(message.items)
+            self._cache.unheard[message.stream] = message.token.era
+        if message.attempt and self._cache.gives_back:
+            slot.goes_back = len(entry.subscribers) == 1
+        for subscriber in entry.subscribers.values():
+            self._deliveries.offer(subscriber, slot)
+        self._cache.release(slot)
+
+    def offer_cold(self, entry: StreamEntry) -> None:
+        """Give what has waited until the subscriptions were known; the stream is cold no more."""
+        cold, entry.cold = entry.cold or [], None
+        for slot in cold:
+            self.offer(entry, slot)
+
+    def _begin(self, entry: StreamEntry, starts: Starts, message: QueueMessage) -> None:
+        """Subscriptions that wait for a token ahead of the queue begin with this message."""
+        for subscription, start in starts.came(message):
+            subscriber = entry.subscribers.get(subscription)
+            if subscriber is not None:
+                text = "%s was to begin at %s, and the queue has come to %s: it begins there"
+                log.warning(text, show_text(subscription), start, message.token)
+                self._deliveries.move(subscriber, before(message.token))
+
+    async def _spread(self, entry: StreamEntry, waiting: deque[Slot]) -> None:
+        """Until all that waits was given to everyone, or let go."""
+        while waiting:
+            slot = waiting[0]
+            for part in parts(list(entry.subscribers.values()), AT_ONCE):
+                for subscriber in part:
+                    if entry.subscribers.get(subscriber.id) is subscriber:
+                        self._deliveries.offer(subscriber, slot)
+                self._deliveries.pump()
+                await asyncio.sleep(0)
+                if entry.spread is not waiting:
+                    return  # they were let go
+            waiting.popleft()
+            self._cache.release(slot)
+        entry.spread = None
+        self._progressed()
