@@ -195,10 +195,6 @@ LARGE_CLASSES: dict[str, tuple[int, str]] = {
     "core.PriorityCore": (34, "a core: one method for each operation"),
     "cursor.Cursor": (58, "a core: one method for each event and question of its agent"),
     "delivery.Delivery": (48, "a core: one method for each event and question of its driver"),
-    "dispatch.Dispatch": (
-        34,
-        "to split: sending deliveries, and the questions of an agent about them",
-    ),
     "gateways.Gateways": (
         29,
         "to split: the choice of a gateway, and the calls that go through it",

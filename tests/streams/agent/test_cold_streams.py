@@ -59,11 +59,13 @@ class Desk:
         clock: Any = SimpleNamespace(now=asyncio.get_running_loop().time, wall_s=lambda: 0.0)
         cache: Any = SimpleNamespace(release=self.release, unheard={}, unheard_count=0)
         deliveries: Any = self
+        dispatch: Any = self
         self.laggards = LaggingCursors(QueueCache(CacheLimits()), is_used=True)
         self.subscribers = Subscribers(
             cache,
             self.laggards,
             deliveries,
+            dispatch,
             self,
             Newcomers(DeliveryOptions()),
             progressed=lambda: None,
@@ -100,8 +102,6 @@ class Desk:
         subscriber.follow(made_anew)
 
     def hold(self, subscriber: Subscriber) -> None: ...
-
-    def drop(self, subscriber: Subscriber) -> None: ...
 
     def pump(self) -> None: ...
 

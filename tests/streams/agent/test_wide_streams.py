@@ -15,7 +15,7 @@ from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamN
 from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.agent.audience.stream_entry import AT_ONCE
 from millstream.streams.agent.cache.lane import Slot
-from millstream.streams.agent.delivery.dispatch import Dispatch
+from millstream.streams.agent.delivery.deliveries import Deliveries
 from millstream.streams.agent.delivery.subscriber import Subscriber
 
 LINES = StreamNamespace("lines", int, subscriptions="explicit")
@@ -40,16 +40,16 @@ class Offers:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.most = self._now = 0
-        offer = Dispatch.offer
+        offer = Deliveries.offer
 
-        def counted(dispatch: Dispatch, subscriber: Subscriber, slot: Slot) -> None:
+        def counted(deliveries: Deliveries, subscriber: Subscriber, slot: Slot) -> None:
             if not self._now:
                 asyncio.get_running_loop().call_soon(self._next)
             self._now += 1
             self.most = max(self.most, self._now)
-            offer(dispatch, subscriber, slot)
+            offer(deliveries, subscriber, slot)
 
-        monkeypatch.setattr(Dispatch, "offer", counted)
+        monkeypatch.setattr(Deliveries, "offer", counted)
 
     def _next(self) -> None:
         self._now = 0

@@ -25,6 +25,7 @@ from .audience.handover_list import Former
 from .audience.newcomers import Newcomers
 from .cache.lagging_cursors import LaggingCursors
 from .delivery.deaths import Deaths
+from .delivery.deliveries import Deliveries
 from .delivery.dispatch import Dispatch
 from .findings import QueueFindings
 from .losses import Losses
@@ -110,6 +111,7 @@ class PullingAgent:
         self.subscribers = Subscribers(
             self.cache,
             self.behind,
+            Deliveries(self.behind, self.dispatch, has_positions=are_positions),
             self.dispatch,
             parts.known,
             Newcomers(options.delivery, parts.filters),

@@ -34,6 +34,7 @@ from .cache.lagging_cursors import UNKNOWN, LaggingCursors
 from .cache.lane import Slot
 from .cache.positions import BEGINNING, before
 from .cache.queue_cache import QueueCache
+from .delivery.deliveries import Deliveries
 from .delivery.dispatch import Dispatch
 from .delivery.subscriber import Subscriber
 from .losses import Loss, Losses
@@ -52,6 +53,7 @@ class Subscribers:
         "_clock",
         "_cold",
         "_deliveries",
+        "_dispatch",
         "_fan_out",
         "_former",
         "_laggards",
@@ -68,7 +70,8 @@ class Subscribers:
         self,
         cache: QueueCache,
         laggards: LaggingCursors,
-        deliveries: Dispatch,
+        deliveries: Deliveries,
+        dispatch: Dispatch,
         known: Known,
         newcomers: Newcomers,
         *,
@@ -82,7 +85,7 @@ class Subscribers:
     ) -> None:
         self._cache = cache
         self._laggards = laggards
-        self._deliveries = deliveries
+        self._deliveries, self._dispatch = deliveries, dispatch
         self._newcomers = newcomers
         self._progressed = progressed
         self._clock = clock
@@ -94,7 +97,7 @@ class Subscribers:
         self._losses = losses or Losses()
         self._former = former or Former(QueueProgress(), is_used=False)
         self._stopped = StoppedSubscriptions(known)
-        self._fan_out = FanOut(cache, deliveries, tasks, progressed)
+        self._fan_out = FanOut(cache, deliveries, dispatch, tasks, progressed)
         self._audience = Audience(
             cache, laggards, deliveries, known, newcomers, self._former, self._losses
         )
@@ -104,6 +107,7 @@ class Subscribers:
             self._audience,
             self._fan_out,
             deliveries,
+            dispatch,
             clock,
             tasks,
             progressed,
@@ -173,7 +177,7 @@ class Subscribers:
                 self._cache.release(slot)
         for index, subscriber in sorted(places(entry), key=lambda one: one[0]):
             if index <= self._cache.first_of(stream) or self._cache.is_crowded(stream):
-                self._deliveries.fall_behind(subscriber)
+                self._dispatch.fall_behind(subscriber)
 
     def follow_implicit(self) -> None:
         """Other implicit subscriptions hold now: a new one sees what is routed from here on."""
@@ -219,7 +223,7 @@ class Subscribers:
         if entry.newest is not None:
             self._deliveries.move(subscriber, entry.newest)
         else:
-            self._deliveries.drop(subscriber)  # all that it has is old
+            subscriber.drop()  # all that it has is old
             subscriber.position = self._former.end
 
     def _go_back(self, entry: StreamEntry, subscriber: Subscriber, start: str) -> None:
@@ -265,7 +269,7 @@ class Subscribers:
             entry.starts.forget(subscription)
         subscriber = entry.subscribers.pop(subscription, None)
         if subscriber is not None:
-            self._deliveries.drop(subscriber)
+            subscriber.drop()
             self._progressed()
 
     def let_go(self) -> None:
@@ -274,7 +278,7 @@ class Subscribers:
             for slot in entry.let_go():
                 self._cache.release(slot)
             for subscriber in entry.subscribers.values():
-                self._deliveries.drop(subscriber)
+                subscriber.drop()
 
     def forget_idle(self, before_s: float) -> None:
         """Forget streams that had no event since `before_s` and have nothing undelivered."""
@@ -306,7 +310,7 @@ class Subscribers:
         entry = self.streams.get(stream)
         if entry is None or entry.cold is not None or subscription not in entry.subscribers:
             return False
-        self._deliveries.on_acked(entry.subscribers[subscription], upto)
+        self._dispatch.on_acked(entry.subscribers[subscription], upto)
         return True
 
     def has_backlog(self, upto: int) -> bool:
@@ -319,7 +323,7 @@ class Subscribers:
 
 
 def give_back(
-    streams: Mapping[StreamId, StreamEntry], cache: QueueCache, deliveries: Dispatch
+    streams: Mapping[StreamId, StreamEntry], cache: QueueCache
 ) -> list[tuple[list[Token], bool]]:
     """Give back the messages behind the last one of each stream that is being handled.
 
@@ -336,7 +340,7 @@ def give_back(
             continue
         last = max((s.work.last_out for s in entry.subscribers.values() if s.work), default=-1)
         failed = _find_failed(entry, last)
-        for token in cache.cut(stream, last, partial(_let_go, entry, last, cache, deliveries)):
+        for token in cache.cut(stream, last, partial(_let_go, entry, last, cache)):
             (tried if token in failed else fresh).append(token)
     return [(fresh, False), (tried, True)]
 
@@ -351,7 +355,7 @@ def _find_failed(entry: StreamEntry, last: int) -> frozenset[Token]:
     return frozenset(found)
 
 
-def _let_go(entry: StreamEntry, last: int, cache: QueueCache, deliveries: Dispatch) -> None:
+def _let_go(entry: StreamEntry, last: int, cache: QueueCache) -> None:
     """Nothing here holds a message behind an index."""
     cold = entry.cold or ()
     if entry.cold is not None:
@@ -360,4 +364,4 @@ def _let_go(entry: StreamEntry, last: int, cache: QueueCache, deliveries: Dispat
         cache.release(slot)
     for index, one in list(places(entry)):
         if index > last:
-            deliveries.drop(one)
+            one.drop()

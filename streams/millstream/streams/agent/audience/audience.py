@@ -13,7 +13,7 @@ from typing import Protocol
 
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.delivery.dispatch import Dispatch
+from millstream.streams.agent.delivery.deliveries import Deliveries
 from millstream.streams.agent.delivery.subscriber import Subscriber
 from millstream.streams.agent.losses import Losses
 from millstream.streams.api.implicit import ImplicitSet, is_implicit
@@ -64,7 +64,7 @@ class Audience:
         self,
         cache: QueueCache,
         laggards: LaggingCursors,
-        deliveries: Dispatch,
+        deliveries: Deliveries,
         known: Known,
         newcomers: Newcomers,
         former: Former,
@@ -83,7 +83,7 @@ class Audience:
         implicit = self._known.implicit.of(stream)
         for old in [s for s in entry.subscribers.values() if not s.is_explicit]:
             if old.id not in implicit:
-                self._deliveries.drop(entry.subscribers.pop(old.id))
+                entry.subscribers.pop(old.id).drop()
         for subscription, one in implicit.items():
             new = self._newcomers.implicit(one, stream)
             if subscription in entry.subscribers:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from millstream.runtime.extending import Clock, LineBudget, Tasks, show_text
+from millstream.streams.agent.delivery.deliveries import Deliveries
 from millstream.streams.agent.delivery.dispatch import Dispatch
 from millstream.streams.api.subscription_rows import WHOLE_STREAM, SubscriptionRow
 from millstream.streams.contracts.answers import text_of
@@ -45,6 +46,7 @@ class ColdStreams:
         "_audience",
         "_clock",
         "_deliveries",
+        "_dispatch",
         "_fan_out",
         "_known",
         "_lines",
@@ -60,13 +62,15 @@ class ColdStreams:
         stopped: StoppedSubscriptions,
         audience: Audience,
         fan_out: FanOut,
-        deliveries: Dispatch,
+        deliveries: Deliveries,
+        dispatch: Dispatch,
         clock: Clock,
         tasks: Tasks,
         progressed: Callable[[], None],
     ) -> None:
         self._known, self._stopped = known, stopped
-        self._audience, self._fan_out, self._deliveries = audience, fan_out, deliveries
+        self._audience, self._fan_out = audience, fan_out
+        self._deliveries, self._dispatch = deliveries, dispatch
         self._clock = clock
         self._tasks = tasks
         self._progressed = progressed
@@ -106,7 +110,7 @@ class ColdStreams:
             for stream, entry in some:
                 self._on_answer(stream, entry, rows[stream])
             self._progressed()
-            self._deliveries.pump()
+            self._dispatch.pump()
             await asyncio.sleep(0)
 
     def _note_unknown(self, stream: StreamId, entry: StreamEntry, error: Exception) -> None:
@@ -156,4 +160,4 @@ class ColdStreams:
         self._audience.restore(stream, entry)
         self._fan_out.offer_cold(entry)
         self._progressed()
-        self._deliveries.pump()
+        self._dispatch.pump()

@@ -16,6 +16,7 @@ from millstream.runtime.extending import Tasks, show_text
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.positions import before
 from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.agent.delivery.deliveries import Deliveries
 from millstream.streams.agent.delivery.dispatch import Dispatch
 from millstream.streams.agent.starts import Starts
 from millstream.streams.contracts.message import QueueMessage
@@ -34,17 +35,18 @@ class FanOut:
         progressed: a message may be done by all.
     """
 
-    __slots__ = ("_cache", "_deliveries", "_progressed", "_tasks")
+    __slots__ = ("_cache", "_deliveries", "_dispatch", "_progressed", "_tasks")
 
     def __init__(
         self,
         cache: QueueCache,
-        deliveries: Dispatch,
+        deliveries: Deliveries,
+        dispatch: Dispatch,
         tasks: Tasks,
         progressed: Callable[[], None],
     ) -> None:
         self._cache = cache
-        self._deliveries = deliveries
+        self._deliveries, self._dispatch = deliveries, dispatch
         self._tasks = tasks
         self._progressed = progressed
 
@@ -92,7 +94,7 @@ class FanOut:
                 for subscriber in part:
                     if entry.subscribers.get(subscriber.id) is subscriber:
                         self._deliveries.offer(subscriber, slot)
-                self._deliveries.pump()
+                self._dispatch.pump()
                 await asyncio.sleep(0)
                 if entry.spread is not waiting:
                     return  # they were let go

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from millstream.streams.agent.cache.lane import Slot
+from millstream.streams.agent.delivery.deliveries import Deliveries
 from millstream.streams.agent.delivery.delivery import Delivery
-from millstream.streams.agent.delivery.dispatch import Dispatch
 from millstream.streams.agent.delivery.steps import DeliveryState
 from millstream.streams.agent.delivery.subscriber import Subscriber
 from millstream.streams.agent.losses import Losses
@@ -162,7 +162,7 @@ AT_ONCE = 100
 """Subscriptions of one stream that are given a message, or are made known, without a pause."""
 
 
-async def follow_stream(entry: StreamEntry, deliveries: Dispatch) -> None:
+async def follow_stream(entry: StreamEntry, deliveries: Deliveries) -> None:
     """Let all subscriptions wait, or go on, as is known of the stream.
 
     The newest state of the stream applies, also to subscriptions that are added meanwhile. A
@@ -175,12 +175,12 @@ async def follow_stream(entry: StreamEntry, deliveries: Dispatch) -> None:
         _follow(part, deliveries, is_paused=entry.is_paused)
 
 
-def follow_few(entry: StreamEntry, deliveries: Dispatch) -> None:
+def follow_few(entry: StreamEntry, deliveries: Deliveries) -> None:
     """As `follow_stream`, for a stream with few subscriptions."""
     _follow(entry.subscribers.values(), deliveries, is_paused=entry.is_paused)
 
 
-def _follow(part: Iterable[Subscriber], deliveries: Dispatch, *, is_paused: bool) -> None:
+def _follow(part: Iterable[Subscriber], deliveries: Deliveries, *, is_paused: bool) -> None:
     for one in part:
         if one.is_paused is is_paused:
             continue

@@ -1,8 +1,8 @@
 """Sending the events that deliveries offer: the driver of the delivery cores of one agent.
 
 Owns: the calls that are out (at most `calls_out_max`), their order (round robin over subscriptions
-with work), timers of back-off. Not: what to send and when to retry (`delivery`), what becomes of
-events that are given up (`give_ups`).
+with work), timers of back-off. Not: what to send and when to retry (`delivery`), where deliveries
+begin (`deliveries`), what becomes of events that are given up (`give_ups`).
 Invariants: one call at a time per subscription, also if it was ended and made again meanwhile;
 after each step a delivery that is ready is queued and one that is closed is dropped; nothing is
 sent while paused, and nothing before the former queue of its stream is done.
@@ -26,8 +26,7 @@ from millstream.runtime.extending import (
 )
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
-from millstream.streams.agent.cache.lane import Slot
-from millstream.streams.agent.cache.positions import LAST_INDEX, SubscriptionKey, before, past
+from millstream.streams.agent.cache.positions import LAST_INDEX, SubscriptionKey
 from millstream.streams.agent.losses import Loss
 from millstream.streams.agent.progress.wary import Wary
 from millstream.streams.agent.queue_epoch import QueueEpoch
@@ -92,8 +91,6 @@ class Dispatch:
         "_fetch",
         "_give_back",
         "_give_ups",
-        "_has_positions",
-        "_is_closed",
         "_is_paused",
         "_laggards",
         "_lagging",
@@ -101,7 +98,6 @@ class Dispatch:
         "_limit",
         "_out",
         "_progressed",
-        "_provider",
         "_ready",
         "_runners",
         "_services",
@@ -111,6 +107,7 @@ class Dispatch:
         "calls_out",
         "delivered_count",
         "given_up_count",
+        "is_closed",
     )
 
     def __init__(
@@ -137,7 +134,6 @@ class Dispatch:
         self._give_ups = give_ups
         self._failed = failed
         self._layout = layout
-        self._has_positions = has_positions
         self._consumers = ConsumerCalls(services, epoch, has_positions=has_positions)
         self._calls_out_max = self._limit = calls_out_max  # 1 while an event runs alone
         self._wary = wary
@@ -153,93 +149,12 @@ class Dispatch:
         self._early: dict[StreamId, list[Subscriber]] = {}  # whose former queue is not done
         self._timers: dict[asyncio.TimerHandle, None] = {}
         self._is_paused = False
-        self._is_closed = False
+        self.is_closed = False
         self.calls_out = 0
         self.delivered_count = 0
         self.given_up_count = 0
 
     # -- work
-
-    def offer(self, subscriber: Subscriber, slot: Slot) -> None:
-        """A message of the cache is for this subscription."""
-        if self._is_closed:
-            return
-        delivery = subscriber.delivery or self._new_delivery(subscriber)
-        cursor, state = delivery.cursor, delivery.state
-        if (cursor.slot is not None or cursor.is_lagging) and state is not DeliveryState.UNACKED:
-            return  # it comes to the message by itself
-        is_held = subscriber.is_paused or subscriber.held != ""
-        self._apply(subscriber, delivery, delivery.on_arrival(slot, is_held=is_held))
-        if delivery.state is DeliveryState.FAULTED:
-            self.fall_behind(subscriber)
-
-    def _new_delivery(
-        self, subscriber: Subscriber, cursor: Cursor | None = None, after: Token | None = None
-    ) -> Delivery:
-        former = subscriber.delivery
-        delivery = subscriber.delivery = Delivery(
-            cursor or Cursor(self._laggards, subscriber.key),
-            subscriber.options,
-            after=subscriber.position if cursor is None else after,
-            has_positions=self._has_positions,
-            is_manual=subscriber.is_manual,
-            is_faulted=subscriber.is_held,
-        )
-        if former is not None:
-            delivery.window = min(former.window, subscriber.options.max_batch)
-            delivery.event_s = former.event_s
-        return delivery
-
-    def retry(self, subscriber: Subscriber) -> None:
-        """Let a subscription go on where it is, after a fault too, unless it is held."""
-        subscriber.returns = 0
-        if subscriber.delivery is not None and not subscriber.is_held:
-            self._apply(subscriber, subscriber.delivery, subscriber.delivery.retry())
-            self.pump()
-
-    def move(self, subscriber: Subscriber, after: Token | None) -> None:
-        """Let it go on behind a token (None: at the oldest event held), once its call has ended."""
-        cursor, is_out = None, subscriber.delivery is not None and subscriber.delivery.is_out
-        if is_out and after is not None and self._laggards.is_used:
-            cursor = self._laggards.begin(subscriber.key, past(after))  # what comes need not stay
-            cursor.may_repeat = False
-        self._resume(subscriber, after, cursor)
-
-    def begin(self, subscriber: Subscriber, start: Token) -> None:
-        """Move it back, perhaps to the oldest event of the provider, once its call has ended."""
-        cursor = self._laggards.begin(subscriber.key, start)
-        cursor.is_rewound = True
-        self._resume(subscriber, before(start), cursor)
-
-    def _resume(self, subscriber: Subscriber, after: Token | None, cursor: Cursor | None) -> None:
-        delivery = subscriber.delivery or self._new_delivery(subscriber)
-        early = self._early.get(subscriber.stream, [])
-        if subscriber in early:  # what it goes back to need not wait
-            early.remove(subscriber)
-            subscriber.is_queued = False
-        self._apply(subscriber, delivery, delivery.resume(after, cursor))
-        if subscriber.is_held:
-            self.hold(subscriber)
-        self.pump()
-
-    def restore(self, subscriber: Subscriber) -> None:
-        """Take in a subscription that became known; a former owner may have left it lagging."""
-        self._laggards.fork(*subscriber.key)
-        cursor = self._laggards.get(subscriber.key)
-        if cursor is not None and subscriber.work is None:
-            subscriber.rewinds += cursor.is_rewound
-            subscriber.note_sent(cursor.sent)
-            delivery = subscriber.delivery
-            seen = subscriber.position if delivery is None else delivery.position
-            if seen is not None:  # attached while it was not known
-                cursor.skip_to(past(seen))
-            self._take_up(subscriber, cursor, seen)
-
-    def _take_up(self, subscriber: Subscriber, cursor: Cursor, seen: Token | None) -> None:
-        """Another delivery goes on at a cursor; `seen`: what is done, if nothing is left."""
-        token = cursor.token
-        after = seen if token is None else before(token)
-        self._apply(subscriber, self._new_delivery(subscriber, cursor, after), ())
 
     def fall_behind(self, subscriber: Subscriber) -> None:
         """Let it hold nothing in the cache any more, if another cursor may lag.
@@ -265,39 +180,11 @@ class Dispatch:
         """The consumer has acknowledged by hand."""
         if subscriber.work is None or subscriber.rewinds_done < subscriber.rewinds:
             return  # it is done, or of before it was moved back
-        self._apply(subscriber, subscriber.work, subscriber.work.on_acked(upto))
+        self.apply(subscriber, subscriber.work, subscriber.work.on_acked(upto))
         self._progressed()
         self.pump()
         if self._is_paused:
             self._epoch.decide_again()
-
-    def hold(self, subscriber: Subscriber) -> None:
-        """Hold a subscription: its call ends, and nothing more is delivered."""
-        if subscriber.delivery is not None:
-            subscriber.delivery.pause()
-            if subscriber.delivery.state is DeliveryState.FAULTED:
-                self.fall_behind(subscriber)
-
-    def follow(self, subscriber: Subscriber, made_anew: Subscriber) -> None:
-        """Follow a subscription that was made again.
-
-        Events that are not done come again if they are acknowledged in another way now.
-        """
-        subscriber.follow(made_anew)
-        delivery = subscriber.delivery
-        if delivery is None or delivery.is_manual is made_anew.is_manual:
-            return
-        position, cursor = delivery.position, delivery.leave()
-        self._take_up(subscriber, cursor, position)
-        if subscriber.is_held:
-            self.fall_behind(subscriber)
-        self.pump()
-
-    def drop(self, subscriber: Subscriber) -> None:
-        """End a subscription; the reply to its call will be ignored."""
-        if subscriber.delivery is not None:
-            subscriber.delivery.close()
-            subscriber.delivery = None
 
     def pause(self) -> None:
         """Start no more calls."""
@@ -310,7 +197,7 @@ class Dispatch:
 
     def close(self) -> None:
         """End: calls that are out run on, and their replies are ignored."""
-        self._is_closed = self._is_paused = True
+        self.is_closed = self._is_paused = True
         for timer in self._timers:
             timer.cancel()
         self._tasks.cancel()
@@ -325,7 +212,7 @@ class Dispatch:
                 continue
             del self._lagging[key]
             if delivery is not None:  # it may have met the cache without reading anew
-                self._apply(subscriber, delivery, delivery.on_fetched())
+                self.apply(subscriber, delivery, delivery.on_fetched())
         self.pump()
         return found
 
@@ -340,7 +227,7 @@ class Dispatch:
         for key, subscriber in list(self._lagging.items()):
             del self._lagging[key]  # one by one: a step that fails takes no other's place
             if subscriber.delivery is not None:
-                self._apply(subscriber, subscriber.delivery, subscriber.delivery.on_fetched())
+                self.apply(subscriber, subscriber.delivery, subscriber.delivery.on_fetched())
         self._progressed()
         self.pump()
 
@@ -383,6 +270,13 @@ class Dispatch:
             seen |= {"is_full": behind.is_full, "keeps": behind.keeps}
         return ", ".join(f"{name}={value}" for name, value in seen.items())
 
+    def leave_early(self, subscriber: Subscriber) -> None:
+        """It is moved: what it goes back to need not wait for the former queue of its stream."""
+        early = self._early.get(subscriber.stream, [])
+        if subscriber in early:
+            early.remove(subscriber)
+            subscriber.is_queued = False
+
     def pump(self) -> None:
         """Start as many calls as may be out."""
         while self._ready and self.calls_out < self._limit and not self._is_paused:
@@ -399,7 +293,7 @@ class Dispatch:
                     self._ready.appendleft(subscriber)
                     return
             else:
-                self._apply(subscriber, delivery, delivery.wake())
+                self.apply(subscriber, delivery, delivery.wake())
 
     def _send_alone(self, subscriber: Subscriber, delivery: Delivery) -> bool:
         """Send one item while nothing else of the queue is out; False: not yet."""
@@ -410,13 +304,13 @@ class Dispatch:
         if wary.is_on and token is not None and not cursor.is_away:
             more = wary.deaths_of(subscriber.key, token) - delivery.tries.deaths
             if more > 0:
-                self._apply(subscriber, delivery, delivery.on_death(Died(more, is_alone=True)))
+                self.apply(subscriber, delivery, delivery.on_death(Died(more, is_alone=True)))
             if not wary.may_send(subscriber.key, token, delivery.tries.deaths):
                 self._epoch.decide_again()
                 return False
         delivery.careful = max(1, delivery.careful)
         self._limit = 1
-        self._apply(subscriber, delivery, delivery.wake())
+        self.apply(subscriber, delivery, delivery.wake())
         if not self.calls_out:
             self._limit = self._calls_out_max
         return True
@@ -424,10 +318,10 @@ class Dispatch:
     def judge(self) -> None:
         """Silos have come or gone: calls that were out to one that died count."""
         for subscriber, delivery, died in list(self._deaths.iter_judged()):
-            self._apply(subscriber, delivery, delivery.on_death(died))
+            self.apply(subscriber, delivery, delivery.on_death(died))
             self.pump()
 
-    def _apply(self, subscriber: Subscriber, delivery: Delivery, actions: Sequence[Action]) -> None:
+    def apply(self, subscriber: Subscriber, delivery: Delivery, actions: Sequence[Action]) -> None:
         """Do as a delivery says, and queue it if it is ready then."""
         for action in actions:
             match action:
@@ -519,7 +413,7 @@ class Dispatch:
     ) -> None:
         def call() -> None:
             self._timers.pop(timer, None)
-            self._apply(subscriber, delivery, due(max(self._clock.now(), when_s)))
+            self.apply(subscriber, delivery, due(max(self._clock.now(), when_s)))
             self.pump()
 
         timer = self._tasks.call_at(when_s, call)
@@ -548,7 +442,7 @@ class Dispatch:
         try:
             outcome = await self._consumers.send(subscriber, items, attempt, gaps, by_hand)
         except asyncio.CancelledError:
-            if self._is_closed:
+            if self.is_closed:
                 raise
             # only a handler can have done that: it runs in this task, which ends with the call
             outcome = self._consumers.make_failed(
@@ -559,10 +453,10 @@ class Dispatch:
             self._limit = self._calls_out_max
             successor = self._out.pop(subscriber.key)
             if successor is not None and successor.delivery is not None:
-                self._apply(successor, successor.delivery, ())
+                self.apply(successor, successor.delivery, ())
         if isinstance(outcome, Unreachable) and outcome.is_fenced:
             self._epoch.fence()
-        if self._is_closed:
+        if self.is_closed:
             self._epoch.decide_again()
             return
         if isinstance(outcome, Unreachable):
@@ -580,7 +474,7 @@ class Dispatch:
                     self._wary.on_done(subscriber.key, items[0].token)
             actions = delivery.on_reply(outcome)
             if actions or delivery.cursor.slot is not None or delivery.cursor.is_lagging:
-                self._apply(subscriber, delivery, actions)
+                self.apply(subscriber, delivery, actions)
             if outcome.error is not None and delivery.tries.error is not None:
                 token, attempts = delivery.cursor.next_token, delivery.attempts
                 self._attempts.log_failure(subscriber, token, attempts, outcome.error, outcome.at_s)
@@ -597,7 +491,7 @@ class Dispatch:
         may_have_died = self._deaths.may_have_died(outcome.silo)
         if not may_have_died:
             outcome = Unreachable(outcome.reason, outcome.at_s, outcome.roll)
-        self._apply(subscriber, delivery, delivery.unreachable(outcome))
+        self.apply(subscriber, delivery, delivery.unreachable(outcome))
         if may_have_died:
             self._deaths.on_lost(outcome.silo, subscriber, delivery, died)
             self.judge()
@@ -612,7 +506,7 @@ class Dispatch:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a handler of failures that fails is asked again
-            if self._is_closed or not is_task(me):
+            if self.is_closed or not is_task(me):
                 return  # nobody waits for the answer any more, or the loop is no more
             take_back_cancellation(error)
             self._give_ups.log_no_answer(failure, error)
@@ -630,7 +524,7 @@ class Dispatch:
                     self._failed[failure.token._replace(index=0)] = action.error.text
                 subscriber.on_told(subscriber.gaps_before(failure.token))  # with the event
             actions = delivery.on_given_up(outcome)
-        self._apply(subscriber, delivery, actions)
+        self.apply(subscriber, delivery, actions)
         if delivery.state is DeliveryState.FAULTED:
             if outcome == "pause" and not subscriber.held:
                 subscriber.held = "faulted"

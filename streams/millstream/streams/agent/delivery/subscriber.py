@@ -121,6 +121,12 @@ class Subscriber:
         if self.delivery is not None:
             self.delivery.follow(made_anew.options)
 
+    def drop(self) -> None:
+        """It ends, or goes on without what it has; the reply to its call will be ignored."""
+        if self.delivery is not None:
+            self.delivery.close()
+            self.delivery = None
+
     @property
     def is_held(self) -> bool:
         """Do its events wait, undelivered?"""

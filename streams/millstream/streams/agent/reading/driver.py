@@ -170,8 +170,7 @@ class ReaderDriver:
                 if self._receiving is not None:
                     self._receiving.settle(action)
             case Return():
-                streams = self._subscribers.streams
-                for tokens, has_run in give_back(streams, self._cache, self._dispatch):
+                for tokens, has_run in give_back(self._subscribers.streams, self._cache):
                     self.step(self.core.on_returned, tokens, 0.0, has_run)
             case OpenReceiver():
                 self._open(action)

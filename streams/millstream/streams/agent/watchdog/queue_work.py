@@ -28,6 +28,8 @@ __all__ = ["QueueWork"]
 class QueueWork:
     """The work of one agent."""
 
+    __slots__ = ("_catch_up", "_clock", "_dispatch", "_reader", "_subscribers")
+
     def __init__(
         self,
         reader: ReaderDriver,

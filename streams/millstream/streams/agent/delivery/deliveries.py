@@ -1,0 +1,135 @@
+"""Where the delivery of each subscription begins, goes and waits.
+
+Owns: `Deliveries`. Not: sending what a delivery offers (`dispatch`), what it offers and when
+(`delivery`), which messages a subscription is given (`audience`). Invariants: a subscription has
+one delivery at a time, from its first event on; one that is moved goes on where it is told to, once
+its call has ended; what is held sends nothing, and holds nothing in the cache if it may lag.
+"""
+
+from __future__ import annotations
+
+from millstream.streams.agent.cache.cursor import Cursor
+from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
+from millstream.streams.agent.cache.lane import Slot
+from millstream.streams.agent.cache.positions import before, past
+from millstream.streams.contracts.token import Token
+
+from .delivery import Delivery
+from .dispatch import Dispatch
+from .steps import DeliveryState
+from .subscriber import Subscriber
+
+__all__ = ["Deliveries"]
+
+
+class Deliveries:
+    """The deliveries of one agent."""
+
+    __slots__ = ("_dispatch", "_has_positions", "_laggards")
+
+    def __init__(
+        self, laggards: LaggingCursors, dispatch: Dispatch, *, has_positions: bool
+    ) -> None:
+        self._laggards = laggards
+        self._dispatch = dispatch
+        self._has_positions = has_positions
+
+    def offer(self, subscriber: Subscriber, slot: Slot) -> None:
+        """A message of the cache is for this subscription."""
+        if self._dispatch.is_closed:
+            return
+        delivery = subscriber.delivery or self._new_delivery(subscriber)
+        cursor, state = delivery.cursor, delivery.state
+        if (cursor.slot is not None or cursor.is_lagging) and state is not DeliveryState.UNACKED:
+            return  # it comes to the message by itself
+        is_held = subscriber.is_paused or subscriber.held != ""
+        self._dispatch.apply(subscriber, delivery, delivery.on_arrival(slot, is_held=is_held))
+        if delivery.state is DeliveryState.FAULTED:
+            self._dispatch.fall_behind(subscriber)
+
+    def _new_delivery(
+        self, subscriber: Subscriber, cursor: Cursor | None = None, after: Token | None = None
+    ) -> Delivery:
+        former = subscriber.delivery
+        delivery = subscriber.delivery = Delivery(
+            cursor or Cursor(self._laggards, subscriber.key),
+            subscriber.options,
+            after=subscriber.position if cursor is None else after,
+            has_positions=self._has_positions,
+            is_manual=subscriber.is_manual,
+            is_faulted=subscriber.is_held,
+        )
+        if former is not None:
+            delivery.window = min(former.window, subscriber.options.max_batch)
+            delivery.event_s = former.event_s
+        return delivery
+
+    def retry(self, subscriber: Subscriber) -> None:
+        """Let a subscription go on where it is, after a fault too, unless it is held."""
+        subscriber.returns = 0
+        if subscriber.delivery is not None and not subscriber.is_held:
+            self._dispatch.apply(subscriber, subscriber.delivery, subscriber.delivery.retry())
+            self._dispatch.pump()
+
+    def move(self, subscriber: Subscriber, after: Token | None) -> None:
+        """Let it go on behind a token (None: at the oldest event held), once its call has ended."""
+        cursor, is_out = None, subscriber.delivery is not None and subscriber.delivery.is_out
+        if is_out and after is not None and self._laggards.is_used:
+            cursor = self._laggards.begin(subscriber.key, past(after))  # what comes need not stay
+            cursor.may_repeat = False
+        self._resume(subscriber, after, cursor)
+
+    def begin(self, subscriber: Subscriber, start: Token) -> None:
+        """Move it back, perhaps to the oldest event of the provider, once its call has ended."""
+        cursor = self._laggards.begin(subscriber.key, start)
+        cursor.is_rewound = True
+        self._resume(subscriber, before(start), cursor)
+
+    def _resume(self, subscriber: Subscriber, after: Token | None, cursor: Cursor | None) -> None:
+        delivery = subscriber.delivery or self._new_delivery(subscriber)
+        self._dispatch.leave_early(subscriber)
+        self._dispatch.apply(subscriber, delivery, delivery.resume(after, cursor))
+        if subscriber.is_held:
+            self.hold(subscriber)
+        self._dispatch.pump()
+
+    def restore(self, subscriber: Subscriber) -> None:
+        """Take in a subscription that became known; a former owner may have left it lagging."""
+        self._laggards.fork(*subscriber.key)
+        cursor = self._laggards.get(subscriber.key)
+        if cursor is not None and subscriber.work is None:
+            subscriber.rewinds += cursor.is_rewound
+            subscriber.note_sent(cursor.sent)
+            delivery = subscriber.delivery
+            seen = subscriber.position if delivery is None else delivery.position
+            if seen is not None:  # attached while it was not known
+                cursor.skip_to(past(seen))
+            self._take_up(subscriber, cursor, seen)
+
+    def _take_up(self, subscriber: Subscriber, cursor: Cursor, seen: Token | None) -> None:
+        """Another delivery goes on at a cursor; `seen`: what is done, if nothing is left."""
+        token = cursor.token
+        after = seen if token is None else before(token)
+        self._dispatch.apply(subscriber, self._new_delivery(subscriber, cursor, after), ())
+
+    def hold(self, subscriber: Subscriber) -> None:
+        """Hold a subscription: its call ends, and nothing more is delivered."""
+        if subscriber.delivery is not None:
+            subscriber.delivery.pause()
+            if subscriber.delivery.state is DeliveryState.FAULTED:
+                self._dispatch.fall_behind(subscriber)
+
+    def follow(self, subscriber: Subscriber, made_anew: Subscriber) -> None:
+        """Follow a subscription that was made again.
+
+        Events that are not done come again if they are acknowledged in another way now.
+        """
+        subscriber.follow(made_anew)
+        delivery = subscriber.delivery
+        if delivery is None or delivery.is_manual is made_anew.is_manual:
+            return
+        position, cursor = delivery.position, delivery.leave()
+        self._take_up(subscriber, cursor, position)
+        if subscriber.is_held:
+            self._dispatch.fall_behind(subscriber)
+        self._dispatch.pump()
