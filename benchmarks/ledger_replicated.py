@@ -239,7 +239,7 @@ async def replicated(work: Path) -> dict[str, float]:
         rate = await used(topic, ENTRIES)
         figures["replicated_records_per_s"] = rate
         figures["replicated_cpu_us"] = (cpu_s(pids) - before) / ENTRIES * 1e6
-        figures |= await reading.ask("catch_up", BULK, topic.end)
+        figures |= await reading.ask("catch_up", BULK, topic.reader.end)
         figures |= await latency(node, "replicated")
         figures |= await tailed(node, reading, TAILED, "tail", PACED, PACE_S)
         figures |= await tailed(node, reading, LONES, "tail_idle", LONE, LONE_EVERY_S)

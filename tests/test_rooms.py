@@ -87,6 +87,7 @@ ONE_IMPLEMENTER = {
     "millstream.providers.ledger.handle.context.LedgerRows": "one form of the overloaded `update`",
     "millstream.providers.ledger.recovery.auditor.Surroundings": "tests have another",
     "millstream.providers.ledger.topic.ledgers.Ledgers": "tests have ledgers in memory",
+    "millstream.providers.ledger.topic.ledgers.TopicLedgerReader": "tests have ledgers in memory",
     "millstream.providers.ledger.topic.ledgers.TopicLedgerWriter": "tests have ledgers in memory",
     "millstream.streams.staging.desk.Enqueues": "the provider, layers above, implements it",
 }

@@ -46,10 +46,11 @@ class InASilo(LedgerQueues):
         topic = desk.topic(queue)
         owner = topic or await desk.stand_in(queue)
         assert owner is not None
-        retained = [one.mark + 1 for one in owner._cursors.values() if one.name != CURSOR]
-        behind = min([owner.first + count, owner.end, *retained])
-        if CURSOR in owner._cursors:
-            owner._cursors[CURSOR].evict(behind)
+        cursors = {name: await owner.cursors.open(name) for name in owner.record.cursors}
+        retained = [one.mark + 1 for name, one in cursors.items() if name != CURSOR]
+        behind = min([owner.reader.first + count, owner.reader.end, *retained])
+        if CURSOR in cursors:
+            cursors[CURSOR].evict(behind)
 
         def without(record: TopicRecord) -> TopicRecord:
             gone = (span.is_sealed and span.end <= behind for span in record.spans)

@@ -298,7 +298,7 @@ async def test_a_time_that_lies_in_a_gap_is_found_behind_it() -> None:
         for number in range(1, 11):
             wanted = next(n for n in range(number, 12) if n not in lost)
             time_s = at_s(begun_s + 10 * (number - 1) - 5).timestamp()
-            assert await owned.seek(time_s) == await beside.seek(time_s) == wanted
+            assert await owned.reader.seek(time_s) == await beside.seek(time_s) == wanted
         await beside.aclose()
         await owned.aclose()
 

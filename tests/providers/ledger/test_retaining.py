@@ -41,7 +41,7 @@ class Owner:
     async def begin(self, epoch: int) -> Topic:
         """Own the queue, as an agent does: with a cursor of its own."""
         topic = await self.desk.own("q", epoch)
-        await topic.cursor("agent")
+        await topic.cursors.open("agent")
         return topic
 
     async def retain(self, reader: str, number: int | None) -> None:
@@ -55,8 +55,8 @@ async def handled(topic: Topic, count: int) -> None:
     """So many messages come, and the owner is done with them."""
     for _ in range(count):
         await topic.append(plain("x"))
-    cursor = await topic.cursor("agent")
-    cursor.acknowledge(topic.end - 1)
+    cursor = await topic.cursors.open("agent")
+    cursor.acknowledge(topic.reader.end - 1)
     await cursor.flush()
     await asyncio.sleep(TEND_S)
 
@@ -66,21 +66,21 @@ def test_what_readers_have_not_done_is_kept_and_the_rest_goes() -> None:
         owner = Owner(world)
         topic = await owner.begin(1)
         await handled(topic, 12)
-        assert topic.first == 11  # nobody else wants it
+        assert topic.reader.first == 11  # nobody else wants it
         await owner.retain("spark", None)
         await owner.retain("other", 13)
         await handled(topic, 20)
-        assert topic.first == 11
+        assert topic.reader.first == 11
         await owner.retain("spark", 22)
         await asyncio.sleep(TEND_S)
-        assert topic.first == 11  # by the other
+        assert topic.reader.first == 11  # by the other
         await owner.let_go("other")
         await asyncio.sleep(TEND_S)
-        assert topic.first == 21  # the ledger that has 22
-        assert [one.number for one in await topic.read(22, 3, 2**20)] == [22, 23, 24]
+        assert topic.reader.first == 21  # the ledger that has 22
+        assert [one.number for one in await topic.reader.read(22, 3, 2**20)] == [22, 23, 24]
         await owner.let_go("spark")
         await asyncio.sleep(TEND_S)
-        assert topic.first == 31
+        assert topic.reader.first == 31
 
     in_a_world(main)
 
@@ -95,15 +95,15 @@ def test_it_is_kept_by_whoever_writes_the_queue_next() -> None:
         owner = Owner(world)
         topic = await owner.begin(2)
         await handled(topic, 20)
-        assert topic.first == 1
+        assert topic.reader.first == 1
         assert await owner.process.topics.marks("t") == {"agent": 23, READER + "spark": 1}
         await owner.retain("spark", 17)
         await owner.retain("spark", 4)  # it came late
         assert (await owner.process.topics.marks("t"))[READER + "spark"] == 16
         await asyncio.sleep(TEND_S)
-        assert topic.first in range(10, 18)
+        assert topic.reader.first in range(10, 18)
         with pytest.raises(CursorTooOld):
-            await topic.read(1, 1, 2**20)
+            await topic.reader.read(1, 1, 2**20)
 
     in_a_world(main)
 
@@ -159,7 +159,7 @@ def test_rows_that_cannot_be_written_are_tried_again_by_who_asked(
         owner = Owner(world)
         topic = await owner.begin(1)
         with monkeypatch.context() as broken:
-            broken.setattr(type(topic), "cursor", fails)
+            broken.setattr(type(topic.cursors), "open", fails)
             answer = await retain_here(owner.desk, "q", "r", 1)
             assert answer == WriterAnswer(reason=WriterReason.UNAVAILABLE, text="no disk")
         await owner.retain("r", 1)
@@ -179,8 +179,8 @@ def test_a_reader_that_is_evicted_hears_of_what_is_gone() -> None:
             await topic.append(plain("x" * 500))
         await asyncio.sleep(TEND_S)
         with pytest.raises(CursorTooOld):
-            await topic.read(1, 1, 2**20)
+            await topic.reader.read(1, 1, 2**20)
         mark = (await process.topics.marks("t"))[READER + "r"]
-        assert mark + 1 >= topic.first > 20
+        assert mark + 1 >= topic.reader.first > 20
 
     in_a_world(main)

@@ -100,27 +100,27 @@ async def happened() -> Past:
 
     topic = await world.open(1, QUICK, SMALL)
     await append(topic, 5)
-    cursor = await topic.cursor("c")
-    await topic.cursor("other")
+    cursor = await topic.cursors.open("c")
+    await topic.cursors.open("other")
     cursor.acknowledge(4)
     await cursor.flush()
     await append(topic, 4)
-    await topic.drop_cursor("other")
+    await topic.cursors.drop("other")
     await asyncio.sleep(5)
-    other = await topic.cursor("other", 4)
+    other = await topic.cursors.open("other", 4)
     cursor.acknowledge(8)
     await cursor.flush()
     await asyncio.sleep(5)
-    assert topic.first == 4
+    assert topic.reader.first == 4
     cursor.seek(5)
     await cursor.flush()
     await topic.let_go()
     topic = await world.open(2, QUICK, SMALL)
     await append(topic, 6)
-    other = await topic.cursor("other")
+    other = await topic.cursors.open("other")
     other.acknowledge(6)
     await other.flush()
-    past.trimmed, past.done = topic.first, set(range(1, 5))
+    past.trimmed, past.done = topic.reader.first, set(range(1, 5))
     await topic.let_go()
     await world.aclose()
     return past
@@ -171,16 +171,18 @@ class Aftermath:
             self.past.stored[number] = f"new{at}"
 
     async def read(self, topic: Topic) -> None:
-        number = topic.first
-        while number < topic.end:
-            page = await topic.read(number, 4)
-            assert page and page[0].number == number, f"nothing at {number}, before {topic.end}"
+        number = topic.reader.first
+        while number < topic.reader.end:
+            page = await topic.reader.read(number, 4)
+            assert page and page[0].number == number, (
+                f"nothing at {number}, before {topic.reader.end}"
+            )
             self.see([(one.number, one.message.payload) for one in page])
             number = page[-1].number + 1
         assert number > max(self.past.stored), f"the topic ends before {number}"
 
     async def consume(self, topic: Topic) -> None:
-        cursor = await topic.cursor("c")
+        cursor = await topic.cursors.open("c")
         while page := await cursor.read(4, 2**20):
             self.see([(one.number, one.message.payload) for one in page])
             self.given |= {one.number for one in page}

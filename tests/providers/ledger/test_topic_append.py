@@ -28,10 +28,10 @@ def test_messages_are_numbered_from_one_without_a_gap() -> None:
         assert not world.processes[0].ledgers.created  # an idle topic has no ledger
         futures = [topic.append(plain("a", "b")), topic.append(plain("c")), topic.append([])]
         assert [await future for future in futures] == [[1, 2], [3], []]
-        assert texts(await topic.read(1)) == ["a", "b", "c"]
-        assert texts(await topic.read(2, messages_max=1)) == ["b"]
-        assert texts(await topic.read(1, bytes_max=1)) == ["a"]
-        assert await topic.read(4) == [] and (topic.first, topic.end) == (1, 4)
+        assert texts(await topic.reader.read(1)) == ["a", "b", "c"]
+        assert texts(await topic.reader.read(2, messages_max=1)) == ["b"]
+        assert texts(await topic.reader.read(1, bytes_max=1)) == ["a"]
+        assert await topic.reader.read(4) == [] and (topic.reader.first, topic.reader.end) == (1, 4)
         assert texts(await world.all()) == ["a", "b", "c"]
 
     in_a_world(main)
@@ -59,7 +59,7 @@ def test_a_long_list_is_cut_and_one_that_is_too_large_alone_is_refused_before_it
         assert len(stored.entries) == 5 and max(map(len, stored.entries)) <= 1000
         with pytest.raises(ValueError, match="entry_bytes_max"):
             topic.append([TopicMessage(b"ok"), TopicMessage(b"x" * 1000)])
-        assert topic.end == 11 and await topic.append(plain("ok")) == [11]
+        assert topic.reader.end == 11 and await topic.append(plain("ok")) == [11]
 
     in_a_world(main)
 
@@ -71,7 +71,7 @@ def test_a_repeat_has_its_old_number_if_that_is_remembered() -> None:
         assert await topic.append(marked("p", 7)) == [2]
         assert await topic.append(marked("p", 5, 6, 7, 8)) == [None, None, 2, 3]
         assert await topic.append([*marked("q", 1, 1), *plain("x")]) == [4, 4, 5]
-        assert texts(await topic.read(1)) == ["p5", "p7", "p8", "q1", "x"]
+        assert texts(await topic.reader.read(1)) == ["p5", "p7", "p8", "q1", "x"]
 
     in_a_world(main)
 
@@ -243,7 +243,7 @@ def test_a_topic_has_only_so_many_ledgers(monkeypatch: pytest.MonkeyPatch) -> No
     async def main(world: World) -> None:
         options = LedgerTopicOptions(enqueue_wait_s=1.0)
         topic = await world.open(1, options, LedgerTopicSettings(ledger_entries_max=1))
-        cursor = await topic.cursor("c")
+        cursor = await topic.cursors.open("c")
         assert await topic.append(plain("a")) == [1] and await topic.append(plain("b")) == [2]
         with pytest.raises(QueueUnavailable):
             await topic.append(plain("c"))

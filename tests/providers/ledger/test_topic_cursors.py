@@ -50,7 +50,7 @@ async def filled(
 def test_what_is_acknowledged_does_not_come_again_and_the_rest_does() -> None:
     async def main(world: World) -> None:
         topic = await filled(world)
-        cursor = await topic.cursor("c")
+        cursor = await topic.cursors.open("c")
         assert texts(await cursor.read(4, 2**20)) == ["m1", "m2", "m3", "m4"]
         cursor.acknowledge(2, also=[4, 6])
         cursor.rewind()
@@ -61,7 +61,7 @@ def test_what_is_acknowledged_does_not_come_again_and_the_rest_does() -> None:
         await cursor.flush()
         await topic.let_go()
         topic = await world.open(2)
-        cursor = await topic.cursor("c")
+        cursor = await topic.cursors.open("c")
         assert cursor.mark == 4
         found: list[str] = []
         while page := await cursor.read(100, 2**20):
@@ -74,13 +74,13 @@ def test_what_is_acknowledged_does_not_come_again_and_the_rest_does() -> None:
 def test_a_crash_rolls_a_cursor_back_and_never_forward() -> None:
     async def main(world: World) -> None:
         topic = await filled(world)
-        cursor = await topic.cursor("c")
+        cursor = await topic.cursors.open("c")
         cursor.acknowledge(5)
         await asyncio.sleep(0.6)
         cursor.acknowledge(9)
         world.processes[0].kill()
         topic = await world.open(2)
-        assert (await topic.cursor("c")).mark == 5
+        assert (await topic.cursors.open("c")).mark == 5
 
     in_a_world(main)
 
@@ -88,7 +88,7 @@ def test_a_crash_rolls_a_cursor_back_and_never_forward() -> None:
 def test_one_write_is_under_way_and_it_has_the_newest() -> None:
     async def main(world: World) -> None:
         topic = await filled(world)
-        cursor = await topic.cursor("c")
+        cursor = await topic.cursors.open("c")
         writes = 0
         put = world.store.put
 
@@ -113,7 +113,7 @@ def test_what_is_acknowledged_while_a_cursor_is_written_is_stored_by_the_next_wr
 ) -> None:
     async def main(world: World) -> None:
         topic = await filled(world)
-        cursor = await topic.cursor("c")
+        cursor = await topic.cursors.open("c")
         write = world.store.write
         began, go_on = asyncio.Event(), asyncio.Event()
 
@@ -138,7 +138,7 @@ def test_what_is_acknowledged_while_a_cursor_is_written_is_stored_by_the_next_wr
         assert cursor.stored_mark == 7 and cursor.is_stored
         await topic.let_go()
         topic = await world.open(2)
-        assert (await topic.cursor("c")).mark == 7
+        assert (await topic.cursors.open("c")).mark == 7
 
     in_a_world(main)
 
@@ -146,7 +146,7 @@ def test_what_is_acknowledged_while_a_cursor_is_written_is_stored_by_the_next_wr
 def test_what_is_acknowledged_while_a_cursor_is_written_is_stored_without_a_flush() -> None:
     async def main(world: World) -> None:
         topic = await filled(world)
-        cursor = await topic.cursor("c")
+        cursor = await topic.cursors.open("c")
         write = world.store.write
 
         async def late(key: str, data: bytes, expect: str | None, fence: int, /) -> str:
@@ -165,11 +165,11 @@ def test_what_is_acknowledged_while_a_cursor_is_written_is_stored_without_a_flus
 def test_a_closed_topic_has_stored_its_cursors() -> None:
     async def main(world: World) -> None:
         topic = await filled(world)
-        (await topic.cursor("c")).acknowledge(7, also=[9])
+        (await topic.cursors.open("c")).acknowledge(7, also=[9])
         world.store.fail("write", "ledger/c/cursors/", times=2)
         await topic.aclose()
         topic = await world.open(2)
-        cursor = await topic.cursor("c")
+        cursor = await topic.cursors.open("c")
         assert cursor.mark == 7 and texts(await cursor.read(3, 2**20)) == ["m8", "m10"]
 
     in_a_world(main)
@@ -178,7 +178,7 @@ def test_a_closed_topic_has_stored_its_cursors() -> None:
 def test_a_store_that_fails_is_tried_again() -> None:
     async def main(world: World) -> None:
         topic = await filled(world)
-        cursor = await topic.cursor("c")
+        cursor = await topic.cursors.open("c")
         world.store.fail("write", "ledger/c/cursors/", times=40)
         cursor.acknowledge(7)
         await asyncio.sleep(60)
@@ -190,7 +190,7 @@ def test_a_store_that_fails_is_tried_again() -> None:
 def test_the_cursor_of_an_older_owner_is_fenced_and_writes_nothing() -> None:
     async def main(world: World) -> None:
         old = await filled(world)
-        theirs = await old.cursor("c")
+        theirs = await old.cursors.open("c")
         theirs.acknowledge(3)
         await theirs.flush()
         topic = await world.open(2)
@@ -199,10 +199,10 @@ def test_the_cursor_of_an_older_owner_is_fenced_and_writes_nothing() -> None:
             await theirs.flush()
         with pytest.raises(QueueFenced):
             old.append(plain("z"))
-        ours = await topic.cursor("c")
+        ours = await topic.cursors.open("c")
         assert ours.mark == 3
         await topic.let_go()
-        assert (await (await world.open(3)).cursor("c")).mark == 3
+        assert (await (await world.open(3)).cursors.open("c")).mark == 3
 
     in_a_world(main)
 
@@ -210,16 +210,16 @@ def test_the_cursor_of_an_older_owner_is_fenced_and_writes_nothing() -> None:
 def test_new_cursors_begin_where_they_are_told_and_old_ones_where_they_were() -> None:
     async def main(world: World) -> None:
         topic = await filled(world)
-        assert (await topic.cursor("a")).mark == 0
-        assert (await topic.cursor("b", topic.end)).mark == 20
-        assert (await topic.cursor("c", 7)).mark == 6
-        assert (await topic.cursor("d", 700)).mark == 20
+        assert (await topic.cursors.open("a")).mark == 0
+        assert (await topic.cursors.open("b", topic.reader.end)).mark == 20
+        assert (await topic.cursors.open("c", 7)).mark == 6
+        assert (await topic.cursors.open("d", 700)).mark == 20
         await topic.append(plain("x"))
-        assert await topic.cursor("b") is await topic.cursor("b", 3)
+        assert await topic.cursors.open("b") is await topic.cursors.open("b", 3)
         await topic.aclose()
         topic = await world.open(2)
-        assert (await topic.cursor("b", 1)).mark == 20
-        assert texts(await (await topic.cursor("b")).read(9, 99)) == ["x"]
+        assert (await topic.cursors.open("b", 1)).mark == 20
+        assert texts(await (await topic.cursors.open("b")).read(9, 99)) == ["x"]
 
     in_a_world(main)
 
@@ -227,16 +227,16 @@ def test_new_cursors_begin_where_they_are_told_and_old_ones_where_they_were() ->
 def test_a_dropped_cursor_is_forgotten_and_its_name_begins_anew() -> None:
     async def main(world: World) -> None:
         topic = await filled(world)
-        cursor = await topic.cursor("c")
+        cursor = await topic.cursors.open("c")
         cursor.acknowledge(4)
         await cursor.flush()
         row = world.store.get("ledger/c/cursors/t/c")
-        await topic.drop_cursor("c")
+        await topic.cursors.drop("c")
         assert row is not None and world.store.get("ledger/c/cursors/t/c") is None
         world.store.put("ledger/c/cursors/t/c", row.data, None, 0)  # left by a drop that crashed
-        assert (await topic.cursor("c", 3)).mark == 2
+        assert (await topic.cursors.open("c", 3)).mark == 2
         await topic.aclose()
-        assert (await (await world.open(2)).cursor("c")).mark == 2
+        assert (await (await world.open(2)).cursors.open("c")).mark == 2
 
     in_a_world(main)
 
@@ -245,7 +245,7 @@ def test_a_cursor_whose_row_was_lost_stops_nobody_else_and_nothing_is_deleted() 
     async def main(world: World) -> None:
         topic = await filled(world)
         for name in ("c", "other"):
-            (await topic.cursor(name)).acknowledge(9)
+            (await topic.cursors.open(name)).acknowledge(9)
         await topic.aclose()
         key = "ledger/c/cursors/t/c"
         row = world.store.get(key)
@@ -253,15 +253,15 @@ def test_a_cursor_whose_row_was_lost_stops_nobody_else_and_nothing_is_deleted() 
         world.store.remove(key, row.etag, 0)
         topic = await world.open(2)
         with pytest.raises(Corrupt, match=f"row {key} is missing"):
-            await topic.cursor("c", 15)
-        other = await topic.cursor("other")
+            await topic.cursors.open("c", 15)
+        other = await topic.cursors.open("other")
         other.acknowledge(20)
         await asyncio.sleep(100)
-        assert topic.first == 1
-        await topic.drop_cursor("c")
+        assert topic.reader.first == 1
+        await topic.cursors.drop("c")
         await asyncio.sleep(100)
-        assert topic.first == 16
-        assert (await topic.cursor("c")).mark == 15
+        assert topic.reader.first == 16
+        assert (await topic.cursors.open("c")).mark == 15
 
     in_a_world(main)
 
@@ -269,11 +269,11 @@ def test_a_cursor_whose_row_was_lost_stops_nobody_else_and_nothing_is_deleted() 
 def test_there_are_only_so_many_cursors() -> None:
     async def main(world: World) -> None:
         topic = await filled(world, options=LedgerTopicOptions(cursors_max=1))
-        await topic.cursor("a")
+        await topic.cursors.open("a")
         with pytest.raises(ConfigError, match="cursors_max is 1"):
-            await topic.cursor("b")
-        await topic.drop_cursor("a")
-        await topic.cursor("b")
+            await topic.cursors.open("b")
+        await topic.cursors.drop("a")
+        await topic.cursors.open("b")
 
     in_a_world(main)
 
@@ -281,7 +281,7 @@ def test_there_are_only_so_many_cursors() -> None:
 def test_a_cursor_that_is_moved_back_reads_again_also_after_a_crash() -> None:
     async def main(world: World) -> None:
         topic = await filled(world, options=LedgerTopicOptions(retention_s=None))
-        cursor = await topic.cursor("c")
+        cursor = await topic.cursors.open("c")
         cursor.acknowledge(15)
         await cursor.flush()
         cursor.seek(4)
@@ -289,7 +289,7 @@ def test_a_cursor_that_is_moved_back_reads_again_also_after_a_crash() -> None:
         await cursor.flush()
         await topic.let_go()
         topic = await world.open(2)
-        assert (await topic.cursor("c")).mark == 3
+        assert (await topic.cursors.open("c")).mark == 3
 
     in_a_world(main)
 
@@ -297,7 +297,7 @@ def test_a_cursor_that_is_moved_back_reads_again_also_after_a_crash() -> None:
 def test_a_read_waits_for_what_comes() -> None:
     async def main(world: World) -> None:
         topic = await filled(world, 1)
-        cursor = await topic.cursor("c")
+        cursor = await topic.cursors.open("c")
         assert texts(await cursor.read(9, 99, 10)) == ["m1"]
         assert await cursor.read(9, 99, 1) == []
         reading = asyncio.ensure_future(cursor.read(9, 99, 10))
@@ -311,11 +311,11 @@ def test_a_read_waits_for_what_comes() -> None:
 def test_only_the_oldest_ranges_are_stored() -> None:
     async def main(world: World) -> None:
         topic = await filled(world, options=LedgerTopicOptions(holes_max=2))
-        cursor = await topic.cursor("c")
+        cursor = await topic.cursors.open("c")
         cursor.acknowledge(0, also=[2, 4, 6, 8])
         await topic.aclose()
         topic = await world.open(2)
-        cursor = await topic.cursor("c")
+        cursor = await topic.cursors.open("c")
         found: list[str] = []
         while page := await cursor.read(100, 2**20):
             found += texts(page)
@@ -327,19 +327,19 @@ def test_only_the_oldest_ranges_are_stored() -> None:
 def test_ledgers_go_when_all_cursors_have_stored_that_they_are_done() -> None:
     async def main(world: World) -> None:
         topic = await filled(world)
-        one, two = await topic.cursor("one"), await topic.cursor("two")
+        one, two = await topic.cursors.open("one"), await topic.cursors.open("two")
         one.acknowledge(20)
         await asyncio.sleep(5)
-        assert topic.first == 1  # two holds them
+        assert topic.reader.first == 1  # two holds them
         two.acknowledge(11)
-        assert topic.first == 1  # not stored yet
+        assert topic.reader.first == 1  # not stored yet
         await asyncio.sleep(5)
-        assert topic.first == 11 and len(world.bookies.deleted) == 2
+        assert topic.reader.first == 11 and len(world.bookies.deleted) == 2
         two.acknowledge(20)
         await asyncio.sleep(5)
-        assert topic.first == 16  # the newest with messages stays
+        assert topic.reader.first == 16  # the newest with messages stays
         assert {span.ledger for span in topic.record.spans} <= world.bookies.ledgers.keys()
-        assert texts(await topic.read(16)) == [f"m{n}" for n in range(16, 21)]
+        assert texts(await topic.reader.read(16)) == [f"m{n}" for n in range(16, 21)]
 
     in_a_world(main)
 
@@ -347,11 +347,11 @@ def test_ledgers_go_when_all_cursors_have_stored_that_they_are_done() -> None:
 def test_what_a_cursor_could_not_store_is_kept() -> None:
     async def main(world: World) -> None:
         topic = await filled(world, options=LedgerTopicOptions(tend_every_s=0.1))
-        cursor = await topic.cursor("c")
+        cursor = await topic.cursors.open("c")
         world.store.fail("write", "ledger/c/cursors/", times=10**3)
         cursor.acknowledge(20)
         await asyncio.sleep(30)
-        assert topic.first == 1
+        assert topic.reader.first == 1
         world.processes[0].kill()
         assert cursor.mark == 20 and cursor.stored_mark == 0
 
@@ -366,7 +366,7 @@ def test_a_topic_that_ends_before_what_a_cursor_has_acknowledged_is_not_opened(
 
     async def main(world: World) -> None:
         topic = await filled(world)
-        await topic.cursor("c")
+        await topic.cursors.open("c")
         await topic.aclose()
         rows = cursor_rows(Metadata(world.store, "c", LoopClock(9)))
         await rows.update(("t", "c"), lambda _: CursorRecord("t", "c", (1, 1), mark, ranges))
@@ -374,7 +374,7 @@ def test_a_topic_that_ends_before_what_a_cursor_has_acknowledged_is_not_opened(
             await world.open(2)
         await rows.update(("t", "c"), lambda _: CursorRecord("t", "c", (1, 1), 20))
         topic = await world.open(3)
-        assert (await topic.cursor("c")).mark == 20
+        assert (await topic.cursors.open("c")).mark == 20
 
     in_a_world(main)
 
@@ -447,7 +447,7 @@ def test_a_topic_without_a_cursor_keeps_everything() -> None:
     async def main(world: World) -> None:
         topic = await filled(world)
         await asyncio.sleep(1000)
-        assert topic.first == 1 and len(await world.all()) == 20
+        assert topic.reader.first == 1 and len(await world.all()) == 20
 
     in_a_world(main)
 
@@ -457,11 +457,11 @@ def test_acknowledged_messages_are_kept_for_a_time() -> None:
         topic = await filled(
             world, options=LedgerTopicOptions(retention_s=100.0, tend_every_s=10.0)
         )
-        (await topic.cursor("c")).acknowledge(20)
+        (await topic.cursors.open("c")).acknowledge(20)
         await asyncio.sleep(80)
-        assert topic.first == 1
+        assert topic.reader.first == 1
         await asyncio.sleep(40)
-        assert topic.first == 16
+        assert topic.reader.first == 16
 
     in_a_world(main)
 
@@ -478,9 +478,9 @@ def test_a_crash_between_list_and_deletion_leaves_an_orphan_that_is_found(has_be
                 world.store.fail("clear", row, times=ROW_TRIES_MAX)
             else:
                 world.store.fail("write", witness_key("ledger/c/", row), times=ROW_TRIES_MAX)
-        (await topic.cursor("c")).acknowledge(12)
+        (await topic.cursors.open("c")).acknowledge(12)
         await asyncio.sleep(100)
-        assert topic.first == 11
+        assert topic.reader.first == 11
         world.processes[0].kill()
         sweeper = world.process()
         assert await sweeper.topics.sweep() == 0  # too young
@@ -504,8 +504,8 @@ def large(number: int) -> list[TopicMessage]:
 def test_appends_wait_for_the_slowest_cursor_then_hear_queue_full() -> None:
     async def main(world: World) -> None:
         topic = await world.open(1, BACKLOG, SMALL)
-        cursor = await topic.cursor("c")
-        quick = await topic.cursor("quick")
+        cursor = await topic.cursors.open("c")
+        quick = await topic.cursors.open("quick")
         count = 0
         with pytest.raises(QueueFull) as full:
             while True:
@@ -530,7 +530,7 @@ def test_the_slowest_cursor_loses_its_oldest_if_that_is_asked_for_and_hears_so()
     async def main(world: World) -> None:
         options = LedgerTopicOptions(backlog_bytes_max=4000, backlog_policy="evict")
         topic = await world.open(1, options, SMALL)
-        cursor = await topic.cursor("c")
+        cursor = await topic.cursors.open("c")
         assert len(await cursor.read(1, 1)) == 0
         for number in range(40):
             await topic.append(large(number))
@@ -539,7 +539,7 @@ def test_the_slowest_cursor_loses_its_oldest_if_that_is_asked_for_and_hears_so()
         first = gone.value.first
         assert first > 20 and (await cursor.read(1, 1))[0].number == first
         await asyncio.sleep(5)
-        assert 20 < topic.first <= first
+        assert 20 < topic.reader.first <= first
         await topic.append(large(40))
 
     in_a_world(main)
@@ -549,12 +549,12 @@ def test_a_gap_that_was_not_told_is_told_by_the_next_owner() -> None:
     async def main(world: World) -> None:
         options = LedgerTopicOptions(backlog_bytes_max=4000, backlog_policy="evict")
         topic = await world.open(1, options, SMALL)
-        await topic.cursor("c")
+        await topic.cursors.open("c")
         for number in range(40):
             await topic.append(large(number))
         await topic.aclose()
         topic = await world.open(2, options)
-        cursor = await topic.cursor("c")
+        cursor = await topic.cursors.open("c")
         with pytest.raises(CursorTooOld):
             await cursor.read(1, 1)
         assert await cursor.read(1, 1)

@@ -48,7 +48,7 @@ def at_write(world: World, count: int, act: Callable[[], None], is_done: bool) -
 async def story(world: World, heard: list[int]) -> None:
     """An owner appends over several ledgers, a cursor follows, it closes."""
     topic = await world.open(1, OPTIONS, SETTINGS)
-    cursor = await topic.cursor("c")
+    cursor = await topic.cursors.open("c")
     for seq in range(1, 11):
         await topic.append(marked("p", seq))
         heard.append(seq)
@@ -59,7 +59,7 @@ async def story(world: World, heard: list[int]) -> None:
 
 async def judge(world: World, history: History, heard: list[int]) -> None:
     topic = await world.open(2, OPTIONS)
-    cursor = await topic.cursor("c", 1)
+    cursor = await topic.cursors.open("c", 1)
     assert cursor.mark <= max(0, len(heard) - 1)
     await topic.append(marked("p", *range(1, 13)))
     await topic.aclose()

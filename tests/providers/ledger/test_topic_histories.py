@@ -20,6 +20,7 @@ from millstream.providers.ledger import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.inspection import LedgerError
 from millstream.providers.ledger.topic.cursors.cursor import Cursor
 from millstream.providers.ledger.topic.form import TopicMessage
+from millstream.providers.ledger.topic.reading.owner_reader import OwnerReader
 from millstream.providers.ledger.topic.reading.reader import TopicReader
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.runtime import CursorTooOld, QueueFenced, StorageError, StreamError
@@ -88,14 +89,14 @@ class Run:
         process = self.world.process()
         try:
             topic = await process.topics.open("t", self.epoch, OPTIONS, SETTINGS)
-            self.history.opened.append((self.epoch, topic.end))
-            cursor = await topic.cursor("c")
+            self.history.opened.append((self.epoch, topic.reader.end))
+            cursor = await topic.cursors.open("c")
         except (StreamError, StorageError):
             process.kill()
             return
         done = self.history.acknowledged
-        assert set(range(topic.first, cursor.mark + 1)) <= done  # I29
-        assert set(range(1, topic.first)) <= done, "what was not acknowledged is gone"  # I28
+        assert set(range(topic.reader.first, cursor.mark + 1)) <= done  # I29
+        assert set(range(1, topic.reader.first)) <= done, "what was not acknowledged is gone"  # I28
         self.owners.append(Owner(process, topic, cursor))
 
     def crash(self, which: int) -> None:
@@ -162,10 +163,10 @@ class Run:
         """An owner, or a reader elsewhere, reads a page and what the cursor has."""
         owner = self.owners[which % len(self.owners)]
         reader = self.world.process().topics.reader("t")
-        sources: list[Topic | TopicReader] = [reader, owner.topic]
+        sources: list[OwnerReader | TopicReader] = [reader, owner.topic.reader]
         for source in sources[: 1 + owner.is_alive]:
             try:
-                number = max(1, owner.topic.end - back)
+                number = max(1, owner.topic.reader.end - back)
                 self.history.read(list(await source.read(number, 7, 2**20)))
             except StreamError:
                 pass
@@ -231,7 +232,7 @@ class Run:
         while found := await last.cursor.read(100, 2**20):
             self.history.read(list(found))
             given |= {one.number for one in found}
-        missing = set(range(1, last.topic.end)) - given - self.history.acknowledged
+        missing = set(range(1, last.topic.reader.end)) - given - self.history.acknowledged
         assert not missing, f"the cursor skipped {missing}"  # H10
         await last.topic.aclose()
         self.history.judge()

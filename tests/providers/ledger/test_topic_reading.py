@@ -38,10 +38,10 @@ def test_every_number_is_found_out_of_ledgers_by_the_owner_and_by_others() -> No
         topic = await filled(world, 40)
         reader = world.process().topics.reader("t")
         for number in [*range(40, 0, -1), *range(1, 41)]:
-            for found in (await topic.read(number, 5), await reader.read(number, 5)):
+            for found in (await topic.reader.read(number, 5), await reader.read(number, 5)):
                 assert texts(found) == [f"m{number + at}" for at in range(len(found))] and found
                 assert [one.number for one in found] == [number + at for at in range(len(found))]
-        assert await topic.read(41) == [] == await reader.read(41)
+        assert await topic.reader.read(41) == [] == await reader.read(41)
         await reader.aclose()
         await topic.aclose()
         assert all(process.ledgers.open_readers == 0 for process in world.processes)
@@ -121,13 +121,13 @@ def test_nobody_reads_what_is_on_its_way() -> None:
         await topic.append(plain("a"))
         world.bookies.gate.clear()
         future = topic.append(plain("b"))
-        waiting = asyncio.ensure_future(topic.wait(2, 10))
+        waiting = asyncio.ensure_future(topic.reader.wait(2, 10))
         await asyncio.sleep(1)
-        assert await topic.read(2) == [] == await reader.read(2) and topic.end == 2
-        assert not waiting.done() and not await topic.wait(2, 0.0)
+        assert await topic.reader.read(2) == [] == await reader.read(2) and topic.reader.end == 2
+        assert not waiting.done() and not await topic.reader.wait(2, 0.0)
         world.bookies.gate.set()
         assert await waiting and await future == [2]
-        assert texts(await topic.read(2)) == ["b"]
+        assert texts(await topic.reader.read(2)) == ["b"]
         await reader.aclose()
 
     in_a_world(main)
@@ -140,10 +140,10 @@ def test_a_time_is_found_in_sealed_ledgers_and_in_the_open_one() -> None:
         times = {one.number: one.time_ms for one in await world.all()}
         for number in range(1, 61, 3):
             at_s = times[number] / 1000
-            for source in (topic, reader):
+            for source in (topic.reader, reader):
                 assert await source.seek(at_s) == number
                 assert await source.seek(at_s - 0.5) == number
-        for source in (topic, reader):
+        for source in (topic.reader, reader):
             assert await source.seek(0.0) == 1
             assert await source.seek(times[60] / 1000 + 1) == 61
         await reader.aclose()
@@ -156,16 +156,16 @@ def test_what_is_gone_is_cursor_too_old_and_names_the_first() -> None:
         topic = await filled(world, 40)
         reader = world.process().topics.reader("t")
         assert texts(await reader.read(1, 1)) == ["m1"]
-        cursor = await topic.cursor("c")
+        cursor = await topic.cursors.open("c")
         cursor.acknowledge(30)
         await asyncio.sleep(5)
-        assert topic.first > 1
-        for source in (topic, reader):
+        assert topic.reader.first > 1
+        for source in (topic.reader, reader):
             with pytest.raises(CursorTooOld) as gone:
                 await source.read(1)
-            assert gone.value.first == topic.first
-            assert texts(await source.read(topic.first, 1)) == [f"m{topic.first}"]
-        assert (await reader.bounds())[0] == topic.first
+            assert gone.value.first == topic.reader.first
+            assert texts(await source.read(topic.reader.first, 1)) == [f"m{topic.reader.first}"]
+        assert (await reader.bounds())[0] == topic.reader.first
         await reader.aclose()
 
     in_a_world(main)
@@ -180,7 +180,7 @@ def test_a_listed_ledger_that_is_gone_is_damage_to_whoever_reads() -> None:
         with pytest.raises(Corrupt, match="topic t: its row .topics/. lists ledger 1, and the row"):
             await reader.read(1)
         with pytest.raises(Corrupt, match="topic t: its row .topics/. lists ledger 1, and the row"):
-            await topic.read(1)
+            await topic.reader.read(1)
         await reader.aclose()
 
     in_a_world(main)
@@ -189,13 +189,13 @@ def test_a_listed_ledger_that_is_gone_is_damage_to_whoever_reads() -> None:
 def test_who_waits_hears_when_the_topic_is_closed() -> None:
     async def main(world: World) -> None:
         topic = await world.open()
-        waiting = asyncio.ensure_future(topic.wait(1, 100))
+        waiting = asyncio.ensure_future(topic.reader.wait(1, 100))
         await asyncio.sleep(1)
         await topic.aclose()
         with pytest.raises(QueueUnavailable):
             await waiting
         with pytest.raises(QueueUnavailable):
-            await topic.wait(1, 1)
+            await topic.reader.wait(1, 1)
 
     in_a_world(main)
 
@@ -204,8 +204,8 @@ def test_the_tail_answers_without_ledgers_and_keeps_to_its_bytes() -> None:
     async def main(world: World) -> None:
         topic = await filled(world, 60, LedgerTopicOptions())
         before = world.processes[0].ledgers.reads
-        assert texts(await topic.read(1, 100)) == [f"m{n}" for n in range(1, 61)]
-        assert texts(await topic.read(17, 2)) == ["m17", "m18"]
+        assert texts(await topic.reader.read(1, 100)) == [f"m{n}" for n in range(1, 61)]
+        assert texts(await topic.reader.read(17, 2)) == ["m17", "m18"]
         assert world.processes[0].ledgers.reads == before
 
     in_a_world(main)

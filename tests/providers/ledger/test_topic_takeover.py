@@ -25,8 +25,8 @@ def test_a_successor_has_all_that_was_acknowledged_and_the_older_owner_is_fenced
             old.append(plain("y"))
         assert texts(await world.all()) == ["a", "b", "c"]
         await old.aclose()
-        assert texts(await new.read(1)) == ["a", "b"]  # to the end of a ledger
-        assert texts(await new.read(3)) == ["c"]
+        assert texts(await new.reader.read(1)) == ["a", "b"]  # to the end of a ledger
+        assert texts(await new.reader.read(3)) == ["c"]
 
     in_a_world(main)
 
@@ -158,7 +158,7 @@ def test_a_successor_knows_what_producers_have_sent(snapshot_entries: int, is_cl
             if seq % 5 == 0:
                 await topic.append(marked("q", seq))
         await (topic.aclose() if is_closed else topic.let_go())
-        end = topic.end
+        end = topic.reader.end
         topic = await world.open(2, options)
         last = [one for one in await world.all() if one.message == marked("p", 19)[0]]
         assert await topic.append(marked("p", 18, 19, 20)) == [None, last[0].number, end]

@@ -78,7 +78,7 @@ class LedgerSubscription:
     def backlog(self) -> int:
         """Messages behind the oldest one that is not acknowledged, and that one."""
         pairs = ((self._parts[at], cursor) for at, cursor in self._cursors.items())
-        return sum(part.record.backlog(cursor.mark, part.end) for part, cursor in pairs)
+        return sum(part.record.backlog(cursor.mark, part.reader.end) for part, cursor in pairs)
 
     @property
     def is_closed(self) -> bool:
@@ -154,7 +154,7 @@ class LedgerSubscription:
         """Return when there may be another message, in these partitions or in any, when it was
         closed, or after `wait_s` seconds. Raises QueueFenced, QueueUnavailable."""
         wanted = sorted(self._cursors) if partitions is None else partitions
-        waits = [self._parts[at].wait(self._cursor_of(at).next, wait_s) for at in wanted]
+        waits = [self._parts[at].reader.wait(self._cursor_of(at).next, wait_s) for at in wanted]
         await first_of([*waits, self._end.wait(), self._joined.wait()])
 
     def rewind(self) -> None:

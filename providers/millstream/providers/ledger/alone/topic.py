@@ -148,7 +148,7 @@ class LedgerTopic:
     async def bounds(self, partition: int = 0) -> tuple[Position, Position]:
         """The oldest message that is kept, and behind the newest; equal: there is none."""
         part = self._part(partition)
-        return Position(partition, part.first), Position(partition, part.end)
+        return Position(partition, part.reader.first), Position(partition, part.reader.end)
 
     async def read(
         self, start: Position, messages_max: int = 1000, bytes_max: int = 2**20
@@ -162,7 +162,7 @@ class LedgerTopic:
         at, number = start
         part = self._part(at)
         try:
-            found = await part.read(number, messages_max, bytes_max)
+            found = await part.reader.read(number, messages_max, bytes_max)
         except CursorTooOld as error:
             raise CursorTooOld(str(error), first=Position(at, error.first)) from None
         return [out_of_topic(at, one) for one in found]
@@ -192,7 +192,7 @@ class LedgerTopic:
                 await self._more(next_numbers)
 
     async def _more(self, next_numbers: dict[int, int]) -> None:
-        waits = [self._parts[at].wait(number, WAIT_S) for at, number in next_numbers.items()]
+        waits = [self._parts[at].reader.wait(number, WAIT_S) for at, number in next_numbers.items()]
         try:
             await first_of(waits)
         except QueueUnavailable:
@@ -203,11 +203,11 @@ class LedgerTopic:
         """The message of a partition that a start means. Raises QueueUnavailable, ConfigError."""
         part = self._part(partition)
         if start == "earliest":
-            return part.first
+            return part.reader.first
         if start == "latest":
-            return part.end
+            return part.reader.end
         if isinstance(start, datetime) and start.utcoffset() is not None:
-            return await part.seek(start.timestamp())
+            return await part.reader.seek(start.timestamp())
         if isinstance(start, Position):
             start = [start]
         if not isinstance(start, list | tuple) or not all(
@@ -220,7 +220,7 @@ class LedgerTopic:
         if len({one.partition for one in start}) < len(start):
             text = f"{self!r}: start is {show_text(repr(start))}"
             raise ConfigError(f"{text}: it names a partition twice; one Position for each")
-        return next((one.number for one in start if one.partition == partition), part.first)
+        return next((one.number for one in start if one.partition == partition), part.reader.first)
 
     # -- subscriptions
 
@@ -253,7 +253,7 @@ class LedgerTopic:
 
     async def _cursor(self, partition: int, name: str, first: int) -> Cursor:
         """The cursor of a subscription that begins now."""
-        cursor = await self._part(partition).cursor(name, first)
+        cursor = await self._part(partition).cursors.open(name, first)
         cursor.rewind()
         return cursor
 
@@ -271,7 +271,7 @@ class LedgerTopic:
             if opened is not None:
                 await opened.aclose()
             for part in self._parts.values():
-                await part.drop_cursor(name)
+                await part.cursors.drop(name)
 
     # -- partitions that could not be opened
 

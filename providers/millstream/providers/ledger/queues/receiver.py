@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Protocol
 
 from millstream.providers.ledger.topic.cursors.cursor import Cursor
-from millstream.providers.ledger.topic.form import StoredMessage
+from millstream.providers.ledger.topic.reading.owner_reader import OwnerReader
 from millstream.providers.ledger.topic.reading.reader import TopicReader
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.runtime import CursorTooOld, QueueUnavailable, StorageError
@@ -24,7 +23,7 @@ from .damage import damage_is_unavailable
 from .desk import Desk
 from .form import out_of_topic
 
-__all__ = ["CURSOR", "LedgerQueueReader", "LedgerReceiver", "Reads"]
+__all__ = ["CURSOR", "LedgerQueueReader", "LedgerReceiver"]
 
 CURSOR = "agent"
 """The cursor of a queue's agent in its topic."""
@@ -47,7 +46,7 @@ class LedgerReceiver:
         topic = await self._desk.own(self._queue, self._epoch)
         self._topic = topic
         try:
-            cursor = self._cursor = await topic.cursor(CURSOR)
+            cursor = self._cursor = await topic.cursors.open(CURSOR)
         except StorageError as error:
             raise QueueUnavailable(f"{self._queue}: its position cannot be read: {error}") from None
         # what is before `after` is read beside this by those that are behind: it is not done
@@ -108,7 +107,7 @@ class LedgerReceiver:
         topic, cursor = self._topic, self._cursor
         if topic is None or cursor is None:
             return 0
-        behind = topic.record.backlog(cursor.next - 1, topic.end)
+        behind = topic.record.backlog(cursor.next - 1, topic.reader.end)
         return behind + sum(len(one.items) for one in self._left)
 
     async def aclose(self) -> None:
@@ -124,15 +123,6 @@ class LedgerReceiver:
         return self._cursor
 
 
-class Reads(Protocol):
-    """A topic as it is read, by its owner or beside it."""
-
-    async def read(
-        self, number: int, messages_max: int, bytes_max: int, /
-    ) -> Sequence[StoredMessage]: ...
-    async def seek(self, time_s: float, /) -> int: ...
-
-
 class LedgerQueueReader:
     """Reads a queue beside its owner; in the owner's silo through its topic, so that it sees all
     that the owner has read."""
@@ -144,14 +134,15 @@ class LedgerQueueReader:
         self._era = era
         self._end = 0
 
-    def _reads(self) -> Reads:
-        return self._desk.topic(self._queue) or self._beside
+    def _reader(self) -> OwnerReader | TopicReader:
+        topic = self._desk.topic(self._queue)
+        return self._beside if topic is None else topic.reader
 
     async def _bounds(self) -> tuple[int, int]:
         """What bookies know of the end may be less than an owner knew here before."""
-        topic = self._desk.topic(self._queue)
+        reader = self._reader()
         with damage_is_unavailable(self._queue):
-            first, end = await self._beside.bounds() if topic is None else (topic.first, topic.end)
+            first, end = await reader.bounds()
         self._end = max(self._end, end)
         return first, self._end
 
@@ -163,7 +154,7 @@ class LedgerQueueReader:
 
     async def seek(self, when: datetime, /) -> Token | None:
         with damage_is_unavailable(self._queue):
-            number = await self._reads().seek(when.timestamp())
+            number = await self._reader().seek(when.timestamp())
         _, end = await self._bounds()
         return Token(self._era, number) if number < end else None
 
@@ -177,7 +168,7 @@ class LedgerQueueReader:
     ) -> Page:
         try:
             with damage_is_unavailable(self._queue):
-                found = await self._reads().read(position.seq, max_events, max_bytes)
+                found = await self._reader().read(position.seq, max_events, max_bytes)
         except CursorTooOld as error:
             first = Token(self._era, error.first)
             raise CursorTooOld(f"{self._queue}: {error}", first=first) from None

@@ -114,7 +114,7 @@ async def retain_here(desk: Desk, queue: QueueId, reader: str, number: int | Non
     """Keep the messages of a topic of this silo from `number` on; None: all that it has."""
 
     async def retain(topic: Topic) -> WriterAnswer:
-        cursor = await topic.cursor(READER + reader)
+        cursor = await topic.cursors.open(READER + reader)
         cursor.acknowledge((number or 0) - 1)
         await cursor.flush()
         return WriterAnswer()
@@ -126,7 +126,7 @@ async def let_go_here(desk: Desk, queue: QueueId, reader: str) -> WriterAnswer:
     """Keep nothing for this reader in a topic of this silo."""
 
     async def let_go(topic: Topic) -> WriterAnswer:
-        await topic.drop_cursor(READER + reader)
+        await topic.cursors.drop(READER + reader)
         return WriterAnswer()
 
     return await _ask(desk, queue, let_go)

@@ -1,7 +1,7 @@
 """What a topic needs of ledgers.
 
-Owns: the contracts `Ledgers`, `TopicLedgerWriter`, `TopicLedgerReader`. The real ones are in
-`handle`; tests have one in memory.
+Owns: the contracts `Ledgers`, `TopicLedgerWriter`, `TopicLedgerReader`, and `delete_unlisted`. The
+real ones are in `handle`; tests have one in memory.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from millstream.providers.ledger.protocol.entry import Entry
+from millstream.providers.ledger.protocol.errors import LedgerError
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.protocol.record import LedgerRecord
+from millstream.runtime import StorageError
 
-__all__ = ["Ledgers", "TopicLedgerReader", "TopicLedgerWriter"]
+__all__ = ["Ledgers", "TopicLedgerReader", "TopicLedgerWriter", "delete_unlisted"]
 
 
 class TopicLedgerWriter(Protocol):
@@ -118,3 +120,11 @@ class Ledgers(Protocol):
     async def delete(self, ledger: int, /) -> None:
         """Delete it for good; again is harmless. Raises StorageError."""
         ...
+
+
+async def delete_unlisted(ledgers: Ledgers, ledger: int) -> None:
+    """Delete a ledger that no topic lists any more; if that fails, `Topics.sweep` finds it."""
+    try:
+        await ledgers.delete(ledger)
+    except (LedgerError, StorageError):
+        pass

@@ -14,6 +14,8 @@ from asyncio import Future
 from collections import deque
 from collections.abc import Sequence
 
+import msgspec
+
 from millstream.providers.ledger.topic.form import (
     FRAME_BYTES,
     NO_SNAPSHOT,
@@ -24,6 +26,7 @@ from millstream.providers.ledger.topic.form import (
     pack,
     size_of,
 )
+from millstream.providers.ledger.topic.record import LedgerSpan
 
 from .producers import Producers
 
@@ -265,6 +268,15 @@ class Outbox:
             self.sent.append(Batch(first, time_ms, [], 0, {}, known))
         self.sent.extend(batches)
         return list(self.sent)
+
+    def fill_spans(self, spans: Sequence[LedgerSpan]) -> list[LedgerSpan]:
+        """A topic's ledgers, with what is confirmed in the present one."""
+        return [one if one.is_sealed else self.fill_span(one) for one in spans]
+
+    def fill_span(self, span: LedgerSpan) -> LedgerSpan:
+        """The present ledger, with what is confirmed in it."""
+        count = self.confirmed + 1 - span.first
+        return msgspec.structs.replace(span, count=count, size_bytes=self.ledger_bytes)
 
     def next_deadline_s(self) -> float:
         """When the first caller of what is on its way has waited long enough."""

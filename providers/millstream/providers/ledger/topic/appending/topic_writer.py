@@ -29,7 +29,11 @@ from millstream.providers.ledger.topic.form import (
     TopicMessage,
     size_of,
 )
-from millstream.providers.ledger.topic.ledgers import Ledgers, TopicLedgerWriter
+from millstream.providers.ledger.topic.ledgers import (
+    Ledgers,
+    TopicLedgerWriter,
+    delete_unlisted,
+)
 from millstream.providers.ledger.topic.options import LedgerTopicOptions
 from millstream.providers.ledger.topic.owned import OwnedTopic
 from millstream.providers.ledger.topic.record import LedgerSpan, make_listed_and_gone
@@ -61,8 +65,8 @@ class TopicWriter:
 
     Args:
         confirmed: called with each entry that is, in order, with the ledger that has it.
-        ended: called once, when nothing can be appended any more.
-        has_room: may so many bytes be added to what cursors have not acknowledged?
+        ended: called once, when nothing can be appended any more, with the reason.
+        why_full: why so many bytes may not be added to what cursors have not acknowledged.
     """
 
     def __init__(
@@ -74,7 +78,7 @@ class TopicWriter:
         clock: Clock,
         tasks: Tasks,
         confirmed: Callable[[Batch, int], None],
-        ended: Callable[[], None],
+        ended: Callable[[StreamError], None],
         why_full: Callable[[int], str],
     ) -> None:
         self._ledgers = ledgers
@@ -353,13 +357,7 @@ class TopicWriter:
         """The list says it; a ledger without messages is no longer in it."""
         self._sealed = None
         if sealed is not None and not sealed.count:
-            self._tasks.start(self._delete(sealed.ledger))
-
-    async def _delete(self, ledger: int) -> None:
-        try:
-            await self._ledgers.delete(ledger)
-        except (LedgerError, StorageError):
-            pass  # nothing refers to it: who looks for orphans finds it
+            self._tasks.start(delete_unlisted(self._ledgers, sealed.ledger))
 
     def _doubt(self) -> None:
         """It takes too long: who waits for what was sent hears that its fate is unknown."""
@@ -400,7 +398,7 @@ class TopicWriter:
         self._waiting.fail_all(error)
         if self._timer is not None:
             self._timer.cancel()
-        self._on_end()
+        self._on_end(error)
 
     async def close(self) -> None:
         """Take no more, see what was sent confirmed, and give the ledger its end.

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import NoReturn, Protocol
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import msgspec
 
@@ -20,6 +20,7 @@ from millstream.providers.ledger.metadata.metadata import Metadata, key_part
 from millstream.providers.ledger.metadata.rows import RecordRows
 from millstream.providers.ledger.topic.form import StoredMessage
 from millstream.providers.ledger.topic.options import LedgerTopicOptions
+from millstream.providers.ledger.topic.reading.owner_reader import OwnerReader
 from millstream.runtime import Corrupt, CursorTooOld, QueueFenced, StorageError
 from millstream.runtime.extending import Tasks
 
@@ -66,28 +67,6 @@ def check_owner(owner: tuple[int, int], key: CursorKey, found: CursorRecord | No
         raise QueueFenced(f"{text} {found.owner[1]} has it; this one has {owner}")
 
 
-class CursorTopic(Protocol):
-    """What a cursor needs of its topic."""
-
-    @property
-    def first(self) -> int:
-        """The oldest message that is kept."""
-        ...
-
-    @property
-    def end(self) -> int:
-        """The number behind the last confirmed message."""
-        ...
-
-    async def read(
-        self, number: int, messages_max: int, bytes_max: int, /
-    ) -> Sequence[StoredMessage]: ...
-    async def wait(self, number: int, wait_s: float, /) -> bool: ...
-    def cursor_moved(self) -> None: ...
-    def cursor_stored(self) -> None: ...
-    def fence(self, error: QueueFenced, /) -> None: ...
-
-
 async def begin(
     rows: RecordRows[CursorKey, CursorRecord], key: CursorKey, owner: tuple[int, int], mark: int
 ) -> CursorRecord:
@@ -117,10 +96,13 @@ async def load(
 
 
 class Cursor:
-    """A named subscription of a topic; made by `Topic.cursor`.
+    """A named subscription of a topic; made by `Cursors.open`.
 
     It is of one task at a time, but for `acknowledge`. What is acknowledged does not come again,
     also after a crash, if it was stored: up to `cursor_flush_s` of it may come again.
+
+    Args:
+        moved, stored, fenced: see `Cursors`.
 
     Attributes: `stored_mark`, the mark as it was stored last.
     """
@@ -129,15 +111,21 @@ class Cursor:
         self,
         rows: RecordRows[CursorKey, CursorRecord],
         record: CursorRecord,
-        messages: CursorTopic,
+        messages: OwnerReader,
         options: LedgerTopicOptions,
         tasks: Tasks,
+        moved: Callable[[], None],
+        stored: Callable[[], None],
+        fenced: Callable[[QueueFenced], None],
     ) -> None:
         self._rows = rows
         self._record = record
         self._messages = messages
         self._options = options
         self._tasks = tasks
+        self._on_moved = moved
+        self._on_stored = stored
+        self._on_fenced = fenced
         self._done = Acknowledged(record.mark, record.ranges)
         self._gap = record.gap
         self._begin_at_first()
@@ -212,7 +200,7 @@ class Cursor:
         self._next = max(self._next, first)
         self._on_change()
         if self._done.mark != before:
-            self._messages.cursor_moved()
+            self._on_moved()
 
     def _tell_gap(self) -> NoReturn:
         first, self._gap = self._gap, 0
@@ -234,7 +222,7 @@ class Cursor:
                 self._done.add(number, number)
         self._on_change()
         if self._done.mark != before:
-            self._messages.cursor_moved()
+            self._on_moved()
 
     def seek(self, number: int) -> None:
         """Go on with this message: what is before it counts as acknowledged, nothing else does."""
@@ -243,7 +231,7 @@ class Cursor:
         self._next = number
         self._on_change()
         self._sought = self._changes
-        self._messages.cursor_moved()
+        self._on_moved()
 
     def rewind(self, number: int = 0) -> None:
         """Read again what is not acknowledged, from this message on; nothing is acknowledged."""
@@ -333,7 +321,7 @@ class Cursor:
             self._is_damaged = isinstance(error, Corrupt)
             return error
         self._stored, self.stored_mark = changes, record.mark
-        self._messages.cursor_stored()
+        self._on_stored()
         return None
 
     def _on_ended(self, task: asyncio.Task[Exception | None]) -> None:
@@ -342,6 +330,6 @@ class Cursor:
             return
         error = task.result()
         if isinstance(error, QueueFenced):
-            self._messages.fence(error)
+            self._on_fenced(error)
         elif not self.is_stored:
             self._arm(RETRY_S if error is not None else self._options.cursor_flush_s)

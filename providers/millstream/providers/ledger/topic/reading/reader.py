@@ -1,7 +1,7 @@
 """Reading a topic beside its owner, in any silo, without disturbing it.
 
-Owns: `TopicReader`. Not: reading ledgers (`pages`). Invariants: what it returns is confirmed, and
-follows without a gap; it writes nothing.
+Owns: `TopicReader`. Not: reading ledgers (`pages`), reading by the owner (`owner_reader`).
+Invariants: what it returns is confirmed, and follows without a gap; it writes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ from millstream.runtime.extending import show_text
 
 from .pages import MessagesLost, Pages
 
-__all__ = ["AGAIN_S", "LOOK_EVERY_S", "TopicReader"]
+__all__ = [
+    "AGAIN_S",
+    "LOOK_EVERY_S",
+    "TopicReader",
+    "make_unreadable",
+    "refuse_trimmed",
+    "span_of",
+]
 
 LOOK_EVERY_S = 0.1
 """How often a reader that waits looks whether messages go on in another ledger, if the last one has
@@ -63,12 +70,12 @@ class TopicReader:
         except Corrupt:
             raise
         except (LedgerError, StorageError) as error:
-            raise self._unreadable(error) from error
+            raise make_unreadable(self._name, error) from error
 
     async def read(
         self, number: int, messages_max: int = 1000, bytes_max: int = 2**20
     ) -> Sequence[StoredMessage]:
-        """Messages from `number` on; [] if it is not there yet. As `Topic.read`.
+        """Messages from `number` on; [] if it is not there yet. As `OwnerReader.read`.
 
         Raises CursorTooOld(first), Corrupt, QueueUnavailable.
         """
@@ -86,14 +93,12 @@ class TopicReader:
         except Corrupt:
             raise
         except (LedgerError, StorageError) as error:
-            raise self._unreadable(error) from error
+            raise make_unreadable(self._name, error) from error
 
     async def _read(
         self, record: TopicRecord, number: int, messages_max: int, bytes_max: int
     ) -> Sequence[StoredMessage]:
-        if number < record.trimmed:
-            text = f"topic {show_text(self._name)}: message {number} is gone"
-            raise CursorTooOld(f"{text}, {record.trimmed} is the first", first=record.trimmed)
+        refuse_trimmed(record, number)
         span = span_of(record, number)
         if span is None or (span.is_sealed and number >= span.end):
             return []
@@ -122,7 +127,7 @@ class TopicReader:
         except Corrupt:
             raise
         except (LedgerError, StorageError) as error:
-            raise self._unreadable(error) from error
+            raise make_unreadable(self._name, error) from error
 
     async def _pause(self, record: TopicRecord, entry: int, wait_s: float) -> None:
         """Until something may be there: in the open ledger, or in one that is not listed yet."""
@@ -135,7 +140,7 @@ class TopicReader:
             await asyncio.sleep(max(0.0, min(wait_s, AGAIN_S) - spent_s))
 
     async def seek(self, time_s: float) -> int:
-        """The first message that was appended at or after a wall time; as `Topic.seek`.
+        """The first message that was appended at or after a wall time; as `OwnerReader.seek`.
 
         Raises QueueUnavailable.
         """
@@ -146,7 +151,7 @@ class TopicReader:
         except Corrupt:
             raise
         except (LedgerError, StorageError) as error:
-            raise self._unreadable(error) from error
+            raise make_unreadable(self._name, error) from error
 
     async def _look(self) -> TopicRecord:
         found = await self._rows.read(self._name)
@@ -159,10 +164,6 @@ class TopicReader:
             return NOTHING, max(record.next, record.trimmed)
         return await self._pages.end_of(record.spans[-1])
 
-    def _unreadable(self, error: Exception) -> QueueUnavailable:
-        text = f"topic {show_text(self._name)} cannot be read: {type(error).__name__}: {error}"
-        return QueueUnavailable(text)
-
     async def aclose(self) -> None:
         """Close the ledgers that are open for reading; again is harmless."""
         await self._pages.aclose()
@@ -172,3 +173,16 @@ def span_of(record: TopicRecord, number: int) -> LedgerSpan | None:
     """The ledger that a message is in, or would be in."""
     at = bisect_right(record.spans, number, key=lambda span: span.first) - 1
     return record.spans[at] if at >= 0 else None
+
+
+def refuse_trimmed(record: TopicRecord, number: int) -> None:
+    """Raise CursorTooOld if a message was deleted."""
+    if number < record.trimmed:
+        text = f"topic {show_text(record.topic)}: message {number} is gone"
+        raise CursorTooOld(f"{text}, {record.trimmed} is the first", first=record.trimmed)
+
+
+def make_unreadable(topic: str, error: Exception) -> QueueUnavailable:
+    """Rows or ledgers of a topic cannot be read now."""
+    text = f"topic {show_text(topic)} cannot be read: {type(error).__name__}: {error}"
+    return QueueUnavailable(text)

@@ -1,0 +1,242 @@
+"""The named cursors of one topic, in its owner's hands, and the limit of their backlog.
+
+Owns: `Cursors`, `Backlog`. Not: one cursor (`cursor`), what may be deleted (`trimmer`). Invariants:
+of one name there is one cursor; a cursor is in the topic's row before it can be used, and its own
+row is written before that; one that has acknowledged messages which are not there is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+
+import msgspec
+
+from millstream.providers.ledger.metadata.rows import RecordRows
+from millstream.providers.ledger.topic.appending.outbox import Outbox
+from millstream.providers.ledger.topic.form import FRAME_BYTES
+from millstream.providers.ledger.topic.options import LedgerTopicOptions
+from millstream.providers.ledger.topic.owned import OwnedTopic
+from millstream.providers.ledger.topic.reading.owner_reader import OwnerReader
+from millstream.providers.ledger.topic.record import TopicRecord, contradiction
+from millstream.runtime import ConfigError, Corrupt, QueueFenced, StorageError
+from millstream.runtime.extending import Tasks, check_text, show_text
+
+from .cursor import Cursor, CursorKey, CursorRecord, begin, load
+from .retention import first_within, unread_bytes
+
+__all__ = ["Backlog", "Cursors"]
+
+log = logging.getLogger("millstream.ledger")
+
+
+class Cursors:
+    """The named cursors of one topic.
+
+    Args:
+        moved: called when a cursor is further than it was, or further back.
+        stored: called when less may have to be kept: a mark was stored, or a cursor dropped.
+        fenced: called when another owner of the topic was seen.
+    """
+
+    def __init__(
+        self,
+        rows: RecordRows[CursorKey, CursorRecord],
+        owned: OwnedTopic,
+        reader: OwnerReader,
+        options: LedgerTopicOptions,
+        tasks: Tasks,
+        moved: Callable[[], None],
+        stored: Callable[[], None],
+        fenced: Callable[[QueueFenced], None],
+    ) -> None:
+        self._rows = rows
+        self._owned = owned
+        self._reader = reader
+        self._options = options
+        self._tasks = tasks
+        self._moved = moved
+        self._stored = stored
+        self._fenced = fenced
+        self._cursors: dict[str, Cursor] = {}
+        self._damaged: set[str] = set()  # their rows cannot be read: all is kept for them
+
+    async def load(self) -> None:
+        """Load all that the topic's row lists.
+
+        One that is damaged stops nobody but its own reader: nothing is deleted until it is
+        restored or dropped. Raises QueueFenced, Corrupt (it is ahead of the topic), StorageError.
+        """
+        await asyncio.gather(*map(self._load, self._owned.record.cursors))
+
+    async def _load(self, name: str) -> None:
+        owned = self._owned
+        try:
+            record = await load(self._rows, (owned.name, name), owned.record.owner, 0)
+        except Corrupt as error:
+            self._damaged.add(name)
+            log.error("%s; until then topic %s keeps all messages", error, show_text(owned.name))
+            return
+        self._put(record)
+
+    async def open(self, name: str, start: int | None = None) -> Cursor:
+        """The named cursor; a new one begins at message `start` (None: the oldest that is kept).
+
+        Messages are kept until it has acknowledged them or is dropped. Raises ConfigError
+        (`cursors_max`), QueueFenced, Corrupt (its row is damaged, or older than it was; `drop` does
+        not mind), StorageError.
+        """
+        found = self._cursors.get(name)
+        if found is not None:
+            return found
+        check_text("the name of a cursor", name)
+        topic = self._owned.record
+        key = (topic.topic, name)
+        if name in topic.cursors:
+            return self._put(await load(self._rows, key, topic.owner, 0))
+        first, end = self._reader.first, self._reader.end
+        mark = min(max(first if start is None else start, first), end) - 1
+        # before the list has it, so that what an older one of the name left is overwritten
+        record = await begin(self._rows, key, topic.owner, mark)
+        limit = self._options.cursors_max
+        await self._owned.update(lambda record: with_cursor(record, name, limit))
+        return self._put(record)
+
+    def _put(self, record: CursorRecord) -> Cursor:
+        """The cursor of a row. Raises Corrupt: it is ahead of the topic."""
+        refuse_ahead(record, self._reader.end)
+        self._damaged.discard(record.cursor)
+        made = self._cursors.get(record.cursor)  # another call may have been faster
+        if made is None:
+            made = Cursor(
+                self._rows,
+                record,
+                self._reader,
+                self._options,
+                self._tasks,
+                moved=self._moved,
+                stored=self._stored,
+                fenced=self._fenced,
+            )
+            self._cursors[record.cursor] = made
+            self._moved()  # its backlog may be larger than that of the others
+        return made
+
+    async def drop(self, name: str) -> None:
+        """Forget a cursor and what it acknowledged. Raises QueueFenced, StorageError."""
+        cursor = self._cursors.pop(name, None)
+        if cursor is not None:
+            cursor.let_go()
+        await self._owned.update(lambda record: without_cursor(record, name))
+        await self._rows.delete((self._owned.name, name))
+        self._damaged.discard(name)
+        self._moved()
+        self._stored()
+
+    @property
+    def slowest(self) -> Cursor | None:
+        """The one that has acknowledged least; None: there is none."""
+        return min(self._cursors.values(), key=lambda cursor: cursor.mark, default=None)
+
+    @property
+    def stored_mark(self) -> int | None:
+        """All cursors have acknowledged and stored everything up to here; None: nobody knows, since
+        the row of one is damaged."""
+        if self._damaged:
+            return None
+        # what cursors have stored counts, so that none is rolled back to what is deleted
+        marks = (min(one.mark, one.stored_mark) for one in self._cursors.values())
+        return min(marks, default=self._reader.first - 1)
+
+    def evict(self, first: int) -> None:
+        """Cursors lose the messages before `first`; their next reads say so."""
+        for cursor in self._cursors.values():
+            cursor.evict(first)
+
+    async def aclose(self) -> None:
+        """Store what was acknowledged, as far as that is possible."""
+        for cursor in self._cursors.values():
+            try:
+                await cursor.aclose()
+            except (QueueFenced, StorageError):
+                pass  # what is not stored comes again
+
+    def let_go(self) -> None:
+        """End, without storing anything."""
+        for cursor in self._cursors.values():
+            cursor.let_go()
+
+
+class Backlog:
+    """The limit of what the cursors of a topic have not acknowledged.
+
+    The backlog of the slowest one is at most `backlog_bytes_max`, unless one append alone is
+    larger.
+    """
+
+    def __init__(
+        self, owned: OwnedTopic, outbox: Outbox, cursors: Cursors, options: LedgerTopicOptions
+    ) -> None:
+        self._owned = owned
+        self._outbox = outbox
+        self._cursors = cursors
+        self._options = options
+        self._room_bytes = 0.0  # so much may be appended before cursors are looked at
+
+    def measure_again(self) -> None:
+        """A cursor has moved: the next append looks at all."""
+        self._room_bytes = 0.0
+
+    def why_full(self, size_bytes: int) -> str:
+        """Why no more may be appended; empty: it may. Looks at the ledgers only now and then."""
+        self._room_bytes -= size_bytes + FRAME_BYTES
+        return self._find_room(size_bytes) if self._room_bytes < 0 else ""
+
+    def _find_room(self, size_bytes: int) -> str:
+        limit = self._options.backlog_bytes_max
+        if limit is None:
+            self._room_bytes = math.inf
+            return ""
+        record, slowest = self._owned.record, self._cursors.slowest
+        first = record.trimmed if slowest is None else slowest.mark + 1
+        spans = self._outbox.fill_spans(record.spans)
+        unread = unread_bytes(spans, first)
+        self._room_bytes = limit - unread - size_bytes
+        if not unread or unread + size_bytes <= limit:
+            return ""
+        if self._options.backlog_policy == "hold":
+            who = "no cursor has"
+            if slowest is not None:
+                who = f"cursor {show_text(slowest.name)!r} has not"
+            behind = f"{who} acknowledged message {first} and {unread} bytes from there on"
+            return f"backlog_bytes_max ({limit}) is reached: {behind}"
+        kept = first_within(spans, max(0, limit - size_bytes))
+        self._cursors.evict(min(kept, self._outbox.confirmed + 1))
+        return ""
+
+
+def refuse_ahead(record: CursorRecord, end: int) -> None:
+    """Raise Corrupt if a cursor has acknowledged what is not there: the numbers of lost messages
+    must not be given again."""
+    last = max([record.mark, *(end for _, end in record.ranges)])
+    if last >= end:
+        text = f"its cursor {show_text(record.cursor)} (cursors/) has acknowledged message {last}"
+        raise contradiction(record.topic, f"{text}, and its ledgers end before message {end}")
+
+
+def with_cursor(record: TopicRecord, name: str, limit: int) -> TopicRecord:
+    """The topic lists a cursor. Raises ConfigError."""
+    if name in record.cursors:
+        return record
+    if len(record.cursors) >= limit:
+        text = f"topic {show_text(record.topic)} has {limit} cursors, cursors_max is {limit}"
+        raise ConfigError(f"{text}: drop one of them")
+    return msgspec.structs.replace(record, cursors=(*record.cursors, name))
+
+
+def without_cursor(record: TopicRecord, name: str) -> TopicRecord:
+    """The topic lists a cursor no more."""
+    left = tuple(one for one in record.cursors if one != name)
+    return msgspec.structs.replace(record, cursors=left)
