@@ -230,7 +230,6 @@ LARGE_CLASSES: dict[str, tuple[int, str]] = {
     "suite.LedgerRun": (28, "a run of a suite is one of the suite of streams"),
     "suite.MemoryRun": (29, "a run of a suite is one of the suite of streams"),
     "suite.ReplicatedRun": (28, "a run of a suite is one of the suite of streams"),
-    "topic_writer.TopicWriter": (36, "to split: sending, and moving from ledger to ledger"),
 }
 """Classes of more methods, how many at most, and why. Counted with those of the classes that they
 inherit from, and the functions that reach into their private fields."""

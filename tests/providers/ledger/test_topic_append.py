@@ -10,7 +10,7 @@ from tests.providers.ledger.worlds import World, in_a_world, marked, plain, text
 
 from millstream.providers.ledger import LedgerTopicOptions, LedgerTopicSettings, Quorum
 from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX
-from millstream.providers.ledger.topic.appending import topic_writer
+from millstream.providers.ledger.topic.appending import current_ledger
 from millstream.providers.ledger.topic.form import TopicMessage
 from millstream.runtime import (
     ConfigError,
@@ -238,7 +238,7 @@ def test_too_many_bytes_that_wait_are_refused_at_once() -> None:
 
 
 def test_a_topic_has_only_so_many_ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_writer, "LEDGERS_MAX", 2)
+    monkeypatch.setattr(current_ledger, "LEDGERS_MAX", 2)
 
     async def main(world: World) -> None:
         options = LedgerTopicOptions(enqueue_wait_s=1.0)

@@ -143,6 +143,7 @@ class Outbox:
 
     def _begin(self) -> None:
         self.entries = self.ledger_bytes = 0
+        self._first_ms = 0  # the time of its first entry
         self.confirmed_entry = -1
         self._snapshot = NO_SNAPSHOT
         self._since_snapshot = 0
@@ -228,6 +229,8 @@ class Outbox:
     def stamp(self, batch: Batch) -> bytes:
         """The payload of the present ledger's next entry."""
         batch.entry = self.entries
+        if not self.entries:
+            self._first_ms = batch.time_ms
         self.entries += 1
         self._since_snapshot += 1
         kind = EntryKind.MESSAGES
@@ -275,8 +278,13 @@ class Outbox:
 
     def fill_span(self, span: LedgerSpan) -> LedgerSpan:
         """The present ledger, with what is confirmed in it."""
-        count = self.confirmed + 1 - span.first
-        return msgspec.structs.replace(span, count=count, size_bytes=self.ledger_bytes)
+        return msgspec.structs.replace(
+            span,
+            count=self.confirmed + 1 - span.first,
+            size_bytes=self.ledger_bytes,
+            first_ms=self._first_ms,
+            last_ms=self.confirmed_ms,
+        )
 
     def next_deadline_s(self) -> float:
         """When the first caller of what is on its way has waited long enough."""
