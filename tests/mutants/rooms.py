@@ -87,7 +87,7 @@ OPENED = (
 LEDGER, LEDGERS = "providers/millstream/providers/ledger", "tests/providers/ledger"
 HANDLE = (
     f"{LEDGERS}/test_handle_parts.py",
-    f"{LEDGERS}/test_lane.py",
+    f"{LEDGERS}/test_bookie_sender.py",
     f"{LEDGERS}/test_census.py",
     f"{LEDGERS}/test_handle_schedules.py",
     f"{LEDGERS}/test_handle_reading.py",

@@ -20,7 +20,7 @@ from millstream.providers.priority.core.results import EnqueuedMany
 from millstream.providers.priority.owner.polls import Polls
 from millstream.providers.priority.store.committing import CommittingQueue
 from millstream.providers.priority.store.memory import MemoryHold, Table
-from millstream.providers.priority.surface.asking import Lane
+from millstream.providers.priority.surface.asking import RequestSession
 
 pytestmark = [
     pytest.mark.slow,
@@ -66,14 +66,14 @@ def test_values_that_are_held_twice_are_noticed(monkeypatch: pytest.MonkeyPatch)
 def test_an_answer_that_is_given_to_two_requests_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    following, calls = Lane.next, count(1)
+    following, calls = RequestSession.next, count(1)
 
-    def again(self: Lane) -> Request:
+    def again(self: RequestSession) -> Request:
         if next(calls) % 4 or not self.number or record.current_run().is_over:
             return following(self)
-        return Request(self.session, self.number, self.number - 1)
+        return Request(self.name, self.number, self.number - 1)
 
-    monkeypatch.setattr(Lane, "next", again)
+    monkeypatch.setattr(RequestSession, "next", again)
     assert is_noticed("its token was given before")
 
 

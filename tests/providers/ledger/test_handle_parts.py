@@ -142,7 +142,7 @@ class Counted(Tasks):
 
 
 class Way:
-    """A lane to a bookie that answers when it is told to; `told`: what became of it."""
+    """A sender to a bookie that answers when it is told to; `told`: what became of it."""
 
     def __init__(self, sizes: int = 10, add_bytes_max: int = 100) -> None:
         self.sizes: dict[int, int | None] = {entry: sizes for entry in range(40)}
@@ -155,7 +155,7 @@ class Way:
         options = HandleOptions(add_bytes_max=add_bytes_max)
         self.tasks = Counted(loop, Context)
         context = HandleContext(bookies, NOTHING, clock, self.tasks, options)
-        self.lane = BookieSender(context, "b", 3, self.packed, self.told.append)
+        self.sender = BookieSender(context, "b", 3, self.packed, self.told.append)
 
     def packed(self, entry: int) -> bytes | None:
         size = self.sizes[entry]
@@ -168,7 +168,7 @@ class Way:
         await future
 
     def put(self, *entries: int) -> None:
-        self.lane.put(entries)
+        self.sender.put(entries)
 
     async def sent(self) -> list[list[int]]:
         """What is on its way to the bookie."""
@@ -247,7 +247,7 @@ async def test_what_is_not_sent_yet_can_be_forgotten() -> None:
     way.put(1)
     await way.sent()
     way.put(2)
-    way.lane.clear()
+    way.sender.clear()
     await way.answer()
     await way.answer()
     assert way.told == [(0,), (1,)] and await way.sent() == []
@@ -262,7 +262,7 @@ async def test_what_comes_one_by_one_is_sent_by_one_task_until_it_is_cleared() -
         await way.answer()
     assert way.tasks.started == 1
     for round_ in range(3):
-        way.lane.clear()
+        way.sender.clear()
         await way.sent()
         assert len(asyncio.all_tasks()) == 1, "this one"
         for entry in range(6, 9):

@@ -12,7 +12,7 @@ from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Dequeued, PollStatus
 from millstream.providers.priority.owner.grain import Polled
 from millstream.providers.priority.owner.polls import Polls
-from millstream.providers.priority.surface.asking import Lanes
+from millstream.providers.priority.surface.asking import SessionPool
 from millstream.providers.priority.surface.poll import leases_of
 
 
@@ -79,7 +79,7 @@ class Silent:
     """Calls to a queue whose owner does not answer the first poll."""
 
     def __init__(self) -> None:
-        self.polls = Lanes(lambda: "s", 1)
+        self.polls = SessionPool(lambda: "s", 1)
         self.patience_s, self.queue = 1.0, "q"
         self.asked: list[object] = []
         self.started: list[asyncio.Task[Any]] = []
@@ -109,7 +109,7 @@ async def test_a_dequeue_whose_caller_is_cancelled_is_ended_and_asked_again_as_t
     assert dequeue.cancelled()
     behind = asyncio.create_task(calls.polls.take())
     await asyncio.sleep(0)
-    assert not behind.done(), "its lane is not used before it is answered"
+    assert not behind.done(), "its session is not used before it is answered"
     calls.go_on.set()
     await asyncio.wait(calls.started)
     await asyncio.sleep(0)

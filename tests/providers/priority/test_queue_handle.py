@@ -36,7 +36,7 @@ from millstream.providers.priority import (
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.owner.grain import QueueOwner
 from millstream.providers.priority.surface import asking
-from millstream.providers.priority.surface.asking import Lanes
+from millstream.providers.priority.surface.asking import SessionPool
 from millstream.runtime import ConfigError, Grain, LocalCluster, Overloaded
 from millstream.runtime.testing import grain_of
 
@@ -353,21 +353,21 @@ def test_a_poll_waits_longer_than_one_call_may() -> None:
     in_cluster(main)
 
 
-async def test_a_lane_is_used_by_one_request_at_a_time_and_acknowledges_the_one_before() -> None:
+async def test_a_session_is_used_by_one_request_at_a_time_and_acknowledges_the_one_before() -> None:
     names = iter("abc")
-    lanes = Lanes(lambda: next(names), 2)
-    first, second = await lanes.take(), await lanes.take()
+    pool = SessionPool(lambda: next(names), 2)
+    first, second = await pool.take(), await pool.take()
     assert (first.next(), second.next()) == (Request("a", 1, 0), Request("b", 1, 0))
-    third = asyncio.create_task(lanes.take())
+    third = asyncio.create_task(pool.take())
     await asyncio.sleep(0)
     assert not third.done()
-    lanes.give(second)
+    pool.give(second)
     assert (await third).next() == Request("b", 2, 1)
-    lanes.give(first)
-    assert (await lanes.take()).next() == Request("a", 2, 1)
-    lanes.give(first)
-    lanes.give(second)
-    assert {(await lanes.take()).session, (await lanes.take()).session} == {"a", "b"}
+    pool.give(first)
+    assert (await pool.take()).next() == Request("a", 2, 1)
+    pool.give(first)
+    pool.give(second)
+    assert {(await pool.take()).name, (await pool.take()).name} == {"a", "b"}
 
 
 async def test_a_lease_is_ended_by_whoever_has_its_id_and_token() -> None:
@@ -404,17 +404,17 @@ async def test_what_is_no_end_of_a_lease_is_refused_before_it_is_sent() -> None:
                 await ending
 
 
-async def test_a_lane_that_was_handed_to_whom_is_cancelled_goes_to_the_next() -> None:
-    lanes = Lanes(lambda: "a", 1)
-    only = await lanes.take()
-    waiting = [asyncio.create_task(lanes.take()) for _ in range(3)]
+async def test_a_session_that_was_handed_to_whom_is_cancelled_goes_to_the_next() -> None:
+    pool = SessionPool(lambda: "a", 1)
+    only = await pool.take()
+    waiting = [asyncio.create_task(pool.take()) for _ in range(3)]
     await asyncio.sleep(0)
     waiting[0].cancel()
-    lanes.give(only)
+    pool.give(only)
     waiting[0].cancel()
     await asyncio.sleep(0)
     assert waiting[0].cancelled() and await waiting[1] is only
-    lanes.give(only)
+    pool.give(only)
     waiting[2].cancel()
     await asyncio.wait([waiting[2]])
-    assert waiting[2].cancelled() and await lanes.take() is only
+    assert waiting[2].cancelled() and await pool.take() is only

@@ -2,9 +2,9 @@
 
 Owns: `BookieSender`. Not: what an answer means (`protocol.append_core`). Invariants: what came
 while requests were out goes in the next one; after a failure nothing of it is sent until it is
-asked for again; a lane is of one bookie, from one change of bookies on; a task that has nothing to
-send waits for what comes, one of a lane at most, and ends when the lane is cleared. No task waits
-after the end.
+asked for again; a sender is of one bookie, from one change of bookies on; a task that has nothing
+to send waits for what comes, one of a sender at most, and ends when the sender is cleared. No task
+waits after the end.
 """
 
 from __future__ import annotations

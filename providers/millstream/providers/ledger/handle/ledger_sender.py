@@ -56,7 +56,7 @@ class LedgerSender:
         self._term = term
         self._store = store
         self._loop = asyncio.get_running_loop()
-        self._lanes: dict[tuple[int, int], BookieSender] = {}  # by place and change
+        self._senders: dict[tuple[int, int], BookieSender] = {}  # by place and change
         self._waiting: deque[tuple[int, Future[int], float]] = deque()  # entry, future, since
         self._tending: asyncio.Task[None] | None = None
         self._unwilling: dict[str, float] = {}  # bookies that did not do what was asked, and when
@@ -96,7 +96,7 @@ class LedgerSender:
         for action in actions:
             match action:
                 case Send(place, bookie, change, entries):
-                    self._lane(place, bookie, change).put(entries)
+                    self._sender_of(place, bookie, change).put(entries)
                 case Confirm(upto):
                     self._confirm(upto)
                 case Change():
@@ -108,23 +108,23 @@ class LedgerSender:
 
     # --- bookies ---
 
-    def _lane(self, place: int, bookie: str, change: int) -> BookieSender:
-        lane = self._lanes.get((place, change))
-        if lane is None:
+    def _sender_of(self, place: int, bookie: str, change: int) -> BookieSender:
+        sender = self._senders.get((place, change))
+        if sender is None:
             tell = partial(self._on_told, place, change)
-            lane = BookieSender(self._context, bookie, self._term, self.core.find_packed, tell)
-            self._lanes[place, change] = lane
-        return lane
+            sender = BookieSender(self._context, bookie, self._term, self.core.find_packed, tell)
+            self._senders[place, change] = sender
+        return sender
 
     def _on_told(self, place: int, change: int, outcome: Outcome) -> None:
         match outcome:
             case LedgerFenced():
                 self.do(self.core.stop(outcome))
             case Trouble(state, why):
-                lane = self._lanes[place, change]
-                lane.clear()
-                self._unwilling[lane.bookie] = self._context.clock.now()
-                self._whys[lane.bookie] = why
+                sender = self._senders[place, change]
+                sender.clear()
+                self._unwilling[sender.bookie] = self._context.clock.now()
+                self._whys[sender.bookie] = why
                 self.do(self.core.on_unanswered(place, change, state))
             case _:
                 self.do(self.core.on_acknowledged(place, change, outcome))
@@ -224,8 +224,8 @@ class LedgerSender:
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # who appended may not look any more
-        for lane in self._lanes.values():
-            lane.end()
+        for sender in self._senders.values():
+            sender.end()
 
     def _tell_idle(self) -> None:
         """Nothing was appended since: say what is confirmed, as the next entry would."""

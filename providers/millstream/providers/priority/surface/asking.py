@@ -1,11 +1,11 @@
 """Asking again while the cluster does not answer, without doing anything twice.
 
-Owns: `ask`: which errors are asked through, for how long; request ids and their lanes, by process
-and queue. Not: what is asked (`queue`).
-A lane is a session of one request at a time: its next request acknowledges the answer of the one
-before. So a request that is lost, or slow, holds up no other.
-Invariants: a lane is used by one request at a time; a request is asked again under its own number
-only; there are at most `OPEN_MAX` lanes of changes and `POLLS_OPEN_MAX` of polls.
+Owns: `ask`: which errors are asked through, for how long; request ids and their sessions, by
+process and queue. Not: what is asked (`queue`).
+The next request of a session acknowledges the answer of the one before. So a request that is lost,
+or slow, holds up no other.
+Invariants: a session is used by one request at a time; a request is asked again under its own
+number only; there are at most `OPEN_MAX` sessions of changes and `POLLS_OPEN_MAX` of polls.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = [
     "AGAIN",
     "OPEN_MAX",
     "POLLS_OPEN_MAX",
-    "Lane",
     "OpenSessions",
+    "RequestSession",
     "ask",
     "ask_again",
     "sessions_of",
@@ -40,7 +40,7 @@ OPEN_MAX = 64
 POLLS_OPEN_MAX = 1_000
 """The same of polls."""
 QUEUES_KEPT_MAX = 1_000
-"""Queues of which one process remembers its lanes; handles that are kept have theirs for good."""
+"""Queues whose sessions one process remembers; handles that are kept have theirs for good."""
 PAUSES = Backoff(first_s=0.05, ceiling_s=2.0)
 AGAIN = (
     SiloUnavailable,
@@ -76,23 +76,23 @@ async def ask_again(call: Callable[[], Awaitable[T]], error: Exception, until_s:
             error = found
 
 
-class Lane:
-    """One session; `number` is that of its latest request."""
+class RequestSession:
+    """Requests under one name, one at a time; `number` is that of the latest."""
 
-    __slots__ = ("number", "session")
+    __slots__ = ("name", "number")
 
-    def __init__(self, session: str) -> None:
-        self.session = session
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.number = 0
 
     def next(self) -> Request:
         """A new request, which acknowledges all before it."""
         self.number += 1
-        return Request(self.session, self.number, self.number - 1)
+        return Request(self.name, self.number, self.number - 1)
 
 
-class Lanes:
-    """The lanes of one process and queue.
+class SessionPool:
+    """The sessions of one process and queue.
 
     Args:
         new_name: makes a name that nothing else in the life of the cluster has.
@@ -100,18 +100,19 @@ class Lanes:
 
     def __init__(self, new_name: Callable[[], str], most: int) -> None:
         self._new_name = new_name
-        self._free: list[Lane] = []  # the latest used is used next, so idle ones are forgotten
+        # the latest used is used next, so idle ones are forgotten
+        self._free: list[RequestSession] = []
         self._left = most  # that may be made still
-        self._waiting: deque[asyncio.Future[Lane]] = deque()
+        self._waiting: deque[asyncio.Future[RequestSession]] = deque()
 
-    async def take(self) -> Lane:
-        """A lane of one's own, to be given back; waits while all are in use."""
+    async def take(self) -> RequestSession:
+        """A session of one's own, to be given back; waits while all are in use."""
         if self._free:
             return self._free.pop()
         if self._left:
             self._left -= 1
-            return Lane(self._new_name())
-        future: asyncio.Future[Lane] = asyncio.get_running_loop().create_future()
+            return RequestSession(self._new_name())
+        future: asyncio.Future[RequestSession] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         try:
             return await future
@@ -120,14 +121,14 @@ class Lanes:
                 self.give(future.result())
             raise
 
-    def give(self, lane: Lane) -> None:
+    def give(self, session: RequestSession) -> None:
         """Let others have it; who has waited for longest is the first."""
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
-                future.set_result(lane)
+                future.set_result(session)
                 return
-        self._free.append(lane)
+        self._free.append(session)
 
 
 class OpenSessions:
@@ -135,8 +136,8 @@ class OpenSessions:
 
     def __init__(self, new_name: Callable[[], str]) -> None:
         self.routes = Routes()
-        self.changes = Lanes(new_name, OPEN_MAX)
-        self.polls = Lanes(new_name, POLLS_OPEN_MAX)
+        self.changes = SessionPool(new_name, OPEN_MAX)
+        self.polls = SessionPool(new_name, POLLS_OPEN_MAX)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -27,7 +27,7 @@ from millstream.providers.priority.owner.grain import Polled, QueueOwner, owner_
 from millstream.runtime import MillstreamError, with_options
 from millstream.runtime.extending import Opener, show_text
 
-from .asking import AGAIN, Lane, ask, ask_again, sessions_of
+from .asking import AGAIN, RequestSession, ask, ask_again, sessions_of
 from .given import as_given
 
 __all__ = ["PATIENCE_S", "ShardCalls"]
@@ -49,7 +49,7 @@ class ShardCalls:
     Args:
         shard: 0 has the queue's name.
     Attributes: `queue`, its name; `patience_s`; `new_name`: makes a name that nothing else has;
-        `routes`: what this process knows of the queue, of shard 0; `polls`: the lanes of polls;
+        `routes`: what this process knows of the queue, of shard 0; `polls`: the sessions of polls;
         `start`: starts what may outlive its caller.
     """
 
@@ -80,10 +80,10 @@ class ShardCalls:
         """
         if until_s is None:
             until_s = asyncio.get_running_loop().time() + self.patience_s
-        lane: Lane | None = None
+        session: RequestSession | None = None
         if own is None:
-            lane = await self._changes.take()
-        request = own if lane is None else lane.next()
+            session = await self._changes.take()
+        request = own if session is None else session.next()
         try:
             try:
                 return await self._owner.do(command, request)
@@ -94,8 +94,8 @@ class ShardCalls:
         except Moved as error:
             moved = error
         finally:
-            if lane is not None:
-                self._changes.give(lane)
+            if session is not None:
+                self._changes.give(session)
         return await self._elsewhere(command, own, until_s, moved)
 
     async def _elsewhere(

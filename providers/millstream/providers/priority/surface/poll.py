@@ -20,7 +20,7 @@ from millstream.providers.priority.owner.grain import Polled
 from millstream.providers.priority.owner.options import WAIT_MS_MAX
 from millstream.runtime import MillstreamError
 
-from .asking import AGAIN, Lane, ask, ask_again
+from .asking import AGAIN, RequestSession, ask, ask_again
 from .calls import ShardCalls
 from .lease import Lease
 
@@ -44,12 +44,12 @@ async def leases_of(
     """
     loop = asyncio.get_running_loop()
     patience_s = calls.patience_s if patience_s is None else max(patience_s, 0.0)
-    lane: Lane | None = await calls.polls.take()
+    session: RequestSession | None = await calls.polls.take()
     request: Request | None = None  # that is not answered
     try:
         while True:
-            assert lane is not None, "it is given back in the end"
-            request, now_s = lane.next(), loop.time()
+            assert session is not None, "it is given back in the end"
+            request, now_s = session.next(), loop.time()
             wait_ms = min(math.ceil(max(until_s - now_s, 0.0) * 1000), WAIT_MS_MAX)
             try:
                 polled = await calls.poll_here(command, request, wait_ms)
@@ -63,13 +63,13 @@ async def leases_of(
                 return found
             await asyncio.sleep(AGAIN_S)
     except asyncio.CancelledError:
-        if request is not None and lane is not None:
-            calls.start(abandon(calls, command, lane, request, patience_s))
-            lane = None
+        if request is not None and session is not None:
+            calls.start(abandon(calls, command, session, request, patience_s))
+            session = None
         raise
     finally:
-        if lane is not None:
-            calls.polls.give(lane)
+        if session is not None:
+            calls.polls.give(session)
 
 
 async def ask_until(
@@ -81,18 +81,22 @@ async def ask_until(
 
 
 async def abandon(
-    calls: ShardCalls, command: Dequeue, lane: Lane, request: Request, patience_s: float
+    calls: ShardCalls,
+    command: Dequeue,
+    session: RequestSession,
+    request: Request,
+    patience_s: float,
 ) -> None:
     """Ask again what was given under this request, and give it back."""
     try:
-        await calls.leave(lane.session)
+        await calls.leave(session.name)
         until_s = asyncio.get_running_loop().time() + patience_s
         polled = await ask(partial(calls.poll_here, command, request, 0), until_s)
         give_back(list_leases(calls, command, polled))
     except MillstreamError as error:
         log.debug("queue %r: what an abandoned poll gave is not known: %s", calls.queue, error)
     finally:
-        calls.polls.give(lane)
+        calls.polls.give(session)
 
 
 def list_leases(calls: ShardCalls, command: Dequeue, polled: Polled) -> list[Lease]:

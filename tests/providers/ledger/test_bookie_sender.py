@@ -51,14 +51,14 @@ def opened() -> tuple[BookieSender, SlowBookie, Tasks, list[Outcome]]:
 
 
 async def test_what_comes_while_two_requests_are_out_goes_in_the_next_one() -> None:
-    lane, bookie, tasks, told = opened()
-    lane.put((0,))
-    lane.put((1,))
+    sender, bookie, tasks, told = opened()
+    sender.put((0,))
+    sender.put((1,))
     await spin()
-    lane.put((2,))
+    sender.put((2,))
     await spin()
-    lane.put((3,))
-    lane.put((4,))
+    sender.put((3,))
+    sender.put((4,))
     await spin()
     assert [entries for entries, _ in bookie.asked] == [[b"0", b"1"], [b"2"]]
     bookie.asked[1][1].set_result(None)
@@ -69,9 +69,9 @@ async def test_what_comes_while_two_requests_are_out_goes_in_the_next_one() -> N
 
 
 async def test_one_task_waits_for_what_comes_and_sends_it() -> None:
-    lane, bookie, tasks, told = opened()
+    sender, bookie, tasks, told = opened()
     for number in range(5):
-        lane.put((number,))
+        sender.put((number,))
         await spin()
         assert len(tasks) == 1 and bookie.asked[number][0] == [b"%d" % number]
         bookie.asked[number][1].set_result(None)
@@ -81,9 +81,9 @@ async def test_one_task_waits_for_what_comes_and_sends_it() -> None:
 
 
 async def test_of_two_tasks_that_have_nothing_to_send_one_ends() -> None:
-    lane, bookie, tasks, _ = opened()
+    sender, bookie, tasks, _ = opened()
     for number in range(2):
-        lane.put((number,))
+        sender.put((number,))
         await spin()
     assert len(tasks) == 2
     for _, answer in bookie.asked:
@@ -94,15 +94,15 @@ async def test_of_two_tasks_that_have_nothing_to_send_one_ends() -> None:
 
 
 async def test_clearing_ends_the_task_that_waits_and_what_comes_later_is_sent() -> None:
-    lane, bookie, tasks, told = opened()
-    lane.put((0,))
+    sender, bookie, tasks, told = opened()
+    sender.put((0,))
     await spin()
     bookie.asked[0][1].set_result(None)
     await spin()
-    lane.clear()
+    sender.clear()
     await spin()
     assert len(tasks) == 0
-    lane.put((1,))
+    sender.put((1,))
     await spin()
     assert bookie.asked[1][0] == [b"1"] and len(tasks) == 1
     bookie.asked[1][1].set_exception(BookieAway("gone"))
@@ -112,37 +112,37 @@ async def test_clearing_ends_the_task_that_waits_and_what_comes_later_is_sent() 
 
 
 async def test_what_is_put_after_the_tasks_were_ended_harms_nobody() -> None:
-    lane, bookie, tasks, _ = opened()
-    lane.put((0,))
+    sender, bookie, tasks, _ = opened()
+    sender.put((0,))
     await spin()
     bookie.asked[0][1].set_result(None)
     await spin()
     await tasks.aclose()
-    lane.clear()
-    lane.put((1,))
+    sender.clear()
+    sender.put((1,))
     await spin()
     assert bookie.asked[1][0] == [b"1"]
     await tasks.aclose()
 
 
-async def test_no_task_is_left_of_a_lane_whose_answer_comes_after_its_end() -> None:
-    lane, bookie, tasks, told = opened()
-    lane.put((0,))
+async def test_no_task_is_left_of_a_sender_whose_answer_comes_after_its_end() -> None:
+    sender, bookie, tasks, told = opened()
+    sender.put((0,))
     await spin()
-    lane.put((1,))
-    lane.end()
+    sender.put((1,))
+    sender.end()
     bookie.asked[0][1].set_result(None)
     await spin()
     assert told == [(0,)] and len(bookie.asked) == 1 and len(tasks) == 0
 
 
-async def test_the_task_that_waits_for_what_comes_ends_with_its_lane() -> None:
-    lane, bookie, tasks, _ = opened()
-    lane.put((0,))
+async def test_the_task_that_waits_for_what_comes_ends_with_its_sender() -> None:
+    sender, bookie, tasks, _ = opened()
+    sender.put((0,))
     await spin()
     bookie.asked[0][1].set_result(None)
     await spin()
     assert len(tasks) == 1
-    lane.end()
+    sender.end()
     await spin()
     assert len(tasks) == 0
