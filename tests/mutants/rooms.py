@@ -43,7 +43,7 @@ BEHIND = (
     f"{AGENT}/test_behind_book.py",
     f"{AGENT}/test_behind_model.py",
     f"{AGENT}/test_listing.py",
-    f"{AGENT}/test_read_anew.py",
+    f"{AGENT}/test_reread_messages.py",
     f"{AGENT}/test_behind.py",
 )
 BY_HAND = (
@@ -386,7 +386,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{STREAMS}/agent/cache/queue_cache.py": (*CACHE, *READER, *BEHIND),
         f"{STREAMS}/agent/cache/lagging_cursors.py": BEHIND,
         f"{STREAMS}/agent/cache/positions.py": BEHIND,
-        f"{STREAMS}/agent/cache/read_anew.py": BEHIND,
+        f"{STREAMS}/agent/cache/reread_messages.py": BEHIND,
         f"{STREAMS}/agent/audience/handover_list.py": BEHIND,
         f"{STREAMS}/agent/progress/tracker.py": (
             *BEHIND,

@@ -2,6 +2,6 @@
 them.
 
 Owns the cache, the messages of one stream (`lane`), cursors and lagging cursors, and the messages
-that these share (`read_anew`). Reading starts at `queue_cache.py`.
+that these share (`reread_messages`). Reading starts at `queue_cache.py`.
 May import `contracts`, `ownership` and `runtime`.
 """

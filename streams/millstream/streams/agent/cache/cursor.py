@@ -1,13 +1,13 @@
 """The place of one subscription in its stream.
 
 Owns: `Cursor`: which event is the first that is not done, which one is sent next, what is to be
-read anew. Not: what is cached (`queue_cache`), which cursors lag (`lagging_cursors`), when
+read again. Not: what is cached (`queue_cache`), which cursors lag (`lagging_cursors`), when
 something is sent (`delivery`). Pure. Invariants:
 - a cursor is idle, or at an event that is not done; an idle cursor holds nothing;
 - acknowledged automatically, it sends where it stands; by hand, it sends at most `unacked_max`
   events ahead of where it stands; it stands at no event that is acknowledged or given up;
 - a lagging cursor holds nothing in the cache but its tail. Each message that it must get was read
-  anew, from its slot on, or is to be read anew (from `following` up to `dropped`), or is in the
+  again, from its slot on, or is to be read again (from `following` up to `dropped`), or is in the
   cache from its tail on;
 - a cursor lags until the first event that is not done is in the cache, or nothing is left.
 """
@@ -25,10 +25,10 @@ from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import ListedSubscription
 
-from .lane import READ_ANEW, Slot, items_from, lag_from
+from .lane import REREAD, Slot, items_from, lag_from
 from .positions import BEGINNING, SubscriptionKey, before, following, past
 from .queue_cache import QueueCache
-from .read_anew import ReadAnew
+from .reread_messages import RereadMessages
 
 __all__ = ["Cursor"]
 
@@ -41,7 +41,7 @@ class LagRegistry(Protocol):
     @property
     def cache(self) -> QueueCache: ...
     @property
-    def read_anew(self) -> ReadAnew: ...
+    def reread(self) -> RereadMessages: ...
     def add(self, cursor: Cursor, /) -> None:
         """The cursor lags from now on."""
         ...
@@ -64,7 +64,7 @@ class Cursor:
 
     Attributes while it lags:
         start: the first item that it must get.
-        following: from here on its messages are read anew.
+        following: from here on its messages are read again.
         dropped: up to here they are; None: it has them all, and goes on in the cache.
         floor: this message and all before it are done, or are not for it; None: not known.
         tail: where it goes on in the cache, once something came.
@@ -83,7 +83,7 @@ class Cursor:
         "_given_up",
         "_item",
         "_laggards",
-        "_read_anew",
+        "_reread",
         "_sends",
         "ahead",
         "dropped",
@@ -104,7 +104,7 @@ class Cursor:
 
     def __init__(self, laggards: LagRegistry, key: SubscriptionKey, unacked_max: int = 0) -> None:
         self._laggards, self._cache = laggards, laggards.cache
-        self._read_anew = laggards.read_anew
+        self._reread = laggards.reread
         self.key = key
         self.unacked_max = unacked_max
         self.slot: Slot | None = None
@@ -230,7 +230,7 @@ class Cursor:
     def advance(self, count: int) -> None:
         """Move past `count` items, all of which are here. Amortised O(1) per message."""
         if self.is_lagging:
-            self._advance_anew(count)
+            self._advance_reread(count)
             return
         slot, item = self.slot, self._item + count
         self._item = item
@@ -244,8 +244,8 @@ class Cursor:
             slot = upcoming
         assert slot is not None or item == 0, f"moved {item} items past the end of {self.key}"
 
-    def _advance_anew(self, count: int) -> None:
-        """Move past items that were read anew; behind the last one it goes on in the cache."""
+    def _advance_reread(self, count: int) -> None:
+        """Move past items that were read again; behind the last one it goes on in the cache."""
         self.is_rewound = self.is_full = False
         slot, item = self.slot, self._item + count
         self._item = item
@@ -260,7 +260,7 @@ class Cursor:
         self._rejoin()
 
     def _pass(self, slot: Slot) -> Slot | None:
-        """Go to the next message that was read anew, and let go of this one."""
+        """Go to the next message that was read again, and let go of this one."""
         assert slot.lane is not None, f"{slot.message.token} is in no lane"
         upcoming = slot.next
         if upcoming is None:
@@ -268,7 +268,7 @@ class Cursor:
         else:
             upcoming.holds += 1
         self.slot = upcoming
-        self._read_anew.release(slot)
+        self._reread.release(slot)
         return upcoming
 
     def leave(self) -> None:
@@ -289,7 +289,7 @@ class Cursor:
         if slot is not None and slot.index >= 0:
             self._cache.release(slot)
         elif slot is not None:
-            self._read_anew.release(slot)
+            self._reread.release(slot)
 
     # -- where it sends
 
@@ -316,7 +316,7 @@ class Cursor:
 
     @property
     def is_away(self) -> bool:
-        """Is nothing here to send, and something to be read anew for which there is room?"""
+        """Is nothing here to send, and something to be read again for which there is room?"""
         if not self.is_lagging:
             return False
         if not self.unacked_max:
@@ -344,7 +344,7 @@ class Cursor:
         return None
 
     def _beyond(self, slot: Slot) -> Slot | None:
-        """The message in the cache that follows the last one that was read anew, if that is it."""
+        """The message in the cache that follows the last one that was read again, if that is it."""
         if slot.lane is None or slot.index >= 0 or not self.has_all:
             return None
         at = self.tail
@@ -427,7 +427,7 @@ class Cursor:
         """Items up to a token are acknowledged, though no reply said that they were given.
 
         Nothing is out. Returns whether there were any. They need not be here: items that are still
-        to be read anew are not read for this subscription.
+        to be read again are not read for this subscription.
         """
         is_any = False
         while not self.ahead and (count := self._count_acked(upto, sys.maxsize)):
@@ -467,13 +467,13 @@ class Cursor:
 
     @property
     def following(self) -> Token:
-        """From here on its messages are to be read anew, while it lags."""
+        """From here on its messages are to be read again, while it lags."""
         slot = self.slot
         return self._following if slot is None or slot.lane is None else slot.lane.end
 
     @property
     def has_all(self) -> bool:
-        """Is nothing left to be read anew?"""
+        """Is nothing left to be read again?"""
         return self.dropped is None
 
     def begin(
@@ -515,7 +515,7 @@ class Cursor:
         self._cache.release(slot)
 
     def _keep(self, slot: Slot, out: int, *, has_chain: bool) -> None:
-        """Keep messages of the cache as if they were read anew: those of `out` items, and more of
+        """Keep messages of the cache as if they were read again: those of `out` items, and more of
         them as far as there is room."""
         kept, must = [slot.message], slot.message.token
         upcoming = slot.next
@@ -525,16 +525,16 @@ class Cursor:
             must = upcoming.message.token if left > 0 else must
             left -= len(upcoming.message.items)
             upcoming = upcoming.next
-        self._enter_anew(kept, following(kept[-1].token), must)
+        self._enter_reread(kept, following(kept[-1].token), must)
 
-    def _enter_anew(self, messages: Sequence[QueueMessage], end: Token, must: Token) -> None:
-        """Go to the first message at or above `following` that was read anew, if there is one.
+    def _enter_reread(self, messages: Sequence[QueueMessage], end: Token, must: Token) -> None:
+        """Go to the first message at or above `following` that was read again, if there is one.
 
         Args:
             messages: all of its stream up to `end`, from `following` or an earlier place on.
             must: up to here there is room for them.
         """
-        slot, self._following = self._read_anew.enter(
+        slot, self._following = self._reread.enter(
             self.key[0], self._following, messages, end, must
         )
         self.slot, after = slot, before(self.start)
@@ -543,13 +543,13 @@ class Cursor:
         self._item = 0 if slot is None else slot.first_item(after)
 
     def _meet(self) -> None:
-        """See whether it has all that is to be read anew, and goes on in the cache."""
+        """See whether it has all that is to be read again, and goes on in the cache."""
         if self.dropped is not None and self.following > self.dropped:
             self.dropped = None
         self._rejoin()
 
     def _rejoin(self) -> None:
-        """With nothing to be read anew, and no chain, it lags no more."""
+        """With nothing to be read again, and no chain, it lags no more."""
         if self.slot is not None or self.dropped is not None or self.is_new:
             return
         if self.tail is not None:
@@ -570,7 +570,7 @@ class Cursor:
         """A message of its stream came into the cache, while it lags."""
         token = slot.message.token
         if token < self.following or (self.dropped is not None and token <= self.dropped):
-            return  # it was read anew, or will be
+            return  # it was read again, or will be
         if not self.keeps:
             self.dropped = token
         elif self.tail is None:
@@ -584,7 +584,7 @@ class Cursor:
         return token >= Token(position.era, position.seq)
 
     def let_go(self) -> None:
-        """Keep nothing in the cache: what came is read anew."""
+        """Keep nothing in the cache: what came is read again."""
         self.keeps = False
         if self.tail is not None:
             newest = self._cache.newest_of(self.key[0])
@@ -594,7 +594,7 @@ class Cursor:
             self._let_tail_go()
 
     def take(self, messages: Sequence[QueueMessage], upto: Token) -> None:
-        """Take messages that were read anew: all of its stream in [some earlier place, upto).
+        """Take messages that were read again: all of its stream in [some earlier place, upto).
 
         Cursors that take the same messages, the earliest cursor first, share them.
         """
@@ -603,9 +603,9 @@ class Cursor:
         end = min(upto, following(self.dropped))  # later messages come by themselves
         slot = self.slot
         if slot is None:
-            self._enter_anew(messages, end, BEGINNING)
+            self._enter_reread(messages, end, BEGINNING)
         elif slot.lane is not None:
-            self._read_anew.extend(slot.lane, messages, end)
+            self._reread.extend(slot.lane, messages, end)
         self.is_full = self.following < end
         self._meet()
         if self.is_lagging and not self.has_all:
@@ -660,7 +660,7 @@ class Cursor:
         self._meet()
 
     def unload(self) -> None:
-        """Hold nothing: all that is not done is read anew."""
+        """Hold nothing: all that is not done is read again."""
         slot = self.slot
         if slot is not None and slot.lane is not None:
             dropped = slot.lane.tail.message.token
@@ -683,7 +683,7 @@ class Cursor:
         """Assert the invariants."""
         slot = self.slot
         assert slot is None or (self._item < len(slot.message.items) and slot.holds > 0)
-        assert slot is None or self.is_lagging is (slot.index == READ_ANEW)
+        assert slot is None or self.is_lagging is (slot.index == REREAD)
         if not self.is_lagging:
             assert self.tail is None and not self.keeps
             return

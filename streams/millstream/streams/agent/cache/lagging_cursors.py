@@ -2,8 +2,8 @@
 
 Owns: `LaggingCursors`: which cursors lag, what is stored of them, what may be acknowledged
 meanwhile.
-Not: where each is (`cursor`), what was read anew for them (`read_anew`), which one falls behind
-when (`subscribers`, `dispatch`), what is stored when (`ownership`). Pure.
+Not: where each is (`cursor`), what was read again for them (`reread_messages`), which one lags when
+(`subscribers`, `dispatch`), what is stored when (`ownership`). Pure.
 Invariants: at most `BEHIND_MAX` fall behind, beside those that a former owner has listed; `upto`
 and the list, taken at one instant, name all that is not done; nothing is acknowledged that a reader
 of the stored record would need again.
@@ -21,7 +21,7 @@ from .cursor import Cursor
 from .lane import Slot, chain
 from .positions import BEGINNING, SubscriptionKey
 from .queue_cache import QueueCache
-from .read_anew import ReadAnew
+from .reread_messages import RereadMessages
 
 __all__ = ["BEHIND_MAX", "UNKNOWN", "LaggingCursors"]
 
@@ -40,7 +40,7 @@ class LaggingCursors:
 
     def __init__(self, cache: QueueCache, *, is_used: bool) -> None:
         self.cache = cache
-        self.read_anew = ReadAnew(cache)
+        self.reread = RereadMessages(cache)
         self._is_used = is_used
         self._behind: dict[SubscriptionKey, Cursor] = {}
         self._by_stream: dict[StreamId, list[Cursor]] = {}
@@ -96,7 +96,7 @@ class LaggingCursors:
         return cursor
 
     def take_over(self, progress: QueueProgress, *, may_repeat: bool) -> None:
-        """The subscriptions that the former owner has listed lag: what it read is read anew."""
+        """The subscriptions that the former owner has listed lag: what it read is read again."""
         self._is_stored, self._stored_floor = bool(progress.listed), progress.floor
         for one in progress.listed if self._is_used else ():
             cursor = Cursor(self, (one.stream, one.subscription))
@@ -189,8 +189,8 @@ class LaggingCursors:
         ones = list(self._behind.values())
         for one in ones:
             one.check()
-        self.read_anew.check()
-        held = sum(slot.holds for lane in self.read_anew.lanes() for slot in chain(lane))
+        self.reread.check()
+        held = sum(slot.holds for lane in self.reread.lanes() for slot in chain(lane))
         assert held == sum(one.slot is not None for one in ones)
         grouped = [one for of_stream in self._by_stream.values() for one in of_stream]
         assert len(grouped) == len(ones) and all(one in ones for one in grouped)

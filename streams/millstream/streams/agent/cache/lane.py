@@ -14,20 +14,20 @@ from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.message import QueueMessage, content_bytes, headers_bytes
 from millstream.streams.contracts.token import Token
 
-__all__ = ["READ_ANEW", "Lane", "Slot", "chain", "items_from", "lag_from"]
+__all__ = ["REREAD", "Lane", "Slot", "chain", "items_from", "lag_from"]
 
 
 new_token: Callable[..., Token] = tuple.__new__  # `Token(...)`, at half of its cost
 
 
-READ_ANEW = -1  # the index of a message that was read anew
+REREAD = -1  # the index of a message that was read again
 
 
 class Slot:
     """A message in memory, and the next message of its stream.
 
     Attributes:
-        index: absolute index in the cache; `READ_ANEW`: it was read anew.
+        index: absolute index in the cache; `REREAD`: it was read again.
         before: the message that arrived just before it, of whichever stream; it may have left.
         lane: the chain that it is linked into; None: it has no items.
         holds: cursors at this message, and one while its subscriptions are not known.
@@ -101,7 +101,7 @@ NOWHERE = Token(0, 0)
 class Lane(msgspec.Struct):
     """Messages of one stream, as a chain from head to tail.
 
-    `begin`, `end`: of messages that were read anew: everything in [begin, end) is in the lane.
+    `begin`, `end`: of messages that were read again: everything in [begin, end) is in the lane.
     """
 
     head: Slot

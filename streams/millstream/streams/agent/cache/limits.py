@@ -24,7 +24,7 @@ class CacheLimits:
 
     Where the provider can be read again (REWIND), a stream with more than `stream_events_max` or
     `stream_bytes_max` in a cache that is half full has its slowest subscription put *behind*: what
-    comes for it is read anew when it is its turn.
+    comes for it is read again when it is its turn.
 
     `policy` says when a queue that cannot be read again is read further. "streams": while there is
     room for what is held; a stream costs what itself holds. "buckets": while, counted from the

@@ -8,7 +8,7 @@ Invariants:
   whatever other streams do;
 - a hold on a message holds all messages of its stream that came after it;
 - a message leaves as soon as nothing holds it: a cursor that moves takes the next hold first;
-- a lagging cursor holds nothing here but its tail; the messages that were read anew for it count
+- a lagging cursor holds nothing here but its tail; the messages that were read again for it count
   for the room.
 
 A message is linked to the next one of its stream, so a cursor skips the messages of other streams
@@ -81,7 +81,7 @@ class QueueCache:
         self._followers: Mapping[StreamId, Sequence[Follower]] = {}
         self._done: list[Token] = []
         self._disowned: set[Token] = set()  # held, and not to be acknowledged
-        self.chained_events = self.chained_bytes = 0  # of messages that were read anew
+        self.chained_events = self.chained_bytes = 0  # of messages that were read again
         # How often what they have done, or need, has changed. The record of a former owner counts:
         # its acknowledgement may be lost, and a full queue has no room until another one comes.
         self.moved = int(after is not None)
@@ -300,14 +300,14 @@ class QueueCache:
         self._done = [token for token in self._done if token not in tokens]
 
     def note_passed(self, message: QueueMessage) -> None:
-        """A message that was read anew has left: it is done, if no lagging cursor needs it."""
+        """A message that was read again has left: it is done, if no lagging cursor needs it."""
         self.moved += 1
         if self._notes == "none" or self._is_needed(message):
             return
         stream, token = message.stream, message.token
         lane = self._lanes.get(stream)
         is_held = lane is not None and lane.head.message.token <= token
-        is_to_come = self._newest is None or token > self._newest  # it was read anew before
+        is_to_come = self._newest is None or token > self._newest  # it was read again before
         if not is_held and not is_to_come:
             self._done.append(token)
 

@@ -192,7 +192,7 @@ class CatchUp:
                 if new := [one for one in wanted if one.is_new]:
                     await self._begin(new)
                 if away := [one for one in wanted if not _is_here(one)]:
-                    await self._read_anew(away)
+                    await self._read_again(away)
                 failures = 0
                 self._do("")
             except AdapterFault as fault:
@@ -220,7 +220,7 @@ class CatchUp:
             if behind.begin_within(first, last, newest):
                 self._findings.begins_ahead(behind, start, last)
 
-    async def _read_anew(self, wanted: Sequence[Cursor]) -> None:
+    async def _read_again(self, wanted: Sequence[Cursor]) -> None:
         """Read one page for all that wait. Raises AdapterFault."""
         for behind in wanted:
             behind.keeps = True

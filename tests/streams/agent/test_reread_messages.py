@@ -1,4 +1,4 @@
-"""Messages that were read anew: shared by the lagging cursors of a stream, and bounded."""
+"""Messages that were read again: shared by the lagging cursors of a stream, and bounded."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def here(cursor: Cursor) -> list[int]:
     return [item.token.seq for item in cursor.peek(99, 1 << 20)]
 
 
-def test_cursors_of_a_stream_share_what_is_read_anew_wherever_each_stands() -> None:
+def test_cursors_of_a_stream_share_what_is_read_again_wherever_each_stands() -> None:
     desk = Desk()
     first, second, third = desk.lags("x", 3), desk.lags("y", 3), desk.lags("z", 5)
     desk.page([third, second, first], 3, 8)
@@ -121,7 +121,7 @@ def test_the_check_sees_a_cursor_and_a_lane_that_are_wrong() -> None:
         if wrong == "cursor":
             cursor._item = 9
         else:
-            desk.laggards.read_anew.lanes()[0].events += 1
+            desk.laggards.reread.lanes()[0].events += 1
         with pytest.raises(AssertionError):
             desk.laggards.check()
 
@@ -218,4 +218,4 @@ def test_each_gets_every_message_of_its_stream_once_in_any_history(
         desk.laggards.check()
     for place in places:
         assert place.got == list(range(place.next, 21)) and place.cursor.is_drained
-    assert desk.read_held() == 0 and desk.laggards.read_anew.lanes() == []
+    assert desk.read_held() == 0 and desk.laggards.reread.lanes() == []

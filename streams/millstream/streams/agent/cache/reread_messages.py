@@ -1,6 +1,6 @@
-"""The messages of a queue that were read anew, which the lagging cursors of a stream share.
+"""The messages of a queue that were read again, which the lagging cursors of a stream share.
 
-Owns: `ReadAnew`, and the room that these messages have. Not: which cursor needs which message
+Owns: `RereadMessages`, and the room that these messages have. Not: which cursor needs which message
 (`cursor`), reading them (`reading.catch_up`). Pure.
 Invariants: a message leaves once no cursor holds it, or an earlier one of its lane; the messages
 have at most half of the cache, except for the first one of each lane; a lane has every message of
@@ -15,15 +15,15 @@ from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
-from .lane import READ_ANEW, Lane, Slot, chain
+from .lane import REREAD, Lane, Slot, chain
 from .positions import BEGINNING, following
 from .queue_cache import QueueCache
 
-__all__ = ["ReadAnew"]
+__all__ = ["RereadMessages"]
 
 
-class ReadAnew:
-    """The messages of one queue that were read anew, in lanes by stream."""
+class RereadMessages:
+    """The messages of one queue that were read again, in lanes by stream."""
 
     def __init__(self, cache: QueueCache) -> None:
         self._cache = cache
@@ -54,7 +54,7 @@ class ReadAnew:
         first = next((one for one in messages if start <= one.token < end and one.items), None)
         if first is None:
             return None, max(start, end)
-        slot = Slot(first, READ_ANEW, None)
+        slot = Slot(first, REREAD, None)
         lane = slot.lane = Lane(slot, slot, begin=start, end=following(first.token))
         slot.holds = 1
         self._lanes.setdefault(stream, []).append(lane)
@@ -70,7 +70,7 @@ class ReadAnew:
         for message in messages:
             if not lane.end <= message.token < end or not message.items:
                 continue
-            slot = Slot(message, READ_ANEW, None)
+            slot = Slot(message, REREAD, None)
             if message.token > must and not self._has_room(lane, slot):
                 lane.end = message.token
                 return
