@@ -226,7 +226,7 @@ def _decide_owned(now: Situation, options: OwnershipOptions, epoch: int) -> Deci
     is_due = has_moved and now.now_s >= now.seen_s + options.checkpoint_every_s
     is_due = is_due or (has_moved and now.is_urgent)
     if is_paused or is_due or now.now_s >= _renewal_s(record, now):
-        return Renew(_hold(record, now))
+        return Renew(_extend(record, now))
     return Keep()
 
 
@@ -237,7 +237,7 @@ def _decide_pausing(
     if record is None:
         return OwnershipLost()
     if now.is_wanted:
-        return Renew(_hold(record, now))
+        return Renew(_extend(record, now))
     is_drained = now.in_flight == 0 and now.unacked == 0
     if is_drained or now.now_s >= deadline_s:
         return Free(_free(record, now))
@@ -298,7 +298,7 @@ def _rival(record: QueueRecord | None, now: Situation) -> SiloAddress:
     return rival if rival in now.live else ""
 
 
-def _hold(record: QueueRecord, now: Situation) -> QueueRecord:
+def _extend(record: QueueRecord, now: Situation) -> QueueRecord:
     return msgspec.structs.replace(
         with_progress(record, now.progress), state=QueueState.OWNED, drain_by_s=0.0
     )

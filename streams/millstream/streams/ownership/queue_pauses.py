@@ -21,7 +21,7 @@ from .record import Handoff, OwnershipStore, QueueRecord, QueueState
 
 __all__ = ["QueuePauseTarget", "pause_queue", "resume_queue"]
 
-Hold = Callable[[QueueId, bool], Awaitable[None]]
+SetPaused = Callable[[QueueId, bool], Awaitable[None]]
 NEVER_OWNED = QueueRecord("", 0, QueueState.FREE, handoff=Handoff(clean=True, in_flight=0))
 
 
@@ -75,17 +75,17 @@ class QueuePauseTarget(SystemTarget):
 
 
 class QueuePauses:
-    """Opens the holding of queues as a namespace opens streams; the key is the provider."""
+    """Opens the pauses of queues as a namespace opens streams; the key is the provider."""
 
-    def open(self, runtime: Opener, key: str, /) -> Hold:
+    def open(self, runtime: Opener, key: str, /) -> SetPaused:
         runtime.check_running()
         gateway, target = runtime.gateway, f"{QueuePauseTarget.target_name}/{key}"
         if gateway is None:
-            hold: Hold = runtime.part(key).holding.hold
-            return hold
+            here: SetPaused = runtime.part(key).queue_pauses.hold
+            return here
 
-        async def there(queue: QueueId, is_held: bool) -> None:
-            await gateway.call(queue, target, QueuePauseTarget.hold, queue, is_held)
+        async def there(queue: QueueId, is_paused: bool) -> None:
+            await gateway.call(queue, target, QueuePauseTarget.hold, queue, is_paused)
 
         return there
 

@@ -151,7 +151,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
     present one has. `suspects`: what was out when they did, if that was noted.
     `lost`: subscriptions may still have to hear of this.
     `rival`: a silo that was alive when the queue was taken from it by force, and may still deliver.
-    `is_held`: nobody is to read it (`holding`).
+    `is_held`: nobody is to read it (`queue_pauses`).
     `form`: of this row. It has the name of a field that had another type in form 1, so that silos
     of older versions refuse the row.
     """

@@ -112,7 +112,7 @@ class PersistentStreams:
         self.adapter: QueueAdapter
         self.agents: AgentCalls
         self.reports: StreamReports
-        self.holding: QueuePauseTarget
+        self.queue_pauses: QueuePauseTarget
         self.dead_letters: DeadLetters
         self._staging: Staging | None = None
         self._rewinding: RewindTarget | None = None
@@ -230,8 +230,8 @@ class PersistentStreams:
         )
         services.targets.add(target, name)
         stirred = self._reading.on_stirred
-        self.holding = QueuePauseTarget(name, records, self._layout.read_queues, stirred)
-        services.targets.add(self.holding, name)
+        self.queue_pauses = QueuePauseTarget(name, records, self._layout.read_queues, stirred)
+        services.targets.add(self.queue_pauses, name)
         services.targets.add(AcksTarget(self.manager), name)
         self.ack_calls = AckCalls(services, name, self.agents.owner)
         services.targets.add(IngestTarget(publisher), name)
