@@ -125,7 +125,7 @@ def provider_of(cluster: LocalCluster) -> PersistentStreams:
     return provider
 
 
-async def fall_behind(cluster: LocalCluster, count: int, *keys: str) -> None:
+async def start_lagging(cluster: LocalCluster, count: int, *keys: str) -> None:
     """Publish to slow streams, until the agent has seen it all."""
     for number in range(count):
         for key in keys:
@@ -136,7 +136,7 @@ async def fall_behind(cluster: LocalCluster, count: int, *keys: str) -> None:
 
 async def test_a_stream_that_is_behind_stops_no_other_and_goes_on_where_it_is() -> None:
     async with cluster_of(Faults()) as cluster:
-        await fall_behind(cluster, 300, "slow", "slow-too")
+        await start_lagging(cluster, 300, "slow", "slow-too")
         (agent,) = provider_of(cluster).manager.agents()
         assert agent.cache.events + agent.cache.chained_events <= 44 and len(agent.behind) == 2
         for number in range(100):
@@ -158,7 +158,7 @@ async def test_a_stream_that_is_behind_stops_no_other_and_goes_on_where_it_is() 
 async def test_a_fast_subscription_of_a_stream_that_is_behind_sees_everything() -> None:
     faults = Faults()
     async with cluster_of(faults, [Reader, Another]) as cluster:
-        await fall_behind(cluster, 300, "slow")
+        await start_lagging(cluster, 300, "slow")
         await until(lambda: len(OTHER) == 300)
         assert OTHER == list(range(300)) and SEEN["slow"] == []
         (agent,) = provider_of(cluster).manager.agents()
@@ -184,7 +184,7 @@ FAULTS: dict[str, Any] = {
 async def test_what_a_reader_does_wrongly_is_counted_and_tried_again(name: str) -> None:
     faults = Faults(FAULTS[name], FAULTS[name])
     async with cluster_of(faults) as cluster:
-        await fall_behind(cluster, 100, "slow")
+        await start_lagging(cluster, 100, "slow")
         gate("slow").set()
         await until(lambda: len(SEEN["slow"]) == 100)
         assert SEEN["slow"] == list(range(100))
@@ -197,7 +197,7 @@ async def test_what_is_gone_is_left_out_counted_and_said(
 ) -> None:
     faults = Faults(CursorTooOld("gone", first=Token(1, 51)))
     async with cluster_of(faults) as cluster:
-        await fall_behind(cluster, 100, "slow")
+        await start_lagging(cluster, 100, "slow")
         gate("slow").set()
         await until(lambda: bool(SEEN["slow"]) and SEEN["slow"][-1] == 99)
         (agent,) = provider_of(cluster).manager.agents()

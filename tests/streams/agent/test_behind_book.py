@@ -43,7 +43,7 @@ class Desk:
     ) -> Cursor:
         """A subscription with one item done falls behind."""
         cursor = cursor_at(self.laggards, self.slots[0], Token(1, 1, 0), subscription=key[1])
-        cursor.fall_behind(out, has_chain=has_chain, may_repeat=False)
+        cursor.start_lagging(out, has_chain=has_chain, may_repeat=False)
         assert self.laggards.get(key) is cursor and cursor.index is None
         self.check()
         return cursor
@@ -110,7 +110,7 @@ def test_the_frontier_passes_an_entry_in_the_record_that_names_it() -> None:
 def test_who_falls_behind_still_says_whether_it_may_be_delivered_again(may_repeat: bool) -> None:
     desk = filled()
     cursor = cursor_at(desk.laggards, desk.slots[0])
-    cursor.fall_behind(0, has_chain=False, may_repeat=may_repeat)
+    cursor.start_lagging(0, has_chain=False, may_repeat=may_repeat)
     desk.laggards.park_unknown(B, desk.slots[1], may_repeat=may_repeat)
     assert [one.may_repeat for one in desk.laggards.cursors()] == [may_repeat, may_repeat]
 

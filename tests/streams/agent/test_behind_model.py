@@ -186,7 +186,7 @@ class BehindMachine(RuleBasedStateMachine):
         sub = self.some(data, lambda one: one.is_cached)
         if sub is not None:
             held = len(sub.cursor.peek(out, 1 << 20)) if out else 0
-            sub.cursor.fall_behind(held, has_chain=has_chain, may_repeat=False)
+            sub.cursor.start_lagging(held, has_chain=has_chain, may_repeat=False)
             assert len(sub.cursor.peek(9, 1 << 20)) >= held
 
     @rule(data=st.data())

@@ -414,7 +414,7 @@ def test_a_cursor_that_has_caught_up_can_be_used_on_and_can_lag_again() -> None:
     desk.cursor.enter(slot, desk.cursor.after)
     desk.cache.release(slot)
     desk.cursor.advance(1)
-    desk.cursor.fall_behind(0, has_chain=False, may_repeat=True)
+    desk.cursor.start_lagging(0, has_chain=False, may_repeat=True)
     desk.check()
     assert desk.cursor.is_lagging and desk.lacks() == (6, 6)
     assert desk.cursor.entry() == ListedSubscription(*A, "x", Token(1, 6, 1))
@@ -430,7 +430,7 @@ def test_a_cursor_that_lags_again_says_nothing_of_the_time_when_it_lagged_before
     slot = append(desk.cache, message(6))
     desk.cursor.enter(slot)
     desk.cache.release(slot)
-    desk.cursor.fall_behind(0, has_chain=False, may_repeat=False)
+    desk.cursor.start_lagging(0, has_chain=False, may_repeat=False)
     assert desk.cursor.is_lagging and not desk.cursor.is_full
     assert desk.cursor.entry() == ListedSubscription(*A, "x", Token(1, 6))
 

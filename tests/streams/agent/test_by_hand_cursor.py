@@ -60,8 +60,8 @@ class Desk:
         self.cursor.give_up(item.token)
         self.cursor.settle(None)
 
-    def fall_behind(self, *, has_chain: bool = True) -> Cursor:
-        self.cursor.fall_behind(self.cursor.ahead, has_chain=has_chain, may_repeat=False)
+    def start_lagging(self, *, has_chain: bool = True) -> Cursor:
+        self.cursor.start_lagging(self.cursor.ahead, has_chain=has_chain, may_repeat=False)
         self.check()
         assert self.laggards.get((A, SUBSCRIPTION)) is self.cursor
         return self.cursor
@@ -207,7 +207,7 @@ def test_what_was_given_up_is_passed_over_with_what_is_before_it_and_not_alone()
 
 def test_what_is_to_be_read_anew_is_passed_over_up_to_the_cache() -> None:
     desk = Desk()
-    desk.fall_behind(has_chain=False).keeps = True
+    desk.start_lagging(has_chain=False).keeps = True
     desk.add()
     assert desk.cursor.pass_over(token(2)) and desk.cursor.token == token(2, 1)
     assert desk.cursor.is_lagging and desk.cursor.is_away
@@ -220,7 +220,7 @@ def test_one_that_falls_behind_goes_on_where_it_sends_and_holds_what_it_gave(cou
     desk = Desk()
     every = [(seq, index) for seq in (1, 2, 3) for index in (0, 1)]
     desk.give(count)
-    behind = desk.fall_behind()
+    behind = desk.start_lagging()
     assert desk.cursor.ahead == count and desk.cursor.token == token(1)
     assert desk.cursor.index is None and desk.held_seqs() == []
     assert behind.position == token(1)
@@ -241,7 +241,7 @@ def test_one_that_falls_behind_goes_on_where_it_sends_and_holds_what_it_gave(cou
 def test_one_that_is_behind_asks_for_more_while_there_is_room() -> None:
     desk = Desk()
     desk.give(2)
-    behind = desk.fall_behind(has_chain=False)
+    behind = desk.start_lagging(has_chain=False)
     assert desk.cursor.is_away and not desk.cursor.can_send
     behind.take([message(2), message(3), message(4)], token(9))
     assert desk.give(9) == [(2, 0), (2, 1), (3, 0), (3, 1)] and not desk.cursor.is_away
@@ -264,7 +264,7 @@ def test_one_that_holds_nothing_is_read_anew_from_where_it_held() -> None:
     desk = Desk()
     desk.give(3)
     desk.cursor.settle(token(1))
-    behind = desk.fall_behind()
+    behind = desk.start_lagging()
     desk.cursor.rewind()
     desk.cursor.unload()
     assert behind.position == token(1, 1) and desk.cursor.ahead == 0
@@ -285,7 +285,7 @@ def test_a_cursor_that_is_closed_holds_nothing() -> None:
 def test_one_that_is_behind_asks_for_nothing_while_too_many_are_out() -> None:
     desk = Desk(unacked_max=2)
     desk.give(2)
-    desk.fall_behind(has_chain=False)
+    desk.start_lagging(has_chain=False)
     assert not desk.cursor.is_away
     desk.cursor.settle(token(1))
     assert desk.cursor.is_away
@@ -298,7 +298,7 @@ def test_items_given_from_the_cache_are_counted_when_the_cache_lets_them_go(
 ) -> None:
     """`is_lost`: the provider has dropped them, too. `out`: items whose reply comes later."""
     desk = Desk(messages=2)
-    cursor = desk.fall_behind()
+    cursor = desk.start_lagging()
     cursor.keeps = True
     desk.add()
     assert len(desk.give(4)) == 4 and len(desk.give(2 - out)) == 2 - out

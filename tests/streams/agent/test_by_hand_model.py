@@ -158,7 +158,7 @@ class World:
         was_idle = delivery.state is DeliveryState.IDLE
         self.follow(delivery.on_arrival(slot, is_held=self.is_paused))
         if was_idle and delivery.state is DeliveryState.FAULTED:
-            self.fall_behind()
+            self.start_lagging()
 
     def fetch(self) -> None:
         self.is_fetching = False
@@ -290,7 +290,7 @@ class World:
                 self.dead.add(self.asked)
             self.follow(delivery.on_given_up(outcome))
             if outcome == "pause":
-                self.fall_behind()
+                self.start_lagging()
 
     def pass_time(self) -> None:
         due, self.due = self.due, []
@@ -303,7 +303,7 @@ class World:
         hold = None
         if self.delivery.state is not DeliveryState.IDLE:
             if self.laggards.get(KEY) is None:
-                self.fall_behind()
+                self.start_lagging()
             behind = self.laggards.get(KEY)
             assert behind is not None
             hold = behind.position
@@ -313,8 +313,8 @@ class World:
             return
         self.begin(hold)
 
-    def fall_behind(self) -> None:
-        self.delivery.fall_behind(may_repeat=False)
+    def start_lagging(self) -> None:
+        self.delivery.start_lagging(may_repeat=False)
 
     def pause(self) -> None:
         self.is_paused = not self.is_paused
@@ -324,7 +324,7 @@ class World:
         else:
             self.follow(self.delivery.retry())
         if self.delivery.state is DeliveryState.FAULTED:
-            self.fall_behind()
+            self.start_lagging()
 
     def end(self) -> None:
         """Everything is handled and acknowledged at last."""
@@ -415,7 +415,7 @@ def test_what_is_acknowledged_never_comes_again_and_nothing_is_skipped(
             case "over":
                 world.hand_over()
             case "behind":
-                world.fall_behind()
+                world.start_lagging()
             case "pause":
                 world.pause()
             case "move":

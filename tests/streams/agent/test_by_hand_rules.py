@@ -64,8 +64,8 @@ class Desk:
         self.cache.release(slot)
         return actions
 
-    def fall_behind(self) -> Cursor:
-        self.delivery.fall_behind(may_repeat=False)
+    def start_lagging(self) -> Cursor:
+        self.delivery.start_lagging(may_repeat=False)
         self.delivery.check()
         cursor = self.laggards.get((A, SUBSCRIPTION))
         assert cursor is not None
@@ -336,7 +336,7 @@ def test_one_that_goes_back_is_sent_again_what_it_has_acknowledged() -> None:
 
 def test_one_that_falls_behind_keeps_what_is_out_at_hand() -> None:
     desk = out(4, 3)
-    behind = desk.fall_behind()
+    behind = desk.start_lagging()
     assert behind.position == token(1) and desk.cache.chained_events == 4
     assert desk.delivery.cursor.ahead == 3 and desk.delivery.cursor.index is None
     desk.step(events.acked(token(2)))
@@ -346,16 +346,16 @@ def test_one_that_falls_behind_keeps_what_is_out_at_hand() -> None:
 def test_one_that_is_paused_and_behind_holds_nothing_and_gets_all_again() -> None:
     desk = out(4, 3)
     desk.step(events.pause)
-    behind = desk.fall_behind()
+    behind = desk.start_lagging()
     assert desk.cache.chained_events == 0 and desk.delivery.cursor.ahead == 0
     assert behind.position == token(1)
 
 
 def test_one_that_is_behind_and_paused_then_lets_go_of_what_it_has() -> None:
     desk = out(4, 3)
-    desk.fall_behind()
+    desk.start_lagging()
     desk.step(events.pause)
-    desk.fall_behind()
+    desk.start_lagging()
     assert desk.cache.chained_events == 0 and desk.delivery.cursor.ahead == 0
 
 
@@ -432,7 +432,7 @@ def test_one_that_waits_for_nothing_to_be_read_takes_no_notice_of_what_is() -> N
 
 def test_one_whose_message_is_read_anew_while_it_backs_off_stays_where_it_is() -> None:
     desk = out(4, 2)
-    desk.fall_behind()
+    desk.start_lagging()
     assert desk.send(1) == [3]
     desk.step(Unreachable("gone", 20.0, 0.0))
     assert desk.state() is State.BACKOFF

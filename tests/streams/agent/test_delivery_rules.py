@@ -75,8 +75,8 @@ class Desk:
         self.send()
         return self.steps(CallReply(0, RAISED, at_s, 0.0))
 
-    def fall_behind(self, *, may_repeat: bool = False) -> Cursor:
-        self.delivery.fall_behind(may_repeat=may_repeat)
+    def start_lagging(self, *, may_repeat: bool = False) -> Cursor:
+        self.delivery.start_lagging(may_repeat=may_repeat)
         self.steps()
         behind = self.laggards.get((A, "s"))
         assert behind is not None
@@ -125,7 +125,7 @@ def test_it_tells_what_is_out_and_since_when() -> None:
     desk.offered()
     desk.steps(events.sent(1, 13.0))
     assert desk.delivery.last_out == 1
-    desk.fall_behind()
+    desk.start_lagging()
     assert desk.delivery.last_out == -1, "nothing of what is out is in the cache"
     assert desk.delivery.out_s(14.0) == 1.0
 
@@ -195,7 +195,7 @@ def test_a_subscription_that_is_faulted_gives_back_what_others_may_take_and_no_o
     assert delivery.going_back() == [Token(1, 1), Token(1, 2)]
     desk = Desk(is_faulted=True)
     assert desk.delivery.going_back() == (), "its queue has an order"
-    desk.fall_behind()
+    desk.start_lagging()
     assert desk.delivery.going_back() == ()
 
 
@@ -203,7 +203,7 @@ def test_one_that_is_to_go_on_elsewhere_in_the_cache_falls_behind_all_the_same()
     desk = Desk()
     desk.send()
     desk.steps(events.resume(Token(1, 2)))
-    behind = desk.fall_behind()
+    behind = desk.start_lagging()
     assert at_hand(behind) == [1, 2, 3], "what is out is of message 1"
 
 
@@ -211,7 +211,7 @@ def test_one_that_is_to_go_on_elsewhere_in_the_cache_falls_behind_all_the_same()
 
 
 def test_one_that_waits_for_its_turn_falls_behind_with_what_is_here() -> None:
-    behind = Desk().fall_behind()
+    behind = Desk().start_lagging()
     assert at_hand(behind) == [1, 2, 3] and behind.key == (A, "s")
 
 
@@ -220,27 +220,27 @@ def test_one_that_has_nothing_or_is_about_to_lag_elsewhere_does_not_fall_behind(
     desk.send()
     behind, resume = elsewhere(desk, "s", Token(1, 2))
     desk.steps(resume)
-    desk.delivery.fall_behind(may_repeat=False)
+    desk.delivery.start_lagging(may_repeat=False)
     assert not desk.delivery.cursor.is_lagging and desk.laggards.get((A, "s")) is behind
     desk.delivery.let_go()
-    desk.delivery.fall_behind(may_repeat=False)
+    desk.delivery.start_lagging(may_repeat=False)
     assert desk.delivery.cursor.is_drained
 
 
 def test_one_that_is_faulted_falls_behind_with_nothing() -> None:
     desk = Desk(is_faulted=True)
-    behind = desk.fall_behind()
+    behind = desk.start_lagging()
     assert at_hand(behind) == [] and behind.position == Token(1, 1)
     assert desk.cache.find_acked() == Token(1, 3) and desk.cache.chained_events == 0
 
 
 def test_one_that_is_faulted_while_it_is_behind_holds_nothing_any_more() -> None:
     desk = Desk()
-    behind = desk.fall_behind()
-    desk.fall_behind()
+    behind = desk.start_lagging()
+    desk.start_lagging()
     assert at_hand(behind) == [1, 2, 3], "it is not faulted"
     desk.steps(events.pause)
-    desk.fall_behind()
+    desk.start_lagging()
     assert at_hand(behind) == [] and not behind.has_all
     assert state_of(desk.delivery) is DeliveryState.FAULTED
 
@@ -254,7 +254,7 @@ def test_what_is_out_stays_at_hand_and_is_done_when_its_reply_comes(
     desk.cache.limits = CacheLimits(stream_events_max=stream_events_max)
     desk.offered()
     desk.steps(events.sent(sent, 0.0))  # of messages 1 and 2
-    behind = desk.fall_behind(may_repeat=True)
+    behind = desk.start_lagging(may_repeat=True)
     assert at_hand(behind) == ([1, 2] if stream_events_max == 1 else [1, 2, 3])
     assert desk.delivery.cursor.may_repeat
     desk.steps(CallReply(3, None, 0.0, 0.0))
@@ -265,7 +265,7 @@ def test_what_has_failed_stays_at_hand_for_its_next_attempt() -> None:
     desk = Desk()
     desk.cache.limits = CacheLimits(stream_events_max=1)
     desk.fail()
-    behind = desk.fall_behind()
+    behind = desk.start_lagging()
     assert at_hand(behind) == [1]
     desk.steps(events.tick(99.0))
     assert desk.offered() == [Token(1, 1)]
@@ -274,7 +274,7 @@ def test_what_has_failed_stays_at_hand_for_its_next_attempt() -> None:
 def test_one_that_has_nothing_out_and_no_room_holds_nothing_and_fetches() -> None:
     desk = Desk()
     desk.cache.limits = CacheLimits(stream_events_max=1)
-    behind = desk.fall_behind()
+    behind = desk.start_lagging()
     assert at_hand(behind) == [1], "a chain of one message always may be"
     desk.send()
     assert desk.steps(CallReply(2, None, 0.0, 0.0)) == []
@@ -285,7 +285,7 @@ def test_one_that_has_nothing_out_and_no_room_holds_nothing_and_fetches() -> Non
 def test_what_was_fetched_is_delivered_behind_what_was_skipped() -> None:
     desk = Desk()
     desk.cache.limits = CacheLimits(stream_events_max=1)
-    behind = desk.fall_behind()
+    behind = desk.start_lagging()
     desk.send()
     desk.steps(CallReply(2, None, 0.0, 0.0), events.wake)
     behind.lose(Token(1, 3))
@@ -300,7 +300,7 @@ def lagging(options: DeliveryOptions = OPTIONS, *, is_manual: bool = False) -> t
     """Message 1 is done, 2 and 3 have left the cache, and are read anew."""
     desk = Desk(options, is_manual=is_manual)
     desk.cache.limits = CacheLimits(stream_events_max=1)
-    cursor = desk.fall_behind()
+    cursor = desk.start_lagging()
     desk.send()
     desk.steps(CallReply(2, None, 0.0, 0.0))
     if is_manual:
@@ -403,7 +403,7 @@ def test_what_comes_for_one_that_waits_and_lags_still_is_read_anew_or_kept_for_i
 def test_one_that_was_paused_while_it_waited_and_has_nothing_left_holds_nothing() -> None:
     desk, cursor = lagging()
     desk.steps(events.pause)
-    desk.fall_behind()
+    desk.start_lagging()
     cursor.take([], Token(1, 4))
     assert cursor.is_drained
     assert desk.steps(events.fetched) == []
@@ -411,7 +411,7 @@ def test_one_that_was_paused_while_it_waited_and_has_nothing_left_holds_nothing(
     assert desk.delivery.position == Token(1, 3, LAST)
     arrive(desk, 4, is_held=True)
     assert state_of(desk.delivery) is DeliveryState.FAULTED
-    desk.fall_behind()
+    desk.start_lagging()
     assert desk.cache.events == 0 and at_hand(cursor) == []
     desk.steps(events.retry)
     assert desk.steps(events.wake) == [Fetch] and cursor.position == Token(1, 4)
@@ -420,7 +420,7 @@ def test_one_that_was_paused_while_it_waited_and_has_nothing_left_holds_nothing(
 def test_one_that_was_paused_while_it_fetched_delivers_nothing() -> None:
     desk = Desk()
     desk.cache.limits = CacheLimits(stream_events_max=1)
-    desk.fall_behind()
+    desk.start_lagging()
     desk.send()
     desk.steps(CallReply(2, None, 0.0, 0.0), events.wake, events.pause)
     assert desk.steps(events.fetched) == [] and desk.steps(events.wake) == []
@@ -531,7 +531,7 @@ def test_what_is_not_acknowledged_stays_at_hand_with_what_failed_behind_it() -> 
             desk.send()
             desk.steps(CallReply(done, RAISED, 0.0, 0.0), events.tick(99.0))
         assert (delivery.cursor.ahead, delivery.attempts) == (6, failures)
-        behind = desk.fall_behind()
+        behind = desk.start_lagging()
         assert at_hand(behind) == [1, 2, 3, 4] and behind.position == Token(1, 1)
         assert desk.offered() == [Token(1, 4)]
 
@@ -541,7 +541,7 @@ def test_who_is_given_up_with_a_pause_falls_behind_with_nothing() -> None:
     assert desk.fail() == [GiveUp]
     desk.steps(events.given_up("pause"))
     assert desk.delivery.attempts == 1
-    assert at_hand(desk.fall_behind()) == []
+    assert at_hand(desk.start_lagging()) == []
 
 
 def test_what_is_said_of_acknowledging_by_hand_is_nothing_to_others() -> None:
@@ -656,7 +656,7 @@ def test_one_that_leaves_while_it_is_to_go_elsewhere_goes_there_first() -> None:
 
 def test_one_that_is_behind_gives_that_place() -> None:
     desk = Desk()
-    behind = desk.fall_behind()
+    behind = desk.start_lagging()
     desk.delivery = Delivery(desk.delivery.leave(), OPTIONS)
     assert (
         desk.delivery.cursor.index is None

@@ -108,7 +108,7 @@ def test_messages_that_are_out_are_kept_however_full_the_cache_is() -> None:
     desk = Desk(CacheLimits(events_max=6, stream_events_max=1))
     slots = [append(desk.cache, message(seq)) for seq in (21, 22, 23, 24)]
     cursor = cursor_at(desk.laggards, slots[0])
-    cursor.fall_behind(3, has_chain=True, may_repeat=False)
+    cursor.start_lagging(3, has_chain=True, may_repeat=False)
     assert here(cursor) == [21, 22, 23] and cursor.following == Token(1, 24)
     desk.laggards.check()
 

@@ -320,7 +320,7 @@ def test_who_has_no_credit_is_told_apart_from_who_uses_it(
 SMALL = CacheLimits(events_max=16, stream_events_max=4)
 
 
-async def fall_behind(story: Story) -> None:
+async def start_lagging(story: Story) -> None:
     """The subscription is so far behind that its events have left the cache."""
     World.hangs = True
     await story.begin()
@@ -333,7 +333,7 @@ def test_events_that_cannot_be_read_anew_are_named(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def tell(story: Story) -> None:
-        await fall_behind(story)
+        await start_lagging(story)
 
         async def read_from(*_: object) -> None:
             raise QueueUnavailable("the log is away")
@@ -352,7 +352,7 @@ def test_a_lost_wake_up_is_said_to_be_a_fault_with_the_state(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def tell(story: Story) -> None:
-        await fall_behind(story)
+        await start_lagging(story)
         monkeypatch.setattr(CatchUp, "wake", lambda self: None)
         World.hangs = False
         GATE[0].set()

@@ -177,7 +177,7 @@ class Subscribers:
                 self._cache.release(slot)
         for index, subscriber in sorted(places(entry), key=lambda one: one[0]):
             if index <= self._cache.first_of(stream) or self._cache.is_crowded(stream):
-                self._dispatch.fall_behind(subscriber)
+                self._dispatch.start_lagging(subscriber)
 
     def follow_implicit(self) -> None:
         """Other implicit subscriptions hold now: a new one sees what is routed from here on."""

@@ -496,7 +496,7 @@ class Cursor:
         self._laggards.add(self)
         self._meet()
 
-    def fall_behind(self, out: int, *, has_chain: bool, may_repeat: bool) -> None:
+    def start_lagging(self, out: int, *, has_chain: bool, may_repeat: bool) -> None:
         """Hold nothing in the cache any more.
 
         Args:

@@ -45,7 +45,7 @@ class Deliveries:
         is_held = subscriber.is_paused or subscriber.held != ""
         self._dispatch.apply(subscriber, delivery, delivery.on_arrival(slot, is_held=is_held))
         if delivery.state is DeliveryState.FAULTED:
-            self._dispatch.fall_behind(subscriber)
+            self._dispatch.start_lagging(subscriber)
 
     def _new_delivery(
         self, subscriber: Subscriber, cursor: Cursor | None = None, after: Token | None = None
@@ -117,7 +117,7 @@ class Deliveries:
         if subscriber.delivery is not None:
             subscriber.delivery.pause()
             if subscriber.delivery.state is DeliveryState.FAULTED:
-                self._dispatch.fall_behind(subscriber)
+                self._dispatch.start_lagging(subscriber)
 
     def follow(self, subscriber: Subscriber, made_anew: Subscriber) -> None:
         """Follow a subscription that was made again.
@@ -131,5 +131,5 @@ class Deliveries:
         position, cursor = delivery.position, delivery.leave()
         self._take_up(subscriber, cursor, position)
         if subscriber.is_held:
-            self._dispatch.fall_behind(subscriber)
+            self._dispatch.start_lagging(subscriber)
         self._dispatch.pump()

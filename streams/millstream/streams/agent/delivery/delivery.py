@@ -246,7 +246,7 @@ class Delivery:
         is_held = self.state is DeliveryState.FAULTED
         return self.cursor.going_back() if is_held and not self.cursor.is_lagging else ()
 
-    def fall_behind(self, *, may_repeat: bool) -> None:
+    def start_lagging(self, *, may_repeat: bool) -> None:
         """Hold nothing in the cache any more; a faulted delivery holds nothing at all."""
         cursor, is_faulted = self.cursor, self.state is DeliveryState.FAULTED
         if self._is_moving or cursor.is_drained:
@@ -256,7 +256,7 @@ class Delivery:
         if not cursor.is_lagging:
             out = cursor.ahead + (len(self._out) or min(1, self.tries.failures))
             out = 0 if is_faulted else out
-            cursor.fall_behind(out, has_chain=not is_faulted, may_repeat=may_repeat)
+            cursor.start_lagging(out, has_chain=not is_faulted, may_repeat=may_repeat)
         elif is_faulted:
             cursor.unload()
 

@@ -156,7 +156,7 @@ class Dispatch:
 
     # -- work
 
-    def fall_behind(self, subscriber: Subscriber) -> None:
+    def start_lagging(self, subscriber: Subscriber) -> None:
         """Let it hold nothing in the cache any more, if another cursor may lag.
 
         A queue without order gives its messages again instead.
@@ -167,7 +167,7 @@ class Dispatch:
         if self._laggards.has_place:
             index = delivery.cursor.index
             may_repeat = index is not None and index <= self._cache.repeats_upto
-            delivery.fall_behind(may_repeat=may_repeat)
+            delivery.start_lagging(may_repeat=may_repeat)
             behind = self._laggards.get(subscriber.key)
             if subscriber.is_manual and behind is not None:
                 behind.sent = subscriber.sent_upto
@@ -528,7 +528,7 @@ class Dispatch:
         if delivery.state is DeliveryState.FAULTED:
             if outcome == "pause" and not subscriber.held:
                 subscriber.held = "faulted"
-            self.fall_behind(subscriber)
+            self.start_lagging(subscriber)
         self._progressed()
         self.pump()
 
