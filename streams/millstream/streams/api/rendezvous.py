@@ -85,7 +85,7 @@ class SubscriptionAgents(Protocol):
         ...
 
     async def attach(self, stream: StreamId, row: SubscriptionRow, /) -> None: ...
-    async def hold(self, stream: StreamId, row: SubscriptionRow, /) -> None: ...
+    async def pause(self, stream: StreamId, row: SubscriptionRow, /) -> None: ...
     async def detach(self, stream: StreamId, subscription: str, /) -> None: ...
 
 
@@ -274,7 +274,7 @@ class Rendezvous(Grain):
             return False
         row = msgspec.structs.replace(found, state="paused", start=HERE)
         await self._put(row)
-        await self._agents().hold(self._stream(), row)
+        await self._agents().pause(self._stream(), row)
         return True
 
     def _check_start(self, start: str) -> None:

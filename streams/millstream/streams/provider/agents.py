@@ -84,7 +84,7 @@ class AgentCalls:
 
         await self._tell(stream, tell, needs_agent=row.start not in (HERE, "next"))
 
-    async def hold(self, stream: StreamId, row: SubscriptionRow, /) -> None:
+    async def pause(self, stream: StreamId, row: SubscriptionRow, /) -> None:
         """Tell the agent that one is paused. Raises QueueUnavailable: it could not be told."""
 
         def tell(silo: str, queue: QueueId) -> Coroutine[Any, Any, bool]:
