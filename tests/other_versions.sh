@@ -9,7 +9,7 @@ ALL="not real and not spark and not spark_faults"
 QUICK="$ALL and not slow and not spare"
 OWN=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
-install() { # VERSION: fails if this is the version of `.venv`, or if it is not installed
+install() { # VERSION EXTRAS: fails if this is the version of `.venv`, or if it is not installed
   [ "$1" != "$OWN" ] || return 1
   python=$(tests/find_python "$1") || {
     echo "Python $1 is not installed: its tests were not run"
@@ -18,7 +18,7 @@ install() { # VERSION: fails if this is the version of `.venv`, or if it is not 
   }
   if [ ! -e ".venv-$1/.installed" ] || [ pyproject.toml -nt ".venv-$1/.installed" ]; then
     "$python" -m venv ".venv-$1"
-    ".venv-$1/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[http,index,redis,dev]"
+    ".venv-$1/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$2]"
     touch ".venv-$1/.installed"
   fi
 }
@@ -44,6 +44,7 @@ cancellation() { # VERSION: turns, calls, and every test of a cancellation
     $(grep -rlE 'def test_\w*cancel' tests/runtime tests/streams tests/providers --include='test_*.py')
 }
 
-if install 3.11; then folders 3.11; fi
-if install 3.12; then cancellation 3.12; fi # up to 3.12 a handled TaskGroup leaves its cancellation counted
-if install 3.13; then folders 3.13; fi
+EXTRAS=bench,connect,http,index,pipelines,redis,spark,dev
+if install 3.11 $EXTRAS; then folders 3.11; fi
+if install 3.12 bench,http,index,redis,dev; then cancellation 3.12; fi # up to 3.12 a handled TaskGroup leaves its cancellation counted
+if install 3.13 $EXTRAS; then folders 3.13; fi
