@@ -195,10 +195,6 @@ LARGE_CLASSES: dict[str, tuple[int, str]] = {
     "core.PriorityCore": (34, "a core: one method for each operation"),
     "cursor.Cursor": (58, "a core: one method for each event and question of its agent"),
     "delivery.Delivery": (48, "a core: one method for each event and question of its driver"),
-    "gateways.Gateways": (
-        29,
-        "to split: the choice of a gateway, and the calls that go through it",
-    ),
     "grain.QueueOwner": (33, "a grain: one method for each operation"),
     "journal.Journal": (26, "group commit: appends, syncs and segments of one directory"),
     "loop.SimLoop": (35, "the methods that asyncio asks of a loop"),

@@ -293,14 +293,14 @@ async def test_a_system_target_that_is_not_there_is_named_with_those_that_are(
     silo = cluster.silos[0]
     for name in ("noon", "morning"):
         silo.assembly.targets.add(Clerk(), name)
-    gateways = cluster.client.gateways
+    calls = cluster.client.gateway
     pin(cluster.client, silo.gateway)
     spec = Clerk.target_specs["file"]
     if method != "file":
         spec = type(spec)("Clerk", method, Clerk.file, [])
         spec.wire_name = method
     with pytest.raises(NotHosted, match=words):
-        await gateways.ask("x", "$clerk", instance, spec, ())
+        await calls.ask("x", "$clerk", instance, spec, ())
 
 
 class Scribe(SystemTarget):
@@ -367,13 +367,13 @@ class Verbose(SystemTarget):
 async def test_a_plain_method_of_a_target_answers_in_no_task_and_overtakes_nothing(
     cluster: LocalCluster,
 ) -> None:
-    silo, gateways, scribe = cluster.silos[0], cluster.client.gateways, Scribe()
+    silo, calls, scribe = cluster.silos[0], cluster.client.gateway, Scribe()
     silo.assembly.targets.add(scribe)
     pin(cluster.client, silo.gateway)
     spec = Scribe.target_specs["write"]
 
     async def write(number: int, may_wait: bool) -> Any:
-        return await gateways.ask("x", "$scribe", "", spec, (number, may_wait))
+        return await calls.ask("x", "$scribe", "", spec, (number, may_wait))
 
     assert await write(1, False) == 1
     assert await write(2, True) == 2
@@ -390,16 +390,16 @@ async def test_a_plain_method_of_a_target_answers_in_no_task_and_overtakes_nothi
 async def test_calls_of_one_frame_are_answered_together_and_each_has_its_own_answer(
     cluster: LocalCluster,
 ) -> None:
-    silo, gateways, scribe = cluster.silos[0], cluster.client.gateways, JoiningScribe()
+    silo, calls, scribe = cluster.silos[0], cluster.client.gateway, JoiningScribe()
     silo.assembly.targets.add(scribe)
     pin(cluster.client, silo.gateway)
     spec, reading = JoiningScribe.target_specs["write"], JoiningScribe.target_specs["read"]
 
     async def write(number: int, may_wait: bool = False) -> Any:
-        return await gateways.ask("x", "$joining", "", spec, (number, may_wait))
+        return await calls.ask("x", "$joining", "", spec, (number, may_wait))
 
     async def read() -> Any:
-        return await gateways.ask("x", "$joining", "", reading, ())
+        return await calls.ask("x", "$joining", "", reading, ())
 
     async def many(*calls: Any) -> list[Any]:
         return await asyncio.gather(*calls, return_exceptions=True)
@@ -416,7 +416,7 @@ async def test_calls_of_one_frame_are_answered_together_and_each_has_its_own_ans
     assert (await many(write(14), write(15, True), read()))[2][-2:] == [14, 15]
     found = await many(write(13), write(13))
     assert [str(error) for error in found] == ["13 twice"] * 2
-    wrong = gateways.ask("x", "$joining", "", Verbose.target_specs["write"], ("ten", False))
+    wrong = calls.ask("x", "$joining", "", Verbose.target_specs["write"], ("ten", False))
     right, refused = await many(write(9), wrong)
     assert (right, type(refused)) == (9, TypeError) and "argument `number`" in str(refused)
 
@@ -424,7 +424,7 @@ async def test_calls_of_one_frame_are_answered_together_and_each_has_its_own_ans
 async def test_a_kind_of_system_target_that_is_not_there_is_named(cluster: LocalCluster) -> None:
     spec = Clerk.target_specs["file"]
     with pytest.raises(NotHosted, match=r"no system target \$clerk/noon .*it has: \$directory, "):
-        await cluster.client.gateways.ask("x", "$clerk", "noon", spec, ())
+        await cluster.client.gateway.ask("x", "$clerk", "noon", spec, ())
 
 
 async def test_a_wrong_cluster_name_is_a_mistake_that_names_both(cluster: LocalCluster) -> None:

@@ -32,7 +32,7 @@ from millstream.runtime import (
 )
 from millstream.runtime.client.eviction_watch import LOOK_EVERY_S, EvictionWatch, SlowCalls
 from millstream.runtime.client.gateway_list import ADDRESSES_KEPT_MAX, EVICTED_KEPT_MAX, GatewayList
-from millstream.runtime.client.gateways import GATEWAYS_EVERY_S
+from millstream.runtime.client.list_updates import GATEWAYS_EVERY_S
 from millstream.runtime.testing import SimCluster, Simulation, run
 from millstream.runtime.wire.address import endpoint_of
 from millstream.runtime.wire.connection import Peer
@@ -302,7 +302,7 @@ def test_a_client_without_any_gateway_asks_now_and_then_and_goes_on_when_there_i
             client = cluster.client(host)
             client._transport = transport  # type: ignore[assignment]
             async with client:
-                ask = client.gateways.refresh
+                ask = client.updates.refresh
                 running = 0
 
                 async def counted() -> None:
@@ -314,7 +314,7 @@ def test_a_client_without_any_gateway_asks_now_and_then_and_goes_on_when_there_i
                     finally:
                         running -= 1
 
-                client.gateways.refresh = counted  # type: ignore[method-assign]
+                client.updates.refresh = counted  # type: ignore[method-assign]
                 for name in cluster.names:
                     simulation.crash(name)
                 begun = len(transport.times)

@@ -27,7 +27,7 @@ from millstream.runtime import (
     connect,
 )
 from millstream.runtime.client.gateway_list import GatewayList
-from millstream.runtime.client.gateways import GATEWAYS_EVERY_S
+from millstream.runtime.client.list_updates import GATEWAYS_EVERY_S
 from millstream.runtime.cluster.gateways import ASKED_S, gateways_seen_by
 from millstream.runtime.silo.gateway_news import TOLD_EVERY_S, GatewayNews, PacedNews
 from millstream.runtime.testing import SimCluster, Simulation, run
@@ -78,7 +78,7 @@ async def until_told(client: Client, gateways: Callable[[], list[str]]) -> None:
     async def asked() -> None:
         raise AssertionError("the client asked")
 
-    client.gateways.refresh = asked  # type: ignore[method-assign]
+    client.updates.refresh = asked  # type: ignore[method-assign]
     while client.gateways.known != gateways():
         await asyncio.sleep(0.01)
 
@@ -149,11 +149,11 @@ def test_a_client_of_a_silo_that_tells_nothing_finds_out_by_asking() -> None:
 
 def test_a_gateway_that_does_not_answer_is_passed_over_after_a_moment() -> None:
     async def step(simulation: Simulation, cluster: SimCluster, client: Client) -> None:
-        first = client.gateways.addresses[0]
+        first = client.gateways.order()[0]
         await client.engine.peers.get(first).ready()
         simulation.crash(endpoint_of(first).partition(":")[0], is_silent=True)
         begun = asyncio.get_running_loop().time()
-        await client.gateways.refresh()
+        await client.updates.refresh()
         assert asyncio.get_running_loop().time() - begun < ASKED_S + SOON_S
 
     with_client(step)
@@ -264,7 +264,7 @@ async def test_a_list_of_another_membership_table_changes_nothing() -> None:
             version = other.assembly.membership.view.version + 10**6
             client.gateways.on_gateways(stranger, GatewayView(version, [other.address]))
             assert client.gateways.known == [silo.address]
-            await client.gateways.refresh()
+            await client.updates.refresh()
             assert client.gateways.known == [silo.address]
 
 
@@ -273,7 +273,7 @@ async def test_an_answer_that_is_older_than_what_was_told_changes_nothing() -> N
         peer = client.engine.peers.get(silo.address)
         version = silo.assembly.membership.view.version
         client.gateways.on_gateways(peer, GatewayView(version + 1, [silo.address, "127.0.0.1:1@1"]))
-        await client.gateways.refresh()  # the silo has not read that version yet
+        await client.updates.refresh()  # the silo has not read that version yet
         assert len(client.gateways.known) == 2
 
 

@@ -30,7 +30,7 @@ from millstream.runtime import (
     connect,
 )
 from millstream.runtime.client.gateway_table import GatewayTable, addresses_in
-from millstream.runtime.client.gateways import GATEWAYS_EVERY_S, TABLE_EVERY_S
+from millstream.runtime.client.list_updates import GATEWAYS_EVERY_S, TABLE_EVERY_S
 from millstream.runtime.cluster.limited_table import TABLE_LIMIT_S
 from millstream.runtime.testing import Host, SimCluster, SimMembershipTable, Simulation, run
 

@@ -307,11 +307,11 @@ async def test_life_cycle_hooks_may_handle_groups(
 async def test_a_method_of_a_system_target_may_handle_groups(
     cluster: LocalCluster, body: str
 ) -> None:
-    silo, gateways = cluster.silos[0], cluster.client.gateways
+    silo, calls = cluster.silos[0], cluster.client.gateway
     silo.assembly.targets.add(Clerk())
     pin(cluster.client, silo.gateway)
     for _ in range(2):
-        assert await gateways.ask("x", "$clerk", "", Clerk.target_specs["file"], (body,)) == 1
+        assert await calls.ask("x", "$clerk", "", Clerk.target_specs["file"], (body,)) == 1
 
 
 # --- cancellations that somebody asked for are kept ----------------------------------------------

@@ -156,7 +156,7 @@ async def test_a_question_to_a_gateway_goes_to_another_one(cluster: LocalCluster
     drop_connections(client)
     closed = close_as_they_open(client, 1)
     async with asyncio.timeout(8):
-        await cluster.client.gateways.refresh()
+        await cluster.client.updates.refresh()
     assert len(closed) == 1 and len(cluster.client.gateways.known) == 2
 
 

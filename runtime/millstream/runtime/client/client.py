@@ -25,8 +25,11 @@ from millstream.runtime.wire.secret import NO_SECRETS, Secrets, check_operator_s
 from millstream.runtime.wire.transport import TcpTransport, Transport, links_closed
 
 from .eviction_watch import EvictionWatch
+from .gateway_calls import GatewayCalls
+from .gateway_list import GatewayList
 from .gateway_table import GatewayTable
-from .gateways import GatewayCalls, Gateways
+from .gateways import Gateways
+from .list_updates import ListUpdates
 
 __all__ = ["Client", "connect"]
 
@@ -40,6 +43,8 @@ class Client:
     """A connection to a cluster; made by `connect`."""
 
     gateways: Gateways
+    updates: ListUpdates
+    _calls: GatewayCalls
 
     def __init__(
         self,
@@ -79,7 +84,7 @@ class Client:
     def gateway(self) -> GatewayCalls:
         """What reaches system targets of the cluster. Raises NotInCluster before it connects."""
         self.engine  # noqa: B018  says so if there is none
-        return GatewayCalls(self.gateways)
+        return self._calls
 
     @property
     def address(self) -> str:
@@ -116,10 +121,14 @@ class Client:
                 f"client {self.address} is open already: use it, or make another one by connect()"
             )
         engine = self._engine = self._make_engine()
+        turns, peers, remote = engine.turns, engine.peers, engine.remote
+        gateway_list = GatewayList(self._given)
+        self.updates = ListUpdates(gateway_list, self._table, engine.end, peers, remote)
         gateways = self.gateways = Gateways(
-            self._given, self._table, engine.turns, engine.end, engine.peers, engine.remote
+            gateway_list, self.updates, turns, engine.tasks, peers, remote
         )
-        engine.open(gateways, lambda kind: {}, GatewayCalls(gateways))
+        self._calls = GatewayCalls(gateways, turns, peers, remote)
+        engine.open(gateways, lambda kind: {}, self._calls)
         engine.end.open(inbox=gateways, welcome=gateways)
         engine.turns.ended = ""
         try:
@@ -127,7 +136,7 @@ class Client:
         except BaseException:
             await self.aclose()
             raise
-        engine.tasks.start(gateways.keep_list())
+        engine.tasks.start(self.updates.run())
         engine.tasks.start(EvictionWatch(gateways).run())
         return self
 
@@ -152,7 +161,7 @@ class Client:
     def _on_lost(self, name: str) -> None:
         """A gateway is gone for the moment."""
         log.info("gateway %s: connection lost", name)
-        self.gateways.want_list()
+        self.updates.want()
 
     def _part(self, name: str) -> Any:
         raise ConfigError(f"{self.address} is a client and has no parts")
@@ -168,14 +177,14 @@ class Client:
     async def _connect(self) -> None:
         """Learn the gateways from the first that answers. Raises SiloUnavailable, ConfigError, and
         StorageUnavailable if the membership table cannot be read."""
-        await self.gateways.look_up()
+        await self.updates.look_up()
         try:
-            await self.gateways.refresh()
+            await self.updates.refresh()
         except SiloUnavailable as error:
-            refusals, asked = self.engine.peers.refusals, self.gateways.addresses
+            refusals, asked = self.engine.peers.refusals, self.gateways.order()
             if asked and all(gateway in refusals for gateway in asked):
                 found = [f"{gateway}: {refusals[gateway]}" for gateway in asked]
-                raise ConfigError("; ".join([*found, *self.gateways.table_texts])) from None
+                raise ConfigError("; ".join([*found, *self.updates.table_texts])) from None
             text = f"no gateway answers, of cluster {self._cluster!r}: {error}"
             raise SiloUnavailable(text, may_have_run=False) from None
 

@@ -1,0 +1,192 @@
+"""How a client learns which gateways there are: from gateways, and from the membership table.
+
+Owns: `ListUpdates`. Not: what the list says (`gateway_list`), how the table is read
+(`gateway_table`), which gateway a call goes through (`gateways`). Invariants: one question for the
+list is under way at a time, not counting those to gateways that leave; the table is read at the
+start, and later only when no known gateway answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from millstream.runtime.calls.remote import Remote
+from millstream.runtime.cluster.gateways import GatewayTarget
+from millstream.runtime.errors import MillstreamError, SiloUnavailable
+from millstream.runtime.wire.connection import LocalEnd, Peer
+from millstream.runtime.wire.message import Call
+from millstream.runtime.wire.peers import Peers
+
+from .gateway_list import GatewayList
+from .gateway_table import GatewayTable, Reading
+
+__all__ = ["ListUpdates"]
+
+GATEWAYS_EVERY_S = 10.0
+TABLE_EVERY_S = 1.0
+"""Least time between two readings of the membership table while no gateway answers."""
+LIST_SPEC: Any = GatewayTarget.gateways.__millstream_spec__  # type: ignore[attr-defined]
+
+log = logging.getLogger("millstream.client")
+
+
+class ListUpdates:
+    """Keeps the list of gateways of one client up to date.
+
+    Args:
+        table: where gateways are found, if the program has named it.
+    """
+
+    def __init__(
+        self,
+        gateway_list: GatewayList,
+        table: GatewayTable | None,
+        end: LocalEnd,
+        peers: Peers,
+        remote: Remote,
+    ) -> None:
+        self._list = gateway_list
+        self._table = table
+        self._end = end
+        self._options = end.options
+        self._peers = peers
+        self._remote = remote
+        self._reading: Reading | None = None
+        self._looked_up_s = -math.inf
+        self._wanted = asyncio.Event()
+
+    @property
+    def table_texts(self) -> list[str]:
+        """Which membership table the client was given, for messages; empty if none."""
+        if self._reading is None:
+            return []
+        return [f"the membership table of this client is {self._reading.text}"]
+
+    def want(self) -> None:
+        """The list of gateways may be out of date: ask for it soon."""
+        self._wanted.set()
+
+    async def refresh(self) -> None:
+        """Ask for the current list, one gateway after the other until one answers: those that are
+        known, those that the membership table names, and at last all whose addresses are kept.
+
+        What the answer does not name is used as a last resort only, by its address. Raises
+        SiloUnavailable.
+        """
+        failures: dict[str, str] = {}
+        if await self._ask_any(self._list.known, failures):
+            return
+        why = await self._look_up_again()
+        named = [] if self._reading is None else self._reading.addresses
+        if not await self._ask_any([*named, *self._list.order("")], failures):
+            raise SiloUnavailable("; ".join([*failures.values(), *why]), may_have_run=False)
+
+    async def _ask_any(self, gateways: Sequence[str], failures: dict[str, str]) -> bool:
+        """Learn the list of the first that answers, of those that have not failed. The answer of a
+        gateway that is not known is believed: those that are known were asked before."""
+        for gateway in [one for one in gateways if one not in failures]:
+            try:
+                peer = self._peers.get(gateway)
+                view = await self._remote.call(peer, GatewayTarget.target_name, "", LIST_SPEC, ())
+            except (MillstreamError, TypeError) as error:  # TypeError: the answer is none
+                failures[gateway] = str(error)
+                continue
+            if peer.name in self._list.known:
+                self._list.learn(view, peer.table_id)
+            else:
+                self._list.start_over(view, peer.table_id)
+            return True
+        return False
+
+    async def _look_up_again(self) -> list[str]:
+        """Read the table, unless that was done a moment ago; what to say if nobody answers."""
+        if self._end.loop.time() - self._looked_up_s >= TABLE_EVERY_S:
+            try:
+                await self.look_up()
+            except MillstreamError as error:
+                return [str(error)]
+        return [] if self._reading is None else [self._reading.advice]
+
+    async def look_up(self) -> None:
+        """Read the membership table, if there is one: keep the addresses that it names, and refuse
+        silos that follow another table. Raises StorageUnavailable, ConfigError."""
+        if self._table is None:
+            return
+        self._looked_up_s = self._end.loop.time()
+        reading = self._reading = await self._table.read()
+        self._end.follow(reading.table_id)
+        self._list.suggest(reading.addresses)
+
+    async def run(self) -> None:
+        """Ask for the list every 10 s, and when a gateway was lost; for ever.
+
+        Gateways tell of changes unasked; whoever missed that finds out here.
+        """
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GATEWAYS_EVERY_S):
+                    await self._wanted.wait()
+            await self._ask_some_times()
+            self._wanted.clear()  # what was lost meanwhile was lost to the asking
+
+    async def _ask_some_times(self) -> None:
+        for attempt in range(self._options.redirects_max):
+            if attempt:
+                await asyncio.sleep(self._options.retry_first_s * 2 ** (attempt - 1))
+            try:
+                await self.refresh()
+            except MillstreamError as error:
+                log.info("the list of gateways could not be refreshed: %s", error)
+            else:
+                return
+
+    def ask_leaving(self, peer: Peer) -> None:
+        """Ask a gateway that leaves for the others: it knows them best, and is connected.
+
+        Sent before its goodbye has been dealt with, so that the connection stays for the answer.
+        """
+        body = msgspec.Raw(LIST_SPEC.arguments.encode(()))
+        name, method = GatewayTarget.target_name, LIST_SPEC.wire_name
+        call = Call(0, name, "", method, body, self._options.call_timeout_s, "", [], 0, None)
+        try:
+            peer.send_call(call, LastQuestion(self, peer))
+        except MillstreamError as error:
+            log.info("gateway %s leaves, and could not be asked for others: %s", peer.name, error)
+            self.want()
+
+    def on_last_answer(self, peer: Peer, body: msgspec.Raw, /) -> None:
+        """A gateway that leaves has answered."""
+        try:
+            self._list.learn(self._remote.take(LIST_SPEC, body), peer.table_id)
+        except TypeError as error:
+            log.warning("a gateway that leaves: %s", error)
+            self.want()
+
+
+class LastQuestion:
+    """The question for the list to a gateway that leaves (`AnswerReceiver`)."""
+
+    __slots__ = ("_peer", "_updates")
+
+    def __init__(self, updates: ListUpdates, peer: Peer) -> None:
+        self._updates = updates
+        self._peer = peer
+
+    def reply(self, body: msgspec.Raw, /) -> None:
+        self._updates.on_last_answer(self._peer, body)
+
+    def failure(self, body: msgspec.Raw, /) -> None:
+        self._updates.want()
+
+    def redirect(self, silo: str, /) -> None:
+        self._updates.want()
+
+    def on_broken(self, error: Exception, /) -> None:
+        self._updates.want()
