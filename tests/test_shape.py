@@ -202,7 +202,6 @@ LARGE_CLASSES: dict[str, tuple[int, str]] = {
         27,
         "the driver of ownership: one method for each change and question",
     ),
-    "member.Member": (28, "to split: joining and leaving, and voting"),
     "network.SimNetwork": (30, "the network, and the faults that tests ask for"),
     "partition.Partition": (31, "a core: one method for each operation of a group or a producer"),
     "provider.PersistentStreams": (

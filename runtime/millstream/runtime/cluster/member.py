@@ -1,6 +1,6 @@
 """This silo's part in the membership: joining, watching, voting, leaving.
 
-Owns: the own row, the view, gossip and its listeners. Not: the table (`table`), probing
+Owns: the own row, the view and its listeners, gossip. Not: the table (`table`), probing
 (`prober`), what a vote does (`votes`), reaching the others while joining (`joiner`). Invariants: a
 view comes from this silo's own table only, and what others tell is a reason to read it, never a
 view; a lower version never replaces a higher one; a silo that reads itself dead, or missing after
@@ -30,7 +30,7 @@ from .joiner import Reach
 from .limited_table import LimitedTable, SharedReads
 from .prober import Prober, Sign
 from .table import MemberRow, MembershipTable, Status, TableView, table_text
-from .votes import find_superseded, suspect
+from .votes import declare_dead, find_superseded, suspect, without
 
 __all__ = ["Member", "MemberTarget"]
 
@@ -74,6 +74,30 @@ class MemberTarget(SystemTarget):
         return None if sign is Sign.UNKNOWN else sign is Sign.ALIVE
 
 
+class Gossip:
+    """Tells the other silos that the table has a newer version."""
+
+    def __init__(self, me: str, targets: Targets, tasks: Tasks) -> None:
+        self._me = me
+        self._targets = targets
+        self._tasks = tasks
+
+    def tell_all(self, view: TableView) -> list[asyncio.Task[None]]:
+        """Tell every other silo that is not dead; returns the tasks that do so."""
+        others = [row.silo for row in view.rows if row.status is not Status.DEAD]
+        return [self.tell(silo, view.version) for silo in others if silo != self._me]
+
+    def tell(self, silo: str, version: int) -> asyncio.Task[None]:
+        """Tell one silo; returns the task that does so."""
+        return self._tasks.start(self._send(silo, version))
+
+    async def _send(self, silo: str, version: int) -> None:
+        try:
+            await self._targets.call(silo, MemberTarget.target_name, MemberTarget.gossip, version)
+        except MillstreamError as error:
+            log.debug("gossip to %s: %s", silo, error)
+
+
 class Member:
     """The membership as this silo sees it.
 
@@ -86,7 +110,7 @@ class Member:
 
     Attributes: `awaited`, the active silos that did not answer a joining one yet; `is_joining`:
     in the table, and the others have not been told yet that it is active; `table_text`, the table
-    as messages show it.
+    as messages show it; `gossip`, what tells the others.
     """
 
     def __init__(
@@ -113,6 +137,7 @@ class Member:
         self._tasks = tasks
         self._refusals = refusals
         self._reads = SharedReads(self.refresh, tasks)
+        self.gossip = Gossip(row.silo, targets, tasks)
         self._evicted = evicted
         self.address = row.silo
         self.view = TableView(0)
@@ -202,21 +227,17 @@ class Member:
         for attempt in range(REFRESH_TRIES_MAX):
             if self.view.version >= version:
                 return
-            why = await self._why_stale()
+            why = ""
+            try:
+                await self._reads.fresh()
+            except StorageUnavailable as error:
+                why = str(error)
             if self.view.version < version:
                 await asyncio.sleep(RETRY_S * min(attempt + 1, 10))
         raise ClusterError(
             f"{self.address}: the membership table does not reach version {version}; it has "
             f"{self.view.version}{why and ', and the last try to read it failed: '}{why}"
         )
-
-    async def _why_stale(self) -> str:
-        """Read the table, together with others who want that; why it failed."""
-        try:
-            await self._reads.fresh()
-        except StorageUnavailable as error:
-            return str(error)
-        return ""
 
     async def _write(
         self, change: Callable[[TableView], MemberRow | None]
@@ -233,23 +254,12 @@ class Member:
                 return []
             if await self._table.write(row, view.version):
                 await self.refresh()
-                return self._gossip()
+                return self.gossip.tell_all(self.view)
             await asyncio.sleep(self._env.uniform(0, RETRY_S * min(attempt + 1, 20)))
         raise ClusterError(
             f"{self.address}: the membership table changed {WRITE_TRIES_MAX} times "
             "under every try to write it"
         )
-
-    def _gossip(self) -> list[asyncio.Task[None]]:
-        others = [row.silo for row in self.view.rows if row.status is not Status.DEAD]
-        return [self._tasks.start(self._tell(silo)) for silo in others if silo != self.address]
-
-    async def _tell(self, silo: str) -> None:
-        name = MemberTarget.target_name
-        try:
-            await self._targets.call(silo, name, MemberTarget.gossip, self.view.version)
-        except MillstreamError as error:
-            log.debug("gossip to %s: %s", silo, error)
 
     # -- joining
 
@@ -259,7 +269,7 @@ class Member:
         view = await self._table.read()
         self.take(view)
         for row in find_superseded(view, self.address):
-            await self._write(lambda v, silo=row.silo: self._declare_dead(v, silo))  # type: ignore[misc]
+            await self._write(lambda v, silo=row.silo: declare_dead(v, silo))  # type: ignore[misc]
         await self._write(lambda view: self._own(view, Status.JOINING))
         self._joined = self.is_joining = True
         self._tasks.start(self._heartbeats())
@@ -303,12 +313,6 @@ class Member:
         )
         return self._row
 
-    def _declare_dead(self, view: TableView, silo: str) -> MemberRow | None:
-        row = view.row(silo)
-        if row is None or row.status is Status.DEAD:
-            return None
-        return replace(row, status=Status.DEAD)
-
     async def _heartbeats(self) -> None:
         every_s = self._options.heartbeat_s
         while True:
@@ -348,7 +352,7 @@ class Member:
         if await self._table.forget(oldest.silo, self.view.version):
             log.info("%s is forgotten, dead for more than %g s", oldest.silo, kept_s)
             await self.refresh()
-            self._gossip()
+            self.gossip.tell_all(self.view)
 
     # -- voting and leaving
 
@@ -368,20 +372,15 @@ class Member:
                 return None
             now_s = self._env.wall_s()
             options = self._options
-            counted = self._without_silent(view, silo)
+            # silos that are silent both ways cannot vote, ever
+            silent = {one.silo for one in view.rows if self.prober.is_silent(one.silo)}
+            counted = without(view, silent - {silo})
             voted = suspect(counted, row, (self.address, *others), now_s, options)
             return None if is_repeated(row, voted, now_s, options.vote_expires_s / 2) else voted
 
         await self._write(change)
         if self.is_dead(silo):
-            self._tasks.start(self._tell(silo))  # if it can hear, it stops now
-
-    def _without_silent(self, view: TableView, suspected: str) -> TableView:
-        """Who counts when votes are: silos that are silent both ways cannot vote, ever."""
-        rows = tuple(
-            row for row in view.rows if row.silo == suspected or not self.prober.is_silent(row.silo)
-        )
-        return TableView(view.version, rows)
+            self.gossip.tell(silo, self.view.version)  # if it can hear, it stops now
 
     async def leave(self, status: Status) -> None:
         """Write the own row as stopping or dead; nothing to do for who is not in the table."""

@@ -7,6 +7,8 @@ last known good clock is the newer of ours and the newest vote's, so skewed cloc
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import msgspec
 
 from millstream.runtime.options import MembershipOptions
@@ -14,7 +16,7 @@ from millstream.runtime.wire.address import endpoint_of, generation_of
 
 from .table import MemberRow, Status, TableView
 
-__all__ = ["find_superseded", "suspect", "votes_needed"]
+__all__ = ["declare_dead", "find_superseded", "suspect", "votes_needed", "without"]
 
 replace = msgspec.structs.replace
 
@@ -61,3 +63,16 @@ def find_superseded(view: TableView, silo: str) -> list[MemberRow]:
         and generation_of(row.silo) < generation_of(silo)
         and row.status is not Status.DEAD
     ]
+
+
+def declare_dead(view: TableView, silo: str) -> MemberRow | None:
+    """The silo's row as a dead one; None: it is dead already, or there is none."""
+    row = view.row(silo)
+    if row is None or row.status is Status.DEAD:
+        return None
+    return replace(row, status=Status.DEAD)
+
+
+def without(view: TableView, silos: Set[str]) -> TableView:
+    """The view without the rows of these silos."""
+    return TableView(view.version, tuple(row for row in view.rows if row.silo not in silos))
