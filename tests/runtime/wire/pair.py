@@ -110,9 +110,9 @@ class Office:
     def serve(self, peer: Peer, call: Call, /) -> None:
         self.calls.append(call)
         if call.kind.startswith("no"):
-            peer.refuse(call.id, Failure(call.id, NIL))
+            peer.served.refuse(call.id, Failure(call.id, NIL))
         else:
-            peer.watch_served(call.id, None)
+            peer.served.watch(call.id, None)
 
     def on_frame_end(self) -> None:
         pass

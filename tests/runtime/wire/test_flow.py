@@ -164,9 +164,9 @@ async def test_a_cancel_in_the_read_of_its_call_is_taken_before_anything_runs() 
     office = Office()
     peer, _ = visitor(office)
     peer.on_received(raw(call(1)) + raw(Cancel(1)) + raw(call(2)) + raw(call(3)))
-    assert [one.id for one in office.calls] == [1] and not peer._served
+    assert [one.id for one in office.calls] == [1] and not peer.served.calls
     await turn()
-    assert list(peer._served) == [2, 3]
+    assert list(peer.served.calls) == [2, 3]
 
 
 async def test_a_cancelled_call_that_was_written_is_cancelled_there() -> None:
@@ -381,7 +381,7 @@ async def test_a_visitor_that_is_read_far_ahead_is_not_read_any_more() -> None:
 
 def answer_all(peer: Any, office: Office, size: int) -> None:
     for one in office.calls:
-        peer.answer(one.id, Reply(one.id, body(size)))
+        peer.served.answer(one.id, Reply(one.id, body(size)))
     office.calls.clear()
 
 

@@ -88,7 +88,7 @@ class Arrivals:
                 self._take_grain_call(peer, call)
         except MillstreamError as error:
             body = msgspec.Raw(describe(error, f"{call.kind}/{call.key}"))
-            peer.refuse(call.id, Failure(call.id, body))
+            peer.served.refuse(call.id, Failure(call.id, body))
 
     def on_frame_end(self) -> None:
         """A frame has no more calls: answer those that waited for the others."""
@@ -111,9 +111,9 @@ class Arrivals:
             return
         spec = self._callee.admit(kind, call)
         if activation is None:
-            peer.watch_served(call.id, None)  # a call that is refused makes no activation
+            peer.served.watch(call.id, None)  # a call that is refused makes no activation
             activation = self._catalog.obtain(kind, call.key)
-            peer.forget_served(call.id)
+            peer.served.forget(call.id)
         self._callee.accept(peer, call, spec).submit(activation)
 
     def _send_back(self, peer: Peer, call: Call, kind: GrainKind) -> None:
@@ -124,8 +124,8 @@ class Arrivals:
 
     def _ask_again(self, peer: Peer, call: Call) -> None:
         """Let the caller look for the grain again."""
-        peer.watch_served(call.id, None)
-        peer.answer(call.id, Redirect(call.id, ""))
+        peer.served.watch(call.id, None)
+        peer.served.answer(call.id, Redirect(call.id, ""))
 
     def _relay(self, peer: Peer, call: Call) -> None:
         kind = self._kinds.get(call.kind)
@@ -138,7 +138,7 @@ class Arrivals:
             kind = self._references.kind_named(call.kind)
         self._callee.find(kind, call)  # what is refused anyway makes no activation
         relay = Relay(self._turns, self._locator, self._callee, peer, call, kind)
-        peer.watch_served(call.id, relay)
+        peer.served.watch(call.id, relay)
         relay.start()
 
     # -- system targets
@@ -211,12 +211,12 @@ class AtOnce:
         if self.gathering != (target, call.method):
             self.settle()
         try:
-            peer.watch_served(call.id, None)
+            peer.served.watch(call.id, None)
         except Overloaded:
             self.settle()  # which gives back the places of those that are answered
-            peer.watch_served(call.id, None)
+            peer.served.watch(call.id, None)
         if self._callee.is_busy:  # since something was settled
-            peer.forget_served(call.id)
+            peer.served.forget(call.id)
             return False
         self.gathering = target, call.method
         self._gathered.append((peer, call, spec))
@@ -227,12 +227,12 @@ class AtOnce:
         if self.gathering is None:
             return
         (target, method), self.gathering = self.gathering, None
-        gathered = [one for one in self._gathered if one[0].serves(one[1].id)]
+        gathered = [one for one in self._gathered if one[1].id in one[0].served.calls]
         self._gathered = []
         results = self._results(target, target.together[method], gathered)
         for (peer, call, spec), result in zip(gathered, results, strict=True):
             if result is NotImplemented:
-                peer.forget_served(call.id)
+                peer.served.forget(call.id)
                 self._accept(peer, call, spec, target)
             elif isinstance(result, Exception):
                 refuse(peer, call, result)
@@ -273,14 +273,14 @@ class AtOnce:
         self._callee.push(inbound)
 
     def _answers(self, peer: Peer, call: Call, spec: MethodSpec, target: SystemTarget) -> bool:
-        peer.watch_served(call.id, None)
+        peer.served.watch(call.id, None)
         try:
             rows = (spec.arguments.decode(call.body, self._runtime),)
             (result,) = target.together[call.method](target, rows)
         except Exception as error:
             result = error
         if result is NotImplemented:
-            peer.forget_served(call.id)
+            peer.served.forget(call.id)
             return False
         if isinstance(result, Exception):
             refuse(peer, call, result)
@@ -296,10 +296,10 @@ def answer(peer: Peer, call: Call, spec: MethodSpec, result: object) -> None:
     except Exception as error:
         refuse(peer, call, error)
     else:
-        peer.answer(call.id, Reply(call.id, msgspec.Raw(body)), len(body))
+        peer.served.answer(call.id, Reply(call.id, msgspec.Raw(body)), len(body))
 
 
 def refuse(peer: Peer, call: Call, error: Exception) -> None:
     """An error is the answer of a call."""
     text = describe(answerable(error), call.kind)
-    peer.refuse(call.id, Failure(call.id, msgspec.Raw(text)))
+    peer.served.refuse(call.id, Failure(call.id, msgspec.Raw(text)))

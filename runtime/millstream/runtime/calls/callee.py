@@ -193,7 +193,7 @@ class InboundCall:
         """The turn ended with a result, encoded."""
         origin, call_id = self.origin, self.call.id
         if origin is not None and call_id:
-            origin.answer(call_id, Reply(call_id, msgspec.Raw(result)), len(result))
+            origin.served.answer(call_id, Reply(call_id, msgspec.Raw(result)), len(result))
 
     def on_failure(self, error: BaseException) -> None:
         """The turn ended with an error; nobody waits for it if its caller gave it up."""
@@ -209,7 +209,7 @@ class InboundCall:
 
     def _answer(self, message: Reply | Failure | Redirect) -> None:
         if self.origin is not None and self.call.id:
-            self.origin.answer(self.call.id, message)
+            self.origin.served.answer(self.call.id, message)
 
     def close(self) -> None:
         """Nothing more comes of it."""
@@ -218,7 +218,7 @@ class InboundCall:
         if self.request.group is not None:
             self._turns.deadlines.remove(self.request)
         if self.origin is not None:
-            self.origin.forget_served(self.call.id)
+            self.origin.served.forget(self.call.id)
 
 
 class Callee(RunnerTasks[InboundCall]):
@@ -273,7 +273,7 @@ class Callee(RunnerTasks[InboundCall]):
         """Register a call of a peer, to be submitted or pushed. Raises Overloaded."""
         inbound = InboundCall(self, self._turns, origin, call, spec)
         try:
-            origin.watch_served(call.id, inbound)
+            origin.served.watch(call.id, inbound)
         except Overloaded as error:
             inbound.fail(error)  # its deadline is watched no longer
             raise

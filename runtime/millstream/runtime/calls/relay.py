@@ -131,23 +131,23 @@ class Relay:
     def _refuse(self) -> None:
         """The call surely did not run: let the client try again."""
         self._let_go()
-        self._client.answer(self._client_id, Redirect(self._client_id, ""))
+        self._client.served.answer(self._client_id, Redirect(self._client_id, ""))
 
     def _fail(self, error: Exception) -> None:
         self._let_go()
         name = f"{self._call.kind}/{self._call.key}"
         body = msgspec.Raw(describe(error, name))
-        self._client.answer(self._client_id, Failure(self._client_id, body))
+        self._client.served.answer(self._client_id, Failure(self._client_id, body))
 
     # -- AnswerReceiver
 
     def reply(self, body: msgspec.Raw, /) -> None:
         self._let_go()
-        self._client.answer(self._client_id, Reply(self._client_id, body))
+        self._client.served.answer(self._client_id, Reply(self._client_id, body))
 
     def failure(self, body: msgspec.Raw, /) -> None:
         self._let_go()
-        self._client.answer(self._client_id, Failure(self._client_id, body))
+        self._client.served.answer(self._client_id, Failure(self._client_id, body))
 
     def redirect(self, silo: str, /) -> None:
         assert self._peer is not None

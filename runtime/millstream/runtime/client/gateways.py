@@ -147,7 +147,7 @@ class Gateways:
     def serve(self, peer: Peer, call: Call, /) -> None:
         """Nothing can be called on a client."""
         error = NotInCluster("a client serves no calls")
-        peer.refuse(call.id, Failure(call.id, msgspec.Raw(describe(error, call.kind))))
+        peer.served.refuse(call.id, Failure(call.id, msgspec.Raw(describe(error, call.kind))))
 
     def on_frame_end(self) -> None:
         """Every call has been refused."""

@@ -26,6 +26,7 @@ from millstream.runtime.role import Role
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.text import show_text
 
+from .connection_writer import ConnectionWriter
 from .framing import HEADER_BYTES, FrameError, FrameReader, FrameRoom
 from .handshake import (
     GREETING_BYTES_MAX,
@@ -213,7 +214,7 @@ class Intake:
         self._arm()
 
 
-class Peer(ServedCalls):
+class Peer(ConnectionWriter):
     """The connection to one other process; also a `LinkReceiver`.
 
     Args:
@@ -221,11 +222,14 @@ class Peer(ServedCalls):
         on_closed: told once, when it is closed.
 
     Attributes: `is_silo`, `role` and `table_id` (the membership table that it follows), as the
-    other end has said in its greeting.
+    other end has said in its greeting; `served`, its calls; `takes_several`: the frame that is
+    taken now has more than one message.
     """
 
     def __init__(self, end: LocalEnd, name: str, on_closed: Callable[[Peer], None]) -> None:
         super().__init__(name, end.options, end.loop, end.outbox)
+        self.served = ServedCalls(self, end.options.served_calls_max)
+        self.takes_several = False
         self._end = end
         self._inbox = end.inbox
         self._on_closed = on_closed
@@ -317,7 +321,7 @@ class Peer(ServedCalls):
         self._stop_waiting()
         self._end.pulse.remove(self)
         self._break_calls(f"{self.name}: connection lost ({show_text(reason)})")
-        self._cancel_served()
+        self.served.cancel_all()
         self._frames.clear()
         self._messages = ()
         self._give_room()
@@ -476,16 +480,16 @@ class Peer(ServedCalls):
 
     def _take_messages(self, messages: Sequence[Message | Unreadable]) -> bool:
         """Take what a frame had; True if calls were among it. What is answered at once leaves."""
-        self._refusals, was_marked, self._is_marked = 0, self._is_marked, True
+        self.served.refusals, was_marked, self._is_marked = 0, self._is_marked, True
         self.takes_several, has_called = len(messages) > 1, False
         try:
             for at, message in enumerate(messages):
                 if type(message) is Call:
-                    if message.id in self._served:
+                    if message.id in self.served.calls:
                         raise FrameError(f"call id {message.id} is in use")
                     has_called = True
                     self._inbox.serve(self, message)
-                    if self._refusals >= REFUSALS_AT_ONCE:
+                    if self.served.refusals >= REFUSALS_AT_ONCE:
                         self._messages = messages[at + 1 :]
                         self._go_on_soon()
                         break
@@ -520,7 +524,7 @@ class Peer(ServedCalls):
 
     def _finish_leaving(self) -> None:
         """The other side stops: close once it has answered everything."""
-        waits = self._calls or self._out or self._served or self._waiters or self._frames
+        waits = self._calls or self._out or self.served.calls or self._waiters or self._frames
         if not (waits or self.is_closed):
             self.close("the other side stops")
 
@@ -528,7 +532,7 @@ class Peer(ServedCalls):
     def is_serving(self) -> bool:
         """Are there calls of this peer that are not answered yet, or answers not written?"""
         return not self.is_closed and bool(
-            self._served or self._out or self._frames or self._messages
+            self.served.calls or self._out or self._frames or self._messages
         )
 
     def _take_other(self, message: Message | Unreadable) -> None:
@@ -542,9 +546,7 @@ class Peer(ServedCalls):
                 if receiver is not None:
                     receiver.redirect(silo)
             case Cancel(id=call_id):
-                served = self._served.pop(call_id, None)
-                if served is not None:
-                    served.cancel()
+                self.served.cancel(call_id)
             case Ping(wants_answer=wants_answer):
                 self._owes_sign |= wants_answer
             case Goodbye():
@@ -560,12 +562,12 @@ class Peer(ServedCalls):
                 raise FrameError(f"unexpected {type(message).__name__}")
 
     def _refuse_unreadable(self, call: Unreadable) -> None:
-        if call.id in self._served:
+        if call.id in self.served.calls:
             raise FrameError(f"call id {call.id} is in use")
         text = f"a call of {self._who()} cannot be read: {show_text(call.why)}"
         self._end.unreadables.note(text, about=self._subject())
         error = TypeError(f"the call cannot be read: {call.why}")
-        self.refuse(call.id, Failure(call.id, msgspec.Raw(describe(error, self.name))))
+        self.served.refuse(call.id, Failure(call.id, msgspec.Raw(describe(error, self.name))))
 
     def check_pulse(self, looks_max: int, /) -> None:
         """Ask for a sign after a silence; close after one that is too long."""

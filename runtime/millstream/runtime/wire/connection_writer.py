@@ -47,7 +47,8 @@ class AnswerReceiver(Protocol):
 class ConnectionWriter:
     """What a connection has to write; base of `Peer`.
 
-    Attributes: `name`, whom it leads to; `is_ready`, calls may be sent at once; `is_closed`.
+    Attributes: `name`, whom it leads to; `is_ready`, calls may be sent at once; `is_closed`;
+    `peer_frame_max`, bytes of the largest frame that the other end takes.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class ConnectionWriter:
         self._outbox = outbox
         self._link: Link | None = None
         self._greeted = False
-        self._peer_frame_max = options.frame_bytes_max
+        self.peer_frame_max = options.frame_bytes_max
         self._batch_messages_max = options.batch_messages_max
         self._batch_bytes_max = options.batch_bytes_max
         self._bytes_max = options.peer_bytes_max
@@ -86,8 +87,8 @@ class ConnectionWriter:
     def _limit_to(self, frame_bytes_max: int, batch_messages_max: int) -> None:
         """The other end has greeted, and takes no larger frames."""
         self._greeted = True
-        self._peer_frame_max = min(self._peer_frame_max, frame_bytes_max)
-        self._batch_bytes_max = min(self._batch_bytes_max, self._peer_frame_max // 2)
+        self.peer_frame_max = min(self.peer_frame_max, frame_bytes_max)
+        self._batch_bytes_max = min(self._batch_bytes_max, self.peer_frame_max // 2)
         self._batch_messages_max = min(self._batch_messages_max, batch_messages_max)
 
     def _become_ready(self) -> None:
@@ -169,7 +170,7 @@ class ConnectionWriter:
 
         Until then another one replaces it. Nothing is sent that the other end would not take.
         """
-        if not self.is_closed and size_bytes + SPARE_BYTES <= self._peer_frame_max:
+        if not self.is_closed and size_bytes + SPARE_BYTES <= self.peer_frame_max:
             self._latest = message
             if not self._is_marked:
                 self._is_marked = True
@@ -183,7 +184,7 @@ class ConnectionWriter:
         if self.is_closed:
             raise SiloUnavailable(f"{self.name}: the connection is closed", may_have_run=False)
         size = call_bytes(call, body_bytes)
-        if size + SPARE_BYTES > self._peer_frame_max or self._out_bytes + size > self._bytes_max:
+        if size + SPARE_BYTES > self.peer_frame_max or self._out_bytes + size > self._bytes_max:
             self._check_bytes(call, size)
         if len(self._calls) >= self._options.peer_calls_max:
             raise Overloaded(
@@ -204,11 +205,11 @@ class ConnectionWriter:
         self.send(call, size)
 
     def _check_bytes(self, call: Call, size: int) -> None:
-        if size + SPARE_BYTES > self._peer_frame_max:
+        if size + SPARE_BYTES > self.peer_frame_max:
             name = f"{call.kind}/{show_text(call.key)}.{call.method}"
             raise ValueError(
                 f"{name}: arguments, key and headers of {size} bytes exceed "
-                f"frame_bytes_max {self._peer_frame_max}"
+                f"frame_bytes_max {self.peer_frame_max}"
             )
         if self._out_bytes and self._out_bytes + size > self._options.peer_bytes_max:
             call.body = NIL  # the error may be kept, and its frames with it

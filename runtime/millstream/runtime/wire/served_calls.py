@@ -8,19 +8,16 @@ is an error that it takes.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Protocol
 
 import msgspec
 
 from millstream.runtime.codec.failures import describe
 from millstream.runtime.errors import Overloaded
-from millstream.runtime.options import RuntimeOptions
 
 from .batch import SPARE_BYTES
 from .connection_writer import ConnectionWriter
 from .message import Failure, Redirect, Reply
-from .outbox import Outbox
 
 __all__ = ["ServedCalls"]
 
@@ -31,41 +28,41 @@ class Cancellable(Protocol):
     def cancel(self) -> None: ...
 
 
-class ServedCalls(ConnectionWriter):
-    """A connection's calls of the other end; base of `Peer`."""
+class ServedCalls:
+    """A connection's calls of the other end.
 
-    def __init__(
-        self,
-        name: str,
-        options: RuntimeOptions,
-        loop: asyncio.AbstractEventLoop,
-        outbox: Outbox,
-    ) -> None:
-        super().__init__(name, options, loop, outbox)
-        self._served: dict[int, Cancellable | None] = {}
-        self._refusals = 0  # of the messages that are being taken,
-        self.takes_several = False  # and is there more than one?
+    Attributes: `calls`, those that are not answered yet, by id; `refusals`, how many were refused
+    since the connection set it to zero.
+    """
 
-    def watch_served(self, call_id: int, served: Cancellable | None) -> None:
+    __slots__ = ("_limit", "_writer", "calls", "refusals")
+
+    def __init__(self, writer: ConnectionWriter, served_calls_max: int) -> None:
+        self._writer = writer
+        self._limit = served_calls_max
+        self.calls: dict[int, Cancellable | None] = {}
+        self.refusals = 0
+
+    def watch(self, call_id: int, served: Cancellable | None) -> None:
         """Register a call before it runs, so that a Cancel in the same batch finds it.
 
         Raises Overloaded at `served_calls_max`.
         """
         if not call_id:
             return
-        if len(self._served) >= self._options.served_calls_max:
-            raise Overloaded(
-                "calls being served", "served_calls_max", self._options.served_calls_max
-            )
-        self._served[call_id] = served
+        if len(self.calls) >= self._limit:
+            raise Overloaded("calls being served", "served_calls_max", self._limit)
+        self.calls[call_id] = served
 
-    def serves(self, call_id: int) -> bool:
-        """Is the call registered, and its caller still waiting?"""
-        return call_id in self._served
-
-    def forget_served(self, call_id: int) -> None:
+    def forget(self, call_id: int) -> None:
         """The call is over, answered or not."""
-        self._served.pop(call_id, None)
+        self.calls.pop(call_id, None)
+
+    def cancel(self, call_id: int) -> None:
+        """Its caller gave it up."""
+        served = self.calls.pop(call_id, None)
+        if served is not None:
+            served.cancel()
 
     def answer(
         self, call_id: int, message: Reply | Failure | Redirect, body_bytes: int | None = None
@@ -74,33 +71,35 @@ class ServedCalls(ConnectionWriter):
 
         `body_bytes`: of the message's body, where they are known.
         """
-        if call_id not in self._served:
+        if call_id not in self.calls:
             return
-        del self._served[call_id]
+        del self.calls[call_id]
         if body_bytes is None:
             body_bytes = 0 if isinstance(message, Redirect) else len(memoryview(message.body))
-        if body_bytes + SPARE_BYTES > self._peer_frame_max:
+        if body_bytes + SPARE_BYTES > self._writer.peer_frame_max:
             message = self._too_large(message, body_bytes)
-        self.send(message, body_bytes)
+        self._writer.send(message, body_bytes)
 
     def refuse(self, call_id: int, failure: Failure) -> None:
         """Answer a call that does not run, registered or not; one-way calls get no answer.
 
         Calls above `served_calls_max` are answered like this, so it counts none.
         """
-        self._refusals += 1
+        self.refusals += 1
         if call_id:
-            self._served[call_id] = None
+            self.calls[call_id] = None
             self.answer(call_id, failure)
 
     def _too_large(self, message: Reply | Failure | Redirect, size: int) -> Failure:
         what = "result" if isinstance(message, Reply) else "error"
-        error = ValueError(f"{what} of {size} bytes exceeds frame_bytes_max {self._peer_frame_max}")
-        return Failure(message.id, msgspec.Raw(describe(error, self.name)))
+        error = ValueError(
+            f"{what} of {size} bytes exceeds frame_bytes_max {self._writer.peer_frame_max}"
+        )
+        return Failure(message.id, msgspec.Raw(describe(error, self._writer.name)))
 
-    def _cancel_served(self) -> None:
+    def cancel_all(self) -> None:
         """Nobody is left who would take an answer."""
-        for served in list(self._served.values()):
+        for served in list(self.calls.values()):
             if served is not None:
                 served.cancel()
-        self._served.clear()
+        self.calls.clear()
