@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from millstream.runtime.definition.grain import DeactivationReason, Runtime
 from millstream.runtime.definition.names import grain_id
-from millstream.runtime.errors import GrainError, NotInCluster
+from millstream.runtime.errors import GrainError, NotInCluster, Overloaded
 from millstream.runtime.text import show_text
 
 from .kind import GrainKind, Owner
@@ -60,10 +60,14 @@ class Activation(TurnRule):
 
     def queue(self, entry: WaitingEntry) -> None:
         """Let a request that cannot start now wait. Raises Overloaded at a limit."""
+        box, kind = self.ensure_mailbox(), self.kind
         if self.state is GONE:
-            self.ensure_mailbox().turn_away(entry)  # it ended after the caller had found it
-        else:
-            self.wait(entry, self.kind.waiting_calls_max, self.kind.waiting_bytes)
+            box.turn_away(entry)  # it ended after the caller had found it
+            return
+        limit = kind.waiting_calls_max
+        if len(box.waiting) - box.withdrawn >= limit:
+            raise Overloaded(f"{self}: too many waiting requests", "waiting_calls_max", limit)
+        box.put(entry, self, kind.waiting_bytes)
 
     def leave(self, request: Request) -> None:
         """The request's turn ended: hand the activation on."""
@@ -169,14 +173,16 @@ class Activation(TurnRule):
             raise NotInCluster(f"{self}: no task can start, the activation has ended")
         if not asyncio.iscoroutine(coro):
             raise TypeError(f"create_task({coro!r}) needs a coroutine")
-        task = asyncio.get_running_loop().create_task(self._contain(coro))
+        task = asyncio.get_running_loop().create_task(contain(coro, self))
         task.add_done_callback(lambda _: coro.close())  # it may have been cancelled before it began
         self.ensure_mailbox().own(task)
         return task
 
-    async def _contain(self, coro: Coroutine[Any, Any, T]) -> T:
-        try:
-            return await coro
-        except SystemExit as error:  # else the loop ends, and the silo with it
-            log.error("%s: a task of it raised SystemExit(%s)", self, error)
-            raise GrainError("SystemExit", f"{self}: a task of it: {error}") from None
+
+async def contain(coro: Coroutine[Any, Any, T], activation: Activation) -> T:
+    """Run a task of an activation; a SystemExit ends the task alone."""
+    try:
+        return await coro
+    except SystemExit as error:  # else the loop ends, and the silo with it
+        log.error("%s: a task of it raised SystemExit(%s)", activation, error)
+        raise GrainError("SystemExit", f"{activation}: a task of it: {error}") from None

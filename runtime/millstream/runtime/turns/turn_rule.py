@@ -15,9 +15,8 @@ from collections.abc import Generator
 from enum import Enum
 
 from millstream.runtime.definition.grain import DeactivationReason
-from millstream.runtime.errors import Overloaded
 
-from .mailbox import Mailbox, WaitingBytes, WaitingEntry
+from .mailbox import Mailbox, WaitingEntry
 from .request import Request
 
 __all__ = ["ActivationState", "TurnRule"]
@@ -102,7 +101,7 @@ class TurnRule:
     # -- events
 
     def try_enter(self, request: Request) -> bool:
-        """A request arrives; False: it has to `wait`. Nobody who waits could start as well."""
+        """A request arrives; False: it has to wait. Nobody who waits could start as well."""
         if not self.is_gated and not (request.is_interleaving or request.is_read):
             request.activation = self  # idle, and nothing to ask: as `enter`
             self.is_used = True
@@ -126,15 +125,6 @@ class TurnRule:
             assert self.running is None, f"{self}: two exclusive turns"
             self.running = request
         self.is_gated = True
-
-    def wait(self, entry: WaitingEntry, limit: int, account: WaitingBytes | None = None) -> None:
-        """A request that cannot start now waits. Raises Overloaded at the limit, or by `account`,
-        which counts the bytes of those that wait."""
-        assert self.state is not GONE
-        box = self.ensure_mailbox()
-        if len(box.waiting) - box.withdrawn >= limit:
-            raise Overloaded(f"{self}: too many waiting requests", "waiting_calls_max", limit)
-        box.put(entry, self, account)
 
     def withdraw(self, entry: WaitingEntry) -> None:
         """Who waited gave up."""
