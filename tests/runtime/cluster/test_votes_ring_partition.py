@@ -35,7 +35,13 @@ from millstream.runtime.cluster.directory.partition import Entry, Partition
 from millstream.runtime.cluster.member import Member
 from millstream.runtime.cluster.placement import choose_silo, placement_in
 from millstream.runtime.cluster.ring import HASH_MAX, Ring, covers, find_gained, hash_of
-from millstream.runtime.cluster.votes import find_superseded, suspect, votes_needed
+from millstream.runtime.cluster.votes import (
+    declare_dead,
+    find_superseded,
+    suspect,
+    votes_needed,
+    without,
+)
 from millstream.runtime.extending import Tasks
 from millstream.runtime.wire.address import endpoint_of, generation_of
 
@@ -147,6 +153,18 @@ def test_only_older_generations_at_the_same_address_are_superseded() -> None:
     ]
     found = find_superseded(view(*rows), "h:1@8")
     assert [r.silo for r in found] == ["h:1@5", "h:1@7"]
+
+
+def test_a_silo_is_declared_dead_once_and_keeps_the_rest_of_its_row() -> None:
+    seen = view(row("a:1@1", suspicions=(("b:1@1", NOW),)), row("b:1@1", Status.DEAD))
+    dead = row("a:1@1", Status.DEAD, suspicions=(("b:1@1", NOW),))
+    assert declare_dead(seen, "a:1@1") == dead
+    assert declare_dead(seen, "b:1@1") is None and declare_dead(seen, "c:1@1") is None
+
+
+def test_a_view_without_some_silos_keeps_its_version_and_the_other_rows() -> None:
+    seen = view(row("a:1@1"), row("b:1@1"), row("c:1@1"), version=7)
+    assert without(seen, {"a:1@1", "c:1@1"}) == view(row("b:1@1"), version=7)
 
 
 def test_addresses_come_apart() -> None:
