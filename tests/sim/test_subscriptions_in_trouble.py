@@ -190,7 +190,7 @@ def lose_messages(
     simulation: Simulation, story: Story, monkeypatch: pytest.MonkeyPatch, rate: float
 ) -> None:
     """Some messages to agents are taken for told, and never come."""
-    for name in ("attach", "hold", "detach"):
+    for name in ("attach", "pause", "detach"):
         told = getattr(AgentCalls, name)
 
         async def tell(self: AgentCalls, *args: Any, told: Any = told) -> None:

@@ -180,7 +180,7 @@ async def test_a_pause_and_its_end_that_the_agent_was_not_told_of_hold(
             found = agent_of(silo).subscribers.of(STREAM) or ()
             return [one.held for one in found if one.id == handle.id] == ["paused"]
 
-        lost = Lost(monkeypatch, "hold")
+        lost = Lost(monkeypatch, "pause")
         await handle.pause()
         await until(is_held)
         lost.no_more()
