@@ -59,8 +59,13 @@ DAMAGED_LOOK_S = 10.0
 class Reader(Protocol):
     """What reads one queue in one epoch."""
 
-    is_fenced: bool  # another silo owns the queue: write nothing more
+    @property
+    def is_fenced(self) -> bool:
+        """Does another silo own the queue? If so, write nothing more."""
+        ...
 
+    @is_fenced.setter
+    def is_fenced(self, is_fenced: bool) -> None: ...
     @property
     def is_acked(self) -> bool: ...
     @property
