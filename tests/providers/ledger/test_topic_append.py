@@ -51,6 +51,21 @@ def test_numbers_go_on_from_ledger_to_ledger() -> None:
     in_a_world(main)
 
 
+def test_the_list_has_the_times_of_the_first_and_the_last_entry_of_a_ledger() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open(settings=LedgerTopicSettings(ledger_entries_max=3))
+        for n in range(7):
+            await topic.append(plain(f"m{n}"))
+            await asyncio.sleep(1)
+        times = {one.number: one.time_ms for one in await world.all()}
+        assert [(one.first_ms, one.last_ms) for one in topic.record.spans[:2]] == [
+            (times[1], times[3]),
+            (times[4], times[6]),
+        ]
+
+    in_a_world(main)
+
+
 def test_a_long_list_is_cut_and_one_that_is_too_large_alone_is_refused_before_it_is_sent() -> None:
     async def main(world: World) -> None:
         topic = await world.open(options=LedgerTopicOptions(entry_bytes_max=1000))
@@ -189,6 +204,19 @@ def test_what_bookies_do_not_answer_for_is_of_unknown_fate_after_a_while_and_sto
     in_a_world(main)
 
 
+def test_an_append_that_waits_for_room_is_sent_as_soon_as_there_is_some() -> None:
+    async def main(world: World) -> None:
+        options = LedgerTopicOptions(entry_bytes_max=1000, in_flight_bytes_max=2000)
+        topic = await world.open(options=options)
+        async with asyncio.timeout(1):
+            numbers = await asyncio.gather(
+                *(topic.append([TopicMessage(b"x" * 500)]) for _ in range(20))
+            )
+        assert numbers == [[n] for n in range(1, 21)]
+
+    in_a_world(main)
+
+
 def test_bytes_on_the_way_are_limited_and_who_waits_too_long_hears_queue_full() -> None:
     async def main(world: World) -> None:
         options = LedgerTopicOptions(entry_bytes_max=1000, in_flight_bytes_max=2000)
@@ -277,6 +305,19 @@ def test_a_cancelled_append_that_was_sent_is_stored() -> None:
         future.cancel()
         assert await topic.append(plain("c")) == [3]
         assert texts(await world.all()) == ["a", "b", "c"]
+
+    in_a_world(main)
+
+
+def test_a_ledger_that_could_have_more_replicas_by_now_is_ended() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open(options=LedgerTopicOptions(tend_every_s=10.0))
+        await topic.append(plain("a"))
+        world.processes[0].ledgers.writers[0].is_short = True
+        await asyncio.sleep(11)
+        assert topic.record.spans[0].is_sealed
+        assert await topic.append(plain("b")) == [2]
+        assert len(world.processes[0].ledgers.created) == 2
 
     in_a_world(main)
 

@@ -259,7 +259,7 @@ def test_a_cursor_whose_row_was_lost_stops_nobody_else_and_nothing_is_deleted() 
         await asyncio.sleep(100)
         assert topic.reader.first == 1
         await topic.cursors.drop("c")
-        await asyncio.sleep(100)
+        await asyncio.sleep(1)
         assert topic.reader.first == 16
         assert (await topic.cursors.open("c")).mark == 15
 
@@ -340,6 +340,24 @@ def test_ledgers_go_when_all_cursors_have_stored_that_they_are_done() -> None:
         assert topic.reader.first == 16  # the newest with messages stays
         assert {span.ledger for span in topic.record.spans} <= world.bookies.ledgers.keys()
         assert texts(await topic.reader.read(16)) == [f"m{n}" for n in range(16, 21)]
+
+    in_a_world(main)
+
+
+def test_an_idle_owner_hears_of_its_successor_when_it_would_delete() -> None:
+    async def main(world: World) -> None:
+        options = LedgerTopicOptions(retention_s=100.0, tend_every_s=10.0)
+        topic = await filled(world, options=options)
+        cursor = await topic.cursors.open("c")
+        cursor.acknowledge(20)
+        await asyncio.sleep(5)
+        await world.open(2)
+        await asyncio.sleep(50)
+        assert not topic.has_ended
+        await asyncio.sleep(100)
+        assert topic.has_ended
+        with pytest.raises(QueueFenced):
+            topic.append(plain("x"))
 
     in_a_world(main)
 
@@ -522,6 +540,27 @@ def test_appends_wait_for_the_slowest_cursor_then_hear_queue_full() -> None:
         assert not waiting.done()
         cursor.acknowledge(4)
         assert await waiting == [count + 1]
+
+    in_a_world(main)
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_backlog_that_grows_by_a_cursor_leaves_no_room(is_new: bool) -> None:
+    """One that goes back, or a new one that begins before the others."""
+
+    async def main(world: World) -> None:
+        topic = await world.open(1, BACKLOG)
+        cursor = await topic.cursors.open("c")
+        for number in range(1, 18):
+            await topic.append(large(number))
+            cursor.acknowledge(number)
+        await topic.append(large(18))  # there is room for more
+        if is_new:
+            await topic.cursors.open("new", 1)
+        else:
+            cursor.seek(1)
+        with pytest.raises(QueueFull, match="backlog_bytes_max"):
+            await topic.append(large(19))
 
     in_a_world(main)
 

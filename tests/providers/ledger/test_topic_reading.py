@@ -126,7 +126,8 @@ def test_nobody_reads_what_is_on_its_way() -> None:
         assert await topic.reader.read(2) == [] == await reader.read(2) and topic.reader.end == 2
         assert not waiting.done() and not await topic.reader.wait(2, 0.0)
         world.bookies.gate.set()
-        assert await waiting and await future == [2]
+        async with asyncio.timeout(1):
+            assert await waiting and await future == [2]
         assert texts(await topic.reader.read(2)) == ["b"]
         await reader.aclose()
 

@@ -102,9 +102,8 @@ class CurrentLedger:
         try:
             future = writer.append(payload)
         except LedgerError:
-            self._on_failed()  # it stays in the outbox, and is sent to the next ledger
-        else:
-            future.add_done_callback(partial(self._on_appended, batch, writer))
+            return  # it stays in the outbox, and is sent to the next ledger
+        future.add_done_callback(partial(self._on_appended, batch, writer))
 
     def _on_appended(self, batch: Batch, writer: TopicLedgerWriter, future: Future[int]) -> None:
         if writer is not self._writer:
