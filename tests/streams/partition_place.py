@@ -13,7 +13,8 @@ from tests.contract.adapters.partitions import (
 from millstream.balancers import DeploymentBalancer
 from millstream.runtime import Grain, LocalCluster, MemoryStateStore
 from millstream.streams import FailureHandler, OwnershipOptions, PersistentStreams, StreamOptions
-from millstream.streams.ownership.record import OwnershipStore, QueueRecord
+from millstream.streams.ownership.record import QueueRecord
+from millstream.streams.ownership.store import OwnershipStore
 
 __all__ = ["PartitionPlace"]
 

@@ -28,7 +28,8 @@ from millstream.streams import (
     Token,
     subscribe,
 )
-from millstream.streams.ownership.record import OwnershipStore, QueueState
+from millstream.streams.ownership.record import QueueState
+from millstream.streams.ownership.store import OwnershipStore
 
 LINES = StreamNamespace("lines", str, subscriptions="implicit")
 SEEN: dict[str, list[str]] = defaultdict(list)

@@ -46,7 +46,8 @@ from millstream.streams.agent.losses import (
     with_loss,
 )
 from millstream.streams.contracts.item import Item
-from millstream.streams.ownership.record import OwnershipStore, QueueRecord
+from millstream.streams.ownership.record import QueueRecord
+from millstream.streams.ownership.store import OwnershipStore
 
 LINES = StreamNamespace("lines", int, subscriptions="implicit")
 NOTES = StreamNamespace("notes", int, subscriptions="explicit")

@@ -28,7 +28,8 @@ from millstream.streams import (
 )
 from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.consumer.extension import ConsumerExtension
-from millstream.streams.ownership.record import OwnershipStore, QueueRecord
+from millstream.streams.ownership.record import QueueRecord
+from millstream.streams.ownership.store import OwnershipStore
 
 __all__ = ["KEPT", "NOTES", "OPEN", "QUEUE", "Desk", "Keeper", "Seen", "play"]
 

@@ -23,12 +23,8 @@ from millstream.streams import (
     subscribe,
 )
 from millstream.streams.ownership.manager import DAMAGED_LOOK_S
-from millstream.streams.ownership.record import (
-    ListedSubscription,
-    OwnershipStore,
-    QueueRecord,
-    QueueState,
-)
+from millstream.streams.ownership.record import ListedSubscription, QueueRecord, QueueState
+from millstream.streams.ownership.store import OwnershipStore
 
 WORDS = StreamNamespace("words", str, subscriptions="implicit")
 heard: list[str] = []

@@ -21,7 +21,7 @@ from millstream.streams import (
     StreamOptions,
     subscribe,
 )
-from millstream.streams.ownership.record import OwnershipStore
+from millstream.streams.ownership.store import OwnershipStore
 
 LINES = StreamNamespace("lines", int)
 BEGUN: list[int] = []

@@ -17,7 +17,8 @@ from millstream.runtime.extending import Tasks
 from millstream.runtime.testing import Simulation, run
 from millstream.streams import OwnershipOptions, Token
 from millstream.streams.ownership.manager import QueueManager
-from millstream.streams.ownership.record import OwnershipStore, QueueProgress
+from millstream.streams.ownership.record import QueueProgress
+from millstream.streams.ownership.store import OwnershipStore
 
 A, B = "a:1@1", "b:1@1"
 QUEUE = "queue-0"

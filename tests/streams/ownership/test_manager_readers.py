@@ -15,12 +15,8 @@ from millstream.runtime import Etag, MemoryStateStore, Row, StorageUnavailable
 from millstream.runtime.extending import Tasks
 from millstream.streams import OwnershipOptions, Token
 from millstream.streams.ownership.manager import QueueManager
-from millstream.streams.ownership.record import (
-    OwnershipStore,
-    QueueProgress,
-    QueueRecord,
-    QueueState,
-)
+from millstream.streams.ownership.record import QueueProgress, QueueRecord, QueueState
+from millstream.streams.ownership.store import OwnershipStore
 
 ME, OTHER = "127.0.0.1:1@1", "127.0.0.1:2@1"
 QUEUE = "queue-0"

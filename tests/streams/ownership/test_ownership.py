@@ -31,7 +31,6 @@ from millstream.streams.ownership.decision import (
 from millstream.streams.ownership.record import (
     Handoff,
     ListedSubscription,
-    OwnershipStore,
     QueueProgress,
     QueueRecord,
     QueueState,
@@ -39,6 +38,7 @@ from millstream.streams.ownership.record import (
     hand_over,
     with_progress,
 )
+from millstream.streams.ownership.store import OwnershipStore
 
 ME, OTHER, GONE = "me:1@1", "other:1@1", "gone:1@1"
 NOW_S = 100.0

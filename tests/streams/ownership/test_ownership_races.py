@@ -36,12 +36,12 @@ from millstream.streams.ownership.decision import (
     decide,
 )
 from millstream.streams.ownership.record import (
-    OwnershipStore,
     QueueProgress,
     QueueRecord,
     StoredRecord,
     with_progress,
 )
+from millstream.streams.ownership.store import OwnershipStore
 
 T = TypeVar("T")
 QUEUE = "q-0"

@@ -17,13 +17,8 @@ from millstream.streams import (
     Token,
     subscribe,
 )
-from millstream.streams.ownership.record import (
-    Handoff,
-    ListedSubscription,
-    OwnershipStore,
-    QueueRecord,
-    QueueState,
-)
+from millstream.streams.ownership.record import Handoff, ListedSubscription, QueueRecord, QueueState
+from millstream.streams.ownership.store import OwnershipStore
 
 LINES = StreamNamespace("lines", int)
 KEY = "queue/default/p0"

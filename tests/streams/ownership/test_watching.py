@@ -15,9 +15,10 @@ from millstream.runtime import Etag, MemoryStateStore, Row, StorageUnavailable
 from millstream.runtime.extending import Tasks
 from millstream.runtime.testing import Simulation, run
 from millstream.streams import OwnershipOptions, Token
-from millstream.streams.ownership import record
+from millstream.streams.ownership import store
 from millstream.streams.ownership.manager import QueueManager
-from millstream.streams.ownership.record import OwnershipStore, QueueProgress
+from millstream.streams.ownership.record import QueueProgress
+from millstream.streams.ownership.store import OwnershipStore
 
 QUEUES = [f"queue-{number}" for number in range(20)]
 OPTIONS = OwnershipOptions(poll_s=1.0, checkpoint_every_s=1.0)
@@ -122,7 +123,7 @@ def with_desk(act: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
 def test_while_nothing_happens_nobody_reads_the_record_of_a_queue(
     rows_per_scan: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record, "ROWS_PER_SCAN", rows_per_scan)
+    monkeypatch.setattr(store, "ROWS_PER_SCAN", rows_per_scan)
     pages = len(QUEUES) // rows_per_scan + 1
 
     async def act(desk: Desk) -> None:

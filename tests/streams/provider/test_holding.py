@@ -24,7 +24,7 @@ from millstream.streams import (
     why,
 )
 from millstream.streams.ownership.queue_pauses import QueuePauseTarget
-from millstream.streams.ownership.record import OwnershipStore
+from millstream.streams.ownership.store import OwnershipStore
 from millstream.streams.provider import stream_reports
 from millstream.streams.testing import owners, wait_owned
 

@@ -39,14 +39,8 @@ from .decision import (
     is_stored,
 )
 from .options import OwnershipOptions
-from .record import (
-    OwnershipStore,
-    QueueProgress,
-    QueueRecord,
-    StoredRecord,
-    hand_over,
-    with_progress,
-)
+from .record import QueueProgress, QueueRecord, StoredRecord, hand_over, with_progress
+from .store import OwnershipStore
 
 __all__ = ["BeginReading", "QueueManager", "Reader", "Surroundings"]
 

@@ -17,7 +17,8 @@ from millstream.runtime import ConfigError, Conflict
 from millstream.runtime.extending import Opener, Program, Role, SystemTarget, open_to, show_text
 from millstream.streams.contracts.identity import QueueId
 
-from .record import Handoff, OwnershipStore, QueueRecord, QueueState
+from .record import Handoff, QueueRecord, QueueState
+from .store import OwnershipStore
 
 __all__ = ["QueuePauseTarget", "pause_queue", "resume_queue"]
 

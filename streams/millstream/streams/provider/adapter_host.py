@@ -12,7 +12,8 @@ from millstream.runtime.extending import Clock, Disk, Members, SiloServices, Tar
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.mapping import QueueMapper
 from millstream.streams.ownership.mapper_record import MapperRecord, MapperRecords
-from millstream.streams.ownership.record import OwnershipStore, QueueState
+from millstream.streams.ownership.record import QueueState
+from millstream.streams.ownership.store import OwnershipStore
 
 __all__ = ["SiloAdapterHost"]
 

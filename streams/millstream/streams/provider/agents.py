@@ -20,7 +20,8 @@ from millstream.streams.api.subscription_rows import HERE, SubscriptionRow
 from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.ownership.layout import Layout
-from millstream.streams.ownership.record import OwnershipStore, QueueState, StoredRecord
+from millstream.streams.ownership.record import QueueState, StoredRecord
+from millstream.streams.ownership.store import OwnershipStore
 
 from .target import StreamsTarget, target_of
 

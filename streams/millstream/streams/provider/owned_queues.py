@@ -26,7 +26,8 @@ from millstream.streams.contracts.queue import QueueAdapter
 from millstream.streams.failures.letters import LetterRows, unsent_letter
 from millstream.streams.ownership.layout import Layout
 from millstream.streams.ownership.manager import QueueManager
-from millstream.streams.ownership.record import OwnershipStore, QueueProgress
+from millstream.streams.ownership.record import QueueProgress
+from millstream.streams.ownership.store import OwnershipStore
 from millstream.streams.ownership.unread import LOOK_EVERY_S, Unread
 
 from .known_subscriptions import KnownSubscriptions

@@ -46,7 +46,7 @@ from millstream.streams.ownership.layout import Layout
 from millstream.streams.ownership.manager import QueueManager
 from millstream.streams.ownership.mapper_record import MapperRecords
 from millstream.streams.ownership.queue_pauses import QueuePauseTarget
-from millstream.streams.ownership.record import OwnershipStore
+from millstream.streams.ownership.store import OwnershipStore
 from millstream.streams.publishing.ingest import IngestTarget
 from millstream.streams.publishing.outbox import resume_outbox
 from millstream.streams.publishing.silo_publisher import SiloPublisher

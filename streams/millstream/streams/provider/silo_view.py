@@ -15,7 +15,8 @@ from millstream.streams.api.rendezvous import rendezvous_of
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.mapping import QueueOwner
 from millstream.streams.ownership.decision import FirstSeen
-from millstream.streams.ownership.record import OwnershipStore, QueueState, StoredRecord
+from millstream.streams.ownership.record import QueueState, StoredRecord
+from millstream.streams.ownership.store import OwnershipStore
 
 from .target import StreamsTarget, target_of
 

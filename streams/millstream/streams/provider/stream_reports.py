@@ -33,7 +33,7 @@ from millstream.streams.insight.report import (
 from millstream.streams.insight.target import WhyTarget
 from millstream.streams.insight.verdict import Why, verdict
 from millstream.streams.ownership.manager import QueueManager
-from millstream.streams.ownership.record import OwnershipStore
+from millstream.streams.ownership.store import OwnershipStore
 
 __all__ = ["StreamReports", "queue_report"]
 
