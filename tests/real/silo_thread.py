@@ -19,7 +19,6 @@ from millstream.streams import (
     StreamNamespace,
     subscribe,
 )
-from millstream.streams.staging.rows import StagedRows
 
 __all__ = ["SiloThread"]
 
@@ -89,11 +88,6 @@ class SiloThread:
         """The keys of the chunks that are stored."""
         found = self._run(self._store.scan("staged/default/chunk/", "", 1_000))
         return [key for key, _ in found]
-
-    def attempts(self) -> int:
-        """How many were begun and are not swept."""
-        found = self._run(StagedRows(self._store, "default").writers("", 100))
-        return sum(len(state.open) + len(state.dropped) for _, state in found)
 
     def seen(self, count: int) -> dict[str, list[dict[str, Any]]]:
         """What the grains got, by key, once it is so much; raises TimeoutError."""

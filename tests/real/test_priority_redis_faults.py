@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.providers.priority.places import Clock
+from tests.providers.priority.set_clock import Clock
 from tests.real.redis_server import DURABLE, RedisServer, require_redis
 
 from millstream.providers.priority import OwnerLost, QueueSettings, State

@@ -8,24 +8,15 @@ from itertools import count
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from tests.providers.priority.set_clock import Clock
+
 from millstream.providers.priority import EmbeddedStore, MemoryStore, PriorityStore, StoreLimits
 from millstream.providers.priority.core.changes import Changes
 from millstream.providers.priority.redis import RedisOptions, RedisStore
 from millstream.providers.priority.redis.hold import RedisHold
 from millstream.providers.priority.store.embedded import EmbeddedHold, PriorityFile
 from millstream.providers.priority.store.rows import Acquired
-from millstream.runtime import Env, StorageUnavailable
-
-
-class Clock(Env):
-    """A clock that tests set, also back."""
-
-    def __init__(self, now_ms: int = 1_000) -> None:
-        super().__init__(1)
-        self.now_ms = now_ms
-
-    def wall_s(self) -> float:
-        return (self.now_ms + 0.5) / 1_000
+from millstream.runtime import StorageUnavailable
 
 
 class Faults:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from aiohttp import ClientSession
-from tests.providers.priority.places import Clock
+from tests.providers.priority.set_clock import Clock
 from yarl import URL
 
 from millstream.providers.priority import MemoryStore, PriorityQueues
