@@ -19,7 +19,7 @@ from millstream.providers.ledger.metadata import rows
 from millstream.providers.ledger.metadata.rows import RecordRows
 from millstream.providers.ledger.metadata.witness import Witness
 from millstream.providers.ledger.recovery.copier import Copier
-from millstream.providers.ledger.topic import topic
+from millstream.providers.ledger.topic.cursors import trimmer
 from millstream.providers.ledger.topic.cursors.retention import ledgers_to_trim
 from millstream.providers.ledger.topic.record import LedgerSpan
 from millstream.runtime import Corrupt
@@ -89,7 +89,7 @@ def test_ledgers_that_are_deleted_before_they_are_done_are_noticed(
     def greedy(spans: Sequence[LedgerSpan], floor: int, *others: Any) -> int:
         return ledgers_to_trim(spans, floor + 20, *others)
 
-    monkeypatch.setattr(topic, "ledgers_to_trim", greedy)
+    monkeypatch.setattr(trimmer, "ledgers_to_trim", greedy)
     assert is_noticed("never got it")
 
 
