@@ -111,6 +111,9 @@ class LogReader:
         self._task: asyncio.Task[None] | None = None
         self.changed: Callable[[], None] = lambda: None
 
+    def fence(self) -> None:
+        self.is_fenced = True
+
     @property
     def progress(self) -> QueueProgress:
         return QueueProgress(Token(1, self._next - 1)) if self._next > 1 else QueueProgress()

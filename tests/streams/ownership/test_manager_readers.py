@@ -34,6 +34,9 @@ class FakeReader:
         self.undone = 0
         self.said: list[str] = []
 
+    def fence(self) -> None:
+        self.is_fenced = True
+
     def start(self) -> None:
         self.said.append("start")
 

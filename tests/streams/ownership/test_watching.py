@@ -64,6 +64,9 @@ class StillReader:
         self.is_stopped = False
         self.progress = QueueProgress()
 
+    def fence(self) -> None:
+        self.is_fenced = True
+
     def on_stored(self, progress: QueueProgress) -> None: ...
     def handoff(self) -> QueueProgress:
         return self.progress

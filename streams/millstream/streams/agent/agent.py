@@ -276,9 +276,9 @@ class PullingAgent:
         """Does another silo read the queue in a newer epoch?"""
         return self._epoch.is_fenced
 
-    @is_fenced.setter
-    def is_fenced(self, is_fenced: bool) -> None:
-        self._epoch.is_fenced = is_fenced
+    def fence(self) -> None:
+        """Another silo owns the queue: write nothing more. The caller decides what comes next."""
+        self._epoch.is_fenced = True
 
     @property
     def is_urgent(self) -> bool:

@@ -55,11 +55,13 @@ class Reader(Protocol):
 
     @property
     def is_fenced(self) -> bool:
-        """Does another silo own the queue? If so, write nothing more."""
+        """Does another silo own the queue?"""
         ...
 
-    @is_fenced.setter
-    def is_fenced(self, is_fenced: bool) -> None: ...
+    def fence(self) -> None:
+        """Another silo owns the queue: write nothing more."""
+        ...
+
     @property
     def is_acked(self) -> bool: ...
     @property
@@ -409,7 +411,7 @@ class QueueManager(Generic[R]):
             text = "%s: its lease ran out, as the queue record could not be written in time"
             log.warning(text, queue, extra=self._where(queue))
             owned.reader.pause()
-            owned.reader.is_fenced = True
+            owned.reader.fence()
             owned.wake()
 
     async def _acquire(
@@ -462,7 +464,7 @@ class QueueManager(Generic[R]):
         was_left = isinstance(owned.local, Left)
         reader, owned.reader, owned.local = owned.reader, None, Unowned()
         if reader is not None:
-            reader.is_fenced = True
+            reader.fence()
             await reader.stop()
             text = "%s: another silo took it over; what is not done comes again there"
             log.warning(text, queue, extra=self._where(queue))
