@@ -35,7 +35,7 @@ def faces() -> frozenset[str]:
 
 @functools.cache
 def exports() -> dict[str, str]:
-    """What packages and public modules re-export, and where each name comes from."""
+    """The names that packages and public modules re-export, and where each name comes from."""
     return {
         f"{module}.{name.rpartition('.')[2]}": name
         for module in {*packages(), *faces()}
@@ -69,7 +69,7 @@ def names_imported(tree: ast.AST, package: str) -> Iterator[str]:
 
 
 class Use(NamedTuple):
-    """What a module does by itself.
+    """The imports and effects of a module itself.
 
     `needed`: modules that it imports at runtime, those that it has through a public module not
     included. `is_outside`: it uses asyncio, sockets, files, threads or the clock.

@@ -1,13 +1,13 @@
 """The tests that take long: `long_tests.txt` names them, and `make test-fast` leaves them out.
 
-`pytest --write-long-tests` measures each test and writes the list. Run it with all tests, on a
-machine that does nothing else. A test that is on the list runs in `make test`, as any other.
+`pytest --write-long-tests` measures the tests that it runs, and writes the list; the names in files
+that it does not run stay. Use a machine that does nothing else. `make test` runs these tests, too.
 """
 
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 LONG_S = 0.25
@@ -18,6 +18,13 @@ LIST = Path(__file__).parent / "long_tests.txt"
 def read_names() -> frozenset[str]:
     """The tests of the list."""
     return frozenset(LIST.read_text().splitlines())
+
+
+def updated(names: Collection[str], cpu_s: Mapping[str, float]) -> frozenset[str]:
+    """The list after a run: `cpu_s` is the time of each test that ran, by its name."""
+    measured = {name.partition("::")[0] for name in cpu_s}
+    kept = {name for name in names if name.partition("::")[0] not in measured}
+    return frozenset(kept | {name for name, time_s in cpu_s.items() if time_s >= LONG_S})
 
 
 def write_names(names: Iterable[str]) -> None:

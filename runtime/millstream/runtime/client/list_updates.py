@@ -77,8 +77,8 @@ class ListUpdates:
         """Ask for the current list, one gateway after the other until one answers: those that are
         known, those that the membership table names, and at last all whose addresses are kept.
 
-        What the answer does not name is used as a last resort only, by its address. Raises
-        SiloUnavailable.
+        Gateways that the answer does not name are used as a last resort only, by their address.
+        Raises SiloUnavailable.
         """
         failures: dict[str, str] = {}
         if await self._ask_any(self._list.known, failures):

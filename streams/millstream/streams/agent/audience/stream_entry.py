@@ -74,7 +74,7 @@ class StreamEntry:
         return self.holds.get(WHOLE_STREAM, "paused") != ""
 
     def waits_for(self) -> str:
-        """What all of it waits for; empty: nothing, or nothing that is known."""
+        """The causes that all its work waits for; empty: none, or none that is known."""
         if self.cold is not None:
             return self.asking
         is_given = self.spreading is not None and not self.spreading.done()
@@ -108,7 +108,7 @@ class StreamEntry:
         return all(one.work is None and losses.covers(one.gaps) for one in all_of_them)
 
     def park(self) -> list[Slot]:
-        """What waits for its subscriptions is to be read anew for them; returns what that was."""
+        """Let the messages that wait for subscriptions be read again later; returns them."""
         waiting, self.cold, self.is_parked = self.cold or [], [], True
         return waiting
 

@@ -88,12 +88,12 @@ class QueueWork:
         ]
 
     def waits_for(self, stream: StreamId) -> str:
-        """What all of a stream waits for; empty: nothing, or nothing that is known."""
+        """The causes that all of a stream waits for; empty: none, or none that is known."""
         entry = self._subscribers.streams.get(stream)
         return "" if entry is None else entry.waits_for()
 
     def reason_of(self, one: Subscriber) -> str:
-        """What a subscription waits for; empty: it has no work, or nothing is known."""
+        """The causes that a subscription waits for; empty: it has no work, or none is known."""
         return reason_of(one, self._seat_of(one))
 
     def _seat_of(self, one: Subscriber) -> Seat:
