@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 from tests.conditions import spin, until
@@ -25,6 +26,7 @@ from millstream.runtime import (
     with_options,
 )
 from millstream.runtime.calls.callee import PARKED_MAX
+from millstream.runtime.turns.budget import Budget
 from millstream.runtime.turns.collector import collect_kind
 
 CALLS = 5_000
@@ -127,6 +129,34 @@ async def test_calls_that_never_suspend_let_the_loop_go_now_and_then(silo: Silo,
     await call()
     rounds, took_s = await turns_of_the_loop(call)
     assert rounds >= max(2, took_s / 0.02)  # uvloop tells whole milliseconds
+
+
+class CoarseLoop:
+    """The running loop, with a clock that tells whole milliseconds, as uvloop's does."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.call_soon = asyncio.get_running_loop().call_soon
+
+    def time(self) -> float:
+        return int(self.now_s * 1_000) / 1_000
+
+
+async def test_a_coarse_clock_does_not_make_a_run_of_calls_longer() -> None:
+    loop: Any = CoarseLoop()
+    budget = Budget(loop, slice_s=0.0005)
+    lengths = [0]
+
+    def end_run() -> None:
+        lengths.append(0)
+        asyncio.get_running_loop().call_soon(end_run)
+
+    asyncio.get_running_loop().call_soon(end_run)
+    for _ in range(2_000):
+        loop.now_s += 0.0006  # of one call: often the clock tells the same before and after
+        lengths[-1] += 1
+        await budget.spend()
+    assert max(lengths[10:]) <= 4
 
 
 async def test_a_flood_of_one_way_calls_arrives_whole_and_in_order(silo: Silo) -> None:

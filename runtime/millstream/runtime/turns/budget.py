@@ -43,7 +43,8 @@ class Budget:
             return
         spent = max(now - self._looked_at, 1e-9)
         fit = int(self._slice_s * self._size / spent / 2)
-        self.left = self._size = min(TURNS_PER_LOOK_MAX, max(1, fit))
+        # Grow step by step: a clock of whole milliseconds (uvloop) often tells that no time passed.
+        self.left = self._size = max(1, min(fit, 2 * self._size, TURNS_PER_LOOK_MAX))
         self._looked_at = now
         if now - self._began_at >= self._slice_s:
             await yield_once()
