@@ -8,6 +8,9 @@ EXTRAS := .[bench,connect,demo,examples,http,index,pipelines,redis,spark,dev]
 export PYTHONDONTWRITEBYTECODE :=
 
 COMPUTING := not real and not spark and not spark_faults
+# Long tests that are alike take turns: a commit runs each fourth of them (tests/rotation.py).
+ROTATE ?= 4
+PYTEST = $(BIN)/python -m pytest -q --rotate $(ROTATE)
 # Tests that start processes or Spark mostly wait. All are in these folders and files.
 WAITING = tests/real $(shell grep -rlE 'pytest\.mark\.(real|spark)\b' tests --include='test_*.py' | grep -v '^tests/real/')
 
@@ -21,11 +24,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## flights through three silos, fed by Spark
 	$(BIN)/python -m examples.flights
 
-test: $(STAMP)  ## every test, those that need a loop on both; then on other versions of Python
-	$(BIN)/python -m pytest -q -n 2 --maxschedchunk 8 --ignore=tests/real -m "$(COMPUTING)"
-	$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m "real or spark" $(WAITING)
-	MILLSTREAM_LOOP=uvloop $(BIN)/python -m pytest -q -n 2 --maxschedchunk 8 --ignore=tests/real \
-		-m "$(COMPUTING)"  # those that use it
+test: $(STAMP)  ## each test, those that need a loop on both; then on other versions. ROTATE=1: all long tests
+	$(PYTEST) -n 2 --maxschedchunk 8 --ignore=tests/real -m "$(COMPUTING)"
+	$(PYTEST) -n 3 --dist loadgroup -m "real or spark" $(WAITING)
+	MILLSTREAM_LOOP=uvloop $(PYTEST) -n 2 --maxschedchunk 8 --ignore=tests/real -m "$(COMPUTING)"
 	tests/other_versions.sh
 
 test-versions: $(STAMP)  ## tests on the other versions of Python that are installed; WHOLE=1: all of them

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 import uvloop
 from hypothesis import settings
 from tests import long_tests
+from tests.rotation import names_to_leave_out, seed_of_commit
 
 from millstream.runtime.testing import SimLoop
 
@@ -34,8 +35,11 @@ if settings.get_current_profile_name() == "default":  # else somebody has chosen
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Measures which tests take long."""
+    """Measures which tests take long, and runs a part of these."""
     parser.addoption("--write-long-tests", action="store_true", help="write tests/long_tests.txt")
+    parser.addoption(
+        "--rotate", type=int, default=1, help="run each N-th of the long tests that take turns"
+    )
 
 
 def pytest_configure() -> None:
@@ -44,9 +48,11 @@ def pytest_configure() -> None:
         raise pytest.UsageError(f"MILLSTREAM_LOOP is {LOOP!r}, not one of {', '.join(LOOPS)}")
 
 
-def pytest_report_header() -> str:
-    """Says which loop it is."""
-    return f"event loop: {LOOP}"
+def pytest_report_header(config: pytest.Config) -> str:
+    """Says which loop it is, and how many long tests run."""
+    every = config.getoption("--rotate")
+    turns = f", 1 of {every} long tests (commit {seed_of_commit()})" if every > 1 else ""
+    return f"event loop: {LOOP}{turns}"
 
 
 UNSTABLE_ID = re.compile(r" at 0x[0-9a-f]+|set\(\{[^}]*, ")
@@ -56,13 +62,13 @@ UNSTABLE_ID = re.compile(r" at 0x[0-9a-f]+|set\(\{[^}]*, ")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test has the same name in every process: none with an address, or a set of several. Of
     the parameters of a test that is marked `one_in(n)`, all but each n-th are spare, and so are the
-    tests that `long_tests.txt` names. Those of the
-    Spark session run in one process. On another loop than asyncio's, only what uses it runs."""
+    tests that `long_tests.txt` names. Those of the Spark session run in one process. On another
+    loop than asyncio's, only tests that use the loop run. With `--rotate`, long tests take turns.
+    """
     spare_all_but_some(items)
     if LOOP != "asyncio":
-        kept = {item.nodeid for item in items if uses_loop(item)}
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
-        items[:] = [item for item in items if item.nodeid in kept]
+        keep_only(config, items, {item.nodeid for item in items if uses_loop(item)})
+    leave_out(config, items)
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))  # in one process: one session
@@ -84,6 +90,28 @@ def spare_all_but_some(items: list[pytest.Item]) -> None:
             if counts[test] % mark.args[0]:
                 item.add_marker("spare")
             counts[test] += 1
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Those of the long tests whose turn is at another commit."""
+    every = config.getoption("--rotate")
+    if every > 1:
+        long = long_tests.read_names()
+        names = [item.nodeid for item in items if takes_turns(item, long)]
+        out = names_to_leave_out(names, every, seed_of_commit())
+        keep_only(config, items, {item.nodeid for item in items} - out)
+
+
+def takes_turns(item: pytest.Item, long: Collection[str]) -> bool:
+    """Is the test long, and one of many that are alike?"""
+    is_long = item.nodeid in long or item.get_closest_marker("slow") is not None
+    is_alike = "[" in item.nodeid or item.get_closest_marker("rotates") is not None
+    return is_long and is_alike and item.get_closest_marker("every_commit") is None
+
+
+def keep_only(config: pytest.Config, items: list[pytest.Item], kept: Collection[str]) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+    items[:] = [item for item in items if item.nodeid in kept]
 
 
 def uses_loop(item: pytest.Item) -> bool:

@@ -10,7 +10,7 @@ import resource
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-LONG_S = 0.25
+LONG_S = 0.1
 """Processor time of a test, with the processes that it waited for."""
 LIST = Path(__file__).parent / "long_tests.txt"
 

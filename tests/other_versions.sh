@@ -7,6 +7,7 @@ set -eu
 cd "$(dirname "$0")/.."
 ALL="not real and not spark and not spark_faults"
 QUICK="$ALL and not slow and not spare"
+ACTION=${1:-run}
 OWN=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
 install() { # VERSION EXTRAS: fails if this is the version of `.venv`, or if it is not installed
@@ -21,6 +22,7 @@ install() { # VERSION EXTRAS: fails if this is the version of `.venv`, or if it 
     ".venv-$1/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$2]"
     touch ".venv-$1/.installed"
   fi
+  [ "$ACTION" = run ]
 }
 
 run() { # VERSION PROFILE MARKS TESTS...

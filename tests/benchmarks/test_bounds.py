@@ -12,6 +12,8 @@ from benchmarks.revision import ROOT
 
 
 @pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.rotates
 @pytest.mark.timeout(300)
 def test_every_row_runs() -> None:
     command = [sys.executable, "-m", "benchmarks", "bounds", "--size", "0.002", "--json"]

@@ -58,6 +58,7 @@ def fed() -> Provider:
     return lambda: FedQueues(broker), hooks
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("provider", [leased, partitioned, pushed, fed])
 @pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=str)
 def test_it_keeps_the_contract(check: AdapterCheck, provider: Callable[[], Provider]) -> None:

@@ -16,6 +16,7 @@ from tests.contract.reference import (
 from millstream.streams.testing import ADAPTER_CHECKS, AdapterCheck, run_adapter_check
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=str)
 def test_the_reference_keeps_the_contract(check: AdapterCheck, kind: str) -> None:
@@ -28,6 +29,7 @@ def test_the_reference_keeps_the_contract(check: AdapterCheck, kind: str) -> Non
     assert not why.startswith("not run")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", ["ledger", "tags"])
 @pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=str)
 def test_one_that_stores_at_once_keeps_the_contract(check: AdapterCheck, kind: str) -> None:
@@ -42,6 +44,7 @@ def test_one_that_stores_at_once_keeps_the_contract(check: AdapterCheck, kind: s
     assert not why.startswith("not run")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=str)
 def test_one_that_brings_its_mapper_keeps_the_contract(check: AdapterCheck) -> None:
     broker = Broker()

@@ -14,7 +14,12 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.slow,
+    pytest.mark.rotates,
+    pytest.mark.timeout(240),
+]
 
 PENDING = ("1k", "100k", "1M")
 ROOT = Path(__file__).parents[2]

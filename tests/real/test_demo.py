@@ -54,11 +54,14 @@ def test_flights_from_the_file_through_three_processes_are_equal() -> None:
     run_flights("--source", "csv", "--rows", "3000")
 
 
+@pytest.mark.slow
+@pytest.mark.rotates
 def test_flights_are_equal_though_a_silo_is_killed_on_the_way() -> None:
     run_flights("--source", "csv", "--silos", "4", "--kill", "--rows", "6000")
 
 
-@pytest.mark.parametrize("mode", ["--durable", pytest.param("--silos=3", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["--durable", "--silos=3"])
 def test_flights_are_equal_though_one_silo_after_the_other_is_killed_and_comes_back(
     mode: str,
 ) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests.imports import FOLDERS, ROOT
+from tests.rotation import seed_of_commit
 from tests.sim.__main__ import main
-from tests.sim.seeds import seed_of_commit
 from tests.sim.suites import runner
 from tests.sim.suites.runner import SUITES, SeedOutcome, run_seed
 
@@ -32,6 +32,7 @@ SUITE_NAMES = [*list(SUITES)[SHIFT:], *list(SUITES)[:SHIFT]]
 
 
 @pytest.mark.one_in(9)
+@pytest.mark.every_commit
 @pytest.mark.parametrize("seed", SEED_RANGE)
 @pytest.mark.parametrize("suite", SUITE_NAMES)
 def test_a_cluster_keeps_its_promises_under_trouble(suite: str, seed: int) -> None:
@@ -52,6 +53,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.rotates
 @pytest.mark.parametrize("seed", [LAST])
 @pytest.mark.parametrize("suite", SUITE_NAMES)
 def test_a_seed_gives_the_same_run_wherever_the_tree_lies_and_whatever_the_hash_seed(

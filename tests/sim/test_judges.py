@@ -29,7 +29,7 @@ from millstream.streams.consumer.by_hand import AcksByHand
 from millstream.streams.ownership import decision
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.rotates,
     # a run that fails is left as it is: what was under way ends when nobody listens any more
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.sim.seeds import seed_of_commit
 from tests.sim.suites.run.record import Run
 from tests.sim.suites.streams.log_queues import LogService
 
@@ -247,7 +246,6 @@ def killed_at(victim: str, step: int) -> int:
 
 NEVER = 10**9
 PARTS = 24
-SHIFT = seed_of_commit() % 2  # every second step for one commit, the others for another
 
 
 @pytest.fixture(scope="module")
@@ -257,10 +255,11 @@ def steps() -> int:
 
 
 @pytest.mark.spare
+@pytest.mark.rotates
 @pytest.mark.parametrize("victim", ["silo-0", "silo-1"], ids=["reads the queue", "has the grains"])
 @pytest.mark.parametrize(
     "part",
-    [pytest.param(at, marks=pytest.mark.slow if at > 1 else ()) for at in range(SHIFT, PARTS, 2)],
+    [pytest.param(at, marks=pytest.mark.slow if at else ()) for at in range(PARTS)],
 )
 def test_effects_happen_once_whichever_silo_is_killed_at_whichever_step(
     victim: str, part: int, steps: int

@@ -27,6 +27,8 @@ from millstream.runtime.extending import DiskFile, DiskThread, Sealed
 from millstream.runtime.testing import Delivered, Simulation, run
 from millstream.streams import OutMessage, ProducerMark, StreamId, Token
 
+pytestmark = pytest.mark.rotates
+
 T = TypeVar("T")
 SEEDS = range(1, 21)
 LOSING = (3, 20, 4, 15)

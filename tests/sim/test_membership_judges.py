@@ -19,6 +19,8 @@ from millstream.runtime.cluster.member import Member
 from millstream.runtime.cluster.prober import Prober, Sign
 from millstream.runtime.testing import SiloDeclaredDead
 
+pytestmark = pytest.mark.rotates
+
 SEEDS = range(1, 4)
 
 
@@ -78,7 +80,6 @@ def test_views_that_differ_in_one_version_are_noticed(monkeypatch: pytest.Monkey
     assert is_noticed("differently")
 
 
-@pytest.mark.slow
 def test_a_dead_silo_that_comes_back_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     take = Member.take
 
@@ -95,7 +96,6 @@ def test_a_dead_silo_that_comes_back_is_noticed(monkeypatch: pytest.MonkeyPatch)
     assert is_noticed("dead since")
 
 
-@pytest.mark.slow
 def test_silos_evicted_from_a_slow_network_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, "slow network")
     probe, count = Prober.probe, 0
@@ -110,7 +110,6 @@ def test_silos_evicted_from_a_slow_network_are_noticed(monkeypatch: pytest.Monke
     assert is_noticed("from a slow network")
 
 
-@pytest.mark.slow
 def test_a_crash_that_is_noticed_late_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, "crashes")
     monkeypatch.setattr(Prober, "_has_missed", lambda self, silo: self._missed.get(silo, 0) >= 30)

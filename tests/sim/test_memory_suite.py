@@ -31,7 +31,7 @@ from millstream.streams.agent.delivery.subscriber import Subscriber
 from millstream.streams.consumer.run import HandlerRun
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.rotates,
     # a run that fails is left as it is: what was under way ends when nobody listens any more
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -23,7 +23,7 @@ from millstream.providers.priority.store.memory import MemoryHold, Table
 from millstream.providers.priority.surface.asking import RequestSession
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.rotates,
     # a run that fails is left as it is: what was under way ends when nobody listens any more
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -70,6 +70,7 @@ async def judge(world: World, history: History, heard: list[int]) -> None:
         assert span.ledger in world.bookies.ledgers
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("is_done", [True, False])
 @pytest.mark.parametrize("count", range(WRITES))
 def test_a_change_of_a_row_that_fails_costs_nothing(count: int, is_done: bool) -> None:
@@ -88,6 +89,7 @@ def test_a_change_of_a_row_that_fails_costs_nothing(count: int, is_done: bool) -
     in_a_world(main)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("is_done", [True, False])
 @pytest.mark.parametrize("count", range(WRITES))
 def test_an_owner_that_dies_at_a_change_of_a_row_loses_nothing(count: int, is_done: bool) -> None:
