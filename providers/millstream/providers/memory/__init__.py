@@ -7,7 +7,7 @@ May import `runtime` and `streams`.
 
 from millstream.runtime.extending import publish
 
-from .adapter import MemoryQueues
+from .adapter import MemoryQueues, memory_streams
 from .buffer.buffer_queue import MemoryBufferQueue
 from .buffer.consumer import MemoryConsumer
 from .buffer.errors import ConcurrentUse, TopicClosed, UnknownTopic
@@ -34,6 +34,7 @@ __all__ = [
     "TopicClosed",
     "TopicOptions",
     "UnknownTopic",
+    "memory_streams",
 ]
 
 publish(__name__)

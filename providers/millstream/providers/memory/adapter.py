@@ -29,6 +29,7 @@ from millstream.streams import (
     MessageLimits,
     OutMessage,
     Page,
+    PersistentStreams,
     QueueId,
     QueueMessage,
     StreamId,
@@ -40,7 +41,7 @@ from .queue_grain import MemoryQueue
 from .queue_log import MemoryOptions, size_of
 from .wire_form import make_queued, messages_of
 
-__all__ = ["MemoryAdapter", "MemoryQueues", "MemoryReceiver"]
+__all__ = ["MemoryAdapter", "MemoryQueues", "MemoryReceiver", "memory_streams"]
 
 
 ANSWER_S = 5.0  # for an answer to come, beyond the time that a read waits
@@ -313,3 +314,14 @@ def list_unfinished(messages: list[QueueMessage | None]) -> Sequence[QueueMessag
     if len(messages) == 1 and messages[0] is not None:
         return [messages[0]]
     return [message for message in messages if message is not None]
+
+
+def memory_streams() -> PersistentStreams:
+    """Return streams over queues in memory, with the usual options.
+
+    A provider serves one silo, so a cluster in one process takes the function itself, and calls it
+    for each silo: `LocalCluster(streams={"default": memory_streams}, ...)`. A program with one silo
+    gives a provider: `Silo(streams={"default": memory_streams()}, ...)`. For other options, write
+    `PersistentStreams(MemoryQueues(...), ...)`.
+    """
+    return PersistentStreams(MemoryQueues())
