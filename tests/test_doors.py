@@ -151,7 +151,7 @@ def role_for(name: str, method: str) -> Role:
 async def is_refused(client: Client, kind: str, key: str, method: str) -> bool:
     """Is a call without arguments refused for its caller, and not for its arguments?"""
     wait, (peer, *_) = Waits(), client.engine.peers.list_known()
-    peer.send_call(call(kind=kind, key=key, method=method), wait)
+    peer.writer.send_call(call(kind=kind, key=key, method=method), wait)
     await until(lambda: bool(wait.told))
     ((what, body),) = wait.told
     return what == "failure" and type(rebuild(body, KnownErrors([]))).__name__ == "NotAllowed"

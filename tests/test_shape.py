@@ -190,7 +190,6 @@ LARGE_CLASSES: dict[str, tuple[int, str]] = {
         30,
         "group commit: one method for each operation, and its stages",
     ),
-    "connection.Peer": (52, "to split: the writing half is a base, not an object"),
     "contents.Contents": (26, "a core: messages with all indexes change together"),
     "core.PriorityCore": (34, "a core: one method for each operation"),
     "cursor.Cursor": (58, "a core: one method for each event and question of its agent"),

@@ -26,7 +26,7 @@ class Connection(Peer):
     def __init__(self, silo: Silo, number: int) -> None:
         super().__init__(silo.assembly.engine.end, f"number {number}", lambda peer: None)
         self.number = number
-        self.is_ready = True
+        self.writer.is_ready = True
 
 
 @pytest.fixture

@@ -150,7 +150,7 @@ def test_a_client_of_a_silo_that_tells_nothing_finds_out_by_asking() -> None:
 def test_a_gateway_that_does_not_answer_is_passed_over_after_a_moment() -> None:
     async def step(simulation: Simulation, cluster: SimCluster, client: Client) -> None:
         first = client.gateways.order()[0]
-        await client.engine.peers.get(first).ready()
+        await client.engine.peers.get(first).writer.ready()
         simulation.crash(endpoint_of(first).partition(":")[0], is_silent=True)
         begun = asyncio.get_running_loop().time()
         await client.updates.refresh()
@@ -206,7 +206,7 @@ def test_a_silo_that_joins_tells_its_clients_nothing_and_then_what_there_is() ->
         cluster.add_silo()
         await asyncio.sleep(1.0)  # it waits until silo-0 is evicted
         peer = client.engine.peers.get("silo-3:7000")
-        await peer.ready()
+        await peer.writer.ready()
         assert not told
         await cluster.until_active()
         await asyncio.sleep(SOON_S)
@@ -235,9 +235,9 @@ async def test_a_silo_takes_no_list_from_anybody(teller: str) -> None:
         async with connect(one.gateway) as client:
             engine = client.engine if teller == "client" else two.assembly.engine
             peer = engine.peers.get(one.gateway if teller == "client" else one.address)
-            await peer.ready()
+            await peer.writer.ready()
             view = one.assembly.membership.view
-            peer.send_latest(GatewayView(view.version + 1, ["evil:1@1"]), 50)
+            peer.writer.send_latest(GatewayView(view.version + 1, ["evil:1@1"]), 50)
             await until(lambda: peer.is_closed)
             assert one.assembly.membership.view.version == view.version
             assert await cluster.grain(Desk, "a").where()
@@ -260,7 +260,7 @@ async def test_a_list_of_another_membership_table_changes_nothing() -> None:
     async with Silo(grains=[Desk]) as silo, Silo(grains=[Desk]) as other:  # two tables
         async with connect(silo.gateway) as client:
             stranger = client.engine.peers.get(other.gateway)
-            await stranger.ready()
+            await stranger.writer.ready()
             version = other.assembly.membership.view.version + 10**6
             client.gateways.on_gateways(stranger, GatewayView(version, [other.address]))
             assert client.gateways.known == [silo.address]
@@ -302,7 +302,7 @@ async def opened(end: LocalEnd, link: FakeLink) -> Peer:
     peer = Peer(end, "gateway:1", lambda peer: None)
     peer.attach(link)
     peer.on_received(raw(greeting_of_silo(end)))
-    assert peer.is_ready
+    assert peer.writer.is_ready
     return peer
 
 
@@ -312,7 +312,7 @@ async def visited(link: FakeLink, **options: Any) -> Peer:
     peer = Peer(end, "", lambda peer: None)
     peer.attach(link)
     peer.on_received(raw(hello_of(Identity("dev", "client-1", False), end.options, end.env)))
-    assert peer.is_ready
+    assert peer.writer.is_ready
     return peer
 
 
@@ -350,13 +350,14 @@ async def test_an_end_that_does_not_read_costs_one_list_the_newest() -> None:
     link = FakeLink()
     peer = await visited(link)
     link.full_at = 0
-    peer.send_latest(GatewayView(0, []), 10)
-    peer.flush()  # the link takes this one, and is full
+    peer.writer.send_latest(GatewayView(0, []), 10)
+    peer.writer.flush()  # the link takes this one, and is full
     for version in range(1, 1000):
-        peer.send_latest(GatewayView(version, [f"a:{version}@1"]), 20)
-        peer.flush()
-    assert peer._latest == GatewayView(999, ["a:999@1"])
-    assert peer._out_bytes == 0 and not peer.is_serving  # it keeps no silo from stopping
+        peer.writer.send_latest(GatewayView(version, [f"a:{version}@1"]), 20)
+        peer.writer.flush()
+    assert peer.writer._latest == GatewayView(999, ["a:999@1"])
+    assert peer.writer.unwritten_bytes == 0
+    assert not peer.is_serving  # it keeps no silo from stopping
     assert [view.version for view in link.of(GatewayView)] == [0]
     link.drain()
     assert [view.version for view in link.of(GatewayView)] == [0, 999]
@@ -366,12 +367,12 @@ async def test_a_list_waits_until_all_other_messages_are_written() -> None:
     link = FakeLink()
     peer = await visited(link, batch_messages_max=2)
     link.full_at = 0
-    peer.send(Ping(False))
-    peer.flush()
-    peer.send_latest(GatewayView(1, []), 10)
+    peer.writer.send(Ping(False))
+    peer.writer.flush()
+    peer.writer.send_latest(GatewayView(1, []), 10)
     for _ in range(5):
-        peer.send(Goodbye("x"))
-    peer.flush()
+        peer.writer.send(Goodbye("x"))
+    peer.writer.flush()
     assert not link.of(GatewayView)
     link.drain()
     assert [type(one) for one in link.messages[-6:]] == [*[Goodbye] * 5, GatewayView]
@@ -381,13 +382,13 @@ async def test_a_connection_that_is_closed_keeps_no_list() -> None:
     link = FakeLink()
     peer = await visited(link)
     link.full_at = 0
-    peer.send(Ping(False))
-    peer.flush()
-    peer.send_latest(GatewayView(1, []), 10)
+    peer.writer.send(Ping(False))
+    peer.writer.flush()
+    peer.writer.send_latest(GatewayView(1, []), 10)
     peer.close("done")
-    assert peer._latest is None
-    peer.send_latest(GatewayView(2, []), 10)
-    assert peer._latest is None
+    assert peer.writer._latest is None
+    peer.writer.send_latest(GatewayView(2, []), 10)
+    assert peer.writer._latest is None
 
 
 # --- the list by itself ---------------------------------------------------------------------------

@@ -355,7 +355,7 @@ async def test_a_client_of_a_table_uses_no_silo_of_another_one() -> None:
             for key in range(20):
                 assert await client.grain(Desk, f"{key}").where() == silo.address
             with pytest.raises(SiloUnavailable):
-                await client.engine.peers.get(other.gateway).ready()
+                await client.engine.peers.get(other.gateway).writer.ready()
 
 
 async def test_a_client_goes_on_when_another_table_was_put_in_its_place() -> None:

@@ -93,7 +93,7 @@ async def test_a_silo_with_another_secret_is_told_so_at_once(
             await asyncio.wait_for(stranger.start(), 5)  # join_timeout_s is 60 s
         closed = [one for one in caplog.messages if "closed" in one]
         assert 1 <= len(closed) <= 2, closed  # one at each side
-        assert [peer for peer in silo.assembly.visitors.inbound if peer.is_ready] == []
+        assert [peer for peer in silo.assembly.visitors.inbound if peer.writer.is_ready] == []
 
 
 async def test_silos_find_the_secret_in_the_directory_of_their_table(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ async def test_a_client_cannot_call_an_extension_of_a_grain() -> None:
     async with Silo(grains=[Desk]) as silo, Client([silo.gateway]) as client:
         wait, (peer, *_) = Waits(), client.engine.peers.list_known()
         silo.assembly.add_extension("drawer", Drawer, lambda activation: Drawer())
-        peer.send_call(call(method="drawer.empty"), wait)
+        peer.writer.send_call(call(method="drawer.empty"), wait)
         await until(lambda: bool(wait.told))
         ((kind, answer),) = wait.told
         assert kind == "failure" and b"Desk.drawer.empty is for silos" in answer
@@ -222,7 +222,7 @@ async def test_a_client_that_claims_a_role_in_its_calls_does_not_get_it() -> Non
             wait, (peer, *_) = Waits(), client.engine.peers.list_known()
             forged = call(kind="Safe", method="refill")
             assert forged.role == Role.SILO
-            peer.send_call(forged, wait)
+            peer.writer.send_call(forged, wait)
             await until(lambda wait=wait: bool(wait.told))  # type: ignore[misc]
             ((kind, answer),) = wait.told
             assert kind == "failure" and b"Safe.refill is for silos" in answer

@@ -161,7 +161,7 @@ def outgoing(office: Office, **options: Any) -> tuple[Peer, FakeLink]:
     other.take(link.messages[:1])
     peer.on_received(raw(own))
     peer.on_received(raw(*other.take(link.messages[1:2])))
-    assert peer.is_ready
+    assert peer.writer.is_ready
     return peer, link
 
 

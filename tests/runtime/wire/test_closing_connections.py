@@ -90,14 +90,14 @@ async def test_a_call_that_was_not_written_when_its_connection_broke_is_made_aga
     assert await two.grain(Desk, "a").where() == two.address
     assert await one.grain(Desk, "a").where() == two.address
     (peer,) = (peer for peer in one.assembly.peers.list_known() if peer.name == two.address)
-    send, broken = peer.send_call, SiloUnavailable("it broke", may_have_run=may_have_run)
+    send, broken = peer.writer.send_call, SiloUnavailable("it broke", may_have_run=may_have_run)
 
     def send_call(call: Call, receiver: AnswerReceiver, body_bytes: int | None = None) -> int:
-        peer.send_call = send  # type: ignore[method-assign]
+        peer.writer.send_call = send  # type: ignore[method-assign]
         receiver.on_broken(broken)
         return -1
 
-    peer.send_call = send_call  # type: ignore[method-assign]
+    peer.writer.send_call = send_call  # type: ignore[method-assign]
     if may_have_run:
         with pytest.raises(SiloUnavailable, match="it broke"):
             await one.grain(Desk, "a").where()

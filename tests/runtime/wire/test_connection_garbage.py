@@ -211,9 +211,9 @@ def test_what_arrives_after_garbage_is_not_read(
 ) -> None:
     peer, link = fake_peer(silo)
     peer.on_received(b"\xff" * 10)
-    assert link.is_aborted and peer.is_closed and not peer.is_ready
+    assert link.is_aborted and peer.is_closed and not peer.writer.is_ready
     peer.on_received(hello())
-    assert not peer.is_ready and peer.name != "client-x"
+    assert not peer.writer.is_ready and peer.name != "client-x"
 
 
 def test_messages_behind_a_bad_frame_in_one_read_are_not_taken(silo: Silo) -> None:

@@ -52,23 +52,23 @@ async def test_calls_for_a_peer_that_does_not_read_are_bounded_by_bytes() -> Non
     peer, link = outgoing(Office(), peer_bytes_max=100 * KB)
     link.full_at = 0
     for _ in range(9):
-        peer.send_call(call(body=body(10 * KB)), Waits())
+        peer.writer.send_call(call(body=body(10 * KB)), Waits())
     with pytest.raises(Overloaded, match="peer_bytes_max is 100000") as caught:
-        peer.send_call(call(body=body(10 * KB)), Waits())
+        peer.writer.send_call(call(body=body(10 * KB)), Waits())
     assert caught.value.limit_name == "peer_bytes_max"
     await turn()
     assert len(link.of(Call)) < 9  # what the link does not take stays, and counts
     with pytest.raises(Overloaded):
-        peer.send_one_way(call(body=body(90 * KB)))
+        peer.writer.send_one_way(call(body=body(90 * KB)))
     link.drain()
     await turn()
     assert len(link.of(Call)) == 9
-    peer.send_call(call(body=body(90 * KB)), Waits())
+    peer.writer.send_call(call(body=body(90 * KB)), Waits())
 
 
 async def test_a_call_that_is_alone_may_be_larger_than_the_limit() -> None:
     peer, link = outgoing(Office(), peer_bytes_max=100)
-    peer.send_call(call(body=body(10 * KB)), Waits())
+    peer.writer.send_call(call(body=body(10 * KB)), Waits())
     await turn()
     assert len(link.of(Call)) == 1
 
@@ -76,19 +76,23 @@ async def test_a_call_that_is_alone_may_be_larger_than_the_limit() -> None:
 async def test_those_that_wait_for_a_full_link_are_bounded_by_bytes_and_give_them_back() -> None:
     peer, _ = outgoing(Office(), peer_bytes_max=100 * KB, waiting_calls_max=3)
     peer.writable(False)
-    first = asyncio.create_task(peer.ready(90 * KB))
+    first = asyncio.create_task(peer.writer.ready(90 * KB))
     await turn()
     with pytest.raises(Overloaded, match="peer_bytes_max"):
-        await peer.ready(20 * KB)
+        await peer.writer.ready(20 * KB)
     first.cancel()
     await turn()
-    waits = [asyncio.create_task(peer.ready(30 * KB)) for _ in range(3)]
+    waits = [asyncio.create_task(peer.writer.ready(30 * KB)) for _ in range(3)]
     await turn()
     with pytest.raises(Overloaded, match="waiting_calls_max is 3"):
-        await peer.ready()
+        await peer.writer.ready()
     peer.writable(True)
     await asyncio.gather(*waits)
-    assert peer._waiting_bytes == 0
+    peer.writable(False)
+    last = asyncio.create_task(peer.writer.ready(100 * KB))  # as much as may wait at all
+    await turn()
+    peer.writable(True)
+    await last
 
 
 async def test_a_cancelled_call_that_was_not_written_is_freed_and_never_sent() -> None:
@@ -96,26 +100,26 @@ async def test_a_cancelled_call_that_was_not_written_is_freed_and_never_sent() -
     link.full_at = 0
     waits = [Waits() for _ in range(6)]
     calls = [call(body=body(70 * KB)) for _ in waits]
-    ids = [peer.send_call(one, wait) for one, wait in zip(calls, waits, strict=True)]
+    ids = [peer.writer.send_call(one, wait) for one, wait in zip(calls, waits, strict=True)]
     await turn()
     assert [one.id for one in link.of(Call)] == ids[:1]
     for call_id in ids[1:5]:
-        peer.cancel_call(call_id)
+        peer.writer.cancel_call(call_id)
     assert [len(memoryview(one.body)) < 10 for one in calls] == [False, *[True] * 4, False]
-    assert peer._out_bytes < 80 * KB
+    assert peer.writer.unwritten_bytes < 80 * KB
     link.drain()
     await turn()
     assert [one.id for one in link.of(Call)] == [ids[0], ids[5]] and not link.of(Cancel)
-    assert peer._out_bytes == 0
+    assert peer.writer.unwritten_bytes == 0
 
 
 async def test_small_calls_that_were_cancelled_behind_a_full_link_are_never_sent() -> None:
     peer, link = outgoing(Office())
     link.full_at = 0
-    peer.send_call(call(body=body(70 * KB)), Waits())
-    ids = [peer.send_call(call(), Waits()) for _ in range(4)]
+    peer.writer.send_call(call(body=body(70 * KB)), Waits())
+    ids = [peer.writer.send_call(call(), Waits()) for _ in range(4)]
     await turn()
-    peer.cancel_call(ids[1])
+    peer.writer.cancel_call(ids[1])
     link.drain()
     await turn()
     assert [one.id for one in link.of(Call)][1:] == [ids[0], ids[2], ids[3]]
@@ -124,30 +128,30 @@ async def test_small_calls_that_were_cancelled_behind_a_full_link_are_never_sent
 async def test_when_all_that_a_full_link_left_is_cancelled_nothing_is_sent() -> None:
     peer, link = outgoing(Office())
     link.full_at = 0
-    peer.send_call(call(body=body(70 * KB)), Waits())
-    ids = [peer.send_call(call(), Waits()) for _ in range(4)]
+    peer.writer.send_call(call(body=body(70 * KB)), Waits())
+    ids = [peer.writer.send_call(call(), Waits()) for _ in range(4)]
     await turn()
     for call_id in ids:
-        peer.cancel_call(call_id)
-    written = peer._written_bytes
+        peer.writer.cancel_call(call_id)
+    written = peer.writer.written_bytes
     link.drain()
     await turn()
-    assert peer._written_bytes == written and len(link.of(Call)) == 1
+    assert peer.writer.written_bytes == written and len(link.of(Call)) == 1
 
 
 async def test_a_call_that_no_frame_of_the_other_end_holds_is_refused() -> None:
     peer, _ = outgoing(Office(), frame_bytes_max=10 * KB)
     room = 10 * KB - SPARE_BYTES - call_bytes(call(body=body(300))) + 300
-    peer.send_call(call(body=body(room)), Waits())
+    peer.writer.send_call(call(body=body(room)), Waits())
     with pytest.raises(ValueError, match="exceed frame_bytes_max 10000"):
-        peer.send_call(call(body=body(room + 1)), Waits())
+        peer.writer.send_call(call(body=body(room + 1)), Waits())
 
 
 async def test_an_end_that_leaves_keeps_its_connection_while_something_waits_for_it() -> None:
     peer, link = outgoing(Office())
     link.full_at = 0
-    peer.send_one_way(call(body=body(70 * KB)))
-    peer.send_one_way(call())
+    peer.writer.send_one_way(call(body=body(70 * KB)))
+    peer.writer.send_one_way(call())
     await turn()
     peer.on_received(raw(Goodbye("stopping")))
     await turn()
@@ -158,6 +162,24 @@ async def test_an_end_that_leaves_keeps_its_connection_while_something_waits_for
     peer.on_received(raw(Ping(False)))
     await turn()
     assert str(link.ended) == "closed"
+
+
+async def test_an_end_that_leaves_keeps_its_connection_while_a_call_waits() -> None:
+    peer, link = outgoing(Office())
+    peer.writable(False)
+    waiting = asyncio.create_task(peer.writer.ready())
+    await turn()
+    peer.on_received(raw(Goodbye("stopping")))
+    await turn()
+    assert not link.ended
+    peer.writable(True)
+    await waiting
+
+
+async def test_an_answer_that_is_there_as_its_call_is_read_leaves_at_once() -> None:
+    peer, link = visitor(Office())
+    peer.on_received(raw(call(1, kind="nobody")))
+    assert [one.id for one in link.of(Failure)] == [1]
 
 
 async def test_a_cancel_in_the_read_of_its_call_is_taken_before_anything_runs() -> None:
@@ -171,9 +193,9 @@ async def test_a_cancel_in_the_read_of_its_call_is_taken_before_anything_runs() 
 
 async def test_a_cancelled_call_that_was_written_is_cancelled_there() -> None:
     peer, link = outgoing(Office())
-    call_id = peer.send_call(call(), Waits())
+    call_id = peer.writer.send_call(call(), Waits())
     await turn()
-    peer.cancel_call(call_id)
+    peer.writer.cancel_call(call_id)
     await turn()
     assert link.of(Cancel) == [Cancel(call_id)]
 
@@ -183,21 +205,31 @@ async def test_an_error_says_whether_the_call_may_have_run() -> None:
     link.full_at = 0
     waits = [Waits(), Waits()]
     for wait in waits:
-        peer.send_call(call(body=body(70 * KB)), wait)
+        peer.writer.send_call(call(body=body(70 * KB)), wait)
     await turn()
-    waiting = asyncio.create_task(peer.ready())
+    waiting = asyncio.create_task(peer.writer.ready())
     await turn()
     peer.on_closed("gone")
     sent, unsent = (wait.told[0] for wait in waits)
     assert isinstance(sent, SiloUnavailable) and sent.may_have_run
     assert isinstance(unsent, SiloUnavailable) and not unsent.may_have_run
-    for send in (lambda: peer.send_one_way(call()), lambda: peer.send_call(call(), Waits())):
+    for send in (
+        lambda: peer.writer.send_one_way(call()),
+        lambda: peer.writer.send_call(call(), Waits()),
+    ):
         with pytest.raises(SiloUnavailable) as caught:
             send()
         assert not caught.value.may_have_run
     with pytest.raises(SiloUnavailable) as later:
         await waiting
     assert not later.value.may_have_run
+
+
+async def test_an_error_names_a_client_that_has_greeted() -> None:
+    peer, _ = visitor(Office())
+    peer.close("gone")
+    with pytest.raises(SiloUnavailable, match="client-1: the connection is closed"):
+        peer.writer.send_one_way(call())
 
 
 # --- batches --------------------------------------------------------------------------------------
@@ -207,7 +239,7 @@ async def test_calls_with_large_keys_are_cut_into_frames_that_the_other_end_take
     peer, link = outgoing(Office(), frame_bytes_max=64 * KB)
     waits = [Waits() for _ in range(64)]
     for wait in waits:
-        peer.send_call(call(key="k" * 10 * KB), wait)
+        peer.writer.send_call(call(key="k" * 10 * KB), wait)
     await turn()
     assert len(link.of(Call)) == 64 and max(link.sizes) <= 64 * KB
     assert not any(wait.told for wait in waits)
@@ -251,9 +283,9 @@ def test_batches_keep_order_and_both_limits() -> None:
 
 async def test_a_batch_that_is_cut_keeps_the_order_of_its_messages() -> None:
     peer, link = outgoing(Office())
-    ids = [peer.send_call(call(body=body(100)), Waits()) for _ in range(150)]
+    ids = [peer.writer.send_call(call(body=body(100)), Waits()) for _ in range(150)]
     await turn()
-    assert [one.id for one in link.of(Call)] == ids and not peer._out_bytes
+    assert [one.id for one in link.of(Call)] == ids and not peer.writer.unwritten_bytes
 
 
 # --- messages that cannot be written or read ------------------------------------------------------
@@ -266,7 +298,7 @@ async def test_a_call_that_cannot_be_encoded_fails_alone(bad: dict[str, Any]) ->
     peer, link = outgoing(Office())
     waits = [Waits() for _ in range(3)]
     for wait, changes in zip(waits, ({}, bad, {}), strict=True):
-        peer.send_call(call(**changes), wait)
+        peer.writer.send_call(call(**changes), wait)
     await turn()
     assert len(link.of(Call)) == 2 and not peer.is_closed
     assert [type(wait.told[0]) for wait in waits if wait.told] == [TypeError]
@@ -277,7 +309,7 @@ async def test_a_call_that_cannot_be_encoded_fails_alone(bad: dict[str, Any]) ->
 async def test_headers_that_are_not_text_are_refused_where_they_are_sent(headers: Any) -> None:
     peer, link = outgoing(Office())
     with pytest.raises(TypeError, match="header"):
-        peer.send_call(call(headers=headers), Waits())
+        peer.writer.send_call(call(headers=headers), Waits())
     await turn()
     assert link.of(Call) == [] and not peer.is_closed
 
@@ -289,7 +321,9 @@ def unreadable(call_id: int) -> bytes:
 
 
 @pytest.mark.parametrize("other", ["text", "header"])
-async def test_a_call_that_cannot_be_read_fails_alone(other: str) -> None:
+async def test_a_call_that_cannot_be_read_fails_alone_and_is_logged(
+    other: str, caplog: pytest.LogCaptureFixture
+) -> None:
     office = Office()
     peer, link = visitor(office)
     bad = unreadable(2)
@@ -303,6 +337,17 @@ async def test_a_call_that_cannot_be_read_fails_alone(other: str) -> None:
     await turn()
     assert [one.id for one in office.calls] == [1, 3]
     assert [one.id for one in link.of(Failure)] == [2] and not link.ended
+    (line,) = caplog.messages
+    assert line.startswith("a call of client-1 cannot be read: ")
+
+
+async def test_a_call_that_cannot_be_read_and_whose_id_is_in_use_ends_the_connection() -> None:
+    peer, link = visitor(Office())
+    peer.on_received(raw(call(2)))
+    payload = b"\x91" + unreadable(2)
+    peer.on_received(len(payload).to_bytes(4, "little") + payload)
+    await turn()
+    assert link.of(Failure) == [] and link.ended == "aborted"
 
 
 async def test_a_one_way_call_that_cannot_be_read_has_no_answer() -> None:
@@ -333,7 +378,7 @@ async def test_a_frame_of_too_many_messages_ends_the_connection(count: int, is_t
 async def test_the_other_end_says_how_many_messages_it_takes() -> None:
     peer, link = outgoing(Office(), batch_messages_max=500)
     for _ in range(200):  # it takes 64
-        peer.send_call(call(), Waits())
+        peer.writer.send_call(call(), Waits())
     await turn()
     assert sum(link.counts) == 200 + 2 and max(link.counts) == 64
 
@@ -409,14 +454,26 @@ async def test_a_client_that_takes_no_answers_at_all_is_closed() -> None:
     peer.on_received(raw(*[call(number) for number in range(1, 33)]))
     answer_all(peer, office, 20 * KB)
     await turn()
-    assert link.ended == "aborted" and peer._out == []
+    assert link.ended == "aborted" and peer.writer.unwritten_bytes == 0
+
+
+async def test_an_end_is_served_until_its_answers_are_written() -> None:
+    office = Office()
+    peer, link = visitor(office)
+    link.full_at = 0
+    peer.on_received(raw(call(1), call(2)))
+    answer_all(peer, office, 70 * KB)
+    await turn()
+    assert len(link.of(Reply)) == 1 and peer.is_serving
+    link.drain()
+    assert len(link.of(Reply)) == 2 and not peer.is_serving
 
 
 async def test_who_only_asks_goes_on_reading_its_answers() -> None:
     peer, link = outgoing(Office(), answer_bytes_max=1)
     link.full_at = 0
     for _ in range(5):
-        peer.send_call(call(body=body(50 * KB)), Waits())
+        peer.writer.send_call(call(body=body(50 * KB)), Waits())
     await turn()
     assert link.is_reading
 
@@ -469,6 +526,16 @@ async def test_an_end_that_answers_lives() -> None:
         peer.on_received(raw(Ping(False)))
     await turn()
     assert not link.ended and link.of(Ping) == [Ping(True)] * 10
+
+
+async def test_an_end_that_takes_what_is_written_lives() -> None:
+    peer, link = visitor(Office())
+    link.waiting_bytes = 50  # at each look, though more was written
+    for _ in range(10):
+        peer.check_pulse(3)
+        peer.writer.send(Ping(False))
+        await turn()
+    assert not link.ended
 
 
 async def test_a_question_for_a_sign_is_answered_without_touching_calls() -> None:

@@ -307,10 +307,18 @@ def test_garbage_truncated_and_repeated_greetings_reach_nobody(
             peer.attach(link)
             peer.on_received(data)
             await asyncio.sleep(0)
-            assert office.calls == [] and office.greeted_by == [] and not peer.is_ready
+            assert office.calls == [] and office.greeted_by == [] and not peer.writer.is_ready
             peer.close("the test ends")
 
     asyncio.run(meet())
+
+
+async def test_a_link_that_takes_more_is_ready_for_no_call_before_the_greeting() -> None:
+    peer, link = Peer(end_of(Office()), "there:1@1", lambda peer: None), FakeLink()
+    peer.attach(link)
+    peer.writable(True)
+    assert not peer.writer.is_ready
+    peer.close("the test ends")
 
 
 async def test_one_that_is_refused_is_told_why_before_the_connection_closes() -> None:

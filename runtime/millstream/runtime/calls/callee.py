@@ -318,7 +318,7 @@ class Callee(RunnerTasks[InboundCall]):
             if isinstance(destination, Activation):
                 self.take_one_way(destination, call, self.admit(kind, call))
             else:
-                destination.send_one_way(call)
+                destination.writer.send_one_way(call)
         except MillstreamError as error:
             log.error("one-way %s was not sent on: %s", name, error)
 

@@ -289,7 +289,7 @@ class Caller:
                         return await self._run_here(destination, kind, args, request)
                     destination = None
                     continue  # it ended in order: the next one is here, and this is no redirect
-                if destination.is_ready or await self._is_reached(
+                if destination.writer.is_ready or await self._is_reached(
                     destination, kind, key, len(body)
                 ):
                     try:
@@ -303,7 +303,7 @@ class Caller:
                         answer = Moved("")  # the connection broke before it was written
                     except BaseException:  # cancelled, or the caller's coroutine is closed
                         if wait is not None:
-                            destination.cancel_call(wait.call_id)
+                            destination.writer.cancel_call(wait.call_id)
                         raise
                     wait = None
                     if type(answer) is not Moved:
@@ -320,7 +320,7 @@ class Caller:
     async def _is_reached(self, peer: Peer, kind: GrainKind, key: str, size_bytes: int) -> bool:
         """Wait until a connection takes calls; False if it broke, and nothing was sent."""
         try:
-            await peer.ready(size_bytes)
+            await peer.writer.ready(size_bytes)
         except SiloUnavailable:
             self._locator.on_lost(kind, key)
             return False
@@ -341,7 +341,7 @@ class Caller:
         body = spec.arguments.encode(args)
         destination = self._find_quietly(kind, key)
         if not isinstance(destination, Activation) and (
-            destination is None or not destination.is_ready
+            destination is None or not destination.writer.is_ready
         ):
             destination = await self._locator.wait(kind, key, 0.0, len(body))
         ttl_s = spec.timeout_s or self._turns.options.call_timeout_s
@@ -351,7 +351,7 @@ class Caller:
         if isinstance(destination, Activation):
             self._callee.take_one_way(destination, message, spec)
         else:
-            destination.send_one_way(message)
+            destination.writer.send_one_way(message)
         await self._turns.budget.spend()
 
 

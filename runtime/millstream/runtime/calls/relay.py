@@ -73,7 +73,7 @@ class Relay:
         except SiloUnavailable:
             self._locator.on_lost(self._kind, self._call.key)
             found = None
-        if isinstance(found, Activation) or (found is not None and found.is_ready):
+        if isinstance(found, Activation) or (found is not None and found.writer.is_ready):
             self._hand_to(found)
             return
         try:
@@ -105,9 +105,9 @@ class Relay:
             sent = msgspec.structs.replace(self._call, ttl_s=max(ttl_s, 0.0))
             if self._client_id:
                 self._hold()
-                self._peer, self._sent_id = found, found.send_call(sent, self)
+                self._peer, self._sent_id = found, found.writer.send_call(sent, self)
             else:
-                found.send_one_way(sent)
+                found.writer.send_one_way(sent)
         except SiloUnavailable:  # the connection closed before anything was sent
             self._refuse()
         except (MillstreamError, ValueError) as error:
@@ -169,6 +169,6 @@ class Relay:
         if self._inbound is not None:
             self._inbound.cancel()
         elif self._peer is not None:
-            self._peer.cancel_call(self._sent_id)
+            self._peer.writer.cancel_call(self._sent_id)
         else:
             self._call.body = NOTHING  # it waits for a location, and is then dropped

@@ -60,13 +60,13 @@ class Remote:
         request.target = f"{name}/{key}" if key else name
         body = spec.arguments.encode(args)
         try:
-            if not peer.is_ready:
-                await peer.ready(len(body))
+            if not peer.writer.is_ready:
+                await peer.writer.ready(len(body))
             wait = self.send(peer, name, key, body, request, 0)
             try:
                 return self.take(spec, await wait.future)
             except BaseException:  # as for every call
-                peer.cancel_call(wait.call_id)
+                peer.writer.cancel_call(wait.call_id)
                 raise
         finally:
             body, wait = b"", None  # type: ignore[assignment]  # as for every call
@@ -84,7 +84,7 @@ class Remote:
         wait = RemoteWait(self._turns.loop.create_future())
         call = self._message(name, key, body, request, hops)
         body_bytes, body = len(body), b""
-        wait.call_id = peer.send_call(call, wait, body_bytes)
+        wait.call_id = peer.writer.send_call(call, wait, body_bytes)
         return wait
 
     def _message(self, name: str, key: str, body: bytes, request: Request, hops: int) -> Call:

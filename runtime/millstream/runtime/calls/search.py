@@ -150,8 +150,8 @@ class Searches:
                 await asyncio.sleep(pause_s)
             try:
                 destination = await self._locate(kind, key)
-                if not isinstance(destination, Activation) and not destination.is_ready:
-                    await destination.ready()
+                if not isinstance(destination, Activation) and not destination.writer.is_ready:
+                    await destination.writer.ready()
                 return destination
             except SiloLeaving:
                 self._lost(kind, key)

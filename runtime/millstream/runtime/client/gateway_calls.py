@@ -94,7 +94,7 @@ class GatewayCalls:
         for gateway in self._gateways.order(name):
             try:
                 peer = self._peers.get(gateway)
-                await peer.ready()
+                await peer.writer.ready()
             except SiloUnavailable:
                 continue
             if peer is first:

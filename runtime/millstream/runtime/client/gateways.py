@@ -109,7 +109,7 @@ class Gateways:
             peer = self._peers.get(self._list.only)
         except SiloUnavailable:
             return None
-        return peer if peer.is_ready else None
+        return peer if peer.writer.is_ready else None
 
     async def ready(self, *name: str) -> Peer:
         """A connected gateway; one that refuses is passed over. Raises SiloUnavailable."""
@@ -119,8 +119,8 @@ class Gateways:
         for gateway in self._list.order("/".join(name)):
             try:
                 peer = self._peers.get(gateway)
-                if not peer.is_ready:
-                    await peer.ready()
+                if not peer.writer.is_ready:
+                    await peer.writer.ready()
                 return peer
             except SiloUnavailable as error:
                 refused.append(str(error))
@@ -159,7 +159,7 @@ class Gateways:
         oldest: dict[str, int] = {}
         for peer in self._peers.list_known():  # of two to one gateway, the one that is asked
             if "@" in peer.name:
-                oldest[peer.name] = peer.oldest_call or oldest.get(peer.name, 0)
+                oldest[peer.name] = peer.writer.oldest_call or oldest.get(peer.name, 0)
         return oldest
 
     def gateways_to_ask(self) -> list[str]:

@@ -156,7 +156,7 @@ class ListUpdates:
         name, method = GatewayTarget.target_name, LIST_SPEC.wire_name
         call = Call(0, name, "", method, body, self._options.call_timeout_s, "", [], 0, None)
         try:
-            peer.send_call(call, LastQuestion(self, peer))
+            peer.writer.send_call(call, LastQuestion(self, peer))
         except MillstreamError as error:
             log.info("gateway %s leaves, and could not be asked for others: %s", peer.name, error)
             self.want()

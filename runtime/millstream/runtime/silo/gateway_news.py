@@ -87,7 +87,7 @@ class GatewayNews:
         assert view is not None
         size = sum(len(name) + NAME_SPARE_BYTES for name in view.gateways)
         for client in self._clients.values():
-            client.send_latest(view, size)
+            client.writer.send_latest(view, size)
 
     def close(self) -> None:
         """Tell nobody any more."""

@@ -81,7 +81,7 @@ class Visitors:
                 return
         is_open = not self._is_stopping and (peer.is_silo or self._is_gateway_open)
         if not is_open and peer in self.inbound:
-            peer.send(Goodbye(STOPPING))
+            peer.writer.send(Goodbye(STOPPING))
         if not peer.is_silo:
             self.clients[peer.name] = peer
 
@@ -124,14 +124,14 @@ class Visitors:
         """Tell clients to send new calls through other gateways."""
         self._is_gateway_open = False
         for peer in list(self.clients.values()):
-            peer.send(Goodbye(STOPPING))
+            peer.writer.send(Goodbye(STOPPING))
 
     def say_goodbye(self) -> None:
         """Tell silos, too, to send no new calls."""
         self._is_stopping = True
         for peer in list(self.inbound):
             if peer.is_silo:
-                peer.send(Goodbye(STOPPING))
+                peer.writer.send(Goodbye(STOPPING))
 
     @property
     def is_serving(self) -> bool:

@@ -1,4 +1,4 @@
-"""One peer: handshake, frames, batches, correlation of calls, back-pressure.
+"""One peer: handshake, frames that are read, back-pressure.
 
 Owns: the link to one silo, gateway or client, and what was read of it and not taken yet. Not: what
 is written (`connection_writer`), the calls that are served (`served_calls`), who is asked what
@@ -18,7 +18,6 @@ from typing import Protocol
 
 import msgspec
 
-from millstream.runtime.codec.failures import describe
 from millstream.runtime.env import Env
 from millstream.runtime.options import RuntimeOptions
 from millstream.runtime.repeated import Repeated
@@ -116,7 +115,8 @@ class LocalEnd:
     """
 
     __slots__ = (
-        "closings",
+        "_closings",
+        "_unreadables",
         "env",
         "identity",
         "inbox",
@@ -127,7 +127,6 @@ class LocalEnd:
         "pulse",
         "secrets",
         "tasks",
-        "unreadables",
         "welcome",
     )
     inbox: Inbox
@@ -150,8 +149,8 @@ class LocalEnd:
         self.outbox = outbox
         self.env = env
         self.secrets = secrets
-        self.closings = Repeated(log, loop.time, WARNED_EVERY_S)
-        self.unreadables = Repeated(log, loop.time, WARNED_EVERY_S)
+        self._closings = Repeated(log, loop.time, WARNED_EVERY_S)
+        self._unreadables = Repeated(log, loop.time, WARNED_EVERY_S)
         self.pulse = Pulse(tasks, options.ping_every_s, options.silent_after_s)
         self.intake = Intake(options, loop, tasks)
 
@@ -167,6 +166,21 @@ class LocalEnd:
         """This end's part of the greeting on a new connection."""
         own = hello_of(self.identity, self.options, self.env)
         return Handshake(own, self.secrets, is_opener=is_opener, expected=expected)
+
+    def warn_closed(self, peer: Peer, reason: str) -> None:
+        """Log why this end closes a connection."""
+        name, why = peer.name or peer.where, show_text(reason, REASON_CHARS_MAX)
+        self._closings.note(f"connection with {name} closed: {why}", about=subject_of(peer))
+
+    def warn_unreadable(self, peer: Peer, why: str) -> None:
+        """Log that a call cannot be read."""
+        text = f"a call of {peer.name or peer.where} cannot be read: {show_text(why)}"
+        self._unreadables.note(text, about=subject_of(peer))
+
+
+def subject_of(peer: Peer) -> str:
+    """The subject of a warning: a peer by its name, or its machine until it has greeted."""
+    return peer.name or peer.where.rpartition(":")[0]
 
 
 class Intake:
@@ -214,25 +228,32 @@ class Intake:
         self._arm()
 
 
-class Peer(ConnectionWriter):
+class Peer:
     """The connection to one other process; also a `LinkReceiver`.
 
     Args:
         name: whom it leads to; empty for who connects to us.
         on_closed: told once, when it is closed.
 
-    Attributes: `is_silo`, `role` and `table_id` (the membership table that it follows), as the
-    other end has said in its greeting; `served`, its calls; `takes_several`: the frame that is
-    taken now has more than one message.
+    Attributes: `name`, a silo's address or a client's id, once known; `where`, the address of the
+    other end of the link; `is_silo`, `role` and `table_id` (the membership table that it follows),
+    as the other end has said in its greeting; `writer`, by which it is sent calls and messages;
+    `served`, its calls; `takes_several`: the frame that is taken now has more than one message.
     """
 
     def __init__(self, end: LocalEnd, name: str, on_closed: Callable[[Peer], None]) -> None:
-        super().__init__(name, end.options, end.loop, end.outbox)
-        self.served = ServedCalls(self, end.options.served_calls_max)
+        self.name = name
+        self.where = "?"
+        self.writer = ConnectionWriter(name, end.options, end.loop, end.outbox, self._on_full)
+        self.served = ServedCalls(self.writer, end.options.served_calls_max)
         self.takes_several = False
+        self.is_closed = False
         self._end = end
+        self._options = end.options
+        self._loop = end.loop
         self._inbox = end.inbox
         self._on_closed = on_closed
+        self._link: Link | None = None
         self.is_silo = True
         self.role = Role.SILO
         self.table_id = ""
@@ -256,20 +277,19 @@ class Peer(ConnectionWriter):
 
     def attach(self, link: Link) -> None:
         """Take over a link and greet."""
-        self._link = link
+        self._link, self.where = link, link.peer
         limit_s = self._options.greet_timeout_s
-        self._greeting_timer = self._end.tasks.call_later(limit_s, self._close_silent)
-        self._write([self._greeting.own])
+        self._greeting_timer = self._end.tasks.call_later(
+            limit_s, lambda: self.close(f"no greeting within {limit_s:g} s (greet_timeout_s)")
+        )
+        self.writer.attach(link)
+        self.writer.write([self._greeting.own])
         link.start(self)
-
-    def _close_silent(self) -> None:
-        limit_s = self._options.greet_timeout_s
-        self.close(f"no greeting within {limit_s:g} s (greet_timeout_s)")
 
     def _hear_greeting(self, payload: bytes) -> None:
         try:
             for answer in self._greeting.take(decode_messages(payload)):
-                self._write([answer])
+                self.writer.write([answer])
         except SiloReplaced as error:  # as is to be expected after a restart
             log.info("%s", error)
             self.close(str(error))
@@ -277,8 +297,8 @@ class Peer(ConnectionWriter):
         except HandshakeError as error:
             if self._is_opener:
                 raise
-            self._write([Goodbye(str(error))])
-            self._warn_closed(str(error))
+            self.writer.write([Goodbye(str(error))])
+            self._end.warn_closed(self, str(error))
             self.close(str(error))
             return
         if self._greeting.is_done:
@@ -290,12 +310,12 @@ class Peer(ConnectionWriter):
         assert hello is not None
         self._stop_waiting()
         self._reader.limit_bytes = self._options.frame_bytes_max
-        self._limit_to(hello.frame_bytes_max, hello.batch_messages_max)
+        self.writer.open(hello)
         self.is_silo, self.role, self.name = hello.is_silo, role_in(hello), hello.sender
         self.table_id = hello.table_id
         self._end.pulse.add(self)
         self._end.welcome.on_greeted(self)
-        self._become_ready()
+        self.writer.become_ready()
 
     @property
     def refusal(self) -> HandshakeError | None:
@@ -317,21 +337,23 @@ class Peer(ConnectionWriter):
         """The link is gone (called by the link too)."""
         if self.is_closed:
             return
-        self.is_closed, self.is_ready = True, False
+        self.is_closed = True
         self._stop_waiting()
         self._end.pulse.remove(self)
-        self._break_calls(f"{self.name}: connection lost ({show_text(reason)})")
+        self.writer.close(reason)
         self.served.cancel_all()
         self._frames.clear()
         self._messages = ()
         self._give_room()
         self._on_closed(self)
 
-    def _heed_answers(self) -> None:
-        """While too much waits for an end that we serve, none of its calls is taken."""
+    def _on_full(self) -> None:
+        """Take no calls of an end that we serve while too much waits for it (called by the writer,
+        as the link is full)."""
         if self._is_opener or self._link is None or self.is_closed:
             return
-        waiting, limit = self._out_bytes + self._link.waiting_bytes, self._options.unread_bytes_max
+        waiting = self.writer.unwritten_bytes + self._link.waiting_bytes
+        limit = self._options.unread_bytes_max
         if waiting > limit:
             self._abort(f"{waiting} bytes of answers wait for it (unread_bytes_max {limit})")
         elif waiting > self._options.answer_bytes_max:
@@ -341,9 +363,8 @@ class Peer(ConnectionWriter):
     # -- receiving (LinkReceiver)
 
     def writable(self, is_writable: bool, /) -> None:
-        self._is_writable = is_writable
-        self._become_ready()
-        if self._is_paused and self._is_writable:
+        self.writer.on_writable(is_writable)
+        if self._is_paused and self.writer.is_writable:  # what waited has not filled it again
             self._is_paused = False
             self._go_on_soon()
             self._set_reading()
@@ -357,8 +378,8 @@ class Peer(ConnectionWriter):
             if self._frames or self._messages or self._is_paused:
                 self._frames.extend(payloads)
                 self._set_reading()
-            elif len(payloads) == 1 and self._greeted:
-                self._take_messages(self._decode(payloads[0]))
+            elif len(payloads) == 1 and self._greeting.is_done:
+                self._take_messages(decode_frame(payloads[0], self._options.batch_messages_max))
             elif payloads:
                 self._frames.extend(payloads)
                 self._take_frames()
@@ -373,7 +394,7 @@ class Peer(ConnectionWriter):
             self._give_room()
         size = self._reader.need - HEADER_BYTES
         is_asking = size > FREE_BYTES and not self._frame_bytes and not self.is_closed
-        if is_asking and self._greeted and not (self.is_silo or self._is_opener):
+        if is_asking and self._greeting.is_done and not (self.is_silo or self._is_opener):
             self._frame_bytes = size
             self._awaits_room = not self._end.intake.ask(self, size, self._reader.held_bytes)
             self._set_reading()
@@ -402,12 +423,12 @@ class Peer(ConnectionWriter):
         has_called = False
         while self._frames and not (self.is_closed or self._is_paused or self._messages):
             payload = self._frames.popleft()
-            if not self._greeted:
+            if not self._greeting.is_done:
                 self._hear_greeting(payload)
                 self._frames.extend(self._reader.feed(b""))  # what the greeting made readable
                 self._see_to_room(is_whole=False)
                 continue
-            messages = self._decode(payload)
+            messages = decode_frame(payload, self._options.batch_messages_max)
             if has_called and any(type(message) is Call for message in messages):
                 self._messages = messages
                 self._go_on_soon()
@@ -444,44 +465,17 @@ class Peer(ConnectionWriter):
             self._is_reading = is_wanted
             self._link.reading(is_wanted)
 
-    @property
-    def where(self) -> str:
-        """The address of the other end."""
-        return self._link.peer if self._link is not None else "?"
-
-    def _who(self) -> str:
-        return self.name or self.where
-
-    def _warn_closed(self, reason: str) -> None:
-        text = f"connection with {self._who()} closed: {show_text(reason, REASON_CHARS_MAX)}"
-        self._end.closings.note(text, about=self._subject())
-
-    def _subject(self) -> str:
-        """Who warnings are about: this peer, or as long as it is a stranger its machine."""
-        return self.name or (self._link.peer.rpartition(":")[0] if self._link is not None else "")
-
     def _abort(self, reason: str) -> None:
-        self._warn_closed(reason)
+        self._end.warn_closed(self, reason)
         if self._link is not None:
             self._link.abort()
         self.on_closed(reason)
 
-    def _decode(self, payload: bytes) -> Sequence[Message | Unreadable]:
-        limit = self._options.batch_messages_max
-        if limit < FEW or payload[:1] not in FEW_MESSAGES:
-            count = count_of(payload)
-            if count > limit:
-                raise FrameError(f"frame of {count} messages exceeds batch_messages_max {limit}")
-        try:
-            messages: Sequence[Message] = decode_messages(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return decode_each(payload)
-        return messages
-
     def _take_messages(self, messages: Sequence[Message | Unreadable]) -> bool:
         """Take what a frame had; True if calls were among it. What is answered at once leaves."""
-        self.served.refusals, was_marked, self._is_marked = 0, self._is_marked, True
-        self.takes_several, has_called = len(messages) > 1, False
+        writer, was_marked = self.writer, self.writer.is_marked
+        writer.is_marked = True  # what is sent meanwhile is written below
+        self.served.refusals, self.takes_several, has_called = 0, len(messages) > 1, False
         try:
             for at, message in enumerate(messages):
                 if type(message) is Call:
@@ -494,7 +488,7 @@ class Peer(ConnectionWriter):
                         self._go_on_soon()
                         break
                 elif type(message) is Reply:
-                    receiver = self._calls.pop(message.id, None)
+                    receiver = writer.calls.pop(message.id, None)
                     if receiver is not None:
                         receiver.reply(message.body)
                 else:
@@ -504,27 +498,16 @@ class Peer(ConnectionWriter):
                 self._inbox.on_frame_end()
             if self._owes_sign:
                 self._owes_sign = False
-                self.send(Ping(False))
+                writer.send(Ping(False))
             if not was_marked:
-                self._write_answers(at_once=has_called)
+                writer.flush_or_mark(at_once=has_called)
         if self.is_leaving and not self._messages:
             self._loop.call_soon(self._finish_leaving)
         return has_called
 
-    def _write_answers(self, *, at_once: bool) -> None:
-        """Write what was sent while messages were taken, now or with what follows."""
-        self._is_marked = False
-        if not (self._out or self._latest):
-            return
-        if at_once:
-            self.flush()
-        else:
-            self._is_marked = True
-            self._outbox.mark(self)
-
     def _finish_leaving(self) -> None:
         """The other side stops: close once it has answered everything."""
-        waits = self._calls or self._out or self.served.calls or self._waiters or self._frames
+        waits = self.served.calls or self._frames or not self.writer.is_idle
         if not (waits or self.is_closed):
             self.close("the other side stops")
 
@@ -532,17 +515,17 @@ class Peer(ConnectionWriter):
     def is_serving(self) -> bool:
         """Are there calls of this peer that are not answered yet, or answers not written?"""
         return not self.is_closed and bool(
-            self.served.calls or self._out or self._frames or self._messages
+            self.served.calls or self.writer.unwritten_bytes or self._frames or self._messages
         )
 
     def _take_other(self, message: Message | Unreadable) -> None:
         match message:
             case Failure(id=call_id, body=body):
-                receiver = self._calls.pop(call_id, None)
+                receiver = self.writer.calls.pop(call_id, None)
                 if receiver is not None:
                     receiver.failure(body)
             case Redirect(id=call_id, silo=silo):
-                receiver = self._calls.pop(call_id, None)
+                receiver = self.writer.calls.pop(call_id, None)
                 if receiver is not None:
                     receiver.redirect(silo)
             case Cancel(id=call_id):
@@ -557,30 +540,36 @@ class Peer(ConnectionWriter):
             case GatewayView():
                 self._end.welcome.on_gateways(self, message)
             case Unreadable():
-                self._refuse_unreadable(message)
+                self.served.refuse_unreadable(message)
+                self._end.warn_unreadable(self, message.why)
             case _:
                 raise FrameError(f"unexpected {type(message).__name__}")
-
-    def _refuse_unreadable(self, call: Unreadable) -> None:
-        if call.id in self.served.calls:
-            raise FrameError(f"call id {call.id} is in use")
-        text = f"a call of {self._who()} cannot be read: {show_text(call.why)}"
-        self._end.unreadables.note(text, about=self._subject())
-        error = TypeError(f"the call cannot be read: {call.why}")
-        self.served.refuse(call.id, Failure(call.id, msgspec.Raw(describe(error, self.name))))
 
     def check_pulse(self, looks_max: int, /) -> None:
         """Ask for a sign after a silence; close after one that is too long."""
         assert self._link is not None
         if self._awaits_room:  # it is not heard because it is not read, and cannot know that
             self._silence = Silence()
-            self.send(Ping(False))
+            self.writer.send(Ping(False))
             return
         waiting = self._link.waiting_bytes
         is_heard, self._is_heard = self._is_heard, False
-        looks = self._silence.look(is_heard, waiting, self._written_bytes)
+        looks = self._silence.look(is_heard, waiting, self.writer.written_bytes)
         if looks > looks_max:
             limit_s = self._options.silent_after_s
             self._abort(f"it said and took nothing for {limit_s:g} s (silent_after_s)")
         elif looks:
-            self.send(Ping(True))
+            self.writer.send(Ping(True))
+
+
+def decode_frame(payload: bytes, limit: int) -> Sequence[Message | Unreadable]:
+    """The messages of a frame. Raises FrameError above the limit, and one of GARBAGE."""
+    if limit < FEW or payload[:1] not in FEW_MESSAGES:
+        count = count_of(payload)
+        if count > limit:
+            raise FrameError(f"frame of {count} messages exceeds batch_messages_max {limit}")
+    try:
+        messages: Sequence[Message] = decode_messages(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return decode_each(payload)
+    return messages

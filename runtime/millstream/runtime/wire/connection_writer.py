@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -24,7 +24,7 @@ from millstream.runtime.text import show_text
 
 from .batch import SPARE_BYTES, UNSENDABLE, call_bytes, cut, encode_what_can_be
 from .framing import HEADER_BYTES
-from .message import Call, Cancel, Message, encode_messages
+from .message import Call, Cancel, Hello, Message, encode_messages
 from .outbox import Outbox
 from .transport import Link
 
@@ -45,10 +45,17 @@ class AnswerReceiver(Protocol):
 
 
 class ConnectionWriter:
-    """What a connection has to write; base of `Peer`.
+    """Sends calls and messages over a connection.
 
-    Attributes: `name`, whom it leads to; `is_ready`, calls may be sent at once; `is_closed`;
-    `peer_frame_max`, bytes of the largest frame that the other end takes.
+    Args:
+        name: the other end, in errors; empty if it opened the connection, until it has greeted.
+        on_full: called after each flush that leaves the link full.
+
+    Attributes: `is_ready`, calls may be sent at once; `is_writable`, the link takes more;
+    `is_marked`, a flush is to come, so that `send` asks the outbox for none; `peer_frame_max`,
+    bytes of the largest frame that the other end takes; `calls`, those that are not answered yet,
+    by id; `unwritten_bytes`, of the messages that wait here; `written_bytes`, of all that the link
+    was given.
     """
 
     def __init__(
@@ -57,45 +64,57 @@ class ConnectionWriter:
         options: RuntimeOptions,
         loop: asyncio.AbstractEventLoop,
         outbox: Outbox,
+        on_full: Callable[[], None],
     ) -> None:
-        self.name = name  # silo address, or client id, once known
+        self.name = name
         self.is_ready = False
-        self.is_closed = False
+        self.is_writable = True
+        self.is_marked = False
+        self._is_closed = False
         self._options = options
         self._loop = loop
         self._outbox = outbox
+        self._on_full = on_full
         self._link: Link | None = None
-        self._greeted = False
+        self._is_open = False  # the other end has greeted
         self.peer_frame_max = options.frame_bytes_max
         self._batch_messages_max = options.batch_messages_max
         self._batch_bytes_max = options.batch_bytes_max
         self._bytes_max = options.peer_bytes_max
         self._out: list[Message] = []
         self._sizes: list[int] = []  # bytes that each of them takes, at most
-        self._out_bytes = 0
+        self.unwritten_bytes = 0
         self._latest: Message | None = None  # replaced as long as it is not written
         self._kept: dict[int, Call] = {}  # calls that a full link left in `_out`, by id
         self._has_withdrawn = False  # calls in `_out` that are not sent any more
-        self._written_bytes = 0
-        self._is_marked = False
-        self._is_writable = True
+        self.written_bytes = 0
         self._waiters: dict[asyncio.Future[None], int] = {}  # with the bytes that they hold
         self._waiting_bytes = 0
         self._next_id = 0
-        self._calls: dict[int, AnswerReceiver] = {}
+        self.calls: dict[int, AnswerReceiver] = {}
 
-    def _limit_to(self, frame_bytes_max: int, batch_messages_max: int) -> None:
-        """The other end has greeted, and takes no larger frames."""
-        self._greeted = True
-        self.peer_frame_max = min(self.peer_frame_max, frame_bytes_max)
+    def attach(self, link: Link) -> None:
+        """Write to this link from now on."""
+        self._link = link
+
+    def open(self, hello: Hello) -> None:
+        """The other end has greeted, and takes no larger frames than it says."""
+        self._is_open = True
+        self.name = hello.sender
+        self.peer_frame_max = min(self.peer_frame_max, hello.frame_bytes_max)
         self._batch_bytes_max = min(self._batch_bytes_max, self.peer_frame_max // 2)
-        self._batch_messages_max = min(self._batch_messages_max, batch_messages_max)
+        self._batch_messages_max = min(self._batch_messages_max, hello.batch_messages_max)
 
-    def _become_ready(self) -> None:
-        """Wake those who wait, in order; only then is the peer ready for newcomers."""
-        if (self._out or self._latest) and self._is_writable:
+    def on_writable(self, is_writable: bool) -> None:
+        """The link takes more, or is full."""
+        self.is_writable = is_writable
+        self.become_ready()
+
+    def become_ready(self) -> None:
+        """Wake those who wait, in order; only then may newcomers send at once."""
+        if (self._out or self._latest) and self.is_writable:
             self.flush()
-        if not (self._greeted and self._is_writable) or self.is_closed:
+        if not (self._is_open and self.is_writable) or self._is_closed:
             self.is_ready = False
             return
         if not self._waiters:
@@ -106,7 +125,7 @@ class ConnectionWriter:
             if not waiter.done():
                 waiter.set_result(None)
         # runs after the wake-ups: who came meanwhile waits behind them
-        self._loop.call_soon(self._become_ready)
+        self._loop.call_soon(self.become_ready)
 
     async def ready(self, size_bytes: int = 0) -> None:
         """Wait, after those who came before, until greeted and writable; the caller holds so many
@@ -114,14 +133,14 @@ class ConnectionWriter:
 
         Raises SiloUnavailable, Overloaded.
         """
-        if self.is_closed:
+        if self._is_closed:
             raise SiloUnavailable(f"{self.name}: the connection is closed", may_have_run=False)
         if len(self._waiters) >= self._options.waiting_calls_max:
             limit = self._options.waiting_calls_max
             raise Overloaded(f"{self.name} does not read", "waiting_calls_max", limit)
         if self.is_ready:
             return
-        self._check_room(self._waiting_bytes + self._out_bytes, size_bytes)
+        self._check_room(self._waiting_bytes + self.unwritten_bytes, size_bytes)
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters[waiter] = size_bytes
         self._waiting_bytes += size_bytes
@@ -130,7 +149,7 @@ class ConnectionWriter:
         except asyncio.CancelledError:
             self._waiting_bytes -= self._waiters.pop(waiter, 0)
             raise
-        if self.is_closed:  # since it woke those who wait
+        if self._is_closed:  # since it woke those who wait
             text = f"{self.name}: the connection closed as it opened"
             raise SiloUnavailable(text, may_have_run=False)
 
@@ -140,10 +159,13 @@ class ConnectionWriter:
         if waiting_bytes and waiting_bytes + size_bytes > limit:
             raise Overloaded(f"{self.name}: bytes that wait for it", "peer_bytes_max", limit)
 
-    def _break_calls(self, text: str) -> None:
+    def close(self, reason: str) -> None:
+        """The link is gone: what is outstanding breaks with SiloUnavailable."""
+        self._is_closed, self.is_ready = True, False
+        text = f"{self.name}: connection lost ({show_text(reason)})"
         unsent = {message.id for message in self._out if isinstance(message, Call)}
-        calls, self._calls = self._calls, {}
-        self._out, self._sizes, self._out_bytes, self._kept = [], [], 0, {}
+        calls, self.calls = self.calls, {}
+        self._out, self._sizes, self.unwritten_bytes, self._kept = [], [], 0, {}
         self._latest = None
         for call_id, receiver in calls.items():
             is_sent = call_id not in unsent
@@ -155,25 +177,25 @@ class ConnectionWriter:
 
     def send(self, message: Message, size_bytes: int = 0) -> None:
         """Put a message with so many bytes of body and names into this iteration's batch."""
-        if self.is_closed:
+        if self._is_closed:
             return
-        if not self._is_marked:
-            self._is_marked = True
+        if not self.is_marked:
+            self.is_marked = True
             self._outbox.mark(self)
         size_bytes += SPARE_BYTES
         self._out.append(message)
         self._sizes.append(size_bytes)
-        self._out_bytes += size_bytes
+        self.unwritten_bytes += size_bytes
 
     def send_latest(self, message: Message, size_bytes: int) -> None:
         """Write a message of at most so many bytes once the link has taken all others.
 
         Until then another one replaces it. Nothing is sent that the other end would not take.
         """
-        if not self.is_closed and size_bytes + SPARE_BYTES <= self.peer_frame_max:
+        if not self._is_closed and size_bytes + SPARE_BYTES <= self.peer_frame_max:
             self._latest = message
-            if not self._is_marked:
-                self._is_marked = True
+            if not self.is_marked:
+                self.is_marked = True
                 self._outbox.mark(self)
 
     def send_call(self, call: Call, receiver: AnswerReceiver, body_bytes: int | None = None) -> int:
@@ -181,24 +203,25 @@ class ConnectionWriter:
 
         Raises Overloaded, SiloUnavailable, ValueError (too large), TypeError (headers).
         """
-        if self.is_closed:
+        if self._is_closed:
             raise SiloUnavailable(f"{self.name}: the connection is closed", may_have_run=False)
         size = call_bytes(call, body_bytes)
-        if size + SPARE_BYTES > self.peer_frame_max or self._out_bytes + size > self._bytes_max:
+        waiting = self.unwritten_bytes
+        if size + SPARE_BYTES > self.peer_frame_max or waiting + size > self._bytes_max:
             self._check_bytes(call, size)
-        if len(self._calls) >= self._options.peer_calls_max:
+        if len(self.calls) >= self._options.peer_calls_max:
             raise Overloaded(
                 f"{self.name}: calls outstanding", "peer_calls_max", self._options.peer_calls_max
             )
         self._next_id += 1
         call.id = self._next_id
-        self._calls[call.id] = receiver
+        self.calls[call.id] = receiver
         self.send(call, size)
         return call.id
 
     def send_one_way(self, call: Call) -> None:
         """Send a call that has no answer. Raises as `send_call`."""
-        if self.is_closed:
+        if self._is_closed:
             raise SiloUnavailable(f"{self.name}: the connection is closed", may_have_run=False)
         size = call_bytes(call)
         self._check_bytes(call, size)
@@ -211,47 +234,64 @@ class ConnectionWriter:
                 f"{name}: arguments, key and headers of {size} bytes exceed "
                 f"frame_bytes_max {self.peer_frame_max}"
             )
-        if self._out_bytes and self._out_bytes + size > self._options.peer_bytes_max:
+        if self.unwritten_bytes and self.unwritten_bytes + size > self._options.peer_bytes_max:
             call.body = NIL  # the error may be kept, and its frames with it
-            self._check_room(self._out_bytes, size)
+            self._check_room(self.unwritten_bytes, size)
+
+    @property
+    def is_idle(self) -> bool:
+        """Is no call outstanding, does no message wait to be written, and nobody to send one?"""
+        return not (self.calls or self._out or self._waiters)
 
     @property
     def oldest_call(self) -> int:
         """The id of the call that waits longest for its answer; 0: none."""
-        return next(iter(self._calls), 0)
+        return next(iter(self.calls), 0)
 
     def cancel_call(self, call_id: int) -> None:
         """Nobody waits any more: withdraw the call, or tell the callee."""
-        if self._calls.pop(call_id, None) is None:
+        if self.calls.pop(call_id, None) is None:
             return
         call = self._kept.pop(call_id, None)
         if call is None:
             self.send(Cancel(call_id))
             return
         self._has_withdrawn = True
-        self._out_bytes -= call_bytes(call) + SPARE_BYTES
+        self.unwritten_bytes -= call_bytes(call) + SPARE_BYTES
         call.body, call.key, call.headers, call.chain = NIL, "", None, []
 
     def flush(self) -> None:
         """Write what has collected, as few frames as the limits allow, while the link takes it."""
-        self._is_marked = False
-        if not (self._out or self._latest) or not self._greeted or self.is_closed:
+        self.is_marked = False
+        if not (self._out or self._latest) or not self._is_open or self._is_closed:
             return
-        if self._is_writable:
+        if self.is_writable:
             if self._has_withdrawn:
                 self._drop_withdrawn()
             out, self._out = self._out, []
             sizes, self._sizes = self._sizes, []
-            size, self._out_bytes, self._kept = self._out_bytes, 0, {}
+            size, self.unwritten_bytes, self._kept = self.unwritten_bytes, 0, {}
             if len(out) > self._batch_messages_max or size > self._batch_bytes_max:
                 self._write_some(out, sizes)
             elif out:
-                self._write(out)
-            if self._latest and self._is_writable:
+                self.write(out)
+            if self._latest and self.is_writable:
                 latest, self._latest = self._latest, None
-                self._write([latest])
-        if not self._is_writable:
-            self._heed_answers()
+                self.write([latest])
+        if not self.is_writable:
+            self._on_full()
+
+    def flush_or_mark(self, *, at_once: bool) -> None:
+        """Write what was sent since the caller set `is_marked`: at once, or with all else that
+        this iteration sends."""
+        self.is_marked = False
+        if not (self._out or self._latest):
+            return
+        if at_once:
+            self.flush()
+        else:
+            self.is_marked = True
+            self._outbox.mark(self)
 
     def _drop_withdrawn(self) -> None:
         pairs = zip(self._out, self._sizes, strict=True)
@@ -263,22 +303,23 @@ class ConnectionWriter:
         """Write batch after batch until the link is full; keep the rest."""
         begin = 0
         for end in cut(sizes, self._batch_messages_max, self._batch_bytes_max):
-            if not self._is_writable:
+            if not self.is_writable:
                 self._keep(out[begin:], sizes[begin:])
                 return
-            self._write(out[begin:end])
+            self.write(out[begin:end])
             begin = end
 
     def _is_withdrawn(self, message: Message) -> bool:
-        return isinstance(message, Call) and message.id != 0 and message.id not in self._calls
+        return isinstance(message, Call) and message.id != 0 and message.id not in self.calls
 
     def _keep(self, rest: list[Message], sizes: list[int]) -> None:
         self._out = [*rest, *self._out]
         self._sizes = [*sizes, *self._sizes]
-        self._out_bytes += sum(sizes)
+        self.unwritten_bytes += sum(sizes)
         self._kept = {one.id: one for one in rest if isinstance(one, Call) and one.id}
 
-    def _write(self, batch: Sequence[Message]) -> None:
+    def write(self, batch: Sequence[Message]) -> None:
+        """Write messages before all that wait: those of the handshake, and batches."""
         assert self._link is not None
         try:
             payload = encode_messages(batch)
@@ -289,17 +330,13 @@ class ConnectionWriter:
             if not payload:
                 return
         data = len(payload).to_bytes(HEADER_BYTES, "little") + payload  # as `frame`
-        self._written_bytes += len(data)
+        self.written_bytes += len(data)
         self._link.write(data)
 
     def _fail_unsendable(self, message: Message, error: Exception) -> None:
         text = show_text(f"{type(message).__name__} to {self.name} cannot be sent: {error}")
         log.warning("%s", text)
         if isinstance(message, Call):
-            receiver = self._calls.pop(message.id, None)
+            receiver = self.calls.pop(message.id, None)
             if receiver is not None:
                 receiver.on_broken(TypeError(text))
-
-    def _heed_answers(self) -> None:
-        """The link is full, and something waits."""
-        raise NotImplementedError

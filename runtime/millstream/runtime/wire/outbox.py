@@ -1,8 +1,8 @@
 """What left in this loop iteration, until it is written.
 
-Owns: which connections have something to write. Not: what they write (`connection`). Invariants:
-what is marked is flushed before the next iteration ends; who knows that nothing more comes now may
-flush sooner.
+Owns: which connections have something to write. Not: what they write (`connection_writer`).
+Invariants: what is marked is flushed before the next iteration ends; who knows that nothing more
+comes now may flush sooner.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Flushable", "Outbox"]
 
 
 class Flushable(Protocol):
-    """A connection, to the outbox."""
+    """The writer of a connection, to the outbox."""
 
     def flush(self) -> None: ...
 
@@ -28,15 +28,15 @@ class Outbox:
         self._loop = loop
         self._marked: list[Flushable] = []
 
-    def mark(self, peer: Flushable) -> None:
+    def mark(self, writer: Flushable) -> None:
         """The connection has something to write; it marks itself once per flush."""
         if not self._marked:
             self._loop.call_soon(self.flush)
-        self._marked.append(peer)
+        self._marked.append(writer)
 
     def flush(self) -> None:
         """Let all that are marked write, in the order of marking."""
         if self._marked:
             marked, self._marked = self._marked, []
-            for peer in marked:
-                peer.flush()
+            for writer in marked:
+                writer.flush()

@@ -17,7 +17,8 @@ from millstream.runtime.errors import Overloaded
 
 from .batch import SPARE_BYTES
 from .connection_writer import ConnectionWriter
-from .message import Failure, Redirect, Reply
+from .framing import FrameError
+from .message import Failure, Redirect, Reply, Unreadable
 
 __all__ = ["ServedCalls"]
 
@@ -30,6 +31,9 @@ class Cancellable(Protocol):
 
 class ServedCalls:
     """A connection's calls of the other end.
+
+    Args:
+        writer: of the same connection; takes the answers.
 
     Attributes: `calls`, those that are not answered yet, by id; `refusals`, how many were refused
     since the connection set it to zero.
@@ -89,6 +93,13 @@ class ServedCalls:
         if call_id:
             self.calls[call_id] = None
             self.answer(call_id, failure)
+
+    def refuse_unreadable(self, call: Unreadable) -> None:
+        """Answer a call that cannot be read. Raises FrameError: its id is in use."""
+        if call.id in self.calls:
+            raise FrameError(f"call id {call.id} is in use")
+        error = TypeError(f"the call cannot be read: {call.why}")
+        self.refuse(call.id, Failure(call.id, msgspec.Raw(describe(error, self._writer.name))))
 
     def _too_large(self, message: Reply | Failure | Redirect, size: int) -> Failure:
         what = "result" if isinstance(message, Reply) else "error"
