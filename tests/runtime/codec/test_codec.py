@@ -25,7 +25,7 @@ import pydantic.dataclasses
 import pytest
 
 from millstream.runtime import DefinitionError
-from millstream.runtime.codec.codec import build_codec
+from millstream.runtime.extending import codec_of
 
 msgpack: Any = importlib.import_module("msgpack")  # has no type information
 
@@ -235,7 +235,7 @@ NATIVE: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("hint", "value"), NATIVE)
 def test_codec_brings_back_what_it_encoded(hint: Any, value: Any) -> None:
-    codec = build_codec(hint, PLACE)
+    codec = codec_of(hint, PLACE)
     back = codec.decode(codec.encode(value))
     assert back == value
     assert type(back) is type(value)
@@ -245,7 +245,7 @@ def test_codec_brings_back_what_it_encoded(hint: Any, value: Any) -> None:
 
 @pytest.mark.parametrize(("hint", "value"), NATIVE)
 def test_isolate_gives_what_the_wire_gives(hint: Any, value: Any) -> None:
-    codec = build_codec(hint, PLACE)
+    codec = codec_of(hint, PLACE)
     assert codec.isolate(value) == codec.decode(codec.encode(value))
 
 
@@ -286,7 +286,7 @@ REFUSED: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("hint", "message"), REFUSED)
 def test_codec_refuses_at_definition_what_it_cannot_carry(hint: Any, message: str) -> None:
     with pytest.raises(DefinitionError, match=message) as caught:
-        build_codec(hint, PLACE)
+        codec_of(hint, PLACE)
     assert str(caught.value).startswith(PLACE)
 
 
@@ -296,7 +296,7 @@ def test_codec_leaves_a_name_error_alone_when_a_field_is_not_defined_yet() -> No
         later: NotDefinedAnywhere  # type: ignore[name-defined]  # noqa: F821
 
     with pytest.raises(NameError, match="NotDefinedAnywhere"):
-        build_codec(Early, PLACE)
+        codec_of(Early, PLACE)
 
 
 # --- T13: values of another type than declared ---------------------------------------------------
@@ -328,7 +328,7 @@ CONVERTED: list[tuple[Any, Any, Any]] = [
 
 @pytest.mark.parametrize(("hint", "value", "expected"), CONVERTED)
 def test_value_becomes_what_the_wire_makes_of_it(hint: Any, value: Any, expected: Any) -> None:
-    codec = build_codec(hint, PLACE)
+    codec = codec_of(hint, PLACE)
     for back in (codec.isolate(value), codec.decode(codec.encode(value))):
         assert back == expected
         assert repr(back) == repr(expected)
@@ -374,7 +374,7 @@ UNFIT: list[tuple[Any, Any, str]] = [
 def test_value_of_another_type_is_a_type_error_at_the_caller(
     hint: Any, value: Any, message: str
 ) -> None:
-    codec = build_codec(hint, PLACE)
+    codec = codec_of(hint, PLACE)
     with pytest.raises(TypeError, match=message):
         codec.encode(value)
     with pytest.raises(TypeError, match=message):
@@ -384,7 +384,7 @@ def test_value_of_another_type_is_a_type_error_at_the_caller(
 def test_container_subclass_with_attributes_is_refused() -> None:
     tagged = Tagged([1])
     tagged.tag = "x"
-    codec = build_codec(list[int], PLACE)
+    codec = codec_of(list[int], PLACE)
     assert codec.isolate(Tagged([1])) == [1]
     with pytest.raises(TypeError, match="`Tagged`, which would lose fields `tag`"):
         codec.encode(tagged)
@@ -394,7 +394,7 @@ def test_value_that_contains_itself_is_a_type_error() -> None:
     loop: list[Any] = []
     loop.append(loop)
     with pytest.raises(TypeError, match="contains itself"):
-        build_codec(list[Any], PLACE).encode(loop)
+        codec_of(list[Any], PLACE).encode(loop)
 
 
 NESTED: list[tuple[Any, Any, str]] = [
@@ -410,7 +410,7 @@ NESTED: list[tuple[Any, Any, str]] = [
 def test_wrong_value_inside_is_found_locally_as_remotely(
     hint: Any, value: Any, message: str
 ) -> None:
-    codec = build_codec(hint, PLACE)
+    codec = codec_of(hint, PLACE)
     with pytest.raises(TypeError, match=message) as local:
         codec.isolate(value)
     with pytest.raises(TypeError, match=message) as remote:
@@ -419,7 +419,7 @@ def test_wrong_value_inside_is_found_locally_as_remotely(
 
 
 def test_decode_runs_validators_and_post_init() -> None:
-    later, point = build_codec(Later, PLACE), build_codec(AttrsPoint, PLACE)
+    later, point = codec_of(Later, PLACE), codec_of(AttrsPoint, PLACE)
     with pytest.raises(TypeError, match="hidden is negative"):
         later.decode(msgspec.msgpack.encode({"_hidden": -1}))
     with pytest.raises(TypeError, match="must be >= 0"):
@@ -427,7 +427,7 @@ def test_decode_runs_validators_and_post_init() -> None:
 
 
 def test_decode_ignores_unknown_fields_and_fills_defaults() -> None:
-    codec = build_codec(Flight, PLACE)
+    codec = codec_of(Flight, PLACE)
     assert codec.decode(msgspec.msgpack.encode({"carrier": "AA", "new": 1})) == Flight("AA")
     with pytest.raises(TypeError, match="missing required field `carrier`"):
         codec.decode(msgspec.msgpack.encode({}))
@@ -436,18 +436,18 @@ def test_decode_ignores_unknown_fields_and_fills_defaults() -> None:
 @pytest.mark.parametrize("data", [b"", b"\x91", b"\xc1", b"\x01\x01"])
 def test_decode_of_broken_bytes_is_a_type_error(data: bytes) -> None:
     with pytest.raises(TypeError):
-        build_codec(list[int], PLACE).decode(data)
+        codec_of(list[int], PLACE).decode(data)
 
 
 def test_decode_takes_memoryview_and_raw() -> None:
-    codec = build_codec(list[int], PLACE)
+    codec = codec_of(list[int], PLACE)
     data = codec.encode([1, 2])
     assert codec.decode(memoryview(data)) == [1, 2]
     assert codec.decode(msgspec.Raw(data)) == [1, 2]
 
 
 def test_any_takes_plain_values_only_and_says_so_by_what_comes_back() -> None:
-    codec = build_codec(Any, PLACE)
+    codec = codec_of(Any, PLACE)
     assert codec.isolate(Flight("AA")) == {"carrier": "AA", "delay": None}
     assert codec.isolate([(1, 2)]) == [[1, 2]]
 
@@ -474,7 +474,7 @@ GOLDEN: list[tuple[Any, Any, bytes, Any]] = [
 def test_wire_form_is_the_golden_one_and_the_msgpack_package_agrees(
     hint: Any, value: Any, data: bytes, plain: Any
 ) -> None:
-    codec = build_codec(hint, PLACE)
+    codec = codec_of(hint, PLACE)
     assert codec.encode(value) == data
     assert codec.decode(data) == value
     assert msgpack.unpackb(data) == plain
@@ -483,6 +483,6 @@ def test_wire_form_is_the_golden_one_and_the_msgpack_package_agrees(
 
 def test_aware_datetime_is_the_timestamp_extension() -> None:
     moment = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-    data = build_codec(dt.datetime, PLACE).encode(moment)
+    data = codec_of(dt.datetime, PLACE).encode(moment)
     assert data == b"\xd6\xff\x69\x55\xb9\x00"
     assert msgpack.unpackb(data, timestamp=3) == moment

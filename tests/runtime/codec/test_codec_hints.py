@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from millstream.runtime import DefinitionError
-from millstream.runtime.codec.codec import build_codec
 from millstream.runtime.codec.types import resolve_hints
+from millstream.runtime.extending import codec_of
 
 PLACE = "Airport.add: argument `by`"
 T = TypeVar("T")
@@ -58,7 +58,7 @@ def test_hints_of_a_class_are_filled_in_too() -> None:
 def test_hints_leave_an_open_variable_for_the_codec_to_refuse() -> None:
     hint = resolve_hints(Base.put, {}, Middle)["item"]
     with pytest.raises(DefinitionError, match="type variable `K` is open"):
-        build_codec(hint, PLACE)
+        codec_of(hint, PLACE)
 
 
 def test_hints_know_local_names_and_the_class_itself() -> None:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.runtime.codec.codec import build_codec
+from millstream.runtime.extending import codec_of
 
 msgpack: Any = importlib.import_module("msgpack")  # has no type information
 
@@ -92,7 +92,7 @@ FAST: list[tuple[Any, set[type]]] = [
 
 @pytest.mark.parametrize(("hint", "types"), FAST)
 def test_fast_types_are_the_immutable_ones(hint: Any, types: set[type]) -> None:
-    assert build_codec(hint, PLACE).fast_types == types
+    assert codec_of(hint, PLACE).fast_types == types
 
 
 SAME: list[tuple[Any, Any]] = [
@@ -117,7 +117,7 @@ SAME: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("hint", "value"), SAME)
 def test_isolate_passes_what_cannot_change(hint: Any, value: Any) -> None:
-    assert build_codec(hint, PLACE).isolate(value) is value
+    assert codec_of(hint, PLACE).isolate(value) is value
 
 
 COPIED: list[tuple[Any, Any]] = [
@@ -135,7 +135,7 @@ COPIED: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("hint", "value"), COPIED)
 def test_isolate_copies_what_can_change_or_would_arrive_changed(hint: Any, value: Any) -> None:
-    assert build_codec(hint, PLACE).isolate(value) is not value
+    assert codec_of(hint, PLACE).isolate(value) is not value
 
 
 def test_isolate_copies_a_frozen_value_that_holds_a_subclass() -> None:
@@ -144,12 +144,12 @@ def test_isolate_copies_a_frozen_value_that_holds_a_subclass() -> None:
         items: list[int] = field(default_factory=list)
 
     segment = Segment(Bigger(1, items=[1]), Point(2))
-    assert build_codec(Segment, PLACE).isolate(segment) == Segment(Point(1), Point(2))
+    assert codec_of(Segment, PLACE).isolate(segment) == Segment(Point(1), Point(2))
 
 
 def test_isolate_brings_a_zoned_datetime_to_utc() -> None:
     tokyo = dt.datetime(2026, 1, 1, 9, tzinfo=ZoneInfo("Asia/Tokyo"))
-    assert build_codec(dt.datetime, PLACE).isolate(tokyo).hour == 0
+    assert codec_of(dt.datetime, PLACE).isolate(tokyo).hour == 0
 
 
 ROWS = st.builds(
@@ -162,7 +162,7 @@ ROWS = st.builds(
 
 @given(ROWS)
 def test_isolate_equals_the_wire_for_any_frozen_value(value: Segment) -> None:
-    codec = build_codec(Segment, PLACE)
+    codec = codec_of(Segment, PLACE)
     try:
         remote: object = codec.decode(codec.encode(value))
     except TypeError as error:
@@ -176,7 +176,7 @@ def test_isolate_equals_the_wire_for_any_frozen_value(value: Segment) -> None:
 
 @given(st.datetimes(timezones=st.none() | st.timezones()) | st.times() | st.timedeltas())
 def test_isolate_equals_the_wire_for_times(value: Any) -> None:
-    codec = build_codec(type(value), PLACE)
+    codec = codec_of(type(value), PLACE)
     try:
         remote = codec.decode(codec.encode(value))
     except TypeError:
@@ -197,7 +197,7 @@ PLAIN = st.recursive(
 
 @given(PLAIN)
 def test_plain_values_go_round_through_both_libraries(value: Any) -> None:
-    codec = build_codec(Any, PLACE)
+    codec = codec_of(Any, PLACE)
     data = codec.encode(value)
     assert codec.decode(data) == value == codec.isolate(value)
     assert msgpack.unpackb(data, strict_map_key=False) == value

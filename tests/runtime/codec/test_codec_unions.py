@@ -13,8 +13,7 @@ import pydantic
 import pytest
 
 from millstream.runtime import DefinitionError
-from millstream.runtime.codec.codec import build_codec
-from millstream.runtime.extending import needs_wrappers
+from millstream.runtime.extending import codec_of, needs_wrappers
 
 msgpack: Any = importlib.import_module("msgpack")  # has no type information
 
@@ -79,7 +78,7 @@ WELL_TYPED: list[tuple[Any, Any]] = [
 @pytest.mark.parametrize(("hint", "value"), WELL_TYPED)
 def test_union_brings_back_the_member_that_was_sent(hint: Any, value: Any) -> None:
     assert needs_wrappers(hint)
-    codec = build_codec(hint, PLACE)
+    codec = codec_of(hint, PLACE)
     for back in (codec.decode(codec.encode(value)), codec.isolate(value)):
         assert back == value
         assert type(back) is type(value)
@@ -91,7 +90,7 @@ def test_union_that_msgspec_can_decode_is_left_to_it(hint: Any) -> None:
 
 
 def test_union_on_the_wire_is_member_name_and_value() -> None:
-    data = build_codec(Landed | Diverted, PLACE).encode(Landed("BOS"))
+    data = codec_of(Landed | Diverted, PLACE).encode(Landed("BOS"))
     assert data == b"\x92\xa6Landed\x81\xa2at\xa3BOS"
     assert msgpack.unpackb(data) == ["Landed", {"at": "BOS"}]
 
@@ -109,7 +108,7 @@ def test_union_on_the_wire_is_member_name_and_value() -> None:
 def test_what_stands_around_a_member_is_no_part_of_its_name(
     hint: Any, value: Any, tag: str
 ) -> None:
-    assert msgpack.unpackb(build_codec(hint, PLACE).encode(value))[0] == tag
+    assert msgpack.unpackb(codec_of(hint, PLACE).encode(value))[0] == tag
 
 
 @pytest.mark.parametrize(
@@ -123,7 +122,7 @@ def test_what_stands_around_a_member_is_no_part_of_its_name(
     ],
 )
 def test_union_refuses_a_value_of_no_member(hint: Any, value: Any, message: str) -> None:
-    codec = build_codec(hint, PLACE)
+    codec = codec_of(hint, PLACE)
     with pytest.raises(TypeError, match=message):
         codec.encode(value)
     with pytest.raises(TypeError, match=message):
@@ -131,14 +130,14 @@ def test_union_refuses_a_value_of_no_member(hint: Any, value: Any, message: str)
 
 
 def test_union_converts_a_value_that_only_widens() -> None:
-    codec = build_codec(Landed | Diverted | float, PLACE)
+    codec = codec_of(Landed | Diverted | float, PLACE)
     assert codec.isolate(3) == 3.0
     assert type(codec.isolate(3)) is float
     assert type(codec.decode(codec.encode(3))) is float
 
 
 def test_union_names_the_path_inside_the_member() -> None:
-    codec = build_codec(Landed | Diverted, PLACE)
+    codec = codec_of(Landed | Diverted, PLACE)
     with pytest.raises(TypeError, match=r"Expected `str`, got `int` - at `\$.at`"):
         codec.isolate(Landed(3))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="Invalid value 'Lost'"):
@@ -146,7 +145,7 @@ def test_union_names_the_path_inside_the_member() -> None:
 
 
 def test_union_passes_its_immutable_members_as_they_are() -> None:
-    codec = build_codec(Landed | Diverted | str | dt.date, PLACE)
+    codec = codec_of(Landed | Diverted | str | dt.date, PLACE)
     assert codec.fast_types == {str, dt.date}
     frozen = Diverted("JFK")
     assert codec.isolate(frozen) is frozen
@@ -172,5 +171,5 @@ def _another_landed() -> type:
 )
 def test_union_is_refused_when_its_members_cannot_be_told_apart(hint: Any, message: str) -> None:
     with pytest.raises(DefinitionError, match=message) as caught:
-        build_codec(hint, PLACE)
+        codec_of(hint, PLACE)
     assert str(caught.value).startswith(PLACE)
