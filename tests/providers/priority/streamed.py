@@ -8,12 +8,13 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tests.providers.priority.world import RUNTIME, KeepingStore
+from tests.providers.priority.world import RUNTIME
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.priority import (
     DeadlineOptions,
     DeadlineQueues,
+    MemoryStore,
     PriorityQueue,
     PriorityQueues,
     State,
@@ -120,7 +121,7 @@ class Work:
     ) -> None:
         self.simulation = simulation
         self.jobs = jobs
-        self.store = KeepingStore(simulation.env(simulation.host("store-of-queues")), events=True)
+        self.store = MemoryStore(simulation.env(simulation.host("store-of-queues")), events=True)
         queues = DeadlineOptions(lease_s=lease_s, attempts=attempts)
         delivery = DeliveryOptions(retries=retries, backoff=Backoff(backoff_s, 1.0, backoff_s))
         handler: FailureHandler = jobs

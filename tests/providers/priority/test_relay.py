@@ -30,9 +30,12 @@ from millstream.providers.priority import (
     priority_queue,
 )
 from millstream.providers.priority import part as part_module
+from millstream.providers.priority.core.changes import ChangeEvent, Changes
 from millstream.providers.priority.core.message import TRANSITIONS
 from millstream.providers.priority.core.shards import split_name
 from millstream.providers.priority.relay.change import change_of
+from millstream.providers.priority.store.contract import StoredEvent
+from millstream.providers.priority.store.memory import Table
 from millstream.runtime import (
     ConfigError,
     EnqueueFailed,
@@ -54,6 +57,37 @@ from millstream.streams import (
 
 Hook = Callable[[Sequence[OutMessage]], Awaitable[None]]
 QUICK = PriorityOptions(changes_batch_max=3)
+
+
+class KeepingStore(MemoryStore):
+    """Remembers every event, and lets tests come between it and the relay."""
+
+    on_events: Callable[[], Awaitable[None]] | None = None
+    on_forget: Callable[[], Awaitable[None]] | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.kept: list[ChangeEvent] = []
+
+    def store(self, table: Table, changes: Changes) -> None:
+        super().store(table, changes)
+        self.kept += changes.events
+
+    async def events(self, outbox: int, after: int, limit: int, /) -> list[StoredEvent]:
+        found = await super().events(outbox, after, limit)
+        if self.on_events is not None:
+            await self.on_events()
+        return found
+
+    async def forget_events(self, outbox: int, through: int, /) -> None:
+        if self.on_forget is not None:
+            await self.on_forget()
+        await super().forget_events(outbox, through)
+
+
+def store_of(rig: Rig) -> KeepingStore:
+    assert isinstance(rig.store, KeepingStore)
+    return rig.store
 
 
 class Adapter(ReferenceAdapter):
@@ -112,12 +146,12 @@ def relayed(
         await main(rig, stream)
         await settled(rig)
         wanted: dict[str, list[PriorityChange]] = defaultdict(list)
-        for event in rig.store.kept:
+        for event in store_of(rig).kept:
             wanted[split_name(event.queue)[0]].append(change_of(event))
         assert stream.arrived() == wanted and wanted
 
-    streams = {"default": stream.part}
-    in_cluster(whole, silos, seed, streams=streams, changes="default", options=QUICK)
+    options = {"store": KeepingStore, "streams": {"default": stream.part}, "changes": "default"}
+    in_cluster(whole, silos, seed, options=QUICK, **options)
     return stream
 
 
@@ -159,7 +193,7 @@ def test_every_change_of_every_queue_arrives_once_and_in_order() -> None:
         await some_work(rig)
         begin_s = loop.time()
         await settled(rig)
-        rounds = len(rig.store.kept) // QUICK.changes_batch_max
+        rounds = len(store_of(rig).kept) // QUICK.changes_batch_max
         assert loop.time() - begin_s < rounds * QUICK.changes_period_s / 4  # it does not rest
 
     stream = relayed(main)
@@ -183,7 +217,7 @@ def test_a_silo_that_dies_between_publishing_and_forgetting_doubles_nothing(time
                 rig.simulation.crash(host.name)
                 await asyncio.get_running_loop().create_future()
 
-        rig.store.on_forget = die
+        store_of(rig).on_forget = die
         await some_work(rig)
         await settled(rig)
         assert len(set(died)) == times
@@ -258,11 +292,11 @@ def test_silos_that_relay_at_the_same_time_double_and_reorder_nothing(
             if rng.uniform(0, 1) < 0.2:
                 raise StorageUnavailable("away") if messages is None else PublishUnknown("lost")
 
-        rig.store.on_events = rig.store.on_forget = late
+        store_of(rig).on_events = store_of(rig).on_forget = late
         stream.on_before = stream.on_after = late
         await some_work(rig)
         await settled(rig)
-        rig.store.on_events = rig.store.on_forget = None
+        store_of(rig).on_events = store_of(rig).on_forget = None
         stream.on_before = stream.on_after = None
 
     relayed(main, silos=3, seed=seed)
@@ -286,7 +320,7 @@ def test_a_relay_that_was_cut_off_sends_old_changes_in_vain(
                 old.append(host.name)
                 await go_on.wait()  # with the changes that it has read
 
-        rig.store.on_events = hold
+        store_of(rig).on_events = hold
         await work(rig, messages=8)
         await settled(rig)
         assert old
@@ -303,10 +337,10 @@ def test_a_store_that_is_away_is_asked_again(caplog: pytest.LogCaptureFixture) -
         async def away() -> None:
             raise StorageUnavailable("the disk sleeps")
 
-        rig.store.on_events = away
+        store_of(rig).on_events = away
         await some_work(rig)
         await asyncio.sleep(120)
-        rig.store.on_events = None
+        store_of(rig).on_events = None
         for runtime in (rig.client, rig.silo("silo-0")):
             host = rig.host if runtime is rig.client else "silo-0"
             assert 100 < await rig.on(host, changes_lag_s(runtime)) < 140
@@ -329,7 +363,7 @@ def test_the_relay_follows_when_its_silo_stops() -> None:
             assert host is not None
             hosts.add(host.name)
 
-        rig.store.on_events = note
+        store_of(rig).on_events = note
         await work(rig, "a")
         await settled(rig)
         [first] = hosts

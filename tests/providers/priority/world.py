@@ -15,9 +15,6 @@ from millstream.providers.priority import (
     Template,
     priority_queue,
 )
-from millstream.providers.priority.core.changes import ChangeEvent, Changes
-from millstream.providers.priority.store.contract import StoredEvent
-from millstream.providers.priority.store.memory import Table
 from millstream.runtime import Client, Env, RuntimeOptions, Silo
 from millstream.runtime.extending import SiloPart
 from millstream.runtime.testing import Host, SimCluster, SimEnv, Simulation, run
@@ -59,32 +56,6 @@ class Faults:
             await self.on_after(queue)
 
 
-class KeepingStore(MemoryStore):
-    """Remembers every event, and lets tests come between it and who relays."""
-
-    on_events: Callable[[], Awaitable[None]] | None = None
-    on_forget: Callable[[], Awaitable[None]] | None = None
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.kept: list[ChangeEvent] = []
-
-    def store(self, table: Table, changes: Changes) -> None:
-        super().store(table, changes)
-        self.kept += changes.events
-
-    async def events(self, outbox: int, after: int, limit: int, /) -> list[StoredEvent]:
-        found = await super().events(outbox, after, limit)
-        if self.on_events is not None:
-            await self.on_events()
-        return found
-
-    async def forget_events(self, outbox: int, through: int, /) -> None:
-        if self.on_forget is not None:
-            await self.on_forget()
-        await super().forget_events(outbox, through)
-
-
 class Rig:
     """A cluster, and a client on a host of its own."""
 
@@ -97,6 +68,7 @@ class Rig:
         templates: tuple[Template, ...] = (),
         options: PriorityOptions | None = None,
         patience_s: float = 30.0,
+        store: type[MemoryStore] = MemoryStore,
         streams: Mapping[str, Callable[[], SiloPart]] | None = None,
         changes: str | None = None,
         is_operator: bool = False,
@@ -106,7 +78,7 @@ class Rig:
         self.patience_s = patience_s
         self.faults = Faults()
         self.env = SteppedEnv(simulation.env(simulation.host("store-of-queues")))
-        self.store = KeepingStore(self.env, faults=self.faults, events=True)
+        self.store = store(self.env, faults=self.faults, events=True)
         self.cluster = SimCluster(
             simulation,
             silos=silos,
