@@ -18,9 +18,6 @@ from millstream.providers.priority import (
     State,
     priority_queue,
 )
-from millstream.providers.priority.core.commands import Dequeue
-from millstream.providers.priority.core.requests.sessions import Request
-from millstream.providers.priority.owner.grain import owner_of
 from millstream.runtime import CallTimeout, MillstreamError, StorageUnavailable
 
 Call = Any
@@ -227,23 +224,6 @@ def test_a_lease_that_is_over_when_its_answer_comes_again_is_not_given() -> None
         assert [(lease.payload, lease.attempt) for lease in leases] in ([], [(b"x", 2)])
 
     in_cluster(main, patience_s=60.0)
-
-
-def test_a_session_waits_in_one_place() -> None:
-    """Who asks again while the first call waits still, which nobody hears any more."""
-
-    async def main(rig: Rig) -> None:
-        owner = rig.client.grain(owner_of("priority"), "q")
-        first = rig.spawn(owner.poll(Dequeue("w"), Request("s", 1), 4_000))
-        await asyncio.sleep(1)
-        start_s = rig.simulation.loop.time()
-        second = rig.spawn(owner.poll(Dequeue("w"), Request("s", 2, 1), 4_000))
-        assert (await first).leases == ()
-        assert rig.simulation.loop.time() - start_s < 0.5
-        await rig.on(rig.host, rig.queue().enqueue(b"x"))
-        assert len((await second).leases) == 1
-
-    in_cluster(main)
 
 
 # -- opening

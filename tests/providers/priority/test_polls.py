@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from tests.providers.priority.world import Rig, in_cluster
+
 from millstream.providers.priority.core.commands import Dequeue
 from millstream.providers.priority.core.message import Metadata
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Dequeued, PollStatus
-from millstream.providers.priority.owner.grain import Polled
+from millstream.providers.priority.owner.grain import Polled, owner_of
 from millstream.providers.priority.owner.polls import Polls
 from millstream.providers.priority.surface.asking import SessionPool
 from millstream.providers.priority.surface.poll import leases_of
@@ -114,3 +116,20 @@ async def test_a_dequeue_whose_caller_is_cancelled_is_ended_and_asked_again_as_t
     await asyncio.wait(calls.started)
     await asyncio.sleep(0)
     assert calls.asked == [(1, True), "s", (1, False)] and behind.done()
+
+
+def test_a_session_waits_in_one_place() -> None:
+    """Who asks again while the first call waits still, which nobody hears any more."""
+
+    async def main(rig: Rig) -> None:
+        owner = rig.client.grain(owner_of("priority"), "q")
+        first = rig.spawn(owner.poll(Dequeue("w"), Request("s", 1), 4_000))
+        await asyncio.sleep(1)
+        start_s = rig.simulation.loop.time()
+        second = rig.spawn(owner.poll(Dequeue("w"), Request("s", 2, 1), 4_000))
+        assert (await first).leases == ()
+        assert rig.simulation.loop.time() - start_s < 0.5
+        await rig.on(rig.host, rig.queue().enqueue(b"x"))
+        assert len((await second).leases) == 1
+
+    in_cluster(main)
