@@ -7,7 +7,7 @@ import gc
 import sys
 import weakref
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,8 +35,7 @@ from millstream.runtime import (
     read_only,
     with_options,
 )
-from millstream.runtime.testing import Simulation, run
-from millstream.runtime.turns.collector import collect_kind
+from millstream.runtime.testing import SimCluster, Simulation, run
 
 LOG: list[str] = []
 GATES: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -58,10 +57,6 @@ def test_every_reason_of_a_deactivation_is_given_somewhere() -> None:
     source = "".join(module.read_text() for module in modules)
     given = [reason for reason in DeactivationReason if f"Reason.{reason.name}" in source]
     assert given == list(DeactivationReason)
-
-
-async def collect(silo: Silo, kind: str) -> int:
-    return await collect_kind(silo.assembly.catalog, kind, silo.assembly.turns)
 
 
 class Living(Grain):
@@ -490,23 +485,53 @@ async def test_a_turn_that_does_not_end_is_cancelled_after_the_drain_time() -> N
 # --- idle collection -----------------------------------------------------------------------------
 
 
-async def test_an_unused_activation_is_collected_at_the_second_scan(silo: Silo) -> None:
-    ref = silo.grain(Living, "a")
-    await ref.call("c")
-    assert await collect(silo, "Living") == 0
-    assert await collect(silo, "Living") == 1
-    await until(lambda: activation_in(silo, "a") is None)
-    assert LOG[-2:] == ["deactivate IDLE", "gone"]
-    assert await ref.call("again") == 1
+SCAN_S = 1.0
+
+
+def while_scanned(main: Callable[[Silo, Silo], Awaitable[None]]) -> None:
+    """Run a test in the first of two silos, in virtual time, a scan after each `SCAN_S`.
+
+    It begins between two scans, so that so many scans happen while it sleeps for so many `SCAN_S`.
+    """
+    options = RuntimeOptions(collect_every_s=SCAN_S, idle_after_s=SCAN_S / 2)
+
+    async def driver(sim: Simulation) -> None:
+        async with SimCluster(sim, silos=2, grains=[Settled], options=options) as cluster:
+            one, two = (cluster.silo(name) for name in cluster.names)
+            assert one is not None and two is not None
+            await asyncio.sleep(SCAN_S / 2)
+
+            async def program() -> None:
+                await main(one, two)
+
+            await sim.call(sim.host(cluster.names[0]), program())
+
+    run(driver, seed=1)
+
+
+def idle_ends() -> int:
+    """How many activations were collected."""
+    return LOG.count("deactivate IDLE")
+
+
+def test_an_unused_activation_is_collected_at_the_second_scan() -> None:
+    async def main(silo: Silo, _: Silo) -> None:
+        ref = silo.grain(Settled, "a")
+        await ref.call("c")
+        await asyncio.sleep(SCAN_S)
+        assert not idle_ends()
+        await asyncio.sleep(SCAN_S)
+        assert activation_in(silo, "a", "Settled") is None
+        assert LOG[-2:] == ["deactivate IDLE", "gone"]
+        assert await ref.call("again") == 1
+
+    while_scanned(main)
 
 
 @pytest.mark.parametrize("how", ["call", "read", "peek", "fail", "one way", "remote"])
-async def test_any_use_puts_collection_off(pair: LocalCluster, how: str) -> None:
-    silo = pair.silos[0]
-    ref = silo.grain(Settled, "a")
-    GATES["r"].set()
-    await ref.call("c")
-    for _ in range(4):
+def test_any_use_puts_collection_off(how: str) -> None:
+    async def use(silo: Silo, other: Silo) -> None:
+        ref = silo.grain(Settled, "a")
         if how == "call":
             await ref.call("c")
         elif how == "read":
@@ -514,58 +539,74 @@ async def test_any_use_puts_collection_off(pair: LocalCluster, how: str) -> None
         elif how == "peek":
             await ref.peek()
         elif how == "one way":
-            before = len(LOG)
             await ref.note("n")
-            await until(lambda: len(LOG) > before)  # noqa: B023
         elif how == "remote":
-            await pair.silos[1].grain(Settled, "a").call("c")
+            await other.grain(Settled, "a").call("c")
         else:
             with pytest.raises(ValueError):
                 await ref.fail()
-        assert await collect(silo, "Settled") == 0
+
+    async def main(silo: Silo, other: Silo) -> None:
+        GATES["r"].set()
+        await silo.grain(Settled, "a").call("c")
+        for _ in range(4):
+            await use(silo, other)
+            await asyncio.sleep(SCAN_S)
+        assert not idle_ends() and activation_in(silo, "a", "Settled") is not None
+        await asyncio.sleep(SCAN_S)
+        assert idle_ends() == 1
+
+    while_scanned(main)
 
 
-async def test_a_busy_activation_or_one_with_waiting_calls_is_never_collected(silo: Silo) -> None:
-    ref = silo.grain(Living, "a")
-    running = asyncio.create_task(ref.stay("s"))
-    await until(lambda: "+s" in LOG)
-    queued = asyncio.create_task(ref.call("q"))
-    await spin()
-    for _ in range(4):
-        assert await collect(silo, "Living") == 0
-    GATES["s"].set()
-    await asyncio.gather(running, queued)
+def test_a_busy_activation_or_one_with_waiting_calls_is_never_collected() -> None:
+    async def main(silo: Silo, _: Silo) -> None:
+        ref = silo.grain(Settled, "a")
+        assert await ref.call("c") == 1
+        calls = asyncio.gather(ref.stay("s"), ref.call("q"))
+        await asyncio.sleep(4 * SCAN_S)
+        assert LOG[-1] == "+s"
+        GATES["s"].set()
+        assert [*await calls] == ["s", 2]
+        await asyncio.sleep(SCAN_S / 4)
+        assert not idle_ends()  # nor was its end only put off
+
+    while_scanned(main)
 
 
-async def test_keep_alive_puts_collection_off_until_its_time_has_passed(silo: Silo) -> None:
-    ref = silo.grain(Living, "a")
-    await ref.keep_alive(0.05)
-    for _ in range(3):
-        assert await collect(silo, "Living") == 0
-    with pytest.raises(CallTimeout):  # longer than that passes
-        await with_options(silo.grain(Living, "b"), timeout=0.07).stay("s")
-    assert await collect(silo, "Living") == 1
+def test_keep_alive_puts_collection_off_until_its_time_has_passed() -> None:
+    async def main(silo: Silo, _: Silo) -> None:
+        await silo.grain(Settled, "a").keep_alive(3 * SCAN_S)
+        await asyncio.sleep(3 * SCAN_S)
+        assert not idle_ends()
+        await asyncio.sleep(SCAN_S)
+        assert idle_ends() == 1
+
+    while_scanned(main)
 
 
-async def test_a_task_of_the_activation_puts_collection_off(silo: Silo) -> None:
-    ref = silo.grain(Living, "a")
-    await ref.start_task("t")
-    for _ in range(3):
-        assert await collect(silo, "Living") == 0
-    GATES["t"].set()
-    await until(lambda: "task t done" in LOG)
-    await spin()
-    assert await collect(silo, "Living") == 1
+def test_a_task_of_the_activation_puts_collection_off() -> None:
+    async def main(silo: Silo, _: Silo) -> None:
+        await silo.grain(Settled, "a").start_task("t")
+        await asyncio.sleep(3 * SCAN_S)
+        assert not idle_ends()
+        GATES["t"].set()
+        await asyncio.sleep(SCAN_S)
+        assert "task t done" in LOG and idle_ends() == 1
+
+    while_scanned(main)
 
 
-async def test_many_idle_activations_are_collected_together(silo: Silo) -> None:
-    for i in range(100):
-        await silo.grain(Living, f"{i}").call("c")
-    await collect(silo, "Living")
-    await silo.grain(Living, "7").call("c")
-    assert await collect(silo, "Living") == 99
-    await until(lambda: silo.assembly.catalog.count == 1)
-    assert await silo.grain(Living, "7").call("c") == 3
+def test_many_idle_activations_are_collected_together() -> None:
+    async def main(silo: Silo, _: Silo) -> None:
+        await asyncio.gather(*(silo.grain(Settled, f"{i}").call("c") for i in range(100)))
+        await asyncio.sleep(SCAN_S)
+        await silo.grain(Settled, "7").call("c")
+        await asyncio.sleep(SCAN_S)
+        assert idle_ends() == 99 and silo.assembly.catalog.count == 1
+        assert await silo.grain(Settled, "7").call("c") == 3
+
+    while_scanned(main)
 
 
 def test_collection_keeps_its_times_in_a_running_silo() -> None:
