@@ -18,10 +18,10 @@ from millstream.providers.ledger import (
     Quorum,
     open_topics,
 )
-from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX
 from millstream.runtime import (
     ConfigError,
     CursorTooOld,
+    Etag,
     MemoryStateStore,
     QueueFenced,
     QueueFull,
@@ -29,6 +29,17 @@ from millstream.runtime import (
     StorageUnavailable,
 )
 from millstream.runtime.testing import FailingStore
+
+
+class RefusingStore(MemoryStateStore):
+    """Refuses to clear the rows whose keys begin with `refused`."""
+
+    refused: str | None = None
+
+    async def clear(self, key: str, expect: Etag, fence: int, /) -> None:
+        if self.refused is not None and key.startswith(self.refused):
+            raise StorageUnavailable("planted")
+        await super().clear(key, expect, fence)
 
 
 async def filled(topic: LedgerTopic, count: int, first: int = 1) -> None:
@@ -607,12 +618,13 @@ async def test_a_deleted_topic_begins_anew() -> None:
 @virtually
 async def test_a_deletion_that_failed_halfway_is_ended_by_the_next(folder: str) -> None:
     machine = Machine()
-    machine.store = store = FailingStore()
+    machine.store = store = RefusingStore()
     async with machine.topics() as topics:
         await filled(await topics.topic("orders"), 4)
-        store.fail("clear", f"ledger/topics/{folder}/", times=ROW_TRIES_MAX)
+        store.refused = f"ledger/topics/{folder}/"
         with pytest.raises(StorageUnavailable):
             await topics.delete("orders")
+        store.refused = None
         await topics.delete("orders")
         assert await topics.names() == []
         assert not store.range(f"ledger/topics/{folder}/", "", 9)
