@@ -11,8 +11,9 @@ from urllib.parse import quote
 import pytest
 from tests.providers.priority.http.desk import TOKEN, Desk, desk_of
 
-from millstream.providers.priority import PriorityClass, QueueSettings
+from millstream.providers.priority import PriorityClass, PriorityQueueError, QueueSettings
 from millstream.providers.priority.http.forms.bodies import ClassName
+from millstream.providers.priority.http.forms.problems import STATUS, status_of
 from millstream.providers.priority.http.routes.leases import LEASE_HEADER
 from millstream.providers.priority.http.routes.table import ROUTES
 from millstream.providers.priority.surface import opening
@@ -260,3 +261,13 @@ async def test_no_route_answers_without_the_token(desk: Desk) -> None:
         await desk.ask("GET", "/v1/queues", headers={"Authorization": f"bearer {TOKEN}"})
     ).status == 200
     assert (await desk.ask("GET", "/v1/queues")).json["queues"] == [], "nothing was done"
+
+
+def test_every_error_of_a_queue_has_a_status() -> None:
+    def below(cls: type[PriorityQueueError]) -> list[type[PriorityQueueError]]:
+        return [cls, *(one for child in cls.__subclasses__() for one in below(child))]
+
+    # a session that is full, or a request that was acknowledged, no key can meet
+    met = [one for one in below(PriorityQueueError) if one is not PriorityQueueError]
+    missing = {one.__name__ for one in met if not status_of(one.__new__(one))}
+    assert missing == {"SessionFull", "RequestStale"} and len(STATUS) > 15
