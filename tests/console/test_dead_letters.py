@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from millstream.balancers import DeploymentBalancer
-from millstream.console.main import main, parser
+from millstream.console.main import main
 from millstream.providers.memory import MemoryQueues
 from millstream.runtime import Grain, LocalCluster, MemoryStateStore, StateStore
 from millstream.streams import (
@@ -109,10 +109,16 @@ def test_what_is_not_said_clearly_is_refused(
     assert "millstream dead-letters:" in capsys.readouterr().err
 
 
-def test_a_provider_and_a_cluster_can_be_named() -> None:
-    words = ["dead-letters", "ls", "--provider", "p", "--cluster", "c"]
-    arguments = parser().parse_args(words)
-    assert (arguments.provider, arguments.cluster) == ("p", "c")
+async def test_a_provider_and_a_cluster_can_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    providers = {"default": provider, "p": provider}
+    async with LocalCluster(silos=1, grains=[Reader], streams=providers, cluster="c") as cluster:
+        [letter] = await letters_of(cluster, "a")
+        assert await run(cluster, "ls", "--cluster", "c", "--provider", "p") == 0
+        assert not capsys.readouterr().out
+        assert await run(cluster, "ls", "--cluster", "c", "--provider", "default") == 0
+        assert capsys.readouterr().out.startswith(letter.id)
+        assert await run(cluster, "ls", "--cluster", "d") == 1
+        assert not capsys.readouterr().out
 
 
 async def test_damaged_letters_are_counted_and_named_beside_the_others(

@@ -9,7 +9,7 @@ import pytest
 from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
-from millstream.console.main import main, parser
+from millstream.console.main import main
 from millstream.providers.memory import MemoryQueues
 from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore
 from millstream.runtime import Grain, LocalCluster
@@ -102,7 +102,7 @@ def test_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_what_is_missing_is_told(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        parser().parse_args(words)
+        main(words)
     assert ended.value.code == 2
 
 

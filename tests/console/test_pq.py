@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.imports import ROOT
 
-from millstream.console.main import main, parser
+from millstream.console.main import main
 from millstream.providers.priority import MemoryStore, PriorityQueues, State, priority_queue
 from millstream.runtime import LocalCluster
 
@@ -276,7 +276,7 @@ def test_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_wrong_arguments_are_told(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        parser().parse_args(["pq", *words])
+        main(["pq", *words])
     assert ended.value.code == 2
 
 
