@@ -13,12 +13,11 @@ import pytest
 
 from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore
 from millstream.runtime import ConfigError, MemberRow, Silo, Status, StorageUnavailable
-from millstream.runtime.database import directory
-from millstream.runtime.database.database import why_failed
 
 Harm = Callable[[Path], object]
 KEY = "a"
 FILE = "state-7.db"  # where the key is
+MANIFEST = "millstream.manifest"
 
 
 def remove(path: Path) -> None:
@@ -125,10 +124,10 @@ async def test_a_file_of_another_name_is_refused(tmp_path: Path) -> None:
 
 async def test_files_whose_manifest_is_gone_are_refused(tmp_path: Path) -> None:
     await write(tmp_path)
-    (tmp_path / directory.MANIFEST).unlink()
-    with pytest.raises(StorageUnavailable, match=f"{directory.MANIFEST} is gone.*{FILE}"):
+    (tmp_path / MANIFEST).unlink()
+    with pytest.raises(StorageUnavailable, match=f"{MANIFEST} is gone.*{FILE}"):
         SqliteStateStore(tmp_path)
-    (tmp_path / directory.MANIFEST).touch()
+    (tmp_path / MANIFEST).touch()
     with pytest.raises(StorageUnavailable, match="emptied or replaced"):
         SqliteStateStore(tmp_path)
 
@@ -137,7 +136,7 @@ async def test_a_file_that_a_crash_kept_off_the_manifest_is_listed_when_it_is_op
     tmp_path: Path,
 ) -> None:
     await write(tmp_path)
-    manifest = tmp_path / directory.MANIFEST
+    manifest = tmp_path / MANIFEST
     head = manifest.read_text().splitlines()[0]
     manifest.write_text(f"{head}\nstate-")  # half a line, as a power cut leaves it
     store = SqliteStateStore(tmp_path)
@@ -148,7 +147,7 @@ async def test_a_file_that_a_crash_kept_off_the_manifest_is_listed_when_it_is_op
 
 async def test_many_stores_that_open_at_once_make_one_manifest(tmp_path: Path) -> None:
     await asyncio.gather(*(asyncio.to_thread(SqliteStateStore, tmp_path) for _ in range(20)))
-    assert [path.name for path in tmp_path.iterdir()] == [directory.MANIFEST]
+    assert [path.name for path in tmp_path.iterdir()] == [MANIFEST]
 
 
 def mode_of(path: Path) -> int:
@@ -162,7 +161,7 @@ async def test_directory_and_files_are_for_their_user_alone(tmp_path: Path) -> N
     found = {path.name: mode_of(path) for path in folder.iterdir()}
     await store.aclose()
     assert mode_of(folder) == 0o700
-    assert {f"{FILE}-wal", f"{FILE}-shm", FILE, directory.MANIFEST} == set(found)
+    assert {f"{FILE}-wal", f"{FILE}-shm", FILE, MANIFEST} == set(found)
     assert set(found.values()) == {0o600}
 
 
@@ -217,10 +216,3 @@ async def test_a_full_disk_is_named_and_the_next_write_tries_again(tmp_path: Pat
     await writer.submit(limit(1 << 30))
     await store.write(KEY, b"x" * 100_000, etag, 0)
     await store.aclose()
-
-
-def test_what_sqlite_says_is_told_with_the_file_and_what_to_do() -> None:
-    error = sqlite3.OperationalError("attempt to write a readonly database")
-    error.sqlite_errorcode = sqlite3.SQLITE_READONLY  # type: ignore[attr-defined, unused-ignore]
-    assert why_failed("/data/state-1.db", error).startswith("/data/state-1.db: attempt to write")
-    assert "writable for this user" in why_failed("/data/state-1.db", error)

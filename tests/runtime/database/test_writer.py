@@ -14,6 +14,7 @@ from millstream.providers.sqlite.schema import STATE
 from millstream.providers.sqlite.storage import file_index
 from millstream.runtime import ConfigError, Conflict, Env, StorageUnavailable
 from millstream.runtime.database import Writer, open_writer
+from millstream.runtime.database.database import why_failed
 from millstream.runtime.database.worker import Worker
 
 Work = Callable[[sqlite3.Connection], Any]
@@ -414,3 +415,10 @@ async def test_store_refuses_use_after_close_and_closes_twice(tmp_path: Path) ->
 def test_file_index_is_frozen() -> None:
     keys = ("", "a", "grain/1", "grain/2", "orders/é", "queue/flights/7")
     assert [file_index(key) for key in keys] == [2, 7, 0, 4, 0, 2]
+
+
+def test_what_sqlite_says_is_told_with_the_file_and_what_to_do() -> None:
+    error = sqlite3.OperationalError("attempt to write a readonly database")
+    error.sqlite_errorcode = sqlite3.SQLITE_READONLY  # type: ignore[attr-defined, unused-ignore]
+    assert why_failed("/data/state-1.db", error).startswith("/data/state-1.db: attempt to write")
+    assert "writable for this user" in why_failed("/data/state-1.db", error)

@@ -10,10 +10,10 @@ import pytest
 
 from millstream.runtime import Address, Link, SiloUnavailable, Transport
 from millstream.runtime.testing import Host, Simulation, SimulationFailed, current_host, run
-from millstream.runtime.testing.world.link import HIGH_WATER_BYTES
 
 SERVER = Address("server", 7000)
 PROBE = Address("server", 7001)
+HIGH_WATER_BYTES = 64 * 1024  # as in a transport of asyncio
 
 
 class Peer:
