@@ -29,7 +29,6 @@ from millstream.runtime import (
     read_only,
     with_options,
 )
-from millstream.runtime.turns.mailbox import WaitingBytes
 
 KB = 1024
 LOG: list[str] = []
@@ -301,18 +300,3 @@ async def test_a_small_call_that_waits_does_not_keep_the_frame_that_it_came_in()
             tracemalloc.stop()
         GATES["busy"].set()
         assert await asyncio.gather(*waiting) == [1] * 50
-
-
-def test_nothing_is_taken_where_it_is_refused() -> None:
-    account = WaitingBytes(each_max=100, all_max=150)
-    account.take("here", 60, 0)
-    with pytest.raises(Overloaded, match=r"here: 60 bytes of calls wait, and 41 more would"):
-        account.take("here", 41, 60)
-    account.take("here", 40, 60)
-    account.take("there", 50, 0)
-    with pytest.raises(Overloaded, match=r"there: 150 bytes .* in this process, and 1 more would"):
-        account.take("there", 1, 50)
-    account.take("nowhere", 0, 1000)
-    assert account.used == 150
-    account.give_back(150)
-    account.take("alone", 1000, 0)

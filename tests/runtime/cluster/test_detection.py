@@ -11,19 +11,21 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from tests.conditions import until
 
 from millstream.runtime import (
     Env,
     Grain,
+    LocalCluster,
     MemberRow,
     MembershipOptions,
     Status,
     TableView,
 )
 from millstream.runtime.cluster.heart import LoopHeart
-from millstream.runtime.cluster.prober import LAG_SPARED_S, Prober, Sign
+from millstream.runtime.cluster.prober import LAG_SPARED_S, Prober, Sign, Stamps
 from millstream.runtime.cluster.votes import suspect
 from millstream.runtime.extending import Tasks
 from millstream.runtime.testing import SiloDeclaredDead, SimCluster, Simulation, run
@@ -431,6 +433,49 @@ async def test_a_silo_that_lags_gives_others_more_time() -> None:
         ward.lag_s = lag_s
         assert await ward.prober.probe(B) is Sign.ALIVE
     assert waits == [0.05, 0.05, pytest.approx(0.15)]
+
+
+# --- what a silo knows of others ------------------------------------------------------------------
+
+
+def stamped(**stamps: float) -> TableView:
+    return TableView(5, tuple(MemberRow(s, Status.ACTIVE, alive_s=at) for s, at in stamps.items()))
+
+
+def test_a_stamp_stands_still_from_when_it_was_first_seen_on_the_own_clock() -> None:
+    stamps = Stamps()
+    stamps.saw(stamped(a=1_000.0, b=7.0), 50.0)
+    assert stamps.still_s("a", 50.0) == 0.0 and stamps.still_s("b", 58.0) == 8.0
+    stamps.saw(stamped(a=1_000.0, b=8.0), 60.0)
+    assert stamps.still_s("a", 65.0) == 15.0 and stamps.still_s("b", 65.0) == 5.0
+
+
+def test_a_stamp_that_is_set_back_has_moved() -> None:
+    stamps = Stamps()
+    stamps.saw(stamped(a=1_000.0), 50.0)
+    stamps.saw(stamped(a=400.0), 60.0)
+    assert stamps.still_s("a", 61.0) == 1.0
+
+
+def test_nothing_is_known_of_who_is_not_in_the_table() -> None:
+    stamps = Stamps()
+    stamps.saw(stamped(a=1.0), 50.0)
+    stamps.saw(stamped(b=1.0), 60.0)
+    assert stamps.still_s("a", 90.0) == 0.0 and stamps.still_s("c", 90.0) == 0.0
+
+
+async def test_an_answer_of_another_silo_at_the_probe_port_is_no_sign_of_life() -> None:
+    async with LocalCluster(silos=2, grains=[Idle]) as cluster:
+        one, two = (silo.assembly.membership for silo in cluster.silos)
+        assert await one.prober.probe(two.address) is Sign.ALIVE
+        own = one.view.row(one.address)
+        assert own is not None
+        # two crashed, and its port was given to the next one that asked for one
+        one.view = TableView(
+            one.view.version,
+            tuple(msgspec.structs.replace(r, probe_port=own.probe_port) for r in one.view.rows),
+        )
+        assert await one.prober.probe(two.address) is Sign.REFUSED
 
 
 # --- the heart -----------------------------------------------------------------------------------

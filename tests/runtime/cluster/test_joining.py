@@ -7,21 +7,17 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
 import pytest
 
 from millstream.runtime import (
     ClusterError,
     Grain,
-    LocalCluster,
     MemberRow,
     MembershipOptions,
     MemoryStateStore,
     Silo,
     Status,
-    TableView,
 )
-from millstream.runtime.cluster.prober import Sign, Stamps
 from millstream.runtime.testing import (
     SiloDeclaredDead,
     SimCluster,
@@ -241,49 +237,6 @@ def test_a_joiner_that_waits_says_for_whom_and_how_long_and_does_not_repeat_itse
     assert 1 <= len(said) <= 1 + took_s / 5
     assert all(silo in said[0] for silo in dead)
     assert "join_timeout_s" in said[0] and "60 s" in said[0]
-
-
-# --- what a silo knows of others ------------------------------------------------------------------
-
-
-def rows(**stamps: float) -> TableView:
-    return TableView(5, tuple(MemberRow(s, Status.ACTIVE, alive_s=at) for s, at in stamps.items()))
-
-
-def test_a_stamp_stands_still_from_when_it_was_first_seen_on_the_own_clock() -> None:
-    stamps = Stamps()
-    stamps.saw(rows(a=1_000.0, b=7.0), 50.0)
-    assert stamps.still_s("a", 50.0) == 0.0 and stamps.still_s("b", 58.0) == 8.0
-    stamps.saw(rows(a=1_000.0, b=8.0), 60.0)
-    assert stamps.still_s("a", 65.0) == 15.0 and stamps.still_s("b", 65.0) == 5.0
-
-
-def test_a_stamp_that_is_set_back_has_moved() -> None:
-    stamps = Stamps()
-    stamps.saw(rows(a=1_000.0), 50.0)
-    stamps.saw(rows(a=400.0), 60.0)
-    assert stamps.still_s("a", 61.0) == 1.0
-
-
-def test_nothing_is_known_of_who_is_not_in_the_table() -> None:
-    stamps = Stamps()
-    stamps.saw(rows(a=1.0), 50.0)
-    stamps.saw(rows(b=1.0), 60.0)
-    assert stamps.still_s("a", 90.0) == 0.0 and stamps.still_s("c", 90.0) == 0.0
-
-
-async def test_an_answer_of_another_silo_at_the_probe_port_is_no_sign_of_life() -> None:
-    async with LocalCluster(silos=2, grains=[Idle]) as cluster:
-        one, two = (silo.assembly.membership for silo in cluster.silos)
-        assert await one.prober.probe(two.address) is Sign.ALIVE
-        own = one.view.row(one.address)
-        assert own is not None
-        # two crashed, and its port was given to the next one that asked for one
-        one.view = TableView(
-            one.view.version,
-            tuple(msgspec.structs.replace(r, probe_port=own.probe_port) for r in one.view.rows),
-        )
-        assert await one.prober.probe(two.address) is Sign.REFUSED
 
 
 # --- rows of the dead -----------------------------------------------------------------------------

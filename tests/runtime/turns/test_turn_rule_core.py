@@ -591,3 +591,18 @@ async def test_a_task_is_of_the_activation_until_it_ends_and_none_starts_afterwa
     with pytest.raises(NotInCluster, match="no task can start"):
         activation.start_task(late)
     assert inspect.getcoroutinestate(late) == inspect.CORO_CLOSED  # nobody hears that it never ran
+
+
+def test_nothing_is_taken_where_it_is_refused() -> None:
+    account = WaitingBytes(each_max=100, all_max=150)
+    account.take("here", 60, 0)
+    with pytest.raises(Overloaded, match=r"here: 60 bytes of calls wait, and 41 more would"):
+        account.take("here", 41, 60)
+    account.take("here", 40, 60)
+    account.take("there", 50, 0)
+    with pytest.raises(Overloaded, match=r"there: 150 bytes .* in this process, and 1 more would"):
+        account.take("there", 1, 50)
+    account.take("nowhere", 0, 1000)
+    assert account.used == 150
+    account.give_back(150)
+    account.take("alone", 1000, 0)
