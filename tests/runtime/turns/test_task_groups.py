@@ -31,7 +31,6 @@ from millstream.runtime import (
     with_options,
 )
 from millstream.runtime.extending import SystemTarget
-from millstream.runtime.turns.task_groups import correct_task_groups
 
 LOG: list[str] = []
 GATES: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -379,11 +378,8 @@ async def test_a_deadline_is_a_timeout_though_the_turn_had_cancelled_its_task_it
         await with_options(worker(cluster, where), timeout=0.05).cancels_itself_and_stays()
 
 
+@pytest.mark.usefixtures("cluster")
 async def test_a_group_outside_of_turns_is_left_as_it_is() -> None:
-    correct_task_groups()
-    correct_task_groups()
-    task = asyncio.current_task()
-    assert task is not None
     plain = asyncio.TaskGroup.__aexit__
     before = getattr(plain, "__wrapped__", plain)
 
