@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := .[bench,connect,demo,examples,http,index,pipelines,redis,spark,dev]
+EXTRAS := .[bench,connect,demo,docs,examples,http,index,pipelines,redis,spark,dev]
 # Bytecode is kept, whatever the environment says: else each process compiles every test anew.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -14,7 +14,7 @@ PYTEST = $(BIN)/python -m pytest -q --rotate $(ROTATE)
 # Tests that start processes or Spark mostly wait. All are in these folders and files.
 WAITING = tests/real $(shell grep -rlE 'pytest\.mark\.(real|spark)\b' tests --include='test_*.py' | grep -v '^tests/real/')
 
-.PHONY: demo test test-versions test-fast test-spark-faults check bench sim mutants model clean
+.PHONY: demo test test-versions test-fast test-spark-faults check docs bench sim mutants model clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -40,7 +40,10 @@ test-fast: $(STAMP)  ## the quick tests: no processes, no Spark, some of each lo
 test-spark-faults: $(STAMP)  ## workers that die while a batch is written
 	$(BIN)/python -m pytest -q -n 2 -m spark_faults tests/real
 
-check: $(STAMP)  ## style, types, shape of the code
+docs: $(STAMP)  ## the documentation site, in site/; a link that leads nowhere is an error
+	$(BIN)/zensical build --clean --strict
+
+check: docs  ## style, types, shape of the code, links of the documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -62,4 +65,4 @@ model: $(STAMP)  ## every order of a ledger's messages within bounds; GROUPS=qui
 	$(BIN)/python -m tests.providers.ledger.model $(GROUPS)
 
 clean:
-	rm -rf $(VENV) $(VENV)-*
+	rm -rf $(VENV) $(VENV)-* site .cache

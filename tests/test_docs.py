@@ -29,7 +29,9 @@ PARTS = (
 )
 REQUIRED = "required"
 
-RUNNABLE = re.compile(r"^```python runnable\n(.*?)^```\n(?:```text\n(.*?)^```)?", re.M | re.S)
+RUNNABLE = re.compile(
+    r"^```python title=\"program\.py\"\n(.*?)^```\n(?:```text\n(.*?)^```)?", re.M | re.S
+)
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
@@ -183,9 +185,19 @@ def test_paths_in_backticks_exist(page: Path) -> None:
             assert (ROOT / path).exists(), f"{name_of(page)} names {path}"
 
 
-def test_the_index_leads_to_every_page() -> None:
-    linked = {(DOCS / target).resolve() for target in LINK.findall((DOCS / "index.md").read_text())}
+def test_the_index_and_the_navigation_lead_to_every_page() -> None:
+    """Decisions have an index of their own, which the first page leads to."""
+    indexes = [DOCS / "index.md", DOCS / "decisions" / "index.md"]
+    linked = {
+        (index.parent / target).resolve()
+        for index in indexes
+        for target in LINK.findall(index.read_text())
+    }
     assert set(PAGES) - linked == {DOCS / "index.md"}
+    navigation = (ROOT / "zensical.toml").read_text()
+    decisions = set((DOCS / "decisions").glob("0*.md"))
+    named = {page for page in PAGES if f'"{page.relative_to(DOCS)}"' in navigation}
+    assert set(PAGES) - decisions - named == set()
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -338,7 +350,7 @@ def test_the_messages_of_the_page_are_those_of_the_code() -> None:
     assert [text for text in shown if text not in known] == []
 
 
-TAGGED = re.compile(r"^```python(?: runnable| file=\S+)$", re.M)
+TAGGED = re.compile(r"^```python title=\"\S+\"$", re.M)
 WITHOUT_TAGS = {
     "door.md",  # parts of programs
     "spark.md",  # needs a JVM and more time: tests/real/test_spark_write.py

@@ -1,8 +1,8 @@
 """The guides' programs of several files and processes do what their pages say.
 
-In a page a block `python file=NAME` is a file, and a block `sh run` its commands, in order: one
-that ends with `&` is a silo, which must become active and end with 0 on SIGTERM; the others run to
-their end with 0, and print what the `text` block behind says, if there is one.
+A block `python title="NAME"` of a page is a file. A block `sh title="terminal"` has the commands,
+in order. A command that ends with `&` starts a silo, which must become active and end with exit
+code 0 on SIGTERM. Other commands must end with 0 and print the text of the `text` block after them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 GUIDES = ROOT / "docs" / "guides"
-FILE = re.compile(r"^```python file=(\S+)\n(.*?)^```$", re.M | re.S)
-COMMANDS = re.compile(r"^```sh run\n(.*?)^```\n(?:```text\n(.*?)^```$)?", re.M | re.S)
+FILE = re.compile(r"^```python title=\"(?!program\.py)(\S+)\"\n(.*?)^```$", re.M | re.S)
+COMMANDS = re.compile(
+    r"^```sh title=\"terminal\"\n(.*?)^```\n(?:```text\n(.*?)^```$)?", re.M | re.S
+)
 PORTS = re.compile(r"\b770\d\b")
 
 pytestmark = pytest.mark.real
