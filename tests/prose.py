@@ -1,0 +1,80 @@
+"""Figures of English text: habits that make a reader stop.
+
+A headless sentence begins with a relative clause that has no noun ("What follows the head."). The
+words "what", "who", "whoever" and "whatever" are counted, too, because they often stand in place of
+a noun. Code, headings and tables do not count.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+NOT_PROSE = re.compile(
+    r"```.*?```"  # blocks of code
+    r"|^[ \t]*\|[^\n]*$"  # rows of tables
+    r"|^#+ [^\n]*$",  # headings
+    re.M | re.S,
+)
+IN_CODE = re.compile(r"`[^`]*`")
+LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+END = re.compile(r"(?:^|\n)\s*(?:[-*]|\d+\.) |(?<=[.!?])\s+(?=[A-Z\"*])|\n\s*\n")
+WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
+HEADLESS = re.compile(r"\W*(?:What|Who|Whoever|Whatever|Where|Which)\b")
+VAGUE = frozenset({"what", "who", "whoever", "whatever"})
+WORDS_MIN = 4  # a shorter text is a label
+
+
+@dataclass(frozen=True, slots=True)
+class Prose:
+    """Counts of a text; `vague` are the words of VAGUE."""
+
+    sentences: int
+    words: int
+    headless: tuple[str, ...]
+    vague: int
+
+    @property
+    def headless_share(self) -> float:
+        """Headless sentences, of all."""
+        return len(self.headless) / max(1, self.sentences)
+
+    @property
+    def vague_per_1000(self) -> float:
+        """Vague words, of 1,000."""
+        return 1_000 * self.vague / max(1, self.words)
+
+
+def sentences_of(text: str) -> Iterator[str]:
+    """The sentences of a page or docstring, without code and markup."""
+    plain = LINK.sub(r"\1", IN_CODE.sub("CODE", NOT_PROSE.sub("", text)))
+    for part in END.split(plain):
+        sentence = " ".join(part.split())
+        if len(WORD.findall(sentence)) >= WORDS_MIN:
+            yield sentence
+
+
+def measure(texts: Iterable[str]) -> Prose:
+    """The figures of some texts together."""
+    sentences = [sentence for text in texts for sentence in sentences_of(text)]
+    words = [word.lower() for sentence in sentences for word in WORD.findall(sentence)]
+    return Prose(
+        sentences=len(sentences),
+        words=len(words),
+        headless=tuple(
+            sentence
+            for sentence in sentences
+            if HEADLESS.match(sentence) and not sentence.endswith("?")
+        ),
+        vague=sum(word in VAGUE for word in words),
+    )
+
+
+def docstrings_of(source: str) -> Iterator[str]:
+    """The docstrings of a module, its classes and functions."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, kinds) and (docstring := ast.get_docstring(node)):
+            yield docstring

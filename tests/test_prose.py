@@ -1,0 +1,65 @@
+"""The English of pages and docstrings does not fall back: a reader understands a sentence at once.
+
+The limits only raise an alarm. If one is exceeded, read the page as a newcomer does, and rewrite
+the sentences that you read twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from tests.imports import ROOT
+from tests.prose import docstrings_of, measure, sentences_of
+
+HEADLESS_MAX = 0.01
+VAGUE_PER_1000_MAX = 3.0
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md"]
+PAGES += [f"docs/{folder}/*.md" for folder in ("concepts", "decisions", "guides", "internals")]
+PAGES += [f"docs/reference/{page}.md" for page in ("command_line", "errors", "limits", "options")]
+PAGES += ["docs/reference/priority_http.md", "examples/*/README.md"]
+PACKAGES: list[str] = []
+
+
+@pytest.mark.parametrize("pages", PAGES)
+def test_pages_name_their_subjects(pages: str) -> None:
+    check(page.read_text() for page in ROOT.glob(pages))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_docstrings_name_their_subjects(package: str) -> None:
+    files: Iterable[Path] = (ROOT / package).rglob("*.py")
+    check(text for file in files for text in docstrings_of(file.read_text()))
+
+
+def check(texts: Iterable[str]) -> None:
+    prose = measure(texts)
+    assert prose.sentences > 5
+    assert prose.headless_share < HEADLESS_MAX, "\n".join(prose.headless)
+    assert prose.vague_per_1000 < VAGUE_PER_1000_MAX
+
+
+@pytest.mark.parametrize(
+    ("text", "headless", "vague"),
+    [
+        ("What follows the head. The rest of it comes later.", 1, 1),
+        ("Who comes last under a name has it.", 1, 1),
+        ("What does the head of a page say?", 0, 1),
+        ("The agent reads the events of a queue.", 0, 0),
+        ("`Who` is a name. The silo tells what it knows.", 0, 1),
+        ("# What is here\n\n| what | who |\n\nThe table names three columns.", 0, 0),
+    ],
+)
+def test_a_sentence_without_a_subject_is_seen(text: str, headless: int, vague: int) -> None:
+    prose = measure([text])
+    assert (len(prose.headless), prose.vague) == (headless, vague)
+
+
+def test_a_list_has_a_sentence_for_each_item() -> None:
+    text = "It has these parts:\n\n- The first part is here.\n- The second part is there.\n"
+    assert list(sentences_of(text)) == [
+        "It has these parts:",
+        "The first part is here.",
+        "The second part is there.",
+    ]
