@@ -1,7 +1,8 @@
-"""The contracts of plug-ins: queues, mappers, balancers, tokens, and the suite that judges them.
+"""The contracts of plug-ins: queues, mappers, balancers and tokens, and the suite that tests
+adapters.
 
 Owns the Protocols and values of a provider's adapter (`queue`, `message`, `token`, `capability`),
-of a mapper and a balancer (`mapping`), of buffers, and the checks of what a plug-in answers
-(`answers`). Reading starts at `queue.py`.
+of mappers and balancers (`mapping`), and of buffers. Also owns the checks of answers that plug-ins
+give (`answers`). Reading starts at `queue.py`.
 May import `runtime`.
 """

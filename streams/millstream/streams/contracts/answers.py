@@ -1,7 +1,7 @@
-"""Looking at what a plug-in answered, before anything trusts it. Pure.
+"""Checks of the answers that a plug-in gives, before the runtime trusts them. Pure.
 
-Owns: the checks, and `AdapterFault`. Invariant: what passes has the types and the order that the
-contract promises; what does not is named with the adapter and the method.
+Owns: the checks, and `AdapterFault`. Invariants: an accepted answer has the types and the order
+that the contract promises; an error names the adapter, the method and the wrong part.
 """
 
 from __future__ import annotations
@@ -34,18 +34,19 @@ TOKENS = frozenset({Token})
 
 
 class AdapterFault(QueueUnavailable):
-    """An adapter broke its contract: a wrong answer, an odd exception, no answer in time."""
+    """An adapter broke its contract: a wrong answer, an unexpected exception, or no answer in
+    time."""
 
 
 def fault_of(where: str, error: BaseException) -> StreamError:
-    """An adapter's exception as a stream error; its own are left as they are."""
+    """Turn an adapter's exception into a stream error; stream errors are returned unchanged."""
     if isinstance(error, StreamError):
         return error
     return AdapterFault(f"{where} raised {type(error).__name__}: {show_text(text_of(error))}")
 
 
 def text_of(error: BaseException) -> str:
-    """The text of somebody else's error, which may be unable to make it."""
+    """The text of an error; a foreign error may fail to make its text."""
     try:
         return str(error)
     except Exception as another:
@@ -53,12 +54,12 @@ def text_of(error: BaseException) -> str:
 
 
 def check_tokens(answer: Any, count: int, where: str) -> list[Token | None]:
-    """What `enqueue` answered for `count` messages. Raises AdapterFault."""
+    """Check the answer of `enqueue` for `count` messages. Raises AdapterFault."""
     if type(answer) is not list:
         _check_list(answer, "tokens", f"{where} returned")
     if len(answer) != count:
         raise AdapterFault(f"{where} returned {len(answer)} tokens for {count} messages")
-    if type(answer) is list and TOKENS.issuperset(map(type, answer)):  # nearly always
+    if type(answer) is list and TOKENS.issuperset(map(type, answer)):  # the usual case
         return answer
     return [_token(one, where) for one in answer]
 
@@ -84,7 +85,7 @@ def _token(one: Any, where: str) -> Token | None:
 
 
 def check_lost(answer: Any, where: str) -> list[Token]:
-    """What `extend` answered. Raises AdapterFault."""
+    """Check the answer of `extend`. Raises AdapterFault."""
     _check_list(answer, "tokens", f"{where} returned")
     tokens = [_token(one, where) for one in answer]
     return [one for one in tokens if one is not None]
@@ -98,13 +99,13 @@ def check_messages(
     *,
     given: Token | None = None,
 ) -> list[QueueMessage]:
-    """What `read` answered, without what is at or below `last` where tokens are in order.
+    """Check the answer of `read`; if tokens are ordered, drop messages at or below `last`.
 
     Args:
-        given: the last token that the same receiver has returned before; None: it has returned
-            nothing, so that it may begin with what is known.
+        given: the last token that this receiver has returned. None: it has returned nothing, so its
+            first messages may be known already.
 
-    Raises AdapterFault: not messages, or not in the order of their tokens.
+    Raises AdapterFault: the answer is no list of messages, or the tokens do not rise.
     """
     if type(answer) is not list:
         _check_list(answer, "messages", f"{where} returned")
@@ -125,7 +126,8 @@ def check_messages(
 
 
 def _is_plain(message: QueueMessage) -> bool:
-    """Is every part of the very type that it should be, and in range? Nearly always."""
+    """Does every part have exactly the expected type and range? This fast check nearly always
+    passes."""
     stream, token, headers = message.stream, message.token, message.headers
     if type(stream) is not StreamId or type(token) is not Token or type(message.items) is not list:
         return False
@@ -162,7 +164,7 @@ def _check_message(message: Any, where: str) -> None:
 
 
 def _wrong_part(message: QueueMessage) -> str:
-    """What is wrong inside a message whose parts are of the right types; empty if nothing is."""
+    """The first wrong part of a message whose fields have the right types; empty: all is right."""
     for value, limit, name in zip(message.token, TOKEN_LIMITS, Token._fields, strict=True):
         if type(value) is not int or not 0 <= value < limit:
             return f"a token whose {name} is {show_text(repr(value))}"

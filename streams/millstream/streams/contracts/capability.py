@@ -1,7 +1,8 @@
-"""What a queue provider can do: declared by its factory, used by the runtime, checked by the suite.
+"""The promises of a queue provider: its factory declares them, the runtime uses them, the suite
+tests them.
 
-Owns: `Capability`, and which go together. Invariant: the runtime asks for nothing that is not
-declared, and a combination that cannot work is refused before a provider is opened.
+Owns: `Capability`, and which capabilities go together. Invariants: the runtime relies only on
+declared capabilities; a combination that cannot work is refused before a provider is opened.
 """
 
 from __future__ import annotations
@@ -13,31 +14,60 @@ __all__ = ["Capability", "contradiction", "has_positions"]
 
 
 class Capability(Enum):
-    """A promise of a provider. What is not declared is not used."""
+    """A promise of a queue provider. The runtime uses only the promises that a provider declares.
 
-    DURABLE = "durable"  # an accepted message survives the death of every silo
-    ORDERED = "ordered"  # messages of one stream are read in the order of acceptance
-    STABLE_TOKENS = "stable_tokens"  # a message that is read again has the same token
-    WAKEUP = "wakeup"  # `read` returns as soon as something is there: no polling
-    REWIND = "rewind"  # the adapter is `Rewinds`: what was acknowledged can be read again
-    ITEM_ACK = "item_ack"  # `ack(also=...)` and `release` take single messages
-    LEASED = "leased"  # what was read comes again after `QueueMessage.lease_s`, if not extended
-    OWN_POSITION = "own_position"  # the provider keeps what was acknowledged; else the runtime does
-    FENCED = "fenced"  # `start` and `ack` refuse an older epoch
-    DEDUP = "dedup"  # a producer's sequence that was accepted is dropped, for ever
-    SEALED = "sealed"  # the adapter is `Seals`: the number of queues may change while running
+    Some promises depend on others. The provider is refused when it is made unless these rules hold:
+
+    - `REWIND` needs `ORDERED` and `STABLE_TOKENS`.
+    - `LEASED` needs `ITEM_ACK` and excludes `ORDERED`.
+    - A provider without `OWN_POSITION` needs `ORDERED` and `STABLE_TOKENS`.
+    """
+
+    DURABLE = "durable"
+    """An accepted message survives the crash of every silo. The contract suite checks this; the
+    runtime does not use it."""
+    ORDERED = "ordered"
+    """Messages of a stream are read in the order in which they were accepted. With `STABLE_TOKENS`,
+    the runtime keeps a position and drops messages that it has seen."""
+    STABLE_TOKENS = "stable_tokens"
+    """A message that is read again has the same token. With `ORDERED`, the runtime drops messages
+    that it has seen, and allows `commit_with`."""
+    WAKEUP = "wakeup"
+    """`read` returns as soon as a message is there. The runtime waits in `read` and does not
+    poll."""
+    REWIND = "rewind"
+    """The adapter implements `Rewinds`: a message that was read can be read again, beside the
+    owner. A lagging stream may then leave the cache."""
+    ITEM_ACK = "item_ack"
+    """`ack(also=...)` and `release` take single messages. Processed messages are acknowledged
+    before older messages are."""
+    LEASED = "leased"
+    """A message that was read is delivered again when its lease (`QueueMessage.lease_s`) runs out.
+    The runtime extends the lease while the message waits or its handler runs."""
+    OWN_POSITION = "own_position"
+    """The provider keeps the acknowledged position. Without it, the runtime keeps the position in
+    the queue record."""
+    FENCED = "fenced"
+    """`start` and `ack` refuse an older epoch. The contract suite checks this; the runtime does not
+    use it."""
+    DEDUP = "dedup"
+    """The provider drops a producer's sequence that it has accepted before, for ever.
+    `publish_with` needs this."""
+    SEALED = "sealed"
+    """The adapter implements `Seals`, so the number of queues can change while silos run
+    (`resize`)."""
 
 
 def has_positions(declared: Collection[Capability]) -> bool:
-    """Is a token a position: do tokens rise within a queue, and does a message keep its own?
+    """Is a token a position: do tokens rise within a queue, and does a message keep its token?
 
-    Without, nothing may be taken for known because of its token.
+    Without both, a token does not say that a message is known.
     """
     return {Capability.ORDERED, Capability.STABLE_TOKENS} <= set(declared)
 
 
 def contradiction(declared: Collection[Capability]) -> str:
-    """Why these capabilities cannot go together; empty if they can (spec/contract.md 5)."""
+    """Why these capabilities cannot go together; empty: they can."""
     one = Capability
     has_log = has_positions(declared)
     if one.REWIND in declared and not has_log:

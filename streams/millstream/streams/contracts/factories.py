@@ -1,7 +1,7 @@
-"""What `PersistentStreams` takes for queues and balancer: objects, names, or a function.
+"""The queues and the balancer that `PersistentStreams` is given: objects, names, or a function.
 
 Owns: turning them into objects of the contracts' shapes. Names are entry points
-(`runtime.plugins`), so a provider of others is found once it is installed.
+(`runtime.plugins`), so an installed provider of another project is found as well.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ OpenAdapter = Callable[[str, AdapterHost], Awaitable[QueueAdapter]]
 
 
 class OpenedByFunction:
-    """The factory around a function; what it opens says what it can do, if the function does not.
+    """A factory that wraps a function which opens an adapter.
 
-    `capabilities` is None until then.
+    `capabilities` is None until the adapter is opened, unless the function has the attribute.
     """
 
     def __init__(self, function: OpenAdapter) -> None:
@@ -35,6 +35,7 @@ class OpenedByFunction:
         self.grains: Sequence[type[Grain]] = getattr(function, "grains", ())
 
     async def open(self, provider: str, host: AdapterHost, /) -> QueueAdapter:
+        """Open the adapter and learn its capabilities."""
         adapter = await self._function(provider, host)
         if self.capabilities is None:
             where = f"stream provider {provider!r}: {self._function!r} opened"
@@ -49,7 +50,7 @@ class OpenedByFunction:
 
 
 def factory_of(queues: QueueAdapterFactory | OpenAdapter | str) -> QueueAdapterFactory:
-    """The adapter factory; raises ConfigError: unknown name, or another shape."""
+    """The adapter factory. Raises ConfigError: the name is unknown, or the shape is wrong."""
     found: Any = load_plugin("millstream.queues", queues) if isinstance(queues, str) else queues
     if inspect.iscoroutinefunction(found):
         found = OpenedByFunction(found)
@@ -59,7 +60,7 @@ def factory_of(queues: QueueAdapterFactory | OpenAdapter | str) -> QueueAdapterF
 
 
 def balancer_of(balancer: QueueBalancer | str) -> QueueBalancer:
-    """The balancer; raises ConfigError: unknown name, or another shape."""
+    """The balancer. Raises ConfigError: the name is unknown, or the shape is wrong."""
     found: Any = balancer
     if isinstance(balancer, str):
         found = load_plugin("millstream.balancers", balancer)

@@ -1,7 +1,7 @@
-"""What a queue adapter may use of the silo that opened it.
+"""The services of its silo that a queue adapter may use.
 
-Owns: `AdapterHost`. Invariant: our own providers use this and nothing past it, so another author's
-can do what ours do.
+Owns: `AdapterHost`. Invariant: the providers of this project use only this, so a provider of
+another author can do the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ __all__ = ["AdapterHost"]
 
 
 class AdapterHost(Protocol):
-    """One silo, as an adapter of one provider sees it. Adapters are opened once per silo."""
+    """One silo, as an adapter of one provider sees it. Each silo opens its own adapter.
+
+    `QueueAdapterFactory.open` is given this object.
+    """
 
     @property
     def cluster(self) -> str:
@@ -27,12 +30,13 @@ class AdapterHost(Protocol):
 
     @property
     def silo(self) -> str:
-        """The silo's address, unique in the life of the cluster."""
+        """The silo's address, unique during the life of the cluster."""
         ...
 
     @property
     def silo_name(self) -> str:
-        """The silo's name, which it keeps when it starts again; its address if it has none."""
+        """The silo's name, which is the same after a restart; the silo's address if it has no
+        name."""
         ...
 
     @property
@@ -42,17 +46,17 @@ class AdapterHost(Protocol):
 
     @property
     def mapper(self) -> QueueMapper:
-        """Which queue carries a stream."""
+        """The mapper, which tells the queue of each stream."""
         ...
 
     @property
     def clock(self) -> Clock:
-        """Times and chance; under simulation, the simulator's."""
+        """The source of time and random numbers; in a simulation, the simulator's."""
         ...
 
     @property
     def disk(self) -> Disk:
-        """The files of the silo's machine; under simulation, the simulator's."""
+        """The files of the silo's machine; in a simulation, the simulator's."""
         ...
 
     @property
@@ -62,43 +66,76 @@ class AdapterHost(Protocol):
 
     @property
     def members(self) -> Members:
-        """The cluster as this silo sees it."""
+        """The members of the cluster as this silo sees them."""
         ...
 
     @property
     def targets(self) -> Targets:
-        """System targets: adding one here, and calling one of any silo."""
+        """System targets: add one to this silo, or call one of any silo."""
         ...
 
     def grain(self, cls: type[Any], key: str, /) -> Any:
-        """A typed reference to a grain; classes in the factory's `grains` are hosted here."""
+        """Return a typed reference to a grain. This silo hosts the classes in the factory's
+        `grains`.
+
+        Args:
+            cls: the grain class.
+            key: the key of the grain.
+        """
         ...
 
     def store(self, name: str = "default", /) -> StateStore:
-        """A state store of the silo. Raises ConfigError: no such store."""
+        """Return a state store of the silo.
+
+        Args:
+            name: name of the store.
+
+        Raises:
+            ConfigError: the silo has no such store.
+        """
         ...
 
     async def owner(self, queue: QueueId, /) -> tuple[str, int] | None:
-        """Address of the silo that reads a queue, and its epoch; None while it is free.
+        """Return the address of the silo that reads a queue, and the epoch; None: the queue has no
+        owner.
 
-        Costs a read of the state store. Raises StorageError.
+        Each call reads the state store.
+
+        Args:
+            queue: the queue.
+
+        Raises:
+            StorageError: the store failed.
         """
         ...
 
     async def era(self) -> int:
-        """The provider's era: numbering began anew so often. Raises StorageError."""
+        """Return the provider's era: the number of times that token numbering has started anew.
+
+        Raises:
+            StorageError: the store failed.
+        """
         ...
 
     async def mapper_epoch(self) -> int:
-        """The newest mapper epoch, also while queues are still being sealed for it.
+        """Return the newest mapper epoch, even while queues are still being sealed for it.
 
-        Costs a read of the state store. Raises StorageError.
+        Each call reads the state store.
+
+        Raises:
+            StorageError: the store failed.
         """
         ...
 
     async def raise_era(self, seen: int, /) -> int:
-        """Make the era higher than `seen`, which was read before; returns it.
+        """Make the era higher than `seen` and return it.
 
-        By compare-and-set, so two that saw the same era raise it once. Raises StorageError.
+        The write is a compare-and-set: two callers that saw the same era raise it once.
+
+        Args:
+            seen: the era that the caller has read.
+
+        Raises:
+            StorageError: the store failed.
         """
         ...

@@ -9,11 +9,17 @@ from typing import NamedTuple
 
 __all__ = ["QueueId", "StreamId"]
 
-QueueId = str  # `prefix-number`, unique within its provider
+QueueId = str
+"""The name of a queue, a `str`: `prefix-number`, unique in its provider."""
 
 
 class StreamId(NamedTuple):
-    """A stream of one provider: namespace name and key."""
+    """The identity of a stream within one provider. `str(stream_id)` is `namespace/key`.
+
+    Attributes:
+        namespace: name of the `StreamNamespace`.
+        key: key of the stream.
+    """
 
     namespace: str
     key: str

@@ -1,6 +1,6 @@
 """An event on its way from a queue's cache to its consumers; also its form on the wire.
 
-Owns: `Item`. Invariant: it is frozen, so that consumers in the agent's silo share it.
+Owns: `Item`. Invariant: it is frozen, so consumers in the agent's silo can share it.
 """
 
 from __future__ import annotations

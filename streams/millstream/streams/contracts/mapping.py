@@ -1,7 +1,8 @@
 """Which queue carries a stream, and which silo wants to read which queue.
 
 Owns: the contracts of mappers and balancers. Not: implementations (`ownership.mapper`,
-`millstream.balancers`). Invariant: a mapper is pure; a balancer only says what its silo wants.
+`millstream.balancers`). Invariants: a mapper is pure; a balancer only says which queues its silo
+wants.
 """
 
 from __future__ import annotations
@@ -19,20 +20,43 @@ __all__ = ["QueueBalancer", "QueueMapper", "QueueOwner", "SiloSet"]
 
 
 class QueueMapper(Protocol):
-    """Which queue carries a stream. Pure: equal inputs give equal answers in every process and at
-    any time, so `hash()`, whose seed is another one in each process, must not be used."""
+    """Tells the queue that carries each stream.
+
+    A mapper is pure: equal arguments give equal answers in every process and for ever. Do not use
+    `hash()`, because each process seeds it differently. To support `resize`, a mapper also needs a
+    method `with_queues(queues, epoch)` that returns a mapper for another number of queues.
+
+    If `queue_for` raises, or answers a name that is not in `queues()`, the publisher gets a
+    `StreamError` that names the stream, the mapper and the answer. Nothing is sent.
+    """
 
     @property
-    def epoch(self) -> int: ...
-    def queues(self) -> Sequence[QueueId]: ...
-    def queue_for(self, stream: StreamId, /) -> QueueId: ...
+    def epoch(self) -> int:
+        """The version of the mapping: each change of the queues has a higher epoch."""
+        ...
+
+    def queues(self) -> Sequence[QueueId]:
+        """Return the names of all queues."""
+        ...
+
+    def queue_for(self, stream: StreamId, /) -> QueueId:
+        """Return the queue that carries a stream; always one of `queues()`.
+
+        Args:
+            stream: the stream.
+        """
+        ...
 
 
 class QueueOwner(Struct, frozen=True):
-    """Who owns a queue, as its record says.
+    """The owner of a queue, as the queue record says.
 
-    `is_pausing`: it is about to give the queue away. `has_lapsed`: its lease has run out, counted
-    from when this silo first saw the last renewal.
+    Attributes:
+        silo: address of the owner.
+        epoch: number of this ownership.
+        is_pausing: the owner is about to hand the queue over.
+        has_lapsed: the owner's lease has run out, counted from when this silo first saw its last
+            renewal.
     """
 
     silo: str
@@ -42,13 +66,17 @@ class QueueOwner(Struct, frozen=True):
 
 
 class SiloSet(Protocol):
-    """The live silos that may own queues, and which they own, as a balancer sees them."""
+    """The live silos that may own queues, and the queues that they own, as a balancer sees them."""
 
     @property
-    def me(self) -> str: ...
+    def me(self) -> str:
+        """The address of the balancer's own silo."""
+        ...
+
     @property
     def lease_s(self) -> float:
-        """The lease of an owner (`OwnershipOptions.lease_s`); 0: owners have none."""
+        """The lease of an owner in seconds (`OwnershipOptions.lease_s`); 0: owners have no
+        lease."""
         ...
 
     @property
@@ -56,22 +84,39 @@ class SiloSet(Protocol):
         """Tasks and timers that end with the silo."""
         ...
 
-    def silos(self) -> Sequence[str]: ...
+    def silos(self) -> Sequence[str]:
+        """Return the addresses of the live silos that may own queues."""
+        ...
+
     def names(self) -> Mapping[str, str]:
-        """Configured name by silo address."""
+        """Return the configured name of each silo, by address."""
         ...
 
     async def owners(self) -> Mapping[QueueId, QueueOwner]:
-        """The owner of each queue that has one. Raises StorageError."""
+        """Return the owner of each queue that has one. Reads the state store.
+
+        Raises:
+            StorageError: the store failed.
+        """
         ...
 
     def watch(self, changed: Callable[[], None], /) -> Callable[[], None]:
-        """Call back after each change; returns a function that ends it."""
+        """Call a function after each change of the live silos.
+
+        Args:
+            changed: the function.
+
+        Returns:
+            A function that ends the calls.
+        """
         ...
 
 
 class QueueBalancer(Protocol):
-    """Says which queues its silo wants; never starts, stops or releases anything."""
+    """Says which queues its silo wants to read; it never acquires or releases a queue itself.
+
+    One balancer object serves one silo. Pass it to `PersistentStreams(balancer=...)`.
+    """
 
     async def start(
         self,
@@ -79,5 +124,17 @@ class QueueBalancer(Protocol):
         silos: SiloSet,
         wanted: Callable[[Iterable[QueueId]], None],
         /,
-    ) -> None: ...
-    async def aclose(self) -> None: ...
+    ) -> None:
+        """Call `wanted` with the queues that this silo wants, and again whenever the answer
+        changes.
+
+        Args:
+            queues: all queues of the provider.
+            silos: the live silos and the owners of queues.
+            wanted: takes the queues that this silo wants; the newest call counts.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Stop calling `wanted`."""
+        ...

@@ -1,7 +1,7 @@
 """Messages on their way into a queue and out of it.
 
-Owns: the values that plug-ins are given and give, and how many bytes they count for. Invariant: all
-are frozen; items are encoded MessagePack values, which no provider looks into.
+Owns: the values that plug-ins take and return, and how their bytes are counted. Invariants: all are
+frozen; items are encoded MessagePack values, which providers do not decode.
 """
 
 from __future__ import annotations
@@ -30,21 +30,34 @@ __all__ = [
 ]
 
 HEAD_BYTES = 48
-"""What a message has beside its texts and items, at most: lengths, a sequence, two times."""
+"""The largest size of a message apart from its texts and items: lengths, a sequence, two times."""
 VALUE_HEAD_BYTES = 5
-"""What MessagePack writes before a text or an item, at most."""
+"""The largest size of the header that MessagePack writes before a text or an item."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerMark:
-    """Identifies a message of a producer, so that sending it twice stores it once."""
+    """Identifies a message of a producer, so that a provider with `DEDUP` stores a repeated message
+    once.
+
+    Attributes:
+        producer: name of the producer.
+        seq: number of the message; it rises with each message of the producer.
+    """
 
     producer: str
     seq: int
 
 
 class OutMessage(msgspec.Struct, frozen=True):
-    """Items of one stream on their way into a queue; `items` are encoded MessagePack values."""
+    """Items of one stream on their way into a queue: the argument of `QueueAdapter.enqueue`.
+
+    Attributes:
+        stream: the stream.
+        items: the events, as encoded MessagePack values.
+        headers: headers that all the items share.
+        mark: identifies the message for deduplication; None: the message has no number.
+    """
 
     stream: StreamId
     items: Sequence[bytes]
@@ -53,12 +66,19 @@ class OutMessage(msgspec.Struct, frozen=True):
 
 
 class QueueMessage(msgspec.Struct, frozen=True):
-    """A stored message: `token` is that of its first item (index 0); item i has index i.
+    """A stored message: the answer of `QueueReceiver.read`.
 
-    `enqueued_s`: wall clock, for lag figures. `attempt`: how often it was given out, this time
-    included; 0: the provider does not count. `lease_s`: what was left of its lease when `read`
-    returned; 0: none. `is_last`: the queue gives it out no more if this attempt fails, so it is
-    given up then.
+    Attributes:
+        stream: the stream.
+        token: the token of the first item, with index 0. The item at place i has the index i.
+        items: the events, as they were enqueued.
+        headers: the headers, as they were enqueued.
+        enqueued_s: wall clock time of acceptance in seconds; it is used for lag figures only.
+        attempt: how often the queue has handed the message out, this time included. 0: the provider
+            does not count attempts.
+        lease_s: remaining seconds of the lease when `read` returned. 0: the message has no lease.
+        is_last: the queue will not hand the message out again; if this attempt fails, the runtime
+            gives its events up.
     """
 
     stream: StreamId
@@ -73,16 +93,27 @@ class QueueMessage(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class MessageLimits:
-    """The largest message that a queue accepts; a larger one is refused for good.
+    """The largest message that the queues of an adapter accept; larger messages are refused for
+    good.
 
-    `bytes_max`: bytes, as `message_bytes` counts them. `items_max`: items.
+    An adapter returns it from `message_limits` (`LimitsMessages`). Bytes count the items, the
+    headers, the names of stream and producer, 5 more for each item and header text, and 48 for the
+    message. A message written as MessagePack takes at most that many bytes.
+
+    Attributes:
+        bytes_max: largest size of a message in bytes; unlimited by default.
+        items_max: largest number of items in a message; unlimited by default.
     """
 
     bytes_max: int = sys.maxsize
     items_max: int = sys.maxsize
 
     def refusal(self, message: OutMessage) -> str:
-        """Why queues with these limits refuse a message; empty: they accept it."""
+        """Return the reason why a message exceeds these limits; empty: it does not.
+
+        Args:
+            message: the message.
+        """
         items, size = len(message.items), message_bytes(message)
         if size > self.bytes_max:
             return (
@@ -96,7 +127,13 @@ class MessageLimits:
 
 
 class Page(NamedTuple):
-    """What a `QueueReader` found: read on at `next`; `at_end`: nothing is stored behind it yet."""
+    """The answer of `QueueReader.read_from`.
+
+    Attributes:
+        messages: the messages found.
+        next: the position where the next call continues.
+        at_end: no message is stored behind `next` yet.
+    """
 
     messages: Sequence[QueueMessage]
     next: Token
@@ -109,13 +146,13 @@ def headers_bytes(headers: Mapping[str, str] | None) -> int:
 
 
 def content_bytes(items: Sequence[bytes], headers: Mapping[str, str] | None) -> int:
-    """What a message counts for against every limit of bytes: items and headers."""
+    """The size that a message counts for in every limit of bytes: items and headers."""
     size = len(items[0]) if len(items) == 1 else sum(map(len, items))
     return size + headers_bytes(headers) if headers else size
 
 
 def message_bytes(message: OutMessage) -> int:
-    """At least what a message takes in a queue, where it is written as MessagePack.
+    """The largest size of a message in a queue that writes it as MessagePack.
 
     Counts items, headers, the names of its stream and of its producer, and the lengths before them.
     """

@@ -1,9 +1,9 @@
-"""Sources that can only push: a receiver that buffers what they push until it is read.
+"""Sources that can only push: a receiver that buffers pushed messages until they are read.
 
-Owns: `PushReceiver`, what it asks of a source, and its limits. Not: connecting to the source.
-Invariants: what is held is bounded, and the source is paused before that; a message that is held
-is not held twice; what was released is read again from here, so a source need not be able to take
-anything back; since it is not told, attempts are not counted (`QueueMessage.attempt` is 0).
+Owns: `PushReceiver`, the contract of a source, and the limits of the buffer. Not: connecting to the
+source. Invariants: the buffer is bounded, and the source is paused at the limit; a buffered message
+is not buffered twice; a released message is read again from the buffer, so the source never takes a
+message back. The source therefore cannot count attempts (`QueueMessage.attempt` is 0).
 """
 
 from __future__ import annotations
@@ -29,69 +29,90 @@ __all__ = ["PushReceiver", "PushSource"]
 
 EVENTS_MAX = 1000
 BYTES_MAX = 4 << 20
-BEYOND_PAUSE = 2  # a paused source may push so many times the limits before it is refused
+BEYOND_PAUSE = 2  # a paused source may fill the buffer to this many times its limits
 
 
 class PushSource(Protocol):
-    """One queue of a broker that calls back, for one owner.
+    """One queue of a broker that can only push messages, for one owner.
 
-    All methods, and `push`, are called on the event loop of the silo. What a client library calls
-    back in a thread of its own goes over to the loop first, by `loop.call_soon_threadsafe`.
+    Implement this for a client library with callbacks, and wrap it in a `PushReceiver`. The event
+    loop of the silo calls all methods. The source must call `push` on that loop as well. If the
+    client library calls back in a thread of its own, go over to the loop with
+    `loop.call_soon_threadsafe`.
     """
 
     async def start(self, push: Callable[[QueueMessage], None], after: Token | None, /) -> None:
-        """Connect, and begin to push what is behind a position; None: what is not acknowledged.
+        """Connect, and begin to push the messages behind a position.
 
         Called once. Take the queue over from a former owner that never closed its connection.
-        `push` may be called from now on, also before this returns; it never waits. It raises
-        QueueFull, and has not taken the message, if the source goes on pushing although it is
-        paused: push that message again after `resume`. Raises StreamError: no connection.
+
+        Args:
+            push: takes one message and never waits. It may be called before `start` returns. It
+                raises `QueueFull`, and has not taken the message, if the source keeps pushing
+                although it is paused; push that message again after `resume`.
+            after: the position. None: begin with the messages that are not acknowledged.
+
+        Raises:
+            StreamError: the source cannot connect.
         """
         ...
 
     def pause(self) -> None:
-        """Push no more. What is on its way may still be pushed, up to the limits once more, or is
-        kept by the source until `resume`.
+        """Stop pushing. Messages on their way may still be pushed, up to the limits once more.
 
-        Called from within `push`, so it must neither wait nor raise.
+        The source may also keep such messages until `resume`. `push` may call this method, so it
+        must neither wait nor raise.
         """
         ...
 
     def resume(self) -> None:
-        """Go on behind the last message that was pushed.
+        """Continue behind the last message that was pushed.
 
-        May be called from within `ack`, so it must neither wait nor raise; it may call `push`.
+        `ack` may call this method, so it must neither wait nor raise. It may call `push`.
         """
         ...
 
     async def ack(self, upto: Token | None, also: Sequence[Token], /) -> None:
-        """These are done, as `QueueReceiver.ack` has it: the broker pushes them to nobody again."""
+        """Acknowledge messages at the broker, so that it never pushes them again.
+
+        Args:
+            upto: every message up to this token is processed; None: no such position.
+            also: tokens of single messages that are processed, as for `QueueReceiver.ack`.
+        """
         ...
 
     async def aclose(self) -> None:
-        """Disconnect and push no more; whoever starts next is given what is not acknowledged.
+        """Disconnect and push no more. The next owner gets the messages that are not acknowledged.
 
-        Called once, also if `start` has raised or was not called.
+        Called once, even if `start` raised or was not called.
         """
         ...
 
 
 class PushReceiver:
-    """A `QueueReceiver` over a source that can only push.
+    """A `QueueReceiver` over a `PushSource`: it buffers the messages that the source pushes.
+
+    The receiver pauses the source when the buffer is full. It drops a message whose token is
+    already in the buffer. A released message is handed out again from the buffer. See [Sources that
+    can only push](../guides/queue_adapter.md#sources-that-can-only-push).
 
     Args:
-        source: what pushes, for this queue and owner.
-        capabilities: those of the provider. With ITEM_ACK messages are kept from being read until
-            they are acknowledged, and count as held; without it they are held until they are read.
-        events_max: the source is paused while so many events are held, and goes on once fewer than
-            half of them are; 1 or more. A source that pushes on what was on its way when the pause
-            came (its prefetch) must not have more than that on its way.
-        bytes_max: the same in bytes of items.
+        source: the source of this queue and owner.
+        capabilities: the capabilities of the provider. With `ITEM_ACK`, a message stays in the
+            buffer until it is acknowledged; without it, until it is read.
+        events_max: the receiver pauses the source at this number of buffered events, and resumes it
+            below half of that; at least 1. A source must not have more events than that on their
+            way when it is paused (its prefetch).
+        bytes_max: the same limit in bytes of items; at least 1. The default is 4 MiB.
 
-    Attributes: `events_max`; `events_held`: events that are held now; `is_paused`: was the source
-    told to pause; `refused`: pushes that raised QueueFull.
+    Attributes:
+        events_max: the limit of events.
+        events_held: events in the buffer now.
+        is_paused: whether the source is paused.
+        refused: how many pushes raised `QueueFull`.
 
-    Raises ConfigError: a limit is below 1.
+    Raises:
+        ConfigError: a limit is below 1.
     """
 
     def __init__(
@@ -110,7 +131,7 @@ class PushReceiver:
         self.events_max = events_max
         self._bytes_max = bytes_max
         self._ready: deque[QueueMessage] = deque()
-        self._held: set[Token] = set()  # of all parts
+        self._held: set[Token] = set()  # tokens of all messages in the buffer
         self._out: dict[Token, QueueMessage] = {}
         self._delayed: list[tuple[float, int, QueueMessage]] = []
         self._numbers = itertools.count()
@@ -125,9 +146,14 @@ class PushReceiver:
     # -- the source's side
 
     def push(self, message: QueueMessage) -> None:
-        """Take a message; one that is held already is dropped.
+        """Take a message from the source; a message that is in the buffer already is dropped.
 
-        Raises QueueFull: it is not taken, since the source goes on though it is paused.
+        Args:
+            message: the message.
+
+        Raises:
+            QueueFull: the buffer has twice its limit, because the source pushes although it is
+                paused. The message was not taken.
         """
         if self._is_closed or message.token in self._held:
             return
@@ -145,11 +171,13 @@ class PushReceiver:
         self._count(message, 1)
 
     def on_disconnect(self, error: BaseException) -> None:
-        """The source has lost its connection: the next read raises, so that the runtime closes
-        this receiver and opens another one.
+        """Report that the source has lost its connection.
+
+        The next read raises, so the runtime closes this receiver and opens another one.
 
         Args:
-            error: why; a StreamError is raised as it is, another one as QueueUnavailable.
+            error: the cause. The read raises a `StreamError` as it is, and any other error as
+                `QueueUnavailable`.
         """
         self._lost = self._lost or error
         self._changed.set()
@@ -163,7 +191,7 @@ class PushReceiver:
         self._count(message, -1)
 
     def _count(self, message: QueueMessage, sign: int) -> None:
-        """Count a message in (1) or out (-1), and pause the source or let it go on."""
+        """Count a message in (1) or out (-1); pause or resume the source accordingly."""
         self.events_held += sign * len(message.items)
         self._bytes += sign * sum(map(len, message.items))
         if not self.is_paused and self._is_beyond(1):
@@ -176,11 +204,17 @@ class PushReceiver:
     # -- the reader's side
 
     async def start(self, after: Token | None, /) -> None:
+        """Start the source behind a position, as `QueueReceiver.start` says."""
         await self._source.start(self.push, after)
 
     async def read(
         self, max_events: int, max_bytes: int, wait_s: float, /
     ) -> Sequence[QueueMessage]:
+        """Take messages from the buffer, as `QueueReceiver.read` says.
+
+        Raises:
+            StreamError: the source has lost its connection.
+        """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + wait_s
         while not self._is_closed:
@@ -204,7 +238,7 @@ class PushReceiver:
             return
 
     def _ripen(self, now_s: float) -> None:
-        """What was released and has waited is ready again."""
+        """Make released messages ready again whose delay has passed."""
         while self._delayed and self._delayed[0][0] <= now_s:
             self._ready.append(heapq.heappop(self._delayed)[2])
 
@@ -225,6 +259,7 @@ class PushReceiver:
         return found
 
     async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
+        """Acknowledge messages at the source and remove them from the buffer."""
         await self._source.ack(upto, also)
         for token in also if upto is None else [*also, *(t for t in self._out if t <= upto)]:
             message = self._out.pop(token, None)
@@ -232,7 +267,7 @@ class PushReceiver:
                 self._let_go(message)
 
     async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool, /) -> None:
-        """Give messages out again from here, behind `delay_s`."""
+        """Hand messages out again from the buffer, after `delay_s` seconds."""
         ready_s = asyncio.get_running_loop().time() + delay_s
         for token in tokens:
             message = self._out.pop(token, None)
@@ -241,11 +276,13 @@ class PushReceiver:
         self._changed.set()
 
     async def extend(self, tokens: Sequence[Token], lease_s: float, /) -> Sequence[Token]:
-        """Nothing is leased: what is out is held until the owner ends."""
+        """Return the messages that this receiver does not have; the others have no lease to
+        extend."""
         return [token for token in tokens if token not in self._out]
 
     async def aclose(self) -> None:
-        """End; what is held is dropped here, and given out anew by the source."""
+        """Close the source and drop the buffer; the source pushes unacknowledged messages to the
+        next owner."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -1,9 +1,9 @@
-"""What a queue provider implements.
+"""The contract that a queue provider implements.
 
-Owns: the contract of factories, adapters, receivers and readers (DESIGN 5a, spec/contract.md).
-Parameters are positional-only here, so an author may name them freely. Not: implementations
-(`millstream.providers`). Invariants: a queue has one owner, in one epoch; a method that raises
-QueueFenced has changed nothing; every call has a time limit, which the runtime keeps.
+Owns: the contract of factories, adapters, receivers and readers. Parameters are positional-only, so
+an author may name them freely. Not: implementations (`millstream.providers`). Invariants: a queue
+has one owner, in one epoch; a method that raises QueueFenced has changed nothing; every call has a
+time limit, which the runtime enforces.
 """
 
 from __future__ import annotations
@@ -36,108 +36,184 @@ __all__ = [
 
 
 class QueueReceiver(Protocol):
-    """The read side of one queue for one owner and epoch. QueueFenced from any method: stop.
+    """The read side of one queue for one owner and epoch.
 
-    The runtime calls `start` once, then `read` one at a time, and beside a read at most one of
-    `ack`, `release` and `extend`. None is cancelled while the receiver is used on: after a call
-    that failed or was late the receiver is closed, and another one is made for the same epoch.
+    The runtime calls `start` once and then `read`, one call at a time. Beside a read it makes at
+    most one call of `ack`, `release` or `extend`. It does not cancel a call of a receiver that it
+    continues to use. After a call that failed or was late, the runtime closes the receiver and
+    makes another one for the same epoch.
+
+    Any method may raise `QueueFenced`: a newer owner has the queue, and the runtime stops reading.
     """
 
     async def start(self, after: Token | None, /) -> None:
-        """Begin behind this position; None: at the oldest message that is not acknowledged.
+        """Begin behind a position.
 
-        With OWN_POSITION it begins at the later of `after` and its own; without ORDERED `after` is
-        None. Raises CursorTooOld(text, first=token): a message behind `after` is gone; `first` is
-        the oldest that is kept (None: none is), and the next read begins with it. A hole in the
-        numbers is no loss.
+        With `OWN_POSITION`, begin at the later of `after` and the provider's own position. A
+        missing number without a message is no loss.
+
+        Args:
+            after: the last token that is acknowledged. None: begin at the oldest message that is
+                not acknowledged. A provider without `ORDERED` always gets None.
+
+        Raises:
+            CursorTooOld: a message behind `after` is gone. `first` is the oldest message that is
+                kept, and the next read begins there; None: no message is kept.
         """
         ...
 
     async def read(
         self, max_events: int, max_bytes: int, wait_s: float, /
     ) -> Sequence[QueueMessage]:
-        """Take the next messages; [] means nothing yet.
+        """Take the next messages; an empty list means that none is there yet.
 
-        At most `max_events` events (items) and `max_bytes` bytes of items, but one message at
-        least. Returns within `wait_s` and the time of its own I/O; with WAKEUP as soon as
-        something is there.
+        Return within `wait_s` plus the time of your own I/O. With `WAKEUP`, return as soon as a
+        message is there.
+
+        Args:
+            max_events: largest number of events (items). One message may exceed both limits.
+            max_bytes: largest number of bytes of items.
+            wait_s: how long to wait for the first message, in seconds.
         """
         ...
 
     async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
-        """Every message up to and including `upto` is done, and (ITEM_ACK) those in `also`.
+        """Acknowledge messages. The call is idempotent, and an older position changes nothing.
 
-        Idempotent; an older position changes nothing. Tokens name whole messages.
+        Args:
+            upto: every message up to and including this token is processed; None: no such position.
+            also: with `ITEM_ACK`, tokens of single messages that are processed. Tokens name whole
+                messages.
         """
         ...
 
     async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool, /) -> None:
-        """ITEM_ACK: give messages back to the queue, to be read again after `delay_s`.
+        """With `ITEM_ACK`: return messages to the queue, to be read again after `delay_s`.
 
-        All of them, however long the list is, and none before all of `delay_s` is over.
-        `has_run`: they count as tried. No effect on a log, or on what was not read here.
+        Release all of them, however long the list is, and none of them early. A log does nothing
+        here, and neither does a queue for messages that this receiver has not read.
+
+        Args:
+            tokens: the messages.
+            delay_s: shortest time before they are read again, in seconds.
+            has_run: the messages count as attempted.
         """
         ...
 
     async def extend(self, tokens: Sequence[Token], lease_s: float, /) -> Sequence[Token]:
-        """LEASED: hold these messages for `lease_s` from now on; returns those that are lost.
+        """With `LEASED`: extend the leases of messages, all of them, however long the list is.
 
-        All of them, however long the list is, and for all of `lease_s`.
+        Args:
+            tokens: the messages.
+            lease_s: the new lease, in seconds from now.
+
+        Returns:
+            The messages whose lease is lost.
         """
         ...
 
     async def aclose(self) -> None:
-        """End, also a read that waits; again is harmless. LEASED: what is out is given back."""
+        """Close the receiver and end a read that waits; a repeated call does nothing.
+
+        With `LEASED`, return the messages that are not acknowledged to the queue.
+        """
         ...
 
 
 class QueueAdapter(Protocol):
-    """One opened provider in one silo."""
+    """An opened provider in one silo: `QueueAdapterFactory.open` returns it.
+
+    It may implement more Protocols: `EnqueuesAtOnce`, `LimitsMessages`, `Rewinds`, `Retains`,
+    `Seals` and `BringsMapper`. When a silo starts, it checks the shape of the adapter. The error
+    names every missing method, and every method that is wrongly async or wrongly not async.
+    """
 
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
     ) -> Sequence[Token | None]:
-        """Store messages in order; returns once all are stored, with their tokens if known.
+        """Store messages in order, and return when all are stored.
 
-        One call is under way per queue and silo; the runtime puts together what came meanwhile.
-        Raises EnqueueFailed(accepted, cause): a prefix is stored, and nothing else of the list,
-        now or later, unless the cause is PublishUnknown. Another StreamError means that nothing
-        is stored. QueueFull, QueueUnavailable and StaleMapper are tried again by the runtime.
+        The runtime makes one call at a time for each queue and silo; it collects the messages that
+        arrive meanwhile. It retries after `QueueFull`, `QueueUnavailable` and `StaleMapper`. After
+        any `StreamError` other than `EnqueueFailed` and `PublishUnknown`, it assumes that no
+        message is stored.
+
+        Args:
+            queue: the queue.
+            messages: the messages, in order.
+            mapper_epoch: the mapper epoch of the publisher; a queue sealed for a newer epoch
+                refuses it.
+
+        Returns:
+            The token of each message; None where it is not known.
+
+        Raises:
+            EnqueueFailed: a prefix of the list is stored. Unless the cause is `PublishUnknown`, the
+                rest is not stored, now or later.
+            StaleMapper: the queue was sealed for a newer mapper epoch.
+            QueueFull: the queue has no room.
+            QueueUnavailable: the queue cannot be reached.
+            PublishUnknown: it is not known which messages are stored.
         """
         ...
 
     def receiver(self, queue: QueueId, epoch: int, /) -> QueueReceiver:
-        """A new receiver for the owner in this epoch; it does nothing before `start`."""
+        """Return a new receiver for the owner of a queue; the receiver does nothing before `start`.
+
+        Args:
+            queue: the queue.
+            epoch: the number of this ownership.
+        """
         ...
 
     async def aclose(self) -> None:
-        """End; again is harmless."""
+        """Close the adapter; a repeated call does nothing."""
         ...
 
 
 class QueueAdapterFactory(Protocol):
-    """What a user passes as a provider: opened once per silo.
+    """A queue provider as a user passes it to `PersistentStreams`; each silo opens its own adapter.
 
-    Optional: `grains`, classes that the silo hosts for it; `agreement`, a mapping of texts: what
-    the factories of all silos must have alike, such as `{"directory": "one for all"}`;
-    `has_bookie`, True if it keeps data of all silos in this one, so that a silo may be run for that
-    alone.
+    A silo that cannot start, or was evicted, closes the adapters that it opened. See [Writing a
+    queue adapter](../guides/queue_adapter.md) for the rules. A factory may also have these
+    attributes:
+
+    - `grains`: grain classes that the silo hosts for the provider.
+    - `agreement`: a mapping of texts that the factories of all silos must have in common, such as
+      `{"directory": "one for all"}`. A silo with other texts cannot join.
+    - `has_bookie`: True if this silo keeps data of all silos, so that a silo may run for that
+      purpose alone.
     """
 
     @property
-    def capabilities(self) -> frozenset[Capability]: ...
-    async def open(self, provider: str, host: AdapterHost, /) -> QueueAdapter: ...
+    def capabilities(self) -> frozenset[Capability]:
+        """The promises of this provider."""
+        ...
+
+    async def open(self, provider: str, host: AdapterHost, /) -> QueueAdapter:
+        """Open the adapter of one silo.
+
+        Args:
+            provider: name of the stream provider.
+            host: the services of the silo.
+        """
+        ...
 
 
 class QueueReader(Protocol):
-    """Reads a queue beside its owner, without disturbing it, from any position that is kept."""
+    """Reads a queue beside its owner from any stored position, without disturbing the owner."""
 
     async def bounds(self) -> tuple[Token | None, Token | None]:
-        """The first message that is kept and the last that was accepted; None while empty."""
+        """Return the first message that is kept and the last one that was accepted; None while
+        empty."""
         ...
 
     async def seek(self, when: datetime, /) -> Token | None:
-        """The first message accepted at this very time or after it; None: none yet."""
+        """Return the first message accepted at a time or after it; None: there is none yet.
+
+        Args:
+            when: the time, with a time zone.
+        """
         ...
 
     async def read_from(
@@ -148,119 +224,182 @@ class QueueReader(Protocol):
         streams: frozenset[StreamId] | None,
         /,
     ) -> Page:
-        """Messages from `position` (inclusive) on, of these streams (None: of all).
+        """Read messages from a position on.
 
-        `max_bytes` bounds what is looked at, found or not; one message at least is looked at. In
-        the owner's process everything that `read` has returned is seen.
-        Raises CursorTooOld(text, first=token): a message at `position` or behind it is gone;
-        `first` is the oldest that is kept (None: none is), where the caller reads on.
+        In the owner's process, the reader sees every message that the receiver's `read` has
+        returned.
+
+        Args:
+            position: the first position to look at, inclusive.
+            max_events: largest number of events (items) to return.
+            max_bytes: largest number of bytes to look at, including messages of other streams. At
+                least one message is looked at.
+            streams: return only messages of these streams. None: of all streams.
+
+        Raises:
+            CursorTooOld: a message at `position` or behind it is gone. `first` is the oldest
+                message that is kept, where the caller continues; None: no message is kept.
         """
         ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Close the reader."""
+        ...
 
 
 @runtime_checkable
 class EnqueuesAtOnce(Protocol):
-    """An adapter that can often store without waiting, as a queue in this process can."""
+    """An adapter that can often store without waiting, such as a queue in this process."""
 
     def enqueue_at_once(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
     ) -> Sequence[Token | None] | None:
-        """Store the whole list now, as `enqueue` would; None: it would have to wait.
+        """Store the whole list now, as `enqueue` would, or store nothing and return None.
 
-        All of the list is stored or nothing: with None, or a StreamError, nothing is, and the
-        runtime calls `enqueue`. It is asked only while no call of `enqueue` is under way, and
-        perhaps in no task.
+        After None or a `StreamError`, the runtime calls `enqueue`. It calls this method only while
+        no call of `enqueue` is under way. The caller may not be a task.
+
+        Args:
+            queue: the queue.
+            messages: the messages, in order.
+            mapper_epoch: the mapper epoch of the publisher.
         """
         ...
 
 
 @runtime_checkable
 class LimitsMessages(Protocol):
-    """An adapter whose queues refuse larger messages for good.
+    """An adapter whose queues refuse messages above a size for good.
 
-    The runtime refuses them before it calls `enqueue`, and cuts lists of events accordingly. To an
-    adapter without this property it gives whatever a frame can carry.
+    The runtime refuses larger messages before it calls `enqueue`, and splits lists of events
+    accordingly. An adapter without this property may get any message that fits into a frame.
     """
 
     @property
     def message_limits(self) -> MessageLimits:
-        """The largest message; the same as long as the adapter is open."""
+        """The largest message; constant while the adapter is open."""
         ...
 
 
 @runtime_checkable
 class Rewinds(Protocol):
-    """REWIND: an adapter whose queues can be read again."""
+    """An adapter with `REWIND`: its queues can be read again."""
 
     def reader(self, queue: QueueId, /) -> QueueReader:
-        """A reader that stands beside the owner; also in silos that do not own the queue."""
+        """Return a reader of a queue that works beside the owner, even in a silo that does not own
+        the queue.
+
+        Args:
+            queue: the queue.
+        """
         ...
 
 
 @runtime_checkable
 class Retains(Protocol):
-    """An adapter (REWIND) that keeps messages for readers beside the owner, by their names."""
+    """An adapter with `REWIND` that keeps messages for named readers beside the owner.
+
+    Programs outside the cluster use this: for example, a query of Spark keeps the messages that it
+    has not processed. Optional.
+    """
 
     async def retain(self, queue: QueueId, reader: str, position: Token | None, /) -> None:
-        """Keep what is there from `position` (inclusive) on, until this reader retains from
-        further on, or is let go; None: everything that is there now. Durable when it returns.
+        """Keep the messages from a position on for a reader. The promise is durable when the call
+        returns.
 
-        For a reader that is known the later of the two positions counts, so that again, late
-        and out of order is harmless. In any silo. Raises ConfigError: there are too many;
-        StreamError: it is not known whether it is kept.
+        For a known reader, the later of the two positions counts; repeated, late and reordered
+        calls do no harm. Any silo may call this.
+
+        Args:
+            queue: the queue.
+            reader: name of the reader.
+            position: the first message to keep. None: keep every message that is there now.
+
+        Raises:
+            ConfigError: the queue has too many readers.
+            StreamError: it is not known whether the messages are kept.
         """
         ...
 
     async def let_go(self, queue: QueueId, reader: str, /) -> None:
-        """Keep nothing for this reader; again is harmless, and so is one that is not known."""
+        """Keep nothing for a reader any more. An unknown reader and a repeated call do no harm.
+
+        Args:
+            queue: the queue.
+            reader: name of the reader.
+        """
         ...
 
     async def list_retained(self, queue: QueueId, /) -> Mapping[str, Token]:
-        """The readers for which messages are kept, and the position from which on."""
+        """Return the position from which messages are kept, by name of the reader.
+
+        Args:
+            queue: the queue.
+        """
         ...
 
 
 @runtime_checkable
 class Seals(Protocol):
-    """SEALED: an adapter whose queues can be closed for streams that move to another one."""
+    """An adapter with `SEALED`: its queues can be closed to publishers that use an older mapper."""
 
     async def seal(self, queue: QueueId, mapper_epoch: int, era: int, /) -> Token | None:
-        """Refuse older mapper epochs with StaleMapper from now on; later messages carry `era`.
+        """Refuse publishers of older mapper epochs with `StaleMapper` from now on.
 
-        A sequence that is known is still answered as accepted. Returns the barrier: the last
-        message that was accepted before; None: there was none. Again returns the same.
+        A producer's sequence that was accepted before is still answered as accepted. A repeated
+        call returns the same barrier.
+
+        Args:
+            queue: the queue.
+            mapper_epoch: the lowest mapper epoch that the queue accepts.
+            era: the era of the tokens of later messages.
+
+        Returns:
+            The barrier: the last message that was accepted before. None: there was none.
         """
         ...
 
 
 @runtime_checkable
 class BringsMapper(Protocol):
-    """An adapter whose broker decides which queue carries a stream, and how many there are."""
+    """An adapter whose broker decides how many queues there are, and which queue carries a stream.
+
+    The runtime uses this mapper if `PersistentStreams` was given none.
+    """
 
     def mapper(self, changed: Callable[[], None], /) -> QueueMapper:
-        """The mapper as of now, which never changes; `changed` is called, on the event loop of
-        this silo, when another one holds, which has a higher epoch."""
+        """Return the current mapper, which never changes itself.
+
+        Args:
+            changed: call this on the silo's event loop when another mapper with a higher epoch
+                applies.
+        """
         ...
 
 
 @runtime_checkable
 class TellsFailed(Protocol):
-    """A receiver (ITEM_ACK, not ORDERED) whose queue tells what failed from what is done."""
+    """A receiver with `ITEM_ACK` and without `ORDERED` whose queue tells failed from processed
+    messages."""
 
     async def fail(self, tokens: Sequence[Token], reason: str, /) -> None:
-        """A subscription gave these up: they are over, as by `ack`, but not done. Idempotent.
+        """Report messages that a subscription has given up; the runtime calls this instead of
+        `ack`.
 
-        One call of this, `ack`, `release` and `extend` is out at a time.
+        The call is idempotent. At most one call of `fail`, `ack`, `release` and `extend` is under
+        way.
+
+        Args:
+            tokens: the messages.
+            reason: why they were given up.
         """
         ...
 
 
 @runtime_checkable
 class Measurable(Protocol):
-    """A receiver that can tell how much it has not read yet; for figures only."""
+    """A receiver that can count the events that it has not read yet; used for figures only."""
 
     async def backlog(self) -> int:
-        """Events that are stored and that this receiver has not read."""
+        """Return the number of stored events that this receiver has not read."""
         ...

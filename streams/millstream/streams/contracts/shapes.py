@@ -1,7 +1,7 @@
-"""Comparing a plug-in object with its Protocol when a silo starts.
+"""Comparison of a plug-in object with its Protocol when a silo starts.
 
-Owns: `require_shape`, `capabilities_of`. Invariant: what is wrong is named all at once, so an
-author without a type checker mends it in one go. Cost: only at start.
+Owns: `require_shape`, `capabilities_of`. Invariant: one error names everything that is wrong, so
+that an author without a type checker can correct it in one pass. Cost: only at start.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["capabilities_of", "require_shape"]
 
 
 class Declares(Protocol):
-    """What says what it can do."""
+    """An object that declares capabilities."""
 
     @property
     def capabilities(self) -> frozenset[Capability]: ...
 
 
 def require_shape(obj: object, protocol: type[Any], what: str) -> None:
-    """Raise ConfigError naming every member of `protocol` that `obj` lacks or has otherwise."""
+    """Raise ConfigError that names every member of `protocol` that is missing or wrong in `obj`."""
     wrong = [
         text
         for name, wanted in vars(protocol).items()
@@ -68,9 +68,9 @@ def _compare_arguments(name: str, found: Any, wanted: Any) -> str:
 
 
 def capabilities_of(queues: Declares, what: str) -> frozenset[Capability]:
-    """What a factory declares, or an adapter that a function opened.
+    """The capabilities that a factory declares, or an adapter that a function opened.
 
-    Raises ConfigError: it is anything but capabilities, or they cannot go together.
+    Raises ConfigError: the value is no set of capabilities, or they cannot go together.
     """
     declared: Any = queues.capabilities
     if isinstance(declared, Collection) and not isinstance(declared, str):
