@@ -1,4 +1,4 @@
-"""Streams as programs use them: namespaces, streams, handlers, subscriptions.
+"""The programs' view of streams: namespaces, streams, handlers, subscriptions.
 
 Owns handles of streams, the `@subscribe` mark and the handlers (`subscribe`, `handlers`), explicit
 subscriptions and their rendezvous grain (`rendezvous`, `subscription_rows`), and streams read by a

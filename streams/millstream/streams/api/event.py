@@ -1,6 +1,6 @@
-"""What a handler gets: one event; or the news that some are gone.
+"""The arguments of handlers: an event, or the report of a gap.
 
-Owns: `Event`, `Gap`. Invariant: both are frozen; a token is comparable within its stream only.
+Owns: `Event`, `Gap`. Invariants: both are frozen. A token is comparable within its stream only.
 """
 
 from __future__ import annotations
@@ -20,18 +20,25 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Acknowledger(Protocol):
-    """The end of a grain's deliveries: its extension `streams`."""
+    """The part of an activation that receives its deliveries: its extension `streams`."""
 
     def acknowledge(self, event: Event[object], /) -> None: ...
 
 
 class Event(msgspec.Struct, Generic[T_co], frozen=True):
-    """One event of a stream.
+    """One event of a stream, as a handler gets it.
 
-    `attempt` counts from 1; `redelivered` says that it may have been delivered before: after a
-    failure, a lost reply, or a hand-over that was not clean. `subscription` is the id of the
-    subscription that it came by. `redriven`: it was given up, and comes again by hand, outside of
-    the order.
+    Attributes:
+        item: the published item.
+        token: the position of the event in its stream.
+        key: the key of the stream.
+        attempt: number of this attempt, from 1.
+        headers: the headers that the publisher gave.
+        redelivered: the event may have been delivered before: after a failure, a lost reply, or a
+            hand-over that was not clean. Events that were read and not delivered are not marked
+            when their queue is handed over.
+        subscription: id of the subscription that delivers the event.
+        redriven: the event was given up, and an operator delivers it again, outside of the order.
     """
 
     item: T_co
@@ -44,9 +51,14 @@ class Event(msgspec.Struct, Generic[T_co], frozen=True):
     redriven: bool = False
 
     def acknowledge_at(self, home: object, /) -> None:
-        """What `self.context.ack(event)` does: the grain at that home has it done.
+        """Acknowledge the event in an activation; `self.context.ack(event)` calls this.
 
-        Raises ValueError: that activation was not given it by a subscription with `ack="manual"`.
+        Args:
+            home: the activation.
+
+        Raises:
+            ValueError: no subscription with `ack="manual"` has delivered the event to that
+                activation.
         """
         consumer: Acknowledger | None = extension_at(home, "streams")
         if consumer is not None:
@@ -54,12 +66,17 @@ class Event(msgspec.Struct, Generic[T_co], frozen=True):
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """Events of a stream may be missing: the provider does not have them any more.
+    """Events of a stream may be missing, because the provider no longer has them.
 
-    `after`: the last event that this subscription had, or the last place that is known to be
-    before the gap; None: neither is known. `first`: where it goes on; the next event is there, or
-    behind it. How many are missing, and whether any is, nobody can tell: the queue has lost what
-    was between, and may have had none of this stream there.
+    The provider cannot tell how many events of this stream are missing, or whether any is: the
+    queue has lost a range, and the range may have had none of them.
+
+    Attributes:
+        stream: the stream.
+        subscription: id of the subscription that may have lost events.
+        after: the last event that the subscription had, or the last position known to be before the
+            gap. None: neither is known.
+        first: the position where the stream continues. The next event is there or behind it.
     """
 
     stream: StreamId

@@ -1,10 +1,10 @@
-"""Handlers of streams: methods that take one event of a stream, or a list of them.
+"""Handlers of streams: methods that take one event of a stream, or a list of events.
 
-Owns: what `@subscribe` and `Stream.subscribe` ask of a method alike, and the codec of the items of
-an explicit handler. Source: the annotation, `Event[T]` or `list[Event[T]]`. Invariants: an explicit
-handler is named `_like_this`, or marked, so that it is not callable through references; the agent
-knows it by name only, so its items are decoded as it annotates them, and it annotates the
-namespace's item itself.
+Owns: the rules that `@subscribe` and `Stream.subscribe` have in common, and the codec of the items
+of an explicit handler. The annotation decides: `Event[T]` or `list[Event[T]]`. Invariants:
+references cannot call an explicit handler, so it is named `_like_this` or has a mark. The agent
+knows the handler by name only, so items are decoded as the handler annotates them, and it annotates
+the namespace's item itself.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 
 class Events(msgspec.Struct, frozen=True):
-    """What a handler takes: events of an item type, one by one or in lists."""
+    """The argument of a handler: events of an item type, one by one or in lists."""
 
     item: Any
     is_batch: bool
@@ -59,23 +59,23 @@ class HandlerMark(Mark):
     """A mark that makes a method a handler."""
 
     def commits(self, namespace: str) -> bool:
-        """Are the events of such streams acknowledged by a write of a state?"""
+        """Does a write of a state acknowledge the events of such streams?"""
         raise NotImplementedError
 
 
 class Explicit(msgspec.Struct, frozen=True):
-    """An explicit handler; found once per function."""
+    """An explicit handler; analysed once per function."""
 
     events: Events
     parameter: str
     codec: Codec[Any]
 
 
-# --- what a method looks like --------------------------------------------------------------------
+# --- the form of a method ------------------------------------------------------------------------
 
 
 def label_of(fn: Any) -> str:
-    """`Airport.on_landing`: the method with the class that it was written in."""
+    """The method with the class that it was written in: `Airport.on_landing`."""
     name: str = inspect.unwrap(fn).__qualname__
     return name.rpartition("<locals>.")[2]
 
@@ -83,7 +83,7 @@ def label_of(fn: Any) -> str:
 def parameter_of(fn: Any, subject: str, wanted: str) -> str:
     """Name of the argument that takes the event. Raises DefinitionError.
 
-    `wanted`: how that argument should be annotated.
+    `wanted`: the annotation that the argument should have.
     """
     if not inspect.iscoroutinefunction(fn):
         raise DefinitionError(f"{subject}: a stream handler must be `async def`")
@@ -97,7 +97,8 @@ def parameter_of(fn: Any, subject: str, wanted: str) -> str:
 
 
 def events_of(hint: Any) -> Events | None:
-    """What an annotation says; None: neither `Event[T]` nor something that a list of it fits."""
+    """The events of an annotation; None: it is neither `Event[T]` nor a type that a list of events
+    fits."""
     is_batch = get_origin(hint) is not Event
     event = _element_of(hint) if is_batch else hint
     items = get_args(event)
@@ -107,7 +108,7 @@ def events_of(hint: Any) -> Events | None:
 
 
 def _element_of(hint: Any) -> Any:
-    """T of `list[T]`, `Sequence[T]` and whatever else a list is; else None."""
+    """T of `list[T]`, `Sequence[T]` and every other type that a list fits; else None."""
     origin, arguments = get_origin(hint), get_args(hint)
     is_list = isinstance(origin, type) and len(arguments) == 1 and _is_subclass(list, origin)
     return arguments[0] if is_list else None
@@ -130,7 +131,7 @@ def text_of(hint: Any) -> str:
 
 
 def accepts(wanted: Any, item: Any) -> bool:
-    """Does a handler of `wanted` take every `item`? As type checkers see it; in doubt, yes."""
+    """Does a handler of `wanted` take every `item`, as type checkers see it? In doubt, yes."""
     if wanted == item:
         return True
     members = union_members(item) or (item,)
@@ -139,7 +140,7 @@ def accepts(wanted: Any, item: Any) -> bool:
 
 
 def _fits(wanted: Any, item: Any) -> bool:
-    """`accepts`, for what is no union."""
+    """`accepts` for a type that is no union."""
     if wanted is Any or wanted is object or wanted == item:
         return True
     if get_origin(item) is Literal and get_origin(wanted) is Literal:
@@ -152,7 +153,7 @@ def _fits(wanted: Any, item: Any) -> bool:
         return bool(wanted == item)
     if not _is_subclass(cls, base) and (cls, base) != (int, float):
         return False
-    # element by element where both have them; else a type checker knows better
+    # compare element types where both have them; leave other cases to the type checker
     given, taken = get_args(item), get_args(wanted)
     return len(given) != len(taken) or all(map(accepts, taken, given))
 
@@ -165,20 +166,20 @@ def _is_subclass(cls: type, base: type) -> bool:
     try:
         return issubclass(cls, base)
     except TypeError:
-        return True  # a Protocol or the like: a type checker sees it
+        return True  # a Protocol or similar: a type checker compares it
 
 
 def gives_back(wanted: Any, item: Any) -> bool:
-    """Does who annotates `wanted`, and decodes by that, get every `item` as it was?"""
+    """Does a handler that annotates `wanted` accept and decode every `item` unchanged?"""
     return accepts(wanted, item) and _is_decoded(wanted, item)
 
 
 def _is_decoded(wanted: Any, item: Any) -> bool:
-    """Does a codec of `wanted` give back an `item` as it was?"""
+    """Does a codec of `wanted` decode every `item` unchanged?"""
     if wanted is Any or wanted == item:
         return True
     if needs_wrappers(wanted) or needs_wrappers(item):
-        return False  # only the very same union has the same form on the wire
+        return False  # only the same union has the same form on the wire
     choices = union_members(wanted) or (bare(wanted),)
     return all(member in choices for member in union_members(item) or (bare(item),))
 
@@ -203,7 +204,10 @@ def check_explicit(handler: Any, item: Any, label: str) -> None:
 
 
 def _check_name(grain: Any, fn: Any, subject: str) -> None:
-    """The subscription is stored with the name, and references must not reach it."""
+    """Refuse a name that references could call, or that is not found on the class.
+
+    The subscription is stored with the name of the handler.
+    """
     name: str = fn.__name__
     if not hasattr(type(grain), name):
         raise DefinitionError(
@@ -224,7 +228,7 @@ def items_codec_of(handler: Any) -> Codec[Any]:
 
 
 def commits(handler: Any, namespace: str) -> bool:
-    """Does a mark of the handler have a state written with the position in such streams?"""
+    """Does a mark of the handler write a state together with the position in such streams?"""
     marks = marks_of(type(handler.__self__), handler.__name__)
     return any(isinstance(one, HandlerMark) and one.commits(namespace) for one in marks)
 
@@ -250,7 +254,7 @@ def _explicit(fn: Any) -> Explicit:
 
 
 def _read_explicit(fn: Any, subject: str) -> Explicit:
-    """Raises DefinitionError, or NameError: an annotation is not defined."""
+    """Analyse a function. Raises DefinitionError, or NameError: an annotation is not defined."""
     parameter = parameter_of(fn, subject, "Event[...]")
     events = events_of(get_type_hints(fn, include_extras=True).get(parameter))
     if events is None:

@@ -1,9 +1,10 @@
 """Implicit subscriptions, as every silo knows them.
 
-Owns: what a `@subscribe` mark tells the cluster, and which implicit subscriptions there are in a
-view. Pure. Not: the mark itself (`subscribe`). Invariants: live silos that host a grain type are
-the truth about it; while none does, the last that did is, so that events wait for it: until another
-silo of that name or address joined without it, or `retention_s` have passed.
+Owns: the data of a `@subscribe` mark that the cluster shares, and the implicit subscriptions of a
+membership view. Pure. Not: the mark itself (`subscribe`). Invariants: live silos that host a grain
+type decide its subscriptions. While no silo hosts it, the last host decides, so that events wait
+for the type. That ends when a silo of the same name or address joins without the type, or after
+`retention_s`.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ ID_PREFIX = "implicit/"
 
 
 class ImplicitSubscription(msgspec.Struct, array_like=True, frozen=True):
-    """What an agent has to know of a `@subscribe` mark. What is added comes last, and has a
-    default: silos of two versions read each other's."""
+    """The part of a `@subscribe` mark that an agent has to know.
+
+    Add new fields at the end, with defaults: silos of two versions read each other's.
+    """
 
     provider: str
     namespace: str
@@ -40,17 +43,20 @@ class ImplicitSubscription(msgspec.Struct, array_like=True, frozen=True):
     keeps_dead_letters: bool
     backoff: Backoff | None = None
     on_give_up: GiveUpDecision | None = None
-    key: str = ""  # a pattern
-    where: str = ""  # its filter, for people; empty: it has none
-    is_manual: bool = False  # it acknowledges by hand
+    key: str = ""
+    """A pattern of keys; empty: every key."""
+    where: str = ""
+    """The filter, as people read it; empty: no filter."""
+    is_manual: bool = False
+    """The grain acknowledges events by hand."""
 
     @property
     def subscription(self) -> str:
-        """The id: the same everywhere, so that it needs no storage."""
+        """The id of the subscription; every silo computes the same one, so it is not stored."""
         return f"{ID_PREFIX}{self.namespace}/{self.grain_type}/{self.handler}"
 
     def declaration(self) -> Declaration:
-        """The form in which a silo's row carries it."""
+        """The form in which the row of a silo carries this."""
         return Declaration(KIND, _encode(self))
 
 
@@ -61,8 +67,8 @@ _decode = msgspec.msgpack.Decoder(ImplicitSubscription).decode
 class ImplicitSet(msgspec.Struct, frozen=True):
     """The implicit subscriptions of one provider.
 
-    `absent`: grain types of some of them that no live silo hosts; `until_s`: wall time at which
-    the first of these is given up.
+    `absent`: grain types that have subscriptions and that no live silo hosts; `until_s`: the wall
+    time at which the first of these types is forgotten.
     """
 
     of_namespace: dict[str, dict[str, ImplicitSubscription]] = {}
@@ -70,7 +76,7 @@ class ImplicitSet(msgspec.Struct, frozen=True):
     until_s: float | None = None
 
     def of(self, stream: StreamId) -> dict[str, ImplicitSubscription]:
-        """Those of a stream, by subscription id."""
+        """The subscriptions of a stream, by id."""
         found = self.of_namespace.get(stream.namespace, {})
         for one in found.values():
             if one.key:
@@ -78,14 +84,15 @@ class ImplicitSet(msgspec.Struct, frozen=True):
         return found
 
     def kinds(self, namespace: str) -> SubscriptionKinds:
-        """Which kinds of subscription the namespace has; "both" where nobody says."""
+        """The kinds of subscriptions that the namespace takes; "both" if no mark says otherwise."""
         for one in self.of_namespace.get(namespace, {}).values():
             return one.kinds
         return "both"
 
 
 def implicit_in(view: TableView, provider: str, now_s: float, retention_s: float) -> ImplicitSet:
-    """Those of a provider at a wall time; a dead silo's count for `retention_s`."""
+    """The subscriptions of a provider at a wall time; those of a dead silo count for
+    `retention_s`."""
     live = sorted((r for r in view.rows if r.status is not Status.DEAD), key=_age)
     hosted = {name for row in live for name in row.grain_types}
     dead = _last_hosts(view.rows, hosted, now_s - retention_s)
@@ -103,7 +110,7 @@ def implicit_in(view: TableView, provider: str, now_s: float, retention_s: float
 def _last_hosts(
     rows: Sequence[MemberRow], hosted: Iterable[str], after_s: float
 ) -> list[tuple[MemberRow, set[str]]]:
-    """Of the types that no live silo hosts: each with the dead row of the last silo that did."""
+    """For each type that no live silo hosts: the dead row of the last silo that hosted it."""
     known = set(hosted)
     found: list[tuple[MemberRow, set[str]]] = []
     for row in sorted((r for r in rows if r.status is Status.DEAD), key=_age, reverse=True):
@@ -115,7 +122,7 @@ def _last_hosts(
 
 
 def _replaces(new: MemberRow, old: MemberRow) -> bool:
-    """Is it the same silo, started again?"""
+    """Is it the same silo after a restart?"""
     is_same = new.name == old.name or new.endpoint == old.endpoint
     return is_same and _age(new) > _age(old)
 

@@ -1,8 +1,8 @@
 """The inbox of a consumer outside the cluster, as both of its ends know it.
 
-Owns: the contract `Inbox` and what it answers with. Not: the grain behind it (`inbox`), the loop
-over its events (`stream_events`). Invariants: a subscription with a name of its own has one inbox,
-found by its key; of several sessions the one with the highest number is served.
+Owns: the contract `Inbox` and its answers. Not: the grain behind it (`inbox`), the loop over its
+events (`stream_events`). Invariants: each named subscription has one inbox, found by its key. Of
+several sessions, the one with the highest number is served.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = [
 
 
 EPHEMERAL = "~"
-"""Names that begin so are made up for consumers that gave none."""
+"""The first character of generated names, for consumers that gave no name."""
 QUOTED_AS_IS = " :@#"
 
 
 class Acks(msgspec.Struct, array_like=True, frozen=True):
-    """What a session is done with: `tokens` of events of one queue; `last`: the newest of all."""
+    """Acknowledgements of a session: `tokens` of events of one queue; `last`: the newest of all."""
 
     queue: str = ""
     tokens: Sequence[Token] = ()
@@ -50,9 +50,10 @@ class Acks(msgspec.Struct, array_like=True, frozen=True):
 class Taken(msgspec.Struct, array_like=True, frozen=True):
     """The answer of an inbox.
 
-    `seen_before`: how many of the items, from the first on, may have been handled before. `beat_s`:
-    call again within that time. `is_over`: another session is served, or the subscription ended,
-    and why. `gap`: just before the items, what was stored behind and before these is gone.
+    `seen_before`: number of items, from the first on, that may have been handled before. `beat_s`:
+    call again within that time. `is_over`: the reason why the session has ended: another session is
+    served, or the subscription ended. `gap`: just before the items, events are missing: those
+    stored behind the first token and before the second.
     """
 
     queue: str = ""
@@ -65,25 +66,25 @@ class Taken(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Inbox(Contract):
-    """Events that wait for a consumer outside; a class of its own for each provider."""
+    """Events that wait for a consumer outside the cluster; each provider has its own class."""
 
     async def take(self, session: int, acks: Acks, events_max: int, wait_s: float) -> Taken:
-        """Acknowledge, and take what is not acknowledged: at most `events_max` events.
+        """Acknowledge events, and take at most `events_max` events that are not acknowledged.
 
-        Waits up to `wait_s` for the first. Again is harmless.
+        Waits up to `wait_s` for the first event. A repeated call does no harm.
         """
         raise NotImplementedError
 
     async def leave(self, session: int, acks: Acks) -> None:
-        """Acknowledge, and go; again is harmless."""
+        """Acknowledge events and end the session; a repeated call does no harm."""
         raise NotImplementedError
 
     async def look(self) -> None:
-        """See whether anybody still takes."""
+        """Activate the inbox, so that it notices if no consumer takes events."""
         raise NotImplementedError
 
     async def close(self) -> None:
-        """The subscription ended."""
+        """End the session: the subscription has ended."""
         raise NotImplementedError
 
 
@@ -99,7 +100,7 @@ def parse_inbox_key(key: str) -> tuple[str, StreamId, str]:
 
 
 def inbox_id(provider: str, stream: StreamId, name: str) -> str:
-    """The id of the subscription that a consumer outside has."""
+    """The id of the subscription of a consumer outside the cluster."""
     return "/".join(
         ("outside", *(quote(part, safe=QUOTED_AS_IS) for part in (provider, *stream, name)))
     )
@@ -117,6 +118,6 @@ def inbox_name(provider: str) -> str:
 
 @cache  # one class for each provider, in every silo and client of the process
 def inbox_of(provider: str) -> type[Inbox]:
-    """The inboxes of a provider, to be called."""
+    """The class for calls to the inboxes of a provider."""
     named: dict[str, object] = {"__module__": __name__, "__doc__": Inbox.__doc__}
     return grain(name=inbox_name(provider))(type("Inbox", (Inbox,), named))

@@ -1,7 +1,7 @@
 """Stream namespaces: a name and an item type.
 
-Owns: `StreamNamespace` and its codec. Invariants: the item type is known when a handler is marked
-or an item is published, not necessarily when the namespace is made.
+Owns: `StreamNamespace` and its codec. Invariant: the item type is known when a handler is marked or
+an item is published; it need not be known when the namespace is created.
 """
 
 from __future__ import annotations
@@ -49,16 +49,33 @@ def _check(name: object, item: Any, provider: Any, subscriptions: object) -> Non
 
 
 class StreamNamespace(Generic[T]):
-    """All streams of one kind: `ARRIVALS = StreamNamespace("arrivals", Flight)`.
+    """All streams of one kind: a name, and the type of their events.
+
+    Create one object per kind, usually as a constant of a module. Silos, clients, clusters and
+    grains open a stream with `stream(namespace, key)`.
+
+    ```python
+    ARRIVALS = StreamNamespace("arrivals", Flight)
+
+    await silo.stream(ARRIVALS, "BOS").publish(Flight("BA213"))
+    ```
 
     Args:
-        name: unique in its provider; with the key it names a stream.
-        item: the type of the events; for unions write `StreamNamespace[A | B]("moves")`.
+        name: a `str`, not empty, without `/`; unique in its provider. Together with the key it
+            names a stream.
+        item: the type of the events. For a union write `StreamNamespace[A | B]("moves")`.
         provider: the name under which silos were given the provider.
-        subscriptions: "implicit" spares the agent a question per stream when only marked
-            handlers subscribe; "explicit" leaves marked handlers out.
+        subscriptions: `"both"`; `"implicit"`: only marked handlers subscribe, which saves the agent
+            a lookup for each stream; `"explicit"`: marked handlers get no events.
 
-    Raises TypeError (the name is no str, the item no type) or ConfigError.
+    Attributes:
+        name: as in the arguments.
+        provider: as in the arguments.
+        subscriptions: as in the arguments.
+
+    Raises:
+        TypeError: the name is no `str`, or the item is no type.
+        ConfigError: the name, the provider or `subscriptions` is not valid.
     """
 
     @overload
@@ -101,7 +118,11 @@ class StreamNamespace(Generic[T]):
 
     @property
     def item(self) -> Any:
-        """The item type. Raises DefinitionError if none was given."""
+        """The item type.
+
+        Raises:
+            DefinitionError: the namespace has no item type.
+        """
         if self._item is None:
             arguments = get_args(getattr(self, "__orig_class__", None))
             if not arguments:
@@ -113,11 +134,17 @@ class StreamNamespace(Generic[T]):
 
     @property
     def codec(self) -> Codec[T]:
-        """Codec of one item, built on first use."""
+        """The codec of one item: `codec.decode(body)` decodes the `body` of a `DeliveryFailure`.
+
+        The codec is built on first use.
+
+        Raises:
+            DefinitionError: the item type is missing or has no encoding.
+        """
         if self._codec is None:
             self._codec = codec_of(self.item, f"items of {self!r}")
         return self._codec
 
     def open(self, runtime: Opener, key: str, /) -> Stream[T]:
-        """The stream of a key; used by `stream(namespace, key)`."""
+        """Return the stream of a key; `stream(namespace, key)` calls this."""
         return Stream(runtime, self, key)

@@ -1,11 +1,15 @@
 """Explicit subscriptions: durable rows, kept by one rendezvous grain per stream.
 
 Owns: subscription rows (`subscription_rows`) and their states: pending, active, faulted, paused.
-Not: delivering (`agent`), marks (`subscribe`). Invariants: a row is stored before anyone is told of
-it; `add` returns only when the agent that reads the stream's queue knows the subscription, or when
-no agent reads it, so every later event is seen; `pause`, when it delivers no more; a write that was
-refused, or whose answer was lost, ends the activation, so the next one reads what is stored; who
-finds that such a write came even later says `look_again`.
+Not: delivering (`agent`), marks (`subscribe`). Invariants:
+
+- A row is stored before any other part learns of it.
+- `add` returns when the agent that reads the stream's queue knows the subscription, or when no
+  agent reads the queue. Every later event is therefore delivered.
+- `pause` returns when the agent starts no more deliveries.
+- A write that was refused, or whose answer was lost, ends the activation, and the next activation
+  reads the stored rows. Other parts call `look_again` when they find that such a write arrived even
+  later.
 """
 
 from __future__ import annotations
@@ -59,7 +63,7 @@ __all__ = [
 
 
 class SubscriptionAgents(Protocol):
-    """Who reads the queues of a provider, in whichever silo."""
+    """The agents of a provider, in all silos."""
 
     @property
     def store(self) -> str:
@@ -68,20 +72,20 @@ class SubscriptionAgents(Protocol):
 
     @property
     def can_seek(self) -> bool:
-        """Can a place be found by its time?"""
+        """Can a position be found by its time?"""
         ...
 
     @property
     def has_positions(self) -> bool:
-        """Does a position tell what is done?"""
+        """Does a position tell which events are processed?"""
         ...
 
     def implicit(self, stream: StreamId, /) -> Sequence[ImplicitSubscription]:
-        """The implicit subscriptions of a stream, as of now."""
+        """The implicit subscriptions of a stream, at this moment."""
         ...
 
     def is_absent(self, stream: StreamId, row: SubscriptionRow, /) -> bool:
-        """Has its consumer been hosted by no silo for so long that it is to be forgotten?"""
+        """Has no silo hosted the consumer for so long that it must be forgotten?"""
         ...
 
     async def attach(self, stream: StreamId, row: SubscriptionRow, /) -> None: ...
@@ -97,7 +101,7 @@ class SubscriptionProvider(Protocol):
 
 
 def rendezvous_key(provider: str, stream: StreamId) -> str:
-    """The key of a stream's rendezvous grain: another one for each provider and stream."""
+    """The key of a stream's rendezvous grain; different for each provider and stream."""
     return join_key(provider, *stream)
 
 
@@ -108,7 +112,7 @@ def parse_rendezvous_key(key: str) -> tuple[str, StreamId]:
 
 
 def is_same(row: SubscriptionRow, known: SubscriptionRow) -> bool:
-    """Is it the one that is active already?"""
+    """Is the row equal to one that is already active?"""
     return known.state == "active" and all(
         getattr(known, name) == getattr(row, name)
         for name in ("is_batch", "where", "policy", "is_manual", "commit_with")
@@ -118,12 +122,14 @@ def is_same(row: SubscriptionRow, known: SubscriptionRow) -> bool:
 class Rendezvous(Grain):
     """Rendezvous of a stream's producers and consumers; the key names provider and stream.
 
-    Each provider has a class of its own, so that only silos that have the provider host it.
+    Each provider has its own class, so only silos that have the provider host it.
     """
 
     def __init__(self) -> None:
         self._rows: dict[str, tuple[SubscriptionRow, Etag]] = {}
-        self._written: set[str] = set()  # by this activation: a late write of another is refused
+        self._written: set[str] = (
+            set()
+        )  # rows of this activation; a late write of another is refused
 
     def _agents(self) -> SubscriptionAgents:
         provider: SubscriptionProvider = services_of(self).part(parse_rendezvous_key(self.key)[0])
@@ -141,7 +147,7 @@ class Rendezvous(Grain):
         await self.look_again()
 
     async def look_again(self) -> None:
-        """Know what is stored now: a write of another activation may have come late."""
+        """Read the stored rows again: a write of another activation may have arrived late."""
         found = await rows_under(self._store(), row_key(self.key))
         self._rows = {row.id: (row, stored.etag) for row, stored in found}
         self._written.clear()
@@ -159,12 +165,13 @@ class Rendezvous(Grain):
         self._written.add(row.id)
 
     def _doubt(self, subscription: str) -> None:
-        """A row may have been written, or not: a caller that was cancelled does not know either."""
+        """Note that a row may or may not have been written, for example after a cancelled call."""
         self._written.discard(subscription)
         self.context.deactivate_when_idle()
 
     def _find(self, subscription: str) -> SubscriptionRow | None:
-        """A subscription's row; of an implicit one, and of all, also where none is stored."""
+        """The row of a subscription. Implicit ones, and the whole stream, have one even if none is
+        stored."""
         found = self._rows.get(subscription)
         if found is not None or not is_kept_while_held(subscription):
             return None if found is None else found[0]
@@ -177,11 +184,12 @@ class Rendezvous(Grain):
         return [implicit_row(one, stream.key) for one in self._agents().implicit(stream)]
 
     async def add(self, row: SubscriptionRow) -> None:
-        """Store a subscription and attach it; one that exists goes to `row.start`.
+        """Store a subscription and attach it; an existing one moves to `row.start`.
 
-        With `here` it goes on where it is, and a new one begins at `next`; one that is active
-        already is left alone, and one that is paused stays so. Its row is written once in any case:
-        what an activation has read only, a late write of the one before may still end or hold.
+        With the start `here`, an existing subscription stays at its position and a new one begins
+        at `next`. An active subscription is then left alone, and a paused one stays paused. The row
+        is written once in any case: otherwise a late write of the former activation could still end
+        or pause it.
         """
         found = self._rows.get(row.id)
         if row.start == HERE and found is None:
@@ -193,7 +201,7 @@ class Rendezvous(Grain):
         await self._attach(self._keep_pause(row))
 
     def _keep_pause(self, row: SubscriptionRow) -> SubscriptionRow:
-        """The row, paused if it was so and is not told where to go."""
+        """The row, paused if it was paused and gets no new position."""
         found = self._rows.get(row.id)
         if row.start != HERE or found is None or found[0].state != "paused":
             return row
@@ -201,10 +209,10 @@ class Rendezvous(Grain):
 
     @open_to(Role.CLIENT)
     async def join(self, row: SubscriptionRow) -> int:
-        """A consumer outside the cluster comes, perhaps again; returns the number of its session.
+        """Start a session of a consumer outside the cluster, and return the session's number.
 
-        As `add`, but that what waits to be tried again is tried at once. Raises NotAllowed: the
-        subscription is not one of a consumer outside the cluster.
+        Works like `add`, but retries a waiting delivery at once. Raises NotAllowed: the
+        subscription does not belong to a consumer outside the cluster.
         """
         self._check_outside(row)
         found = self._rows.get(row.id)
@@ -213,11 +221,11 @@ class Rendezvous(Grain):
         row = msgspec.structs.replace(row, start=start, session=session)
         await self._attach(self._keep_pause(row))
         if row.is_ephemeral:
-            await self._inbox(row).look()  # who never comes is missed there
+            await self._inbox(row).look()  # the inbox notices if the consumer never takes
         return session
 
     def _check_outside(self, row: SubscriptionRow) -> None:
-        """Any client may call: let no row pass for the subscription of a grain."""
+        """Refuse a row that is the subscription of a grain, because any client may call."""
         provider, stream = parse_rendezvous_key(self.key)
         own = inbox_id(provider, stream, row.name), inbox_key(provider, stream, row.name)
         if (row.id, row.grain_key, row.grain_type) != (*own, inbox_name(provider)) or row.handler:
@@ -226,14 +234,15 @@ class Rendezvous(Grain):
     @open_to(Role.CLIENT)
     @shielded
     async def end(self, name: str) -> None:
-        """End the subscription of a consumer outside the cluster; again is harmless."""
+        """End the subscription of a consumer outside the cluster; a repeated call does no harm."""
         await self.remove(inbox_id(*parse_rendezvous_key(self.key), name))
 
     def _inbox(self, row: SubscriptionRow) -> Inbox:
         return self.grain(inbox_of(parse_rendezvous_key(self.key)[0]), row.grain_key)
 
     async def wake(self, subscription: str) -> SubscriptionRow | None:
-        """What waits to be tried again is tried at once; its row, None: there is none."""
+        """Retry a waiting delivery at once; returns the row, None: there is no such
+        subscription."""
         found = self._rows.get(subscription)
         if found is None:
             return None
@@ -247,7 +256,8 @@ class Rendezvous(Grain):
 
     @open_to(Role.OPERATOR)
     async def resume(self, subscription: str, start: str) -> bool:
-        """Attach a subscription again, or all of them, at `start`; False: there is none."""
+        """Attach a subscription, or the whole stream, at `start`; False: there is no such
+        subscription."""
         found = self._find(subscription)
         if found is None:
             return False
@@ -257,7 +267,7 @@ class Rendezvous(Grain):
             await self._attach(row)
             return True
         if subscription not in self._rows:
-            await self.look_again()  # it may have come late
+            await self.look_again()  # a late write may have stored it
         await self._let_go(subscription)
         await self._agents().attach(self._stream(), row)
         return True
@@ -268,7 +278,8 @@ class Rendezvous(Grain):
 
     @open_to(Role.OPERATOR)
     async def pause(self, subscription: str) -> bool:
-        """Keep its events, or those of all, and deliver none; False: there is no such one."""
+        """Stop deliveries of a subscription, or of the whole stream; False: there is no such
+        subscription."""
         found = self._find(subscription)
         if found is None:
             return False
@@ -304,10 +315,11 @@ class Rendezvous(Grain):
     @open_to(Role.OPERATOR)
     @shielded
     async def remove(self, subscription: str) -> None:
-        """Forget a subscription, here and in the agent; again is harmless.
+        """Forget a subscription, here and in the agent; a repeated call does no harm.
 
-        Who asks may end meanwhile (an inbox does, as it is closed by this): the agent is told.
-        After StorageUnavailable the row may be gone; the agent finds that by itself.
+        The call is shielded, because its caller may end meanwhile: this closes the inbox that calls
+        it. The agent is told in any case. After StorageUnavailable the row may be gone; the agent
+        notices that itself.
         """
         found = self._rows.get(subscription)
         if found is not None:
@@ -315,9 +327,10 @@ class Rendezvous(Grain):
         await self._agents().detach(self._stream(), subscription)
 
     async def forget(self, subscription: str) -> None:
-        """Remove one whose consumer no silo has hosted for too long, as this silo sees it too.
+        """Remove a subscription whose consumer no silo has hosted for too long, if this silo
+        agrees.
 
-        Every silo hears of one that joins before its grains can subscribe.
+        Every silo learns of a new silo before the grains of that silo can subscribe.
         """
         found = self._rows.get(subscription)
         if found is not None and self._agents().is_absent(self._stream(), found[0]):
@@ -334,7 +347,7 @@ class Rendezvous(Grain):
         row, _ = self._rows.pop(subscription)
         self._written.discard(subscription)
         if row.session:
-            with suppress(CallError, ClusterError):  # who takes next is told as well
+            with suppress(CallError, ClusterError):  # a later `take` learns of it as well
                 await self._inbox(row).close()
 
     async def change(self, subscription: str, state: SubscriptionState, note: str) -> None:
@@ -344,9 +357,9 @@ class Rendezvous(Grain):
             await self._put(msgspec.structs.replace(found, state=state, note=note))
 
     async def undo_fault(self, subscription: str) -> None:
-        """A fault that may be stored, or may be yet, does not hold; a pause by hand does.
+        """Undo a fault that is stored, or may be stored late; a pause by a user stays.
 
-        A row that stays is written in any case: a fault that comes late is refused then.
+        A remaining row is written in any case, so that the store refuses a late write of the fault.
         """
         await self.look_again()
         found = self._find(subscription)
@@ -361,18 +374,18 @@ class Rendezvous(Grain):
 
     @always_interleave
     async def is_stored(self, subscription: str) -> bool:
-        """Is there such a subscription, as the store has it? Raises StorageUnavailable."""
+        """Does the store have the subscription? Raises StorageUnavailable."""
         return await self._store().read(row_key(self.key, subscription)) is not None
 
     @read_only
     async def rows(self) -> list[SubscriptionRow]:
-        """Every subscription of the stream."""
+        """Every stored subscription of the stream."""
         return [row for row, _ in self._rows.values() if row.id != WHOLE_STREAM]
 
     @open_to(Role.CLIENT)
     @read_only
     async def everyone(self) -> list[SubscriptionRow]:
-        """As `rows`, and the implicit subscriptions that have none."""
+        """Every stored subscription, and the implicit subscriptions without a row."""
         stored = [row for row, _ in self._rows.values() if row.id != WHOLE_STREAM]
         return [*stored, *(row for row in self._implicit() if row.id not in self._rows)]
 

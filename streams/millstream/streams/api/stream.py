@@ -1,7 +1,8 @@
 """Stream handles: publish, subscribe, and consume.
 
 Owns: `Stream`. Not: the subscriptions (`subscription`, `rendezvous`). Invariants: `publish` returns
-when the provider has accepted the event; `subscribe` returns when every later event will be seen.
+when the provider has accepted the event. `subscribe` returns when every later event will be
+delivered.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ __all__ = ["Start", "Stream", "Subscription"]
 
 T = TypeVar("T")
 EVENTS_MAX = 10_000
-"""The most events that a program may ask to hold."""
+"""The largest number of events that a program may ask to hold."""
 Handler = Callable[[Event[T]], Coroutine[Any, Any, None]]
 BatchHandler = Callable[[list[Event[T]]], Coroutine[Any, Any, None]]
 
 
 class Publisher(Protocol):
-    """What takes the events of a stream: a provider, or a client's gateway."""
+    """Takes the events of a stream: a provider, or the gateway of a client."""
 
     async def publish(
         self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
@@ -62,7 +63,7 @@ class Publisher(Protocol):
 
 
 class Topic(Protocol[T]):
-    """What all streams of one kind have in common: a `StreamNamespace`."""
+    """The properties that all streams of one kind share: a `StreamNamespace`."""
 
     @property
     def name(self) -> str: ...
@@ -77,7 +78,17 @@ class Topic(Protocol[T]):
 
 
 class Stream(Generic[T]):
-    """One stream, as seen from a silo, a grain or a client."""
+    """One stream, as seen from a silo, a client, a cluster or a grain: `stream(namespace, key)`.
+
+    Handles are equal if provider, namespace and key are equal. A handle can be an argument of a
+    grain method, annotated as `Stream[Item]`.
+
+    A handler given to `subscribe` is an `async def` method with one argument, `Event[T]` or
+    `list[Event[T]]`, that may be given by position. Its name begins with one underscore, or it is
+    marked by `@subscribe`; otherwise references could call it. T is the namespace's item itself,
+    because items are decoded as the handler annotates them. `Any` gives the items as plain data,
+    and `T | None` is allowed as well.
+    """
 
     __slots__ = ("_key", "_runtime", "_topic")
 
@@ -98,7 +109,7 @@ class Stream(Generic[T]):
 
     @property
     def id(self) -> StreamId:
-        """Namespace name and key."""
+        """The namespace's name and the key."""
         return StreamId(self._topic.name, self._key)
 
     @property
@@ -127,10 +138,24 @@ class Stream(Generic[T]):
     async def publish(
         self, item: T, /, *, headers: Mapping[str, str] | None = None
     ) -> Token | None:
-        """Publish one event; returns its token where the provider tells it at once.
+        """Publish one event; return when the provider has accepted it.
 
-        Raises TypeError (wrong item), QueueFull, QueueUnavailable, PublishUnknown, NotInCluster
-        (the silo or client has ended; nothing was sent).
+        Args:
+            item: the event, of the namespace's item type.
+            headers: texts that are delivered with the event.
+
+        Returns:
+            The token of the event. None: the provider does not know the token at once, or the
+                caller is a client.
+
+        Raises:
+            TypeError: the item does not have the namespace's type.
+            ValueError: the event is larger than a message may be.
+            StreamError: the mapper has no queue for the stream.
+            QueueFull: the queue had no room for `enqueue_wait_s`, or too many bytes wait for it.
+            QueueUnavailable: the queue could not be reached for `enqueue_wait_s`.
+            PublishUnknown: it is not known whether the event is stored.
+            NotInCluster: the silo or client has ended; nothing was sent.
         """
         publisher = publisher_of(self._runtime, self._topic.provider)
         if headers is not None:
@@ -140,18 +165,26 @@ class Stream(Generic[T]):
     def publish_with(
         self, state: State[Any], item: T, /, *, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Publish one event with the next write of a state: both happen, or neither.
+        """Publish one event together with the next write of a state: both happen, or neither.
 
-        The event is stored in the row of the state, and sent once that is written: by `commit_with`
-        before the delivery is acknowledged, else in the background. It has a number of that state,
-        so that it is in its queue once, however often it is sent. A handler that fails leaves no
-        event behind. Nothing is awaited.
+        Call this in a grain; nothing is awaited. The event is stored in the row of the state, and
+        sent after that row is written: with `commit_with`, before the delivery is acknowledged;
+        otherwise in the background. The event has a number of that state, so its queue stores it
+        once, however often it is sent. A handler that fails leaves no event behind. See [The
+        outbox](../concepts/streams.md#the-outbox-events-exactly-once).
 
         Args:
             state: a state of the calling grain, such as `self.tally`.
+            item: the event, of the namespace's item type.
+            headers: texts that are delivered with the event.
 
-        Raises TypeError (no state, wrong item), ValueError (too large), ConfigError (a provider
-        without DEDUP), QueueFull (`OUTBOX_EVENTS_MAX` or `OUTBOX_BYTES_MAX` of this state wait).
+        Raises:
+            TypeError: `state` is no state, or the item has the wrong type.
+            ValueError: the event is larger than a message may be.
+            ConfigError: the provider has no `DEDUP`, or the caller is no grain.
+            StreamError: the mapper has no queue for the stream.
+            QueueFull: too many events or bytes of this state wait (`OUTBOX_EVENTS_MAX`,
+                `OUTBOX_BYTES_MAX`).
         """
         if not isinstance(state, State):
             raise TypeError(f"publish_with({state!r}, ...): give a state of the grain: self.tally")
@@ -165,11 +198,22 @@ class Stream(Generic[T]):
     async def publish_many(
         self, items: Iterable[T], /, *, headers: Mapping[str, str] | None = None
     ) -> Token | None:
-        """Publish events in order; returns the token of the last message.
+        """Publish events in order.
 
-        They are sent in messages of at most `publish_items_max` and `publish_bytes_max`. If one
-        fails, those before it stay published and none behind it is sent: `accepted_events` of the
-        error says how many were. Raises what `publish` raises.
+        The events are sent in messages of at most `publish_items_max` events and
+        `publish_bytes_max` bytes. A client uses the default options for this, not the options of
+        the silos. If one message fails, the messages before it stay published and no later message
+        is sent. `accepted_events` of the error is the number of published events.
+
+        Args:
+            items: the events, of the namespace's item type.
+            headers: texts that are delivered with each event.
+
+        Returns:
+            The token of the last message, or None as for `publish`.
+
+        Raises:
+            Exception: the errors of `publish`.
         """
         publisher = publisher_of(self._runtime, self._topic.provider)
         if headers is not None:
@@ -191,31 +235,33 @@ class Stream(Generic[T]):
         ack: Literal["auto", "manual"] = "auto",
         commit_with: State[Any] | None = None,
     ) -> Subscription[T]:
-        """Subscribe the grain that `handler` is a method of.
+        """Subscribe the calling grain; every event published after the call returns is delivered.
+
+        The subscription is stored with the options below, and belongs to the grain in every
+        activation. Subscribing again with the same handler and name sets its options anew.
 
         Args:
-            handler: a method of the calling grain, taking `Event[T]` or `list[Event[T]]`, where T
-                is the namespace's item itself; its name begins with an underscore, or it is
-                marked by `@subscribe`, so that it is not callable through references.
-            name: tells several subscriptions of one grain and handler apart; subscribing again
-                with the same one is the same subscription.
-            start: None: a new subscription begins with the next event, one that exists goes on
-                where it is, after a fault too; "next": events from now on, whatever waits;
-                "earliest": what the queue still has; or a token, whose event comes first.
-            retries, backoff, give_up_on, on_give_up: as for `@subscribe`. They are stored with the
-                subscription; who subscribes again sets them anew.
-            where: a filter, as for `@subscribe`; a static method of the grain's class, since it is
-                stored by its name.
-            ack: as for `@subscribe`: with "manual" an event is done when the grain calls
-                `self.context.ack(event)`. Who subscribes again with the other one gets again what
-                is not done.
-            commit_with: as for `@subscribe`: a state of the calling grain, such as `self.tally`,
-                that is written with the position. It is stored with the subscription by its name;
-                who subscribes again sets it anew.
+            handler: a method of the calling grain; the class docstring has its form.
+            name: distinguishes subscriptions of one grain and handler.
+            start: the first event (`Start`). None: a new subscription begins with the next event;
+                an existing one continues at its position, even after a fault.
+            retries: as for `@subscribe`.
+            backoff: as for `@subscribe`.
+            give_up_on: as for `@subscribe`.
+            on_give_up: as for `@subscribe`.
+            where: a filter as for `@subscribe`, but a static method of the grain's class, because
+                it is stored by its name.
+            ack: as for `@subscribe`. If you subscribe again with the other value, unacknowledged
+                events are delivered again.
+            commit_with: as for `@subscribe`, but a state of the calling grain, such as
+                `self.tally`.
 
-        Raises ConfigError, DefinitionError (the handler), StreamError (implicit only, or the
-        provider's positions do not tell what is done), TypeError (the name), before anything is
-        stored.
+        Raises:
+            ConfigError: an argument is not valid, `ack="manual"` is used with `where` or
+                `commit_with`, or a grain with `commit_with` is reentrant.
+            DefinitionError: the handler cannot take the events; the error names file and line.
+            StreamError: the namespace is implicit only. Or `ack="manual"` or `commit_with` is used,
+                and the provider lacks `ORDERED` or `STABLE_TOKENS`.
         """
         grain: Any = getattr(handler, "__self__", None)
         if not is_grain(grain):
@@ -269,28 +315,34 @@ class Stream(Generic[T]):
         on_gap: Callable[[Gap], Awaitable[None]] | None = None,
         where: Callable[[Event[T]], bool] | None = None,
     ) -> StreamEvents[T]:
-        """Read the stream in a program that is no grain, such as a web handler:
-        `async with stream.consume() as events: async for event in events: ...`.
+        """Read the stream in a program that is no grain, such as a web handler.
 
-        An event is acknowledged when the next one is asked for, or the block ends without an
-        exception; what is not acknowledged comes again. Once the block has begun, every later
-        event is seen. Gateways and silos that end are passed over.
+        ```python
+        async with stream.consume(name="audit") as events:
+            async for event in events:
+                ...
+        ```
+
+        Every event published after the block has begun is delivered. Asking for the next event
+        acknowledges the one before, and so does leaving the block without an exception.
+        Unacknowledged events are delivered again. The loop survives gateways and silos that end.
 
         Args:
-            name: of a subscription that stays when the program leaves, and goes on where it was;
-                who comes last under a name has it. Without one the subscription ends with the
-                block, or when nothing is heard of the program for `consumer_silence_s`.
+            name: name of a subscription that stays when the program leaves. If two programs use one
+                name, the newer one takes over. Without a name, the subscription ends with the
+                block, or when the cluster hears nothing of the program for `consumer_silence_s`.
             start: as for `subscribe`.
-            events_max: events that the program holds at most; the cluster keeps the rest.
-            on_gap: is awaited, with a `Gap`, before the first event that follows events which are
-                gone; what it raises comes out of the loop, and asking again calls it again.
-            where: a filter: a function that takes an event and says at once whether it is handed
-                out; what is not is acknowledged. The program asks it; a static method of a grain
-                class, annotated as `Event[T]`, is asked before delivery too, by silos that host
-                the class. What it raises comes out of the loop, and asking for the next event
-                passes over that one.
+            events_max: largest number of events that the program holds, 1 to 10,000; the cluster
+                keeps the rest.
+            on_gap: awaited with a `Gap` before the first event that follows lost events.
+            where: a filter: takes an event, and returns True or False at once. Other events are
+                acknowledged and not handed out. The program calls it. If it is a static method of a
+                grain class, annotated as `Event[T]`, silos that host the class also call it before
+                delivery.
 
-        Raises ConfigError (start, events_max, name, where), StreamError (implicit only).
+        Raises:
+            ConfigError: an argument is not valid.
+            StreamError: the namespace takes implicit subscriptions only.
         """
         if self._topic.subscriptions == "implicit":
             raise StreamError(f"{self._topic!r} takes implicit subscriptions only")
@@ -337,11 +389,17 @@ class Stream(Generic[T]):
         )
 
     async def subscriptions(self, grain: Grain | None = None, /) -> list[Subscription[T]]:
-        """The subscriptions of the stream: all of them, or a grain's explicit ones:
+        """Return the subscriptions of the stream, or the explicit ones of a grain:
         `subscriptions(self)`.
 
-        Each has the state that it has now. Raises TypeError for what is not the grain itself; a
-        reference is not.
+        Without an argument, the list has the explicit subscriptions of grains, those of programs,
+        and the implicit ones. Each handle has the state of this moment.
+
+        Args:
+            grain: the grain itself. None: all subscriptions.
+
+        Raises:
+            TypeError: the argument is not the grain itself; a reference is not allowed.
         """
         rendezvous, label = self.rendezvous_grain(), str(self)
         if grain is None:
@@ -358,7 +416,8 @@ class Stream(Generic[T]):
         ]
 
     def rendezvous_grain(self) -> Rendezvous:
-        """The grain that keeps the stream's explicit subscriptions."""
+        """Return the grain that keeps the stream's explicit subscriptions; for the runtime's own
+        use."""
         rendezvous: Rendezvous = self._runtime.grain(
             rendezvous_of(self._topic.provider), rendezvous_key(self._topic.provider, self.id)
         )
@@ -368,13 +427,14 @@ class Stream(Generic[T]):
 def subscription_id(
     provider: str, stream: StreamId, kind: str, key: str, handler: str, name: str
 ) -> str:
-    """Id of an explicit subscription: another one for each stream, grain, handler and name."""
+    """Id of an explicit subscription; different for each stream, grain, handler and name."""
     parts = (provider, stream.namespace, stream.key, kind, key, handler, name)
     return "/".join(("explicit", *(quote(part, safe=": @#") for part in parts)))
 
 
 def parse_subscription_id(subscription: str) -> tuple[str, StreamId]:
-    """Provider and stream of an explicit subscription. Raises ValueError: it is none."""
+    """Provider and stream of an explicit subscription. Raises ValueError: the id has another
+    form."""
     kind, *parts = subscription.split("/")
     if kind != "explicit" or len(parts) != 7:
         raise ValueError(f"{subscription!r} is no id of an explicit subscription")
@@ -395,7 +455,7 @@ def policy_of(
 
 
 def check_ack(ack: str, handler: Any, namespace: str, where: object) -> None:
-    """Refuse what is not acknowledged by hand. Raises ConfigError."""
+    """Refuse options that do not go with manual acknowledgement. Raises ConfigError."""
     if ack not in ("auto", "manual"):
         raise ConfigError(f"subscribe: ack is {ack!r}: 'auto' or 'manual'")
     if ack == "manual" and where is not None:
@@ -411,9 +471,9 @@ def check_ack(ack: str, handler: Any, namespace: str, where: object) -> None:
 
 
 def commit_name(state: object, ack: str, grain: Any, handler: Any, namespace: str) -> str:
-    """The name of the state that is written with the position; empty: none is.
+    """The name of the state that is written with the position; empty: none.
 
-    Raises ConfigError: it is no state of the grain, or does not go with the rest.
+    Raises ConfigError: it is no state of the grain, or does not go with the other options.
     """
     if state is None:
         return ""
@@ -439,7 +499,7 @@ def commit_name(state: object, ack: str, grain: Any, handler: Any, namespace: st
 
 
 def publisher_of(runtime: Opener, provider: str) -> Publisher:
-    """What publishes for a silo or client: its own provider, or in a client its gateway.
+    """The publisher of a silo or client: its own provider, or the gateway of a client.
 
     Raises NotInCluster (it has ended: nothing is sent), ConfigError (no such provider).
     """

@@ -1,7 +1,7 @@
 """Streams as arguments and fields: sent as provider, namespace and key.
 
 Owns: the codec hook for `Stream[T]`. Invariants: the item type comes from the annotation where the
-stream arrives; a bare `Stream` is refused, since nothing could be published to it.
+stream arrives. A bare `Stream` is refused, because a program could not publish to it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Events of a stream for a program that is no grain: a loop over them.
 
-Owns: `StreamEvents`: what the program has in hand, what it is done with, and the task that asks
+Owns: `StreamEvents`: the events that the program holds and has processed, and the task that asks
 the inbox for more. Not: the inbox, the subscription. Invariants: an event is acknowledged when the
-next one is asked for, when the filter leaves it out, or when the `async with` ends without an
-exception; at most `events_max` are held; one call to the inbox is out at a time, and whatever it
-meets, it is made again.
+program asks for the next one, when the filter leaves it out, or when the `async with` ends without
+an exception. The program holds at most `events_max`. One call to the inbox is under way at a time,
+and a failed call is repeated.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ __all__ = ["Outside", "StreamEvents"]
 
 T = TypeVar("T")
 TAKE_WAIT_S = 10.0
-"""How long one question for events may wait for the first."""
+"""How long one call for events may wait for the first event."""
 ANSWER_S = 5.0
 LEAVE_S = 5.0
-"""How long leaving may take; then the inbox notices by itself."""
+"""How long leaving may take; after that, the inbox notices the absence itself."""
 BEAT_FIRST_S = 5.0
 SLICE_S = 0.001
-"""How long a run of events that the filter leaves out may hold up the program's loop."""
+"""How long a run of filtered events may block the program's event loop."""
 RETRY = Backoff(first_s=0.05, ceiling_s=2.0)
 
 log = logging.getLogger("millstream.consumer")
@@ -58,8 +58,11 @@ log = logging.getLogger("millstream.consumer")
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """How a consumer outside comes by its events. `join` stores the subscription, and returns the
-    number of the session. `on_gap` hears that some are gone. `where`: which it is handed."""
+    """The connections of a consumer outside the cluster to its events.
+
+    `join` stores the subscription, and returns the number of the session. `on_gap` is awaited for a
+    gap. `where` is the filter.
+    """
 
     subscription: str
     stream: StreamId
@@ -73,9 +76,13 @@ class Outside:
 
 
 class StreamEvents(Generic[T]):
-    """The events of a stream, in a program: what `Stream.consume` returns.
+    """The events of a stream in a program; `Stream.consume` returns it.
 
-    `async with stream.consume(name="audit") as events: async for event in events: ...`; used once.
+    Use it once, with `async with`: the subscription exists when the block begins. Then write
+    `async for event in events`. Asking for the next event acknowledges the one before. Leaving the
+    block without an exception acknowledges the current event; leaving it with an exception does
+    not. One task at a time may wait for an event. Errors on the way to the cluster are retried
+    without end.
     """
 
     def __init__(self, outside: Outside) -> None:
@@ -83,9 +90,9 @@ class StreamEvents(Generic[T]):
         self._session = 0
         self._page: deque[Item] = deque()
         self._taken = Taken()
-        self._seen_before = 0  # of the page, how many may have been handled before
-        self._current: Item | None = None  # in the hands of the program
-        self._done: list[Token] = []  # acknowledged here, and not yet known to the inbox
+        self._seen_before = 0  # events of the page that may have been handled before
+        self._current: Item | None = None  # the event that the program has now
+        self._done: list[Token] = []  # acknowledged here; the inbox does not know it yet
         self._last: Token | None = None
         self._gap: tuple[Token | None, Token] | None = None  # before the first event of the page
         self._change = asyncio.Event()
@@ -101,12 +108,17 @@ class StreamEvents(Generic[T]):
     # -- the program's side
 
     async def __aenter__(self) -> StreamEvents[T]:
+        """Store the subscription and begin to receive events.
+
+        Raises:
+            ConfigError: the object was used before.
+        """
         if self._session or self._is_closed:
             raise ConfigError("consume() was entered before: call it again for each `async with`")
         self._session = await self._outside.join()
         inbox = with_options(self._outside.inbox, timeout=ANSWER_S)
         with suppress(CallError, ClusterError, StorageError):  # the task asks again
-            await inbox.take(self._session, Acks(), 0, 0.0)  # from now on events are expected
+            await inbox.take(self._session, Acks(), 0, 0.0)  # from here on, the inbox keeps events
         self._pump = asyncio.create_task(self._run())
         return self
 
@@ -116,6 +128,8 @@ class StreamEvents(Generic[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        """End the session; acknowledge the current event if the block ended without an
+        exception."""
         self._is_closed = True
         if error is None:
             self._acknowledge()
@@ -126,15 +140,23 @@ class StreamEvents(Generic[T]):
         await self._leave()
 
     def __aiter__(self) -> StreamEvents[T]:
+        """Iterate over the events."""
         return self
 
     async def __anext__(self) -> Event[T]:
-        """The next event; the one before is acknowledged.
+        """Acknowledge the event before, and return the next one.
 
-        Raises StreamError (another consumer has come for the name, or the subscription was
-        ended), TypeError (the item is not of the namespace's type), NotInCluster, NotHosted, and
-        what `on_gap` raises: it is called again before the event is given. What `where` raises, or
-        TypeError (it answers neither True nor False): asking again passes over its event.
+        Errors of `on_gap` come out of the loop; asking for the next event calls it again, before
+        the event is returned. Errors of `where` come out of the loop as well; asking for the next
+        event skips the event that it failed on.
+
+        Raises:
+            StreamError: another consumer has taken over the name, the subscription was ended,
+                another task waits for an event, or the block has ended.
+            TypeError: an item does not have the namespace's type, or `where` returned neither True
+                nor False.
+            NotHosted: no silo has the provider.
+            NotInCluster: the client was closed.
         """
         self._check_use()
         self._has_reader = True
@@ -151,7 +173,7 @@ class StreamEvents(Generic[T]):
             self._has_reader = False
 
     async def _be_ready(self) -> None:
-        """Until an event is in hand, and what is gone before it has been told."""
+        """Wait until an event is there, and report a gap before it."""
         while not self._page:
             await self._wait_for_page()
         if self._gap is not None:
@@ -159,7 +181,7 @@ class StreamEvents(Generic[T]):
             self._gap = None
 
     def _fits(self, event: Event[T]) -> bool:
-        """Is it to be handed out? A filter sees it as it was published."""
+        """Does the filter accept the event, as it was published?"""
         outside = self._outside
         if outside.where is None:
             return True
@@ -179,7 +201,7 @@ class StreamEvents(Generic[T]):
         if pump is None:
             raise StreamError(f"{self.subscription}: its `async with` has ended")
         if pump.done():
-            await pump  # raises what it met
+            await pump  # raises the error of the task
         change = asyncio.ensure_future(self._change.wait())
         try:
             await asyncio.wait([change, pump], return_when=asyncio.FIRST_COMPLETED)
@@ -187,7 +209,7 @@ class StreamEvents(Generic[T]):
             change.cancel()
 
     async def _tell(self, after: Token | None, first: Token) -> None:
-        """Events are gone before the next one, unless the program has seen beyond."""
+        """Report a gap before the next event, unless the program has seen later events."""
         outside, last = self._outside, self._last
         if outside.on_gap is not None and (last is None or last < first):
             await outside.on_gap(Gap(outside.stream, outside.subscription, last or after, first))
@@ -208,7 +230,7 @@ class StreamEvents(Generic[T]):
         return event
 
     def _acknowledge(self) -> None:
-        """The program is done with what it has in hand."""
+        """Note that the program has processed the current event."""
         current, self._current = self._current, None
         if current is not None:
             self._done.append(current.token)
@@ -222,7 +244,7 @@ class StreamEvents(Generic[T]):
         change.set()
 
     async def _run(self) -> None:
-        """Ask for events while there are none in hand, and tell what is done."""
+        """Ask for events while the program has none, and send acknowledgements."""
         failures, beat_s = 0, BEAT_FIRST_S
         while True:
             await self._wait_for_need(beat_s)
@@ -241,7 +263,7 @@ class StreamEvents(Generic[T]):
             self._keep(taken)
 
     async def _wait_for_need(self, beat_s: float) -> None:
-        """Until there is something to ask or to tell; at most for `beat_s`."""
+        """Wait until there is something to ask or to acknowledge; at most for `beat_s`."""
         if self._done or not self._has_events:
             return
         with suppress(TimeoutError):
@@ -253,7 +275,7 @@ class StreamEvents(Generic[T]):
         return bool(self._page) or self._current is not None
 
     async def _take(self) -> Taken:
-        """Tell the inbox what is done; take more if nothing is in hand."""
+        """Send acknowledgements, and take more events if the program has none."""
         wait_s = 0.0 if self._has_events else TAKE_WAIT_S
         events_max = 0 if self._has_events else self._outside.events_max
         acks = self._acks()
@@ -272,7 +294,7 @@ class StreamEvents(Generic[T]):
             self._on_change()
 
     async def _leave(self) -> None:
-        """Tell what is done, and go; whether it succeeds or not."""
+        """Send the last acknowledgements and end the session; a failure is only logged."""
         if self._session:
             inbox = with_options(self._outside.inbox, timeout=LEAVE_S)
             try:
@@ -282,7 +304,7 @@ class StreamEvents(Generic[T]):
 
 
 async def yield_at(at_s: float) -> float:
-    """Let the loop go round once it is that time; returns when to do so next."""
+    """Let other tasks run once that time has come; returns the next such time."""
     now_s = asyncio.get_running_loop().time
     if now_s() < at_s:
         return at_s

@@ -1,6 +1,6 @@
-"""Keys of grains that stand for streams: several texts in one.
+"""Keys of grains that belong to streams: several texts in one.
 
-Owns: joining and splitting. Invariant: other texts give another key.
+Owns: joining and splitting. Invariant: different texts give different keys.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ SEPARATOR, ESCAPE = "\x1f", "\x1b"
 
 
 def join_key(*parts: str) -> str:
-    """One key of several texts."""
+    """One key for several texts."""
     key = SEPARATOR.join(parts)
     if ESCAPE not in key and key.count(SEPARATOR) == len(parts) - 1:
-        return key  # as a rule
+        return key  # the usual case
     return SEPARATOR.join(map(_escape, parts))
 
 
 def split_key(key: str) -> list[str]:
-    """What `join_key` was given."""
+    """The texts that `join_key` was given."""
     return list(map(_unescape, key.split(SEPARATOR)))
 
 
@@ -29,5 +29,5 @@ def _escape(text: str) -> str:
 
 
 def _unescape(text: str) -> str:
-    """What `_escape` was given."""
+    """The text that `_escape` was given."""
     return text.replace(f"{ESCAPE}1", SEPARATOR).replace(f"{ESCAPE}0", ESCAPE)

@@ -1,8 +1,8 @@
 """The `@subscribe` mark: implicit subscriptions, by a mark on the handler.
 
-Owns: the mark, its checks when the class is defined and when its silo starts. Not: what other silos
-learn of it (`implicit`). Invariants: an implicit subscription's id is made of the grain type and
-the handler's name; its stream key is the grain key.
+Owns: the mark, and its checks when the class is defined and when its silo starts. Not: the data
+that other silos learn of it (`implicit`). Invariants: the id of an implicit subscription consists
+of the grain type and the handler's name. Its stream key is the grain key.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ EVENTS_MAX = 100
 
 
 class SubscribeMark(HandlerMark):
-    """What `@subscribe` says of a handler."""
+    """The data of `@subscribe` on a handler."""
 
     makes_local = True
 
@@ -84,7 +84,7 @@ class SubscribeMark(HandlerMark):
 
     @property
     def part(self) -> str:
-        """The stream provider, without which no event would ever come."""
+        """The stream provider that the silo needs, because no other part delivers events."""
         is_namespace = isinstance(self.namespace, StreamNamespace)
         return self.namespace.provider if is_namespace else ""
 
@@ -106,7 +106,7 @@ class SubscribeMark(HandlerMark):
             self._check_commit(subject, owner)
 
     def declare(self, grain_type: str, method: str) -> Declaration | None:
-        """What the owners of queues have to know, whichever grains they host."""
+        """The data that the owners of queues need, whichever grains they host."""
         namespace = self.namespace
         if namespace.subscriptions == "explicit":
             return None
@@ -126,11 +126,11 @@ class SubscribeMark(HandlerMark):
         ).declaration()
 
     def commits(self, namespace: str) -> bool:
-        """Are the events of such streams acknowledged by a write of a state?"""
+        """Does a write of a state acknowledge the events of such streams?"""
         return self.commit_with is not None and self.namespace.name == namespace
 
     def filter_for(self, runtime: object) -> EventFilter | None:
-        """Its filter, if it has one; `runtime`: what items are decoded for."""
+        """The filter, if there is one; `runtime`: the target of decoded references and streams."""
         if self.where is None:
             return None
         names = type_names(self.give_up_on)
@@ -139,7 +139,7 @@ class SubscribeMark(HandlerMark):
         )
 
     def _check_namespace(self, subject: str) -> None:
-        """An item type that is missing or cannot be encoded is refused here."""
+        """Refuse an item type that is missing or has no encoding."""
         if not isinstance(self.namespace, StreamNamespace):
             raise DefinitionError(
                 f"{subject}: `@subscribe` takes a namespace, such as "
@@ -153,7 +153,8 @@ class SubscribeMark(HandlerMark):
             raise DefinitionError(f"{subject}: items of {self.namespace!r}: {error}") from None
 
     def _check_twice(self, subject: str, owner: type, name: str) -> None:
-        """Namespace name and handler are the subscription, whatever the provider."""
+        """Refuse two marks for one namespace name: it identifies the subscription for every
+        provider."""
         streams = [
             mark.namespace.name
             for mark in marks_of(owner, name)
@@ -178,7 +179,7 @@ class SubscribeMark(HandlerMark):
             raise DefinitionError(f"{subject}: {wrong}")
 
     def _check_choice(self, subject: str) -> None:
-        """Which streams, and which events."""
+        """Check the options that choose streams and events."""
         wrong = wrong_pattern(self.key)
         if self.where is not None:
             wrong = wrong or wrong_filter(self.where)
@@ -193,7 +194,8 @@ class SubscribeMark(HandlerMark):
             )
 
     def _check_ack(self, subject: str) -> None:
-        """What stores, or leaves out, events by itself is not acknowledged by hand."""
+        """Refuse manual acknowledgement beside options that acknowledge or leave out events
+        themselves."""
         if self.ack not in ("auto", "manual"):
             raise DefinitionError(f"{subject}: ack is {self.ack!r}: 'auto' or 'manual'")
         if self.ack == "auto":
@@ -214,7 +216,7 @@ class SubscribeMark(HandlerMark):
         try:
             hint = get_type_hints(fn, include_extras=True).get(parameter)
         except NameError:
-            return  # not defined yet, or local to a function: a type checker sees it
+            return  # not defined yet, or local to a function: a type checker checks it
         if hint is None:
             raise DefinitionError(f"{subject}: annotate the event: `{parameter}: {wanted}`")
         events, item = events_of(hint), self.namespace.item
@@ -237,12 +239,12 @@ class SubscribeMark(HandlerMark):
 
     @property
     def commit_name(self) -> str | None:
-        """Attribute name of the state that is written with the cursor."""
+        """Attribute name of the state that is written with the position."""
         return self.commit_with.attribute if isinstance(self.commit_with, StateField) else None
 
 
 def _source_of(owner: type, fn: object) -> str:
-    """Where the handler is written; where the class is, if something else stands for a method."""
+    """File and line of the handler, or of the class if the marked object is no method."""
     is_method = isinstance(fn, FunctionType | staticmethod | classmethod)
     return source_of(fn if is_method else owner)
 
@@ -332,31 +334,36 @@ def subscribe(
     where: Where | None = None,
     ack: Literal["auto", "manual"] = "auto",
 ) -> Any:
-    """Subscribe every grain of the class to the stream with its own key.
+    """Subscribe every grain of the class to the stream with the grain's own key.
+
+    The method is `async def` and has one argument that may be given by position: `Event[T]`, or
+    with `batch=True` `list[Event[T]]`, `Sequence[Event[T]]` or another type that a list fits. T is
+    the namespace's item or a wider type: a base class, a union, `object`. The first event activates
+    the grain. A method has one mark per name of streams, even if their providers differ.
 
     Args:
-        namespace: whose streams; the first event wakes the grain. One mark per name of streams.
-        batch: the handler takes a list of up to `max_events` events.
-        max_events: at least 1; with `batch=True` only.
-        commit_with: a state field of the class; its value and the position in the stream are
-            stored in one write after each delivered batch, so effects on that state happen
-            exactly once.
-        retries: attempts after the first before an event is given up; None: the provider's.
-        dead_letter: store an event that was given up; False skips it.
-        backoff: how long to wait before each retry; None: the provider's.
-        give_up_on: exceptions after which an event is given up at once, such as `(ValueError,)`.
-        on_give_up: what becomes of an event that is given up: "dead_letter", "skip" or "pause";
-            None: the provider's `on_give_up` decides.
-        key: a pattern of the keys that it hears: `*` any characters, `?` one, `[ab]` one of these.
-        where: a filter: a function that takes an event and says at once whether it is for the
-            handler; what is not counts as done. It is asked in the silo that reads the queue if
-            that hosts the class, so it goes by the event alone.
-        ack: "auto": an event is done when its handler is; "manual": when the grain calls
-            `self.context.ack(event)` for it, or for a later one. Up to `max_unacked` events are
-            delivered meanwhile; what is not acknowledged comes again after `ack_timeout_s`, to
-            another activation, and after a hand-over. Not with `commit_with` or `where`.
+        namespace: the streams to subscribe to.
+        batch: the handler takes a list of events.
+        max_events: largest number of events in a list, at least 1; only with `batch=True`.
+        commit_with: a state field of the class. The state and the position are stored in one write
+            after each delivered batch, so effects on the state happen exactly once.
+        retries: attempts after the first, before an event is given up. None: the provider's.
+        dead_letter: False: skip an event that would become a dead letter.
+        backoff: the wait before each retry. None: the provider's.
+        give_up_on: exception types after which an event is given up at once: `(ValueError,)`.
+        on_give_up: `"dead_letter"`, `"skip"` or `"pause"`: the fate of a given-up event. None: the
+            provider's `on_give_up` decides.
+        key: a pattern of keys, at most 200 characters: `*` any characters, `?` one, `[ab]` one of
+            these, `[!ab]` none of these.
+        where: a filter: takes an event, and returns True or False at once. Other events count as
+            processed. It may run in the silo that reads the queue, so it may use the event only.
+        ack: `"manual"`: an event is processed when the grain calls `self.context.ack(event)` for it
+            or for a later one. Unacknowledged events, `max_unacked` at most, are delivered again
+            after `ack_timeout_s`, to another activation, and after a hand-over. Needs `ORDERED` and
+            `STABLE_TOKENS`; excludes `commit_with` and `where`.
 
-    Raises DefinitionError when the class is defined.
+    Raises:
+        DefinitionError: a rule is broken; raised with file and line when the class is defined.
     """
     _check_parentheses(namespace)
     mark = SubscribeMark(
@@ -388,7 +395,7 @@ def _check_parentheses(namespace: Any) -> None:
 def check_marks(
     grain_types: Iterable[GrainType], provider: str, capabilities: frozenset[Capability]
 ) -> None:
-    """Refuse handlers that a provider cannot serve as they ask. Raises ConfigError."""
+    """Refuse handlers with options that the provider cannot support. Raises ConfigError."""
     for grain_type in grain_types:
         for handler, marks in grain_type.marks.items():
             for mark in marks:
@@ -397,7 +404,8 @@ def check_marks(
 
 
 def item_type_of(grain_types: Iterable[GrainType], provider: str, namespace: str) -> Any:
-    """The type of a namespace's events, as handlers of these grains say; None: none does."""
+    """The type of a namespace's events, as the handlers of these grains say; None: no handler says
+    it."""
     for grain_type in grain_types:
         for mark in (mark for marks in grain_type.marks.values() for mark in marks):
             if isinstance(mark, SubscribeMark) and mark.namespace.provider == provider:

@@ -1,8 +1,8 @@
 """Handles of subscriptions.
 
-Owns: `Subscription`, where one may start. Not: the row behind it (`rendezvous`). Invariants: a
-subscription belongs to the grain's identity and survives its activations; a handle has the state
-of the moment in which it was made.
+Owns: `Subscription`, and the places where one may start. Not: the row behind it (`rendezvous`).
+Invariants: a subscription belongs to the grain's identity and survives its activations. A handle
+has the state of the moment in which it was made.
 """
 
 from __future__ import annotations
@@ -25,27 +25,38 @@ STARTS = ("next", "earliest")
 Start = Annotated[
     Literal["next", "earliest"] | Token | datetime, "where an explicit subscription begins"
 ]
+"""The place where a subscription begins, or moves to.
+
+- `"next"`: events from now on; waiting events are left out.
+- `"earliest"`: the oldest event that the queue still has.
+- A `Token`: the event of that token comes first.
+- A `datetime` with a time zone: the first event accepted at that time or later. The provider needs
+  `REWIND`.
+
+Any other value is a `ConfigError`. With `REWIND`, a start may lie as far back as the provider keeps
+events; without it, as far as the agent's cache reaches.
+"""
 
 
 class LocalConsumer(Protocol):
-    """The end of a grain's deliveries, in its own silo: its extension `streams`."""
+    """The receiving end of a grain's deliveries, in its own silo: its extension `streams`."""
 
     async def on_joining(self, subscription: str, /) -> None: ...
     def on_added(self, row: SubscriptionRow, /) -> None:
-        """It is stored: every later event is its."""
+        """The subscription is stored: every later event is delivered to it."""
         ...
 
     def left(self, subscription: str, /) -> None:
-        """It is to end: nothing more of it is handled."""
+        """The subscription is about to end: handle none of its events any more."""
         ...
 
     def on_removed(self, subscription: str, /) -> None:
-        """It is stored no more."""
+        """The subscription is not stored any more."""
         ...
 
 
 def start_text(start: object) -> str:
-    """A start as it is stored. Raises ConfigError for what is none."""
+    """A start as it is stored. Raises ConfigError for any other value."""
     if start is None:
         return HERE
     if isinstance(start, Token) or (isinstance(start, str) and start in STARTS):
@@ -59,13 +70,16 @@ def start_text(start: object) -> str:
 
 
 def local_consumer(grain: Grain) -> LocalConsumer | None:
-    """The end of a grain's deliveries, if it has had one."""
+    """The receiving end of a grain's deliveries, if one exists."""
     found: LocalConsumer | None = extension_of(grain, "streams")
     return found
 
 
 class Subscription(Generic[T]):
-    """A handle of a subscription; equal by id, valid in any activation and program."""
+    """A handle of a subscription; equal by id, valid in any activation and program.
+
+    `Stream.subscribe` and `Stream.subscriptions` return it.
+    """
 
     __slots__ = ("_grain", "_label", "_rendezvous", "_row")
 
@@ -77,16 +91,17 @@ class Subscription(Generic[T]):
         grain: Grain | None = None,
     ) -> None:
         self._rendezvous = rendezvous
-        self._label = label  # of the stream
+        self._label = label  # the name of the stream
         self._row = row
-        self._grain = grain  # the subscribing one, where the handle was made
+        self._grain = grain  # the subscribing grain, in the activation that made the handle
 
     def __repr__(self) -> str:
         return f"<subscription {self.id}>"
 
     @property
     def id(self) -> str:
-        """The same in every activation; another one for each stream, grain, handler and name."""
+        """The id: the same in every activation, and unique for each stream, grain, handler and
+        name."""
         return self._row.id
 
     @property
@@ -96,7 +111,7 @@ class Subscription(Generic[T]):
 
     @property
     def consumer(self) -> str:
-        """`Type/key` of the grain; of a program that consumes, the subscription's name."""
+        """`Type/key` of the grain; for a program that consumes, the subscription's name."""
         row = self._row
         return row.name if row.session else f"{row.grain_type}/{row.grain_key}"
 
@@ -107,18 +122,21 @@ class Subscription(Generic[T]):
 
     @property
     def is_implicit(self) -> bool:
-        """Does a mark make it?"""
+        """Whether a mark creates the subscription."""
         return is_implicit(self.id)
 
     @property
     def state(self) -> SubscriptionState:
-        """What it was when the handle was made: "active", "paused", "faulted" (it was paused by
-        a failure), or "pending" (whoever subscribes is not answered yet)."""
+        """The state when the handle was made.
+
+        `"active"`; `"paused"` by a user; `"faulted"`: paused by the runtime because of a failure;
+        `"pending"`: the call that subscribes has not returned yet.
+        """
         return self._row.state
 
     @property
     def note(self) -> str:
-        """Why it is faulted."""
+        """Why the subscription is faulted."""
         return self._row.note
 
     def __eq__(self, other: object) -> bool:
@@ -128,11 +146,15 @@ class Subscription(Generic[T]):
         return hash(self.id)
 
     async def unsubscribe(self) -> None:
-        """End the subscription; again is harmless.
+        """End the subscription; a repeated call does no harm.
 
-        From the call on, the handler of the activation that made it sees no further event of it,
-        also if this raises: then the activation tries again at the next event. Raises StreamError
-        for an implicit one, which lasts as long as its mark; StorageError, and what calls raise.
+        From the call on, the handler of the activation that made this handle gets no further event
+        of it, even if the call raises. In that case the activation tries to unsubscribe again at
+        the next event.
+
+        Raises:
+            StreamError: the subscription is implicit, so it lasts as long as its mark.
+            StorageError: the store failed.
         """
         if self.is_implicit:
             raise StreamError(f"{self.id} is implicit: pause it, or remove the mark")
@@ -147,21 +169,27 @@ class Subscription(Generic[T]):
             consumer.on_removed(self.id)
 
     async def pause(self) -> None:
-        """Deliver nothing more until it is resumed; its events wait. Again is harmless.
+        """Stop deliveries until `resume`; events wait. A repeated call does no harm.
 
-        When it has returned, no handler begins; one that runs goes on. It is stored, and ends with
-        `resume` only. Raises StreamError (it was unsubscribed).
+        After the call has returned, no handler starts; a running one continues. The pause is
+        stored.
+
+        Raises:
+            StreamError: the subscription has ended.
         """
         self._check(await self._rendezvous.pause(self.id))
 
     async def resume(self, *, start: Start | None = None) -> None:
-        """Go on: after a pause or a fault, or to go elsewhere. Again is harmless.
+        """Continue after a pause or a fault, or move to another position. A repeated call does no
+        harm.
 
         Args:
-            start: None: where it is, so that nothing is left out: what failed is tried anew; or
-                where `subscribe` would begin: "next" leaves out all that waits.
+            start: the new position. None: continue at the subscription's position, so that no event
+                is left out and a failed event is attempted again.
 
-        Raises ConfigError (no such start), StreamError (it was unsubscribed).
+        Raises:
+            ConfigError: `start` is not valid.
+            StreamError: the subscription has ended, or the provider cannot start at a time.
         """
         self._check(await self._rendezvous.resume(self.id, start_text(start)))
 

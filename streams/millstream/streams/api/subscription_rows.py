@@ -1,9 +1,9 @@
 """Subscriptions as they are stored: one row each.
 
 Owns: `SubscriptionRow`, its key and form in the store, and reading rows. Not: writing them
-(`rendezvous`). Invariants: the rows of a stream, and those of a namespace, are next to each other;
-an implicit subscription has a row only while it is paused or faulted, a whole stream only while it
-is paused; while a row is damaged, nothing is delivered to whoever it is of.
+(`rendezvous`). Invariants: the rows of a stream, and those of a namespace, are adjacent. An
+implicit subscription has a row only while it is paused or faulted, and a whole stream only while it
+is paused. While a row is damaged, its subscription gets no deliveries.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ ROWS_PER_SCAN = 1000
 HERE = "here"
 SubscriptionState = Literal["pending", "active", "faulted", "paused"]
 HELD: tuple[SubscriptionState, ...] = ("faulted", "paused")
-"""States in which a subscription keeps its events, and is delivered none."""
-Held = Literal["", "faulted", "paused"]  # which of these; empty: none
+"""States in which a subscription keeps its events, and gets no deliveries."""
+Held = Literal["", "faulted", "paused"]  # one of these states; empty: neither
 WHOLE_STREAM = "*"
-"""Stands, as a subscription's id, for all those of a stream. It has a row while it is paused."""
+"""The id that means all subscriptions of a stream. It has a row while the stream is paused."""
 
 
 AT = "at "
@@ -65,16 +65,18 @@ def time_start(when: datetime) -> str:
 
 
 def time_of(start: str) -> datetime | None:
-    """The time of a start; None: it is none."""
+    """The time of a start; None: it is no start at a time."""
     return datetime.fromisoformat(start.removeprefix(AT)) if start.startswith(AT) else None
 
 
 class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
-    """One subscription. `start` is `here` (where it is), `next`, `earliest`, a token's text, or
-    `at` and a time.
-    `where`: name of its filter, a static method of the grain class; of a consumer outside
-    `Type.method`, if silos may know it; empty: it has none.
-    `session`: of a consumer outside the cluster, how often it has come; 0: a grain."""
+    """One subscription.
+
+    `start`: `here` (stay at the position), `next`, `earliest`, the text of a token, or `at` and a
+    time. `where`: name of the filter, a static method of the grain class; for a consumer outside
+    the cluster `Type.method`, if silos may know it; empty: no filter. `session`: for a consumer
+    outside the cluster, the number of its sessions so far; 0: a grain.
+    """
 
     id: str
     grain_type: str
@@ -89,8 +91,10 @@ class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
     is_ephemeral: bool = False
     policy: FailurePolicy = FailurePolicy()
     where: str = ""
-    is_manual: bool = False  # it acknowledges by hand
-    commit_with: str = ""  # the state of its grain that is written with its position
+    is_manual: bool = False
+    """The grain acknowledges events by hand."""
+    commit_with: str = ""
+    """The state of the grain that is written with the position."""
 
 
 ROW = msgspec.msgpack.Decoder(SubscriptionRow)
@@ -103,22 +107,22 @@ def implicit_row(one: ImplicitSubscription, key: str) -> SubscriptionRow:
 
 
 def stream_row(stream: StreamId) -> SubscriptionRow:
-    """The row by which all subscriptions of a stream are paused, and go on."""
+    """The row that pauses and resumes all subscriptions of a stream."""
     return SubscriptionRow(WHOLE_STREAM, "", stream.key, "", False, HERE, state="active")
 
 
 def is_kept_while_held(subscription: str) -> bool:
-    """Has it a row only while it is held?"""
+    """Does the subscription have a row only while it is paused or faulted?"""
     return subscription == WHOLE_STREAM or is_implicit(subscription)
 
 
 def find_held(row: SubscriptionRow) -> Held:
-    """How the subscription of a row is held."""
+    """How the subscription of a row is stopped: paused or faulted; empty: not at all."""
     return "paused" if row.state == "paused" else "faulted" if row.state == "faulted" else ""
 
 
 def row_key(rendezvous: str, subscription: str = "") -> str:
-    """The key of a row in the store; without a subscription: how those of the stream begin."""
+    """The key of a row in the store; without a subscription: the prefix of the stream's rows."""
     return f"subscription/{rendezvous}{SEPARATOR}{subscription}"
 
 
@@ -128,7 +132,7 @@ def row_data(key: str, row: SubscriptionRow) -> bytes:
 
 
 async def rows_under(store: StateStore, prefix: str) -> list[tuple[SubscriptionRow, Row]]:
-    """The rows whose keys begin so. Raises Corrupt (one is damaged), StorageUnavailable."""
+    """The rows under a prefix. Raises Corrupt (one is damaged), StorageUnavailable."""
     found = [(key, row) async for key, row in _scan(store, prefix)]
     return [(open_row(key, row.data, ROW.decode), row) for key, row in found]
 
@@ -146,9 +150,10 @@ async def _scan(store: StateStore, prefix: str) -> AsyncIterator[tuple[str, Row]
 async def rows_of_namespace(
     store: StateStore, provider: str, namespace: str
 ) -> Sequence[tuple[StreamId, SubscriptionRow]]:
-    """The implicit subscriptions of a namespace's streams that are held.
+    """The paused and faulted implicit subscriptions of a namespace's streams.
 
-    One whose row is damaged counts as paused, and the log names the row. Raises StorageUnavailable.
+    A subscription whose row is damaged counts as paused, and the log names the row. Raises
+    StorageUnavailable.
     """
     found: list[tuple[StreamId, SubscriptionRow]] = []
     async for name, stored in _scan(store, row_key(join_key(provider, namespace))):
@@ -202,10 +207,10 @@ async def rows_of_streams(
             after = rows[-1][0]
             at = bisect_right(prefixes, after, lo=at)
             if after.startswith(prefixes[at - 1]):
-                at -= 1  # there may be more of this stream
+                at -= 1  # this stream may have more rows
     return found
 
 
 def _stream_part(key: str) -> str:
-    """How the keys of all rows of a row's stream begin; an id may have separators."""
+    """The prefix of all rows of a row's stream; an id may contain separators."""
     return SEPARATOR.join([*key.split(SEPARATOR)[:3], ""])

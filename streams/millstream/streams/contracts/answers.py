@@ -1,7 +1,7 @@
 """Checks of the answers that a plug-in gives, before the runtime trusts them. Pure.
 
 Owns: the checks, and `AdapterFault`. Invariants: an accepted answer has the types and the order
-that the contract promises; an error names the adapter, the method and the wrong part.
+that the contract promises. An error names the adapter, the method and the wrong part.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Owns: the contract that programs are written against, so that another queue can replace the one in
 memory. Not: an implementation (`millstream.providers.memory.MemoryBufferQueue`). Source: Mocha's
-IBufferQueue. Invariants: a topic is known by its name *and* its item type; each group sees every
-item of a partition in order; a partition belongs to one consumer of each group.
+IBufferQueue. Invariants: a topic is known by its name *and* its item type. Each group sees every
+item of a partition in order. A partition belongs to one consumer of each group.
 """
 
 from __future__ import annotations

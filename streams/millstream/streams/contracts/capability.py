@@ -2,7 +2,7 @@
 tests them.
 
 Owns: `Capability`, and which capabilities go together. Invariants: the runtime relies only on
-declared capabilities; a combination that cannot work is refused before a provider is opened.
+declared capabilities. A combination that cannot work is refused before a provider is opened.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Names of streams and queues.
 
-Invariants: both are values; two streams with one key and different namespaces are independent.
+Invariants: both are values. Two streams with one key and different namespaces are independent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which queue carries a stream, and which silo wants to read which queue.
 
 Owns: the contracts of mappers and balancers. Not: implementations (`ownership.mapper`,
-`millstream.balancers`). Invariants: a mapper is pure; a balancer only says which queues its silo
+`millstream.balancers`). Invariants: a mapper is pure. A balancer only says which queues its silo
 wants.
 """
 

@@ -1,7 +1,7 @@
 """Messages on their way into a queue and out of it.
 
 Owns: the values that plug-ins take and return, and how their bytes are counted. Invariants: all are
-frozen; items are encoded MessagePack values, which providers do not decode.
+frozen. Items are encoded MessagePack values, which providers do not decode.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sources that can only push: a receiver that buffers pushed messages until they are read.
 
 Owns: `PushReceiver`, the contract of a source, and the limits of the buffer. Not: connecting to the
-source. Invariants: the buffer is bounded, and the source is paused at the limit; a buffered message
-is not buffered twice; a released message is read again from the buffer, so the source never takes a
+source. Invariants: the buffer is bounded, and the source is paused at the limit. A buffered message
+is not buffered twice. A released message is read again from the buffer, so the source never takes a
 message back. The source therefore cannot count attempts (`QueueMessage.attempt` is 0).
 """
 

@@ -2,7 +2,7 @@
 
 Owns: the contract of factories, adapters, receivers and readers. Parameters are positional-only, so
 an author may name them freely. Not: implementations (`millstream.providers`). Invariants: a queue
-has one owner, in one epoch; a method that raises QueueFenced has changed nothing; every call has a
+has one owner, in one epoch. A method that raises QueueFenced has changed nothing. Every call has a
 time limit, which the runtime enforces.
 """
 

@@ -1,7 +1,7 @@
 """Tokens: comparable positions of events within one stream.
 
-Invariants: tokens compare as tuples; `seq` is the provider's number of the stored message, and
-`index` is the item in it; `era` rises when numbering starts anew. Wire form: 3-array. Text: hex
+Invariants: tokens compare as tuples. `seq` is the provider's number of the stored message, and
+`index` is the item in it. `era` rises when numbering starts anew. Wire form: 3-array. Text: hex
 8-16-8.
 """
 

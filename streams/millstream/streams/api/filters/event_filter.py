@@ -1,9 +1,9 @@
-"""Filters: which events of a stream a subscription has, by what they are.
+"""Filters: functions that choose the events of a stream that a subscription gets.
 
-Owns: what `where=` may be, and asking a filter of one event. Not: where it is asked (`agent`, or
-`consumer` where the agent's silo does not host the class), what follows from a filter that fails.
-Invariants: a filter sees the event as it was published, the first attempt; it answers True or
-False, at once; whatever else it does is its failure.
+Owns: the allowed values of `where=`, and calling a filter for one event. Not: the place of the call
+(`agent`, or `consumer` where the agent's silo does not host the class), and the effects of a filter
+that fails. Invariants: a filter sees the event as it was published, as the first attempt. It
+answers True or False, at once. Any other behaviour is its failure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Where = Callable[[Event[Any]], bool]
 
 
 class EventFilter:
-    """A filter, and how the items of its streams are decoded; `label` is for people."""
+    """A filter, and the codec of the items of its streams; `label` is for people."""
 
     __slots__ = ("_codec", "_give_up_on", "_runtime", "_where", "label")
 
@@ -41,22 +41,23 @@ class EventFilter:
         self._give_up_on = give_up_on
         self._where = where
         self._codec = codec
-        self._runtime = runtime  # what references and streams in items are decoded for
+        self._runtime = runtime  # the target of references and streams in decoded items
 
     def fits(self, item: Item, stream: StreamId, subscription: str) -> bool:
-        """Is it for the subscription? Raises whatever the filter raises, TypeError: no answer."""
+        """Is the event for the subscription? Raises the filter's errors; TypeError: no valid
+        answer."""
         value = self._codec.decode(item.body, self._runtime)
         headers = dict(item.headers) if item.headers else {}
         event = Event(value, item.token, stream.key, 1, headers, False, subscription)
         return answer_of(self._where, event, self.label)
 
     def gives_up_on(self, error: BaseException) -> bool:
-        """Is that not worth another try, by the subscription's policy?"""
+        """Does the subscription's policy say that this error needs no retry?"""
         return is_one_of(error, self._give_up_on)
 
 
 def answer_of(where: Where, event: Event[Any], label: str) -> bool:
-    """A filter's answer. Raises whatever it raises, TypeError: it is neither True nor False."""
+    """A filter's answer. Raises the filter's errors; TypeError: it is neither True nor False."""
     answer: object = where(event)
     if answer is True or answer is False:
         return answer
@@ -65,11 +66,11 @@ def answer_of(where: Where, event: Event[Any], label: str) -> bool:
     raise TypeError(f"{label} returned {answer!r}, not True or False")
 
 
-# --- what may be a filter ------------------------------------------------------------------------
+# --- valid filters -------------------------------------------------------------------------------
 
 
 def wrong_filter(where: object) -> str:
-    """What is wrong with a filter; empty: nothing."""
+    """The reason why an object is no valid filter; empty: it is valid."""
     fn = getattr(where, "__func__", where)
     if isinstance(where, classmethod) or not callable(fn):
         return f"where is {where!r}: give a function that takes the event and returns a bool"

@@ -1,7 +1,7 @@
-"""Filters of the grain classes that this silo hosts, for the agents that read in it.
+"""Filters of the grain classes that this silo hosts, for the agents of this silo.
 
-Owns: finding them. Not: asking them (`agent.delivery`). Invariant: where the class is not
-hosted, or this version of it has no such filter, none is found, and the consumer's side asks it.
+Owns: finding them. Not: calling them (`agent.delivery`). Invariant: if the silo does not host the
+class, or its version has no such filter, none is found, and the consumer's side calls the filter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .known import KnownFilter, item_of, parse_known_name
 __all__ = ["PROGRAMS_MAX", "HostedFilters"]
 
 PROGRAMS_MAX = 1_000
-"""Filters of programs that a silo has at hand."""
+"""Filters of programs that a silo keeps ready."""
 
 
 class HostedFilters:
@@ -44,7 +44,7 @@ class HostedFilters:
         return None
 
     def of_row(self, row: SubscriptionRow, /) -> EventFilter | None:
-        """The filter of an explicit subscription, or of a program outside."""
+        """The filter of an explicit subscription, or of a program outside the cluster."""
         if row.session:
             return self._find(row.where)
         grain_type = self._types.get(row.grain_type)
@@ -57,12 +57,12 @@ class HostedFilters:
         try:
             codec = items_codec_of(handler)
         except DefinitionError:
-            return None  # the consumer's side says what is wrong
+            return None  # the consumer's side reports the error
         label = f"{grain_type.name}.{row.where}"
         return EventFilter(label, where, codec, self._services.runtime, row.policy.give_up_on)
 
     def _find(self, name: str) -> EventFilter | None:
-        """A program's filter, which is found anew only for another name."""
+        """The filter of a program, looked up once for each name."""
         if name not in self._programs:
             if len(self._programs) >= PROGRAMS_MAX:
                 self._programs.clear()
@@ -79,4 +79,4 @@ class HostedFilters:
         try:
             return KnownFilter(name, where, codec_of(item, name), self._services.runtime)
         except DefinitionError:
-            return None  # the program asks it
+            return None  # the program calls it

@@ -1,7 +1,7 @@
-"""Which keys an implicit subscription has: patterns with wildcards.
+"""The keys of an implicit subscription: patterns with wildcards.
 
-Owns: their form, and matching them. Pure. Invariant: a pattern is text that every silo can go by,
-whichever grains it hosts, and that is matched in bounded time, whatever the key.
+Owns: the form of patterns, and matching. Pure. Invariants: a pattern is text that every silo can
+use, whichever grains it hosts. Matching takes bounded time for every key.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ COMPILED_MAX = 1_000
 
 
 def wrong_pattern(pattern: object) -> str:
-    """What is wrong with a pattern; empty: nothing."""
+    """The reason why a pattern is not valid; empty: it is valid."""
     if not isinstance(pattern, str):
         return f"key is {pattern!r}: write a pattern, such as `key='eu-*'`"
     if not 1 <= len(pattern) <= PATTERN_CHARS_MAX:
@@ -26,8 +26,10 @@ def wrong_pattern(pattern: object) -> str:
 
 
 def matches(pattern: str, key: str) -> bool:
-    """Is it the key of such a stream? `*`: any characters, `?`: one, `[ab]`, `[!ab]`: one of these,
-    none of these; letters as they are written. Empty: every key."""
+    """Does the pattern match the key? Empty: it matches every key.
+
+    `*`: any characters, `?`: one, `[ab]`: one of these, `[!ab]`: none of these; case matters.
+    """
     return not pattern or _compile(pattern).match(key) is not None
 
 

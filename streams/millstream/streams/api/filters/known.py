@@ -1,9 +1,9 @@
-"""Filters of programs outside that silos know too: static methods of grain classes, by name.
+"""Filters of programs outside the cluster that silos know too: static methods of grain classes.
 
-Owns: their names, finding the class of a function, `KnownFilter`. Not: asking in the program
-(`stream_events`), which does so in any case. Invariants: who cannot be sure that a filter is the
-same on both sides, and decodes the same, gives it no name; a filter that fails in a silo lets its
-event through, so that the program sees the failure.
+Owns: their names, finding the class of a function, `KnownFilter`. Not: the call in the program
+(`stream_events`), which happens in any case. Invariants: a filter gets a name only if it is
+certainly the same and decodes the same on both sides. A filter that fails in a silo passes its
+event on, so that the program sees the failure.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["KnownFilter", "find_name", "item_of", "parse_known_name"]
 
 
 class KnownFilter(EventFilter):
-    """A filter of a program, in a silo: what it cannot judge, the program will."""
+    """A filter of a program, in a silo: it passes on events that it cannot judge."""
 
     def fits(self, item: Item, stream: StreamId, subscription: str) -> bool:
-        """May it be for the program?"""
+        """May the event be for the program?"""
         try:
             return super().fits(item, stream, subscription)
         except Exception:
@@ -50,7 +50,7 @@ def parse_known_name(name: str) -> tuple[str, str]:
 
 
 def class_of(where: Where) -> type[Contract] | None:
-    """The grain class that a function is written in; None: there is none, or not for all to see."""
+    """The grain class that contains a function; None: no class does, or only locally."""
     found: object = getattr(where, "__self__", None)
     if found is None:
         *path, _ = getattr(where, "__qualname__", "").split(".")
@@ -61,12 +61,12 @@ def class_of(where: Where) -> type[Contract] | None:
 
 
 def same_function(one: object, other: object) -> bool:
-    """Are they the same, bound or not?"""
+    """Are they the same function, bound or not?"""
     return getattr(one, "__func__", one) is getattr(other, "__func__", other)
 
 
 def item_of(where: Where) -> Any | None:
-    """What a filter's argument is annotated with, as `Event[T]`; None: it is not."""
+    """The item type that a filter's argument is annotated with, as `Event[T]`; None: it is not."""
     try:
         hints = get_type_hints(where, include_extras=True)
     except NameError:
