@@ -1,8 +1,7 @@
-"""Programs outside a cluster that work on its queues as Spark does use this, beside the public
-names of `millstream.streams`.
+"""Names for programs outside the cluster that work on its queues, as Spark and `millstream` do.
 
-Owns: nothing; it names publishing of numbered messages, reading of ranges, and staged writes as an
-operator sees them.
+Such programs use these names beside the public names of `millstream.streams`. They publish numbered
+messages, read ranges of queues, and inspect staged writes. Owns: nothing; it only re-exports.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Who reads which queue in a cluster of this process, for tests.
+"""The owners of queues in a cluster of this process, for tests.
 
-Owns: `owners` and `wait_owned`. Not: ownership itself (`ownership`), the cluster. Invariant: only
-what silos that run now say is used, so a crashed silo owns nothing; of two that name one queue, the
-one with the later epoch does.
+Owns: `owners` and `wait_owned`. Not: ownership itself (`ownership`), the cluster. Invariants: only
+running silos are asked, so a crashed silo owns nothing. If two silos claim one queue, the one with
+the later epoch owns it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,21 @@ class Running(Protocol):
     """A cluster in this process, such as a `SimCluster`."""
 
     def silos(self) -> Sequence[Silo]:
-        """Those that run now."""
+        """The silos that run now."""
         ...
 
 
 def owners(cluster: Running, provider: str = "default") -> dict[QueueId, str]:
-    """Which silo reads which queue now, by the silos' names; queues without a reader are missing.
+    """Return the owner of each queue now: silo names by queue. Queues without an owner are missing.
 
-    A silo that hands a queue over is named until it has let go. Raises ConfigError: a running silo
-    has no stream provider of this name that has queues.
+    A silo that hands a queue over is its owner until the hand-over is done.
+
+    Args:
+        cluster: a `SimCluster`, or another cluster of this process.
+        provider: name of the stream provider.
+
+    Raises:
+        ConfigError: a running silo has no such provider, or the provider has no queues.
     """
     found: dict[QueueId, tuple[int, str]] = {}
     for silo in cluster.silos():
@@ -46,10 +52,18 @@ def owners(cluster: Running, provider: str = "default") -> dict[QueueId, str]:
 async def wait_owned(
     cluster: Running, provider: str = "default", within_s: float = 60.0
 ) -> dict[QueueId, str]:
-    """Wait until every queue has an owner; returns the `owners`.
+    """Wait until every queue has an owner, and return the `owners`.
 
-    A balancer that has not heard of every silo may still move some of them. Raises TimeoutError,
-    which names the queues that nobody owned after `within_s` seconds, and ConfigError.
+    A balancer that does not know every silo yet may still move some queues afterwards.
+
+    Args:
+        cluster: a `SimCluster`, or another cluster of this process.
+        provider: name of the stream provider.
+        within_s: longest wait, in seconds.
+
+    Raises:
+        TimeoutError: queues have no owner after `within_s`; the error names them.
+        ConfigError: a running silo has no such provider, or the provider has no queues.
     """
     try:
         async with asyncio.timeout(within_s):
@@ -64,7 +78,7 @@ async def wait_owned(
 
 
 def _list_unowned(cluster: Running, provider: str) -> list[QueueId]:
-    """Queues that some running silo knows, and none reads."""
+    """Queues that a running silo knows and no silo reads."""
     known = {
         queue for silo in cluster.silos() for queue in _streams(silo, provider).mapper.queues()
     }

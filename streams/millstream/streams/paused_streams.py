@@ -1,7 +1,7 @@
-"""Pausing a stream as a whole, and letting it go on.
+"""Pausing and resuming a stream as a whole.
 
-Owns: `pause_stream`, `resume_stream`. Not: what keeps it, which is the stream's rendezvous grain,
-and what follows, which the agent of its queue sees to.
+Owns: `pause_stream`, `resume_stream`. Not: the stored pause (the stream's rendezvous grain), and
+its effects (the agent of the queue).
 """
 
 from __future__ import annotations
@@ -19,26 +19,38 @@ T = TypeVar("T")
 
 
 async def pause_stream(program: Program, namespace: StreamNamespace[T], key: str, /) -> None:
-    """Deliver nothing more of a stream until `resume_stream`; publishing to it goes on.
+    """Deliver no events of a stream until `resume_stream`; publishing to it continues.
 
-    All its subscriptions wait, as if each was paused, and so do those that are made meanwhile; no
-    other stream waits for it. When it has returned, no handler begins; one that runs goes on. It
-    is stored, and holds for whoever reads the queue, also after a stop of all silos. An event that
-    comes while no one subscribes to the stream is acknowledged as ever. Again is harmless.
+    All subscriptions of the stream wait, and so do new ones; other streams are not affected. After
+    the call has returned, no handler starts; a running one continues. The pause is stored, so it
+    applies to every later owner of the queue, even after all silos were stopped. Events of a stream
+    without subscriptions are acknowledged as usual. A repeated call does no harm.
 
     Args:
         program: a `Silo`, `Client`, `LocalCluster`, or a grain.
-        namespace, key: which stream, as for `program.stream`.
+        namespace: the namespace of the stream.
+        key: the key of the stream.
 
-    Raises NotHosted (no silo has the provider), StorageError, QueueUnavailable (it is stored, and
-    who reads the queue could not be told: again), and what calls raise.
+    Raises:
+        NotHosted: no silo has the provider.
+        StorageError: the store failed.
+        QueueUnavailable: the pause is stored, but the silo that reads the queue could not be told.
+            Call again.
     """
     await program.stream(namespace, key).rendezvous_grain().pause(WHOLE_STREAM)
 
 
 async def resume_stream(program: Program, namespace: StreamNamespace[T], key: str, /) -> None:
-    """Undo `pause_stream`: each subscription goes on where it is, unless it is paused itself.
+    """Undo `pause_stream`: each subscription continues at its position, unless it is paused itself.
 
-    Arguments and errors: those of `pause_stream`. Again is harmless.
+    A repeated call does no harm.
+
+    Args:
+        program: a `Silo`, `Client`, `LocalCluster`, or a grain.
+        namespace: the namespace of the stream.
+        key: the key of the stream.
+
+    Raises:
+        Exception: the errors of `pause_stream`.
     """
     await program.stream(namespace, key).rendezvous_grain().resume(WHOLE_STREAM, HERE)

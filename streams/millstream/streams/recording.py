@@ -1,8 +1,8 @@
-"""Writing down what the stream providers of a simulated cluster do, for the checkers.
+"""Records the events of the stream providers of a simulated cluster, for the checkers.
 
-Owns: `record_providers`, what it puts around adapters and consumers, and the names of items. Not:
-what is judged (`millstream.runtime.testing`). Invariants: programs and grains need no line for it;
-an item is named when it goes into its queue, by a header that it keeps, and a repeated message of a
+Owns: `record_providers`, its wrappers of adapters and consumers, and the names of items. Not: the
+verdict (`millstream.runtime.testing`). Invariants: programs and grains need no change for it. An
+item gets its name when it enters its queue, in a header that it keeps, and a repeated message of a
 producer keeps its name.
 """
 
@@ -46,28 +46,42 @@ __all__ = ["record_providers"]
 
 HEADER = "recorded"
 NOTE_BYTES_MAX = 2048
-"""Of the header that names a message, with the name of its producer."""
-MAY_HAVE = ("mapper", "reader", "seal")  # of an adapter; `enqueue_at_once` is recorded
+"""Largest size of the header that names a message, with the name of its producer."""
+MAY_HAVE = (
+    "mapper",
+    "reader",
+    "seal",
+)  # an adapter may have these
 
 
 def record_providers(
     simulation: Simulation, streams: Mapping[str, Callable[[], PersistentStreams]], /
 ) -> dict[str, Callable[[], PersistentStreams]]:
-    """`SimCluster(simulation, streams=recorded(simulation, {"default": make}), ...)`: what happens
-    to events is in the history, and `check_all` judges it.
+    """Return the same makers of stream providers, with recording, for `SimCluster(streams=...)`.
 
-    Noted: what a queue accepted, what handlers of grains are done with, what was given up,
-    subscriptions, owners of queues. What a dead silo, or a former owner of a queue, still delivers
-    counts as seen, and nothing is said of its order; nor of any order where the provider promises
-    none. Not judged for loss: subscriptions with a filter (`where`), those that ended, those of
-    programs outside. Each message gets a header, `recorded`.
+    The history of the simulation then has the published events, the events that handlers of grains
+    have processed, given-up events, subscriptions, and owners of queues. `check_all` judges them.
+
+    ```python
+    makers = record_providers(simulation, {"default": make_streams})
+    cluster = SimCluster(simulation, streams=makers)
+    ```
+
+    Deliveries by a dead silo, or by a former owner of a queue, count as seen, and their order is
+    not judged. Order is not judged either if the provider does not promise it. Loss is not judged
+    for subscriptions with a filter (`where`), for ended ones, and for those of programs outside the
+    cluster. Each message gets a header, `recorded`.
+
+    Args:
+        simulation: the simulation whose history is written.
+        streams: makers of stream providers, by name.
     """
     recording = Recording(simulation.history)
     return {name: recording.over(make) for name, make in streams.items()}
 
 
 class Recording:
-    """The notes of one run."""
+    """The records of one run."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -81,7 +95,7 @@ class Recording:
         self._consumer = type("RecordedConsumer", (RecordedConsumer,), {**own, "runs": runs})
 
     def over(self, make: Callable[[], PersistentStreams]) -> Callable[[], PersistentStreams]:
-        """Makes what `make` makes, recorded."""
+        """Wrap a maker of providers, so that its providers are recorded."""
 
         def make_provider() -> PersistentStreams:
             streams = make()
@@ -114,7 +128,7 @@ class Recording:
         return f"{self._names}"
 
     def on_published(self, messages: Sequence[OutMessage], started_s: float) -> None:
-        """A queue has accepted these."""
+        """A queue has accepted these messages."""
         for one in messages:
             for index in range(len(one.items)):
                 item = f"{one.headers[HEADER]}/{index}"
@@ -128,17 +142,17 @@ class Recording:
     # -- subscriptions
 
     def on_subscribed(self, stream: str, subscription: str) -> None:
-        """The subscription stands."""
+        """The subscription exists."""
         if (stream, subscription) not in self._subscribed:
             self._subscribed.add((stream, subscription))
             self._history.record(Subscribed(stream, subscription))
 
     def on_ended(self, stream: str, subscription: str) -> None:
-        """It stands no more, and is owed nothing."""
+        """The subscription has ended, so it is owed no events."""
         self._history.record(Unsubscribed(stream, subscription))
 
     def on_handled(self, grain: Grain | None, batch: WireBatch, items: Sequence[Item]) -> None:
-        """A handler is done with some items of a batch."""
+        """A handler has processed some items of a batch."""
         is_known = not batch.has_positions or self._may_know(grain, batch)
         stream = str(StreamId(batch.namespace, batch.key))
         for item in items:
@@ -148,7 +162,8 @@ class Recording:
             )
 
     def _may_know(self, grain: Grain | None, batch: WireBatch) -> bool:
-        """Was the grain told so, or is it nobody's fault that it comes again?"""
+        """May this be a redelivery: is it marked as one, or is a crash or a newer owner the
+        cause?"""
         is_told = batch.redelivered or batch.attempt > 1 or batch.redriven or batch.rewinds
         is_late = batch.epoch < self._epochs.get(batch.queue, 0)
         return is_told or is_late or grain is None or self._is_dead(grain.context.silo)
@@ -163,20 +178,20 @@ class Recording:
 
     def gave_up(self, failure: DeliveryFailure, outcome: str) -> None:
         """An event was given up."""
-        if outcome != "pause":  # then it comes again
+        if outcome != "pause":  # a paused event is delivered again
             item = name_of(failure.headers, failure.token)
             stream = str(failure.stream)
             self._history.record(DeadLettered(stream, failure.subscription, item))
 
 
 def name_of(headers: Mapping[str, str] | None, token: Token) -> str:
-    """An item's name; one that was stored before the run has its token's."""
+    """An item's name; an item that was stored before the run is named by its token."""
     name = (headers or {}).get(HEADER)
     return f"{token}" if name is None else f"{name}/{token.index}"
 
 
 class RecordedRun(HandlerRun):
-    """One delivery, which notes what the handler is done with, before that is committed."""
+    """One delivery; records the processed events before they are committed."""
 
     recording: ClassVar[Recording]
 
@@ -188,7 +203,7 @@ class RecordedRun(HandlerRun):
 
 
 class RecordedConsumer(ConsumerExtension):
-    """The consumer's end, which notes who begins and ends to listen."""
+    """The receiving end of deliveries; records the begin and the end of subscriptions."""
 
     recording: ClassVar[Recording]
 
@@ -216,17 +231,17 @@ class RecordedQueues:
 
     @property
     def capabilities(self) -> Any:
-        """Those of the factory."""
+        """The capabilities of the factory."""
         return self._factory.capabilities
 
     async def open(self, provider: str, host: AdapterHost, /) -> QueueAdapter:
-        """An adapter of one silo."""
+        """Open a recorded adapter of one silo."""
         adapter = await self._factory.open(provider, host)
         return RecordedAdapter(adapter, self._recording, provider, host, self._retention_s)
 
 
 class RecordedAdapter:
-    """An adapter, whose queues' contents and owners are noted."""
+    """An adapter; records the contents and the owners of its queues."""
 
     def __init__(
         self,
@@ -244,19 +259,19 @@ class RecordedAdapter:
         for name in MAY_HAVE:
             if hasattr(adapter, name):
                 setattr(self, name, getattr(adapter, name))
-        if isinstance(adapter, LimitsMessages):  # what is noted is a header, which needs room, too
+        if isinstance(adapter, LimitsMessages):  # the added header needs room
             most = adapter.message_limits
             self.message_limits = replace(most, bytes_max=max(1, most.bytes_max - NOTE_BYTES_MAX))
         if hasattr(adapter, "enqueue_at_once"):
             self.enqueue_at_once = self._enqueue_at_once
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._adapter, name)  # what the adapter's own grains ask it for
+        return getattr(self._adapter, name)  # methods that the adapter's own grains call
 
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
     ) -> Sequence[Token | None]:
-        """Store, and note what is accepted."""
+        """Store messages, and record the accepted ones."""
         started_s = self._begin(messages)
         sent = self._recording.name(messages)
         try:
@@ -279,7 +294,7 @@ class RecordedAdapter:
         return tokens
 
     def _begin(self, messages: Sequence[OutMessage]) -> float:
-        """Note the implicit subscriptions that are owed these; returns the time."""
+        """Record the implicit subscriptions that are owed these messages; returns the time."""
         view, wall_s = self._host.members.view, self._host.clock.wall_s()
         known = implicit_in(view, self._provider, wall_s, self._retention_s)
         for stream in dict.fromkeys(one.stream for one in messages):
@@ -289,10 +304,10 @@ class RecordedAdapter:
         return self._host.clock.now()
 
     def receiver(self, queue: QueueId, epoch: int, /) -> QueueReceiver:
-        """The owner's."""
+        """Return the owner's receiver, and record the owner."""
         self._recording.on_acquired(queue, self._host.silo, epoch)
         return self._adapter.receiver(queue, epoch)
 
     async def aclose(self) -> None:
-        """Close it."""
+        """Close the adapter."""
         await self._adapter.aclose()

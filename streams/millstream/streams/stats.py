@@ -1,6 +1,6 @@
-"""Asking for the figures of every silo and of the queues that it reads.
+"""Figures of every silo and of the queues that it reads.
 
-Owns: `cluster_stats`. Not: the figures, and the target that has them (`provider.target`).
+Owns: `cluster_stats`. Not: the figures, and the target that answers (`provider.target`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ __all__ = ["cluster_stats"]
 
 
 async def cluster_stats(client: Client, provider: str = "default", /) -> list[SiloStats]:
-    """Every active silo that answers, by name, with the queues that it reads.
+    """Return the figures of every active silo that answers, with the queues that it reads, by name.
 
-    The client is an operator's. Raises what calls raise.
+    Args:
+        client: a client of an operator.
+        provider: name of the stream provider.
     """
     return await ask_gateway(client, "", target_of(provider), StreamsTarget.cluster_stats)

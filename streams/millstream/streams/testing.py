@@ -1,15 +1,19 @@
-"""What tests of streams use: the contract suite of queue adapters, who owns which queue, and what
-happens to events, written down.
+"""Tools for tests of streams: the contract suite of queue adapters, owners of queues, and
+recording.
 
-Authors of adapters run the suite against their own:
+The suite checks that an adapter keeps the contract. No check relies on an `assert` statement, so
+`python -O` refuses the same adapters. Authors of adapters run it against their own:
 
-    @pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=str)
-    async def test_my_queues_keep_the_contract(check, tmp_path):
-        why = await run_adapter_check(check, lambda: MyQueues(tmp_path))
-        if why:
-            pytest.skip(why)
+```python
+@pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=str)
+async def test_my_queues_keep_the_contract(check, tmp_path):
+    why = await run_adapter_check(check, lambda: MyQueues(tmp_path))
+    if why:
+        pytest.skip(why)
+```
 
-Owns: its public names.
+`owners`, `wait_owned` and `record_providers` are for tests with a `SimCluster`
+([Testing](../guides/testing.md)). Owns: its public names.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Broadcast channels as programs use them: a name, an item type, and handles to publish with.
 
-Owns: `BroadcastChannel`, `Channel`. Not: who listens, the calls (`fan_out`). Invariant: an item is
-encoded once, and decoded for each listener.
+Owns: `BroadcastChannel`, `Channel`. Not: the listeners, the calls (`fan_out`). Invariant: an item
+is encoded once, and decoded for each listener.
 """
 
 from __future__ import annotations
@@ -20,14 +20,26 @@ T = TypeVar("T")
 
 
 class BroadcastChannel(Generic[T]):
-    """All channels of one kind: `PRICES = BroadcastChannel("prices", Price)`.
+    """All channels of one kind: a name, and the type of their items.
+
+    A channel reaches the grains that listen to it now; nothing is stored. Silos, clients, clusters
+    and grains open a channel with `stream(channel, key)`.
+
+    ```python
+    PRICES = BroadcastChannel("prices", Price)
+
+    await silo.stream(PRICES, "BA").publish(Price(99))
+    ```
 
     Args:
-        name: unique in its provider; with the key it names a channel.
-        item: the type of what is published.
+        name: a `str`, not empty, without `/`; unique in its provider. Together with the key it
+            names a channel.
+        item: the type of the items.
         provider: the name under which silos were given a `Broadcast`.
 
-    Raises TypeError or ConfigError, as `StreamNamespace` does.
+    Raises:
+        TypeError: the name is no `str`, or the item is no type.
+        ConfigError: the name or the provider is not valid.
     """
 
     def __init__(self, name: str, item: type[T], /, *, provider: str = "broadcast") -> None:
@@ -38,12 +50,12 @@ class BroadcastChannel(Generic[T]):
 
     @property
     def name(self) -> str:
-        """The name."""
+        """The name of the channels."""
         return self._kind.name
 
     @property
     def provider(self) -> str:
-        """The provider's name."""
+        """Name of the provider."""
         return self._kind.provider
 
     @property
@@ -53,17 +65,25 @@ class BroadcastChannel(Generic[T]):
 
     @property
     def codec(self) -> Codec[T]:
-        """Codec of one item, built on first use. Raises DefinitionError."""
+        """The codec of one item, built on first use.
+
+        Raises:
+            DefinitionError: the item type has no encoding.
+        """
         return self._kind.codec
 
     def open(self, runtime: Opener, key: str, /) -> Channel[T]:
-        """The channel of a key; used by `stream(channel, key)`."""
+        """Return the channel of a key; `stream(channel, key)` calls this."""
         check_text("the key of a channel", key)
         return Channel(runtime, self, key)
 
 
 class Channel(Generic[T]):
-    """One channel, as seen from a silo, a grain or a client."""
+    """One channel, as seen from a silo, a client, a cluster or a grain: `stream(channel, key)`.
+
+    Attributes:
+        key: the key of the channel.
+    """
 
     __slots__ = ("_kind", "_runtime", "key")
 
@@ -76,13 +96,22 @@ class Channel(Generic[T]):
         return f"<channel {self._kind.name}/{self.key}>"
 
     async def publish(self, item: T, /) -> None:
-        """Tell every grain that listens now; nothing is kept for others.
+        """Send an item to every grain that listens now; nothing is stored for others.
 
-        With `fire_and_forget` (the default of `Broadcast`) it returns when the calls are on their
-        way. Otherwise it returns when all listeners are done, and raises an ExceptionGroup of what
-        they raised, whoever else has heard it. Raises TypeError (the item), Overloaded
-        (`waiting_max` calls are on their way), NotInCluster, NotHosted or ConfigError (no such
-        provider).
+        With `fire_and_forget`, the default of `Broadcast`, the call returns when the calls to the
+        listeners are on their way. Otherwise it returns when all listeners have finished.
+
+        Args:
+            item: the item, of the channel's type.
+
+        Raises:
+            ExceptionGroup: without `fire_and_forget`, the errors of listeners; the other listeners
+                got the item.
+            TypeError: the item has the wrong type.
+            Overloaded: `waiting_max` calls are on their way.
+            NotHosted: no silo has the provider.
+            ConfigError: this silo has no such provider.
+            NotInCluster: the silo or client has ended.
         """
         runtime, kind = self._runtime, self._kind
         runtime.check_running()

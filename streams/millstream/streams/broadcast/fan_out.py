@@ -1,9 +1,9 @@
-"""Broadcasting in one silo: who listens, and a call to each.
+"""Broadcasting in one silo: the listeners, and a call to each.
 
-Owns: `Broadcast`, the part of a silo. Not: marks (`listen`), handles (`channel`). Invariants: who
-listens is what the rows of live silos say; calls of one item leave in one iteration of the loop, so
-those to one silo share a frame; a listener that fails, is slow or is gone costs no other one
-anything; at most `waiting_max` calls are on their way.
+Owns: `Broadcast`, the part of a silo. Not: marks (`listen`), handles (`channel`). Invariants: the
+rows of live silos name the listeners. The calls for one item leave in one iteration of the event
+loop, so that the calls to one silo share a frame. A listener that fails, is slow or has ended does
+not affect others. At most `waiting_max` calls are on their way.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ WARN_EVERY_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BroadcastOptions:
-    """How a silo broadcasts. Raises ConfigError.
+    """How a silo broadcasts. Raises `ConfigError` if a value is not valid.
 
-    `fire_and_forget`: `publish` does not wait for the listeners, whose errors are logged.
-    `waiting_max`: calls that may be on their way from one silo; beyond that `Overloaded`.
+    Attributes:
+        fire_and_forget: `publish` does not wait for the listeners; their errors are logged.
+        waiting_max: calls that may be on their way from one silo, above 0. Beyond that, `publish`
+            raises `Overloaded`.
     """
 
     fire_and_forget: bool = True
@@ -55,7 +57,7 @@ class Hearer:
         self._grain = grain
 
     async def hear(self, channel: str, handler: str, body: bytes) -> None:
-        """Run the handler of a channel. Raises what it raises."""
+        """Run the handler of a channel. Raises its errors."""
         for mark in self._grain.marks(handler):
             if isinstance(mark, ListenMark) and mark.channel.name == channel:
                 item = mark.channel.codec.decode(body, self._grain.runtime)
@@ -65,7 +67,19 @@ class Hearer:
 
 
 class Broadcast(SiloPart):
-    """Broadcast channels of a silo: `Silo(streams={"broadcast": Broadcast()})`; one per silo."""
+    """The provider of broadcast channels in a silo: `Silo(streams={"broadcast": Broadcast()})`.
+
+    Make one object per silo.
+
+    Args:
+        options: the options. None: the defaults.
+
+    Attributes:
+        failed_count: calls to listeners that failed since the start.
+
+    Raises:
+        ConfigError: `options` has another type.
+    """
 
     def __init__(self, options: BroadcastOptions | None = None, /) -> None:
         self._options = BroadcastOptions() if options is None else options
@@ -79,7 +93,7 @@ class Broadcast(SiloPart):
         self.failed_count = 0
 
     async def open(self, services: SiloServices, name: str, /) -> None:
-        """Publishing works from here on."""
+        """Start; publishing works from here on. The silo calls this."""
         self._services, self._name, self._tasks = services, name, services.new_tasks()
         services.extensions.add("broadcast", Hearer)
         services.targets.add(BroadcastTarget(self), name)
@@ -95,7 +109,17 @@ class Broadcast(SiloPart):
         }
 
     async def broadcast(self, name: str, key: str, body: bytes, /) -> None:
-        """Tell every listener of a channel. Raises Overloaded, and ExceptionGroup if it waits."""
+        """Call every listener of a channel; `Channel.publish` calls this.
+
+        Args:
+            name: name of the channels.
+            key: key of the channel.
+            body: the encoded item.
+
+        Raises:
+            Overloaded: `waiting_max` calls are on their way.
+            ExceptionGroup: without `fire_and_forget`, the errors of listeners.
+        """
         listeners = self._listeners.get(name, ())
         waiting, limit = len(self._tasks), self._options.waiting_max
         if waiting + len(listeners) > limit:
@@ -133,15 +157,15 @@ class Broadcast(SiloPart):
             log.warning(text, where, listener.channel, name, error, self.failed_count)
 
     async def stop(self) -> None:
-        """Let end what is on its way."""
+        """Stop following the listeners; calls on their way continue. The silo calls this."""
         self._unwatch()
 
     async def aclose(self) -> None:
-        """End the calls."""
+        """End the calls. The silo calls this."""
         await self._tasks.aclose()
 
     def abort(self) -> None:
-        """End at once."""
+        """End at once. The silo calls this."""
         self._unwatch()
         if self._name:
             self._tasks.cancel()

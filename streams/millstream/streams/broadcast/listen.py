@@ -1,7 +1,7 @@
 """The `@listen` mark: grains that hear a broadcast channel.
 
-Owns: the mark, and what it tells the cluster. Not: the calls (`fan_out`). Invariant: the key of the
-channel is the key of the grain.
+Owns: the mark, and the data that the cluster learns of it. Not: the calls (`fan_out`). Invariant:
+the key of the channel is the key of the grain.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KIND = "listen"
 
 
 class Listener(msgspec.Struct, array_like=True, frozen=True):
-    """What the publisher has to know of a mark."""
+    """The part of a mark that a publisher needs."""
 
     provider: str
     channel: str
@@ -38,7 +38,7 @@ _decode = msgspec.msgpack.Decoder(Listener).decode
 
 
 class ListenMark(Mark):
-    """What `@listen` says of a handler."""
+    """The data of `@listen` on a handler."""
 
     makes_local = True
 
@@ -47,7 +47,7 @@ class ListenMark(Mark):
 
     @property
     def part(self) -> str:
-        """The provider, without which nothing would ever be heard."""
+        """The provider that the silo needs, because no other part calls the handler."""
         return self.channel.provider if isinstance(self.channel, BroadcastChannel) else ""
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class ListenMark(Mark):
         try:
             hint = get_type_hints(fn, include_extras=True).get(parameter)
         except NameError:
-            return  # not defined yet: a type checker sees it
+            return  # not defined yet: a type checker checks it
         if hint is None or not accepts(hint, channel.item):
             raise DefinitionError(
                 f"{subject}: {channel!r} has items of {text_of(channel.item)}: annotate "
@@ -78,14 +78,14 @@ class ListenMark(Mark):
             )
 
     def declare(self, grain_type: str, method: str) -> Declaration | None:
-        """What every silo has to know, whichever grains it hosts."""
+        """The data that every silo needs, whichever grains it hosts."""
         channel = self.channel
         listener = Listener(channel.provider, channel.name, grain_type, method)
         return Declaration(KIND, _encode(listener))
 
 
 def listeners_in(declarations: list[Declaration], provider: str) -> dict[str, set[Listener]]:
-    """Who listens to the channels of a provider, by the channel's name."""
+    """The listeners of the channels of a provider, by the channel's name."""
     found: dict[str, set[Listener]] = {}
     for one in declarations:
         if one.kind == KIND:
@@ -107,8 +107,16 @@ class _Hears(Generic[T]):
 
 
 def listen(channel: BroadcastChannel[T], /) -> _Hears[T]:
-    """Let every grain of the class hear the channel with its own key; what is published wakes it.
+    """Let every grain of the class hear the channel with the grain's own key.
 
-    Raises DefinitionError when the class is defined.
+    Put it on an `async def` method with one argument, the item. A published item activates the
+    grain.
+
+    Args:
+        channel: the channels to hear.
+
+    Raises:
+        DefinitionError: the method cannot take the items; raised with file and line when the class
+            is defined.
     """
     return _Hears(ListenMark(channel))

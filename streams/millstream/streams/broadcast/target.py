@@ -1,6 +1,6 @@
-"""Publishing to broadcast channels from outside: a client's way in.
+"""Publishing to broadcast channels from outside: the entry for clients.
 
-Owns: the target `$broadcast/<provider>`. Not: who listens (`fan_out`).
+Owns: the target `$broadcast/<provider>`. Not: the listeners (`fan_out`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ __all__ = ["BroadcastTarget", "Broadcaster"]
 
 
 class Broadcaster(Protocol):
-    """A silo's part, which reaches the listeners."""
+    """A silo's part that calls the listeners."""
 
     def broadcast(self, name: str, key: str, body: bytes, /) -> Coroutine[Any, Any, None]: ...
 
 
 class BroadcastTarget(SystemTarget):
-    """Takes what clients publish."""
+    """Takes items that clients publish."""
 
     target_name = "$broadcast"
 
@@ -29,5 +29,5 @@ class BroadcastTarget(SystemTarget):
 
     @open_to(Role.CLIENT)
     async def publish(self, name: str, key: str, body: bytes) -> None:
-        """Tell every listener. Raises what they raised, if that is waited for."""
+        """Call every listener. Raises their errors, if the provider waits for them."""
         await self._into.broadcast(name, key, body)

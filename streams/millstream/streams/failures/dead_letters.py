@@ -1,6 +1,6 @@
 """Dead letters, as silos, clients and grains see them: listed, shown, deleted, redriven.
 
-Owns: `DeadLetters`, and how one is opened. Not: what answers (`target`).
+Owns: `DeadLetters`, and opening it. Not: the answers (`target`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LIST_MANY = 100
 
 
 class LetterCalls(Protocol):
-    """What answers: the target of this silo, or of a gateway."""
+    """Answers the calls: the target of this silo, or of a gateway."""
 
     def page(
         self, subscription: str, stream: StreamId | None, after: str, limit: int, /
@@ -34,9 +34,9 @@ class LetterCalls(Protocol):
 
 
 class DeadLetters:
-    """The dead letters of one stream provider: `dead_letters(cluster)`.
+    """The dead letters of one stream provider; `dead_letters(program)` returns it.
 
-    Every method raises StorageUnavailable, too, and in a client what calls raise.
+    Each method also raises `StorageUnavailable`, and in a client the errors of calls.
     """
 
     def __init__(self, calls: LetterCalls) -> None:
@@ -50,17 +50,20 @@ class DeadLetters:
         after: str = "",
         limit: int = 100,
     ) -> Sequence[DeadLetter]:
-        """Letters in the order of their ids: by subscription, stream and token.
+        """Return dead letters in the order of their ids: by subscription, stream and token.
+
+        A list has at most 1 MiB, or one letter. It may therefore be shorter than the limit: only an
+        empty list is the end. Letters whose rows are damaged are in no list; `list_damaged` returns
+        their ids.
 
         Args:
-            subscription: of this one only; "": of all.
-            stream: of this stream of the subscription only.
-            after: the id behind which the list begins; the last one of a list gives the next.
-            limit: letters at most, 1 to 1,000. A list has at most 1 MiB, or one letter: it may be
-                shorter than the limit; only an empty one is the end.
+            subscription: only letters of this subscription. Empty: of all.
+            stream: only letters of this stream; needs `subscription`.
+            after: the list begins behind this id. Pass the last id of a list to get the next one.
+            limit: largest number of letters, 1 to 1,000.
 
-        Letters whose rows are damaged are in no list: `list_damaged` gives their ids. Raises
-        ValueError.
+        Raises:
+            ValueError: the limit is not valid, or `stream` is given without `subscription`.
         """
         return await self._calls.page(subscription, stream, after, limit)
 
@@ -72,17 +75,35 @@ class DeadLetters:
         after: str = "",
         limit: int = 100,
     ) -> Sequence[str]:
-        """Ids of letters whose rows are damaged; arguments and errors as those of `list`.
+        """Return the ids of letters whose stored rows are damaged.
 
-        `get` of such an id raises Corrupt, which says what is wrong; `delete` forgets the letter.
-        Costs a read of all letters, until there are so many.
+        `get` of such an id raises `Corrupt`, which says what is wrong; `delete` forgets the letter.
+        The call reads all letters until it has found `limit` damaged ones.
+
+        Args:
+            subscription: as for `list`.
+            stream: as for `list`.
+            after: as for `list`.
+            limit: as for `list`.
+
+        Raises:
+            ValueError: as for `list`.
         """
         return await self._calls.list_damaged(subscription, stream, after, limit)
 
     async def all(
         self, subscription: str = "", *, stream: StreamId | None = None
     ) -> AsyncIterator[DeadLetter]:
-        """Every letter, asked for list by list: `async for letter in letters.all()`."""
+        """Iterate over every letter: `async for letter in letters.all()`. Lists are read one by
+        one.
+
+        Args:
+            subscription: as for `list`.
+            stream: as for `list`.
+
+        Yields:
+            The letters, in the order of their ids.
+        """
         after = ""
         while found := await self.list(subscription, stream=stream, after=after, limit=LIST_MANY):
             for letter in found:
@@ -90,25 +111,48 @@ class DeadLetters:
             after = found[-1].id
 
     async def get(self, letter_id: str, /) -> DeadLetter:
-        """One letter, by its id. Raises LookupError, Corrupt (its row is damaged)."""
+        """Return one letter.
+
+        Args:
+            letter_id: the id.
+
+        Raises:
+            LookupError: there is no such letter.
+            Corrupt: its row is damaged.
+        """
         return await self._calls.get(letter_id)
 
     async def delete(self, letter_id: str, /) -> bool:
-        """Forget a letter; False: there is none of that id."""
+        """Forget a letter, even a damaged one.
+
+        Args:
+            letter_id: the id.
+
+        Returns:
+            False: there was no such letter.
+        """
         return await self._calls.delete(letter_id)
 
     async def redrive(self, letter_id: str, /) -> None:
-        """Give the event to the one subscription that failed, and wait until it is done.
+        """Deliver the event again to the one subscription that failed, and wait for its handler.
 
-        It comes outside of the order, with `event.redriven`, once or more; then the letter is
-        forgotten. Raises what the handler raises (the letter stays), LookupError (no such letter),
-        StreamError (the subscription has ended), and what calls raise: whether it ran is unknown.
+        The event is delivered at least once, outside of the order, with `event.redriven`. When the
+        handler has finished, the letter is deleted. If a call fails, it is unknown whether the
+        handler has run.
+
+        Args:
+            letter_id: the id.
+
+        Raises:
+            LookupError: there is no such letter.
+            StreamError: the subscription has ended.
+            Exception: the error of the handler; the letter stays.
         """
         await self._calls.redrive(letter_id)
 
 
 class GatewayLetters:
-    """The dead letters of a provider, asked for through a gateway."""
+    """The dead letters of a provider, through a gateway."""
 
     def __init__(self, gateway: Gateway, provider: str) -> None:
         self._gateway = gateway
@@ -133,7 +177,7 @@ class GatewayLetters:
         return self._gateway.call("", self._target, DeadLettersTarget.delete, letter_id)
 
     def redrive(self, letter_id: str, /) -> Coroutine[Any, Any, None]:
-        # each of its own name: one handler that takes its time holds no other up
+        # one name for each letter: a slow handler does not delay other redrives
         return self._gateway.call(letter_id, self._target, DeadLettersTarget.redrive, letter_id)
 
 
@@ -149,12 +193,14 @@ class Letters:
 
 
 def dead_letters(program: Program, provider: str = "default", /) -> DeadLetters:
-    """The dead letters of a stream provider.
+    """Return the dead letters of a stream provider.
 
     Args:
         program: a `Silo`, `Client`, `LocalCluster`, or a grain.
-        provider: the name under which silos were given it.
+        provider: the name under which silos were given the provider.
 
-    Raises ConfigError (in a silo: no such provider), NotInCluster.
+    Raises:
+        ConfigError: the silo has no such provider.
+        NotInCluster: the silo or client has ended.
     """
     return program.stream(Letters(), provider)

@@ -1,7 +1,7 @@
-"""Events that were given up: what is known of one, and who decides what becomes of it.
+"""Events that were given up: the facts about one, and the contract of the handler that decides.
 
-Owns: `DeliveryFailure`, the `FailureHandler` contract and its default. Not: when an event is given
-up (`agent`), where it is kept (`letters`).
+Owns: `DeliveryFailure`, the `FailureHandler` contract and its default. Not: the moment at which an
+event is given up (`agent`), stored letters (`letters`).
 """
 
 from __future__ import annotations
@@ -25,17 +25,34 @@ __all__ = [
 GiveUpDecision = Annotated[
     Literal["dead_letter", "skip", "pause"], "what becomes of an event that was given up"
 ]
+"""The fate of an event that was given up.
+
+- `"dead_letter"`: it is stored as a dead letter.
+- `"skip"`: it is acknowledged and lost.
+- `"pause"`: the subscription is faulted until `resume`, and the event is attempted again then.
+"""
 
 
 DECISIONS: tuple[GiveUpDecision, ...] = ("dead_letter", "skip", "pause")
 
 
 class DeliveryFailure(msgspec.Struct, frozen=True):
-    """What is known of an event that was given up.
+    """The facts about an event that was given up.
 
-    `body` is the encoded item; `error` the last error with its traceback, at most 16,384
-    characters; `queue`, `grain_type`, `grain_key` and `handler`: where it came from and went to.
-    `decision`: what became of it; None: nobody has decided yet.
+    Attributes:
+        provider: name of the stream provider.
+        subscription: id of the subscription that failed.
+        stream: the stream.
+        token: the position of the event.
+        body: the encoded item; `namespace.codec.decode(body)` decodes it.
+        headers: the headers of the event.
+        attempts: number of attempts.
+        error: the last error with its traceback, at most 16,384 characters.
+        queue: the queue that carried the event.
+        grain_type: type of the grain.
+        grain_key: key of the grain.
+        handler: name of the method.
+        decision: the fate of the event. None: it is not decided yet.
     """
 
     provider: str
@@ -54,9 +71,19 @@ class DeliveryFailure(msgspec.Struct, frozen=True):
 
 
 class FailureHandler(Protocol):
-    """Decides what becomes of an event that was given up."""
+    """Decides the fate of events that were given up: `PersistentStreams(on_give_up=...)`.
 
-    async def give_up(self, failure: DeliveryFailure, /) -> GiveUpDecision: ...
+    If the handler raises, or does not answer within `give_up_timeout_s`, it is called again after a
+    back-off, without end.
+    """
+
+    async def give_up(self, failure: DeliveryFailure, /) -> GiveUpDecision:
+        """Decide the fate of one event.
+
+        Args:
+            failure: the facts about the event; its `decision` is None.
+        """
+        ...
 
 
 class Always:
@@ -70,7 +97,8 @@ class Always:
 
 
 class KeepDeadLetters:
-    """The default: store every one."""
+    """The default failure handler: stores every given-up event as a dead letter."""
 
     async def give_up(self, failure: DeliveryFailure, /) -> GiveUpDecision:
+        """Return `"dead_letter"`."""
         return "dead_letter"

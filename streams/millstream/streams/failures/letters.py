@@ -1,9 +1,9 @@
 """Dead letters as they are stored: one row for each event and subscription.
 
-Owns: their rows and ids. Not: when they are written (`agent`), who may ask for them (`target`).
-Invariants: a letter is never replaced by another; where tokens stay, storing one again is harmless;
-where they do not, each has an id of its own, so that none is taken for known; a row is sealed, and
-one that is damaged is listed as such and never given out.
+Owns: their rows and ids. Not: writing them (`agent`), access to them (`target`). Invariants: no
+letter replaces another one. With stable tokens, storing a letter again does no harm. Without them,
+each letter has an id of its own, so no letter is mistaken for a known one. A row is sealed, and a
+damaged row is listed as damaged and never returned.
 """
 
 from __future__ import annotations
@@ -26,17 +26,23 @@ __all__ = ["LETTERS_MAX", "OUTBOX", "DeadLetter", "LetterRows", "letter_id", "un
 
 log = logging.getLogger("millstream.streams")
 
-LETTERS_MAX = 1_000  # that one `list` may ask for
-LIST_BYTES_MAX = 1 << 20  # of letters in one list, and half of a frame; one may be larger
+LETTERS_MAX = 1_000  # the largest `limit` of one list
+LIST_BYTES_MAX = 1 << 20  # size of one list, and half of a frame; a single letter may be larger
 ROWS_PER_SCAN = 16  # a row may be as large as a message
 SAFE = " :@#"
 OUTBOX = "outbox"
-"""In place of a subscription: the event was never published."""
+"""Stands in place of a subscription: the event was never published."""
 NO_FENCE = 0
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A stored failure, with the wall time at which it was given up, and its id."""
+    """A stored event that was given up.
+
+    Attributes:
+        failure: the facts about the event.
+        stored_s: wall time at which it was given up, in seconds since 1970.
+        id: the id of the letter, for `DeadLetters.get`, `delete` and `redrive`.
+    """
 
     failure: DeliveryFailure
     stored_s: float
@@ -46,17 +52,17 @@ class DeadLetter(msgspec.Struct, frozen=True):
 def letter_id(failure: DeliveryFailure, unique: str = "") -> str:
     """The id of a letter: printable text, ordered by subscription, stream and token.
 
-    Args:
-        unique: what tells it from others of that token, where a provider's tokens do not stay.
+    `unique` distinguishes letters of one token, if the provider's tokens are not stable.
     """
     parts = (failure.subscription, *failure.stream, str(failure.token))
     return "/".join([*(quote(part, safe=SAFE) for part in parts), *filter(None, (unique,))])
 
 
 def unsent_letter(provider: str, message: OutMessage, why: str, wall_s: float) -> DeadLetter:
-    """A message of an outbox, of one item, that its queue refuses for good.
+    """The letter of an outbox message with one item that its queue refuses for good.
 
-    Its subscription is `OUTBOX`, its number in the outbox the token's; a redrive publishes it.
+    Its subscription is `OUTBOX`, and its token has the message's number in the outbox. A redrive
+    publishes it.
     """
     assert message.mark is not None, "an outbox numbers its messages"
     (item,) = message.items
@@ -78,8 +84,7 @@ def unsent_letter(provider: str, message: OutMessage, why: str, wall_s: float) -
 class LetterRows:
     """The dead letters of one provider, in its state store.
 
-    Args:
-        frame_bytes_max: of the silo; a list has half of a frame at most, or one letter.
+    `frame_bytes_max`: of the silo; a list has at most half of a frame, or one letter.
     """
 
     def __init__(
@@ -92,21 +97,20 @@ class LetterRows:
         self._damage = DamageLog(log)
 
     async def put(self, letter: DeadLetter) -> None:
-        """Store a letter under its id; storing it again is harmless. Raises StorageUnavailable."""
+        """Store a letter under its id; a repeated call does no harm. Raises StorageUnavailable."""
         try:
             key = f"{self._prefix}{letter.id}"
             data = seal_content(key, msgspec.msgpack.encode(letter))
             await self._store.write(key, data, None, NO_FENCE)
         except Conflict:
-            return  # stored by an earlier try whose answer was lost
+            return  # stored by an earlier attempt whose answer was lost
 
     async def list(
         self, subscription: str, stream: StreamId | None, after: str, limit: int
     ) -> Sequence[DeadLetter]:
         """Up to `limit` letters behind the id `after`, in the order of ids; [] at the end.
 
-        Those that are damaged are left out (`list_damaged`), and the log names them. Raises
-        StorageError.
+        Damaged letters are left out (`list_damaged`), and the log names them. Raises StorageError.
         """
         prefix = self._prefix_of(subscription, stream)
         last = f"{self._prefix}{after}" if after else ""
@@ -130,8 +134,10 @@ class LetterRows:
     async def list_damaged(
         self, subscription: str, stream: StreamId | None, after: str, limit: int
     ) -> Sequence[str]:
-        """Ids of up to `limit` letters behind the id `after` whose rows are damaged. Reads all
-        letters until there are so many. Raises StorageError."""
+        """Ids of up to `limit` damaged letters behind the id `after`. Raises StorageError.
+
+        Reads all letters until it has found that many.
+        """
         prefix = self._prefix_of(subscription, stream)
         last = f"{self._prefix}{after}" if after else ""
         found: list[str] = []
@@ -148,7 +154,7 @@ class LetterRows:
         return self._prefix + "".join(f"{quote(part, safe=SAFE)}/" for part in parts if part)
 
     def _whole(self, key: str, data: bytes) -> DeadLetter | None:
-        """The letter of a row; None: it is damaged, and the log says so."""
+        """The letter of a row; None: the row is damaged, and the log says so."""
         try:
             letter = self._decode(key, data)
         except Corrupt as error:
@@ -168,7 +174,7 @@ class LetterRows:
         return None if row is None else self._decode(key, row.data)
 
     async def delete(self, letter_id: str) -> bool:
-        """Forget a letter, also a damaged one; False: there is none of that id."""
+        """Forget a letter, even a damaged one; False: there is no letter of that id."""
         key = f"{self._prefix}{letter_id}"
         row = await self._store.read(key)
         if row is None:
@@ -176,5 +182,5 @@ class LetterRows:
         try:
             await self._store.clear(key, row.etag, NO_FENCE)
         except Conflict:
-            return False  # letters do not change: somebody else has deleted it
+            return False  # letters never change, so another caller has deleted it
         return True

@@ -1,8 +1,8 @@
-"""What becomes of events that fail, where one subscription differs from its provider.
+"""The failure policy of one subscription, where it differs from its provider's.
 
-Owns: `FailurePolicy`, and what it may say. Not: following it (`agent.delivery`), finding that an
-exception is one of its own (`consumer`). Invariant: it travels and is stored, so it names exception
-types; a subclass of one that is named is one too.
+Owns: `FailurePolicy`, and its valid values. Not: applying it (`agent.delivery`), matching an
+exception at the consumer (`consumer`). Invariants: a policy is sent and stored, so it has the names
+of exception types. A subclass of a named type matches as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["FailurePolicy", "is_one_of", "type_names", "wrong_policy"]
 
 
 class FailurePolicy(msgspec.Struct, array_like=True, frozen=True):
-    """None: the provider's. `give_up_on`: the names of exception types."""
+    """Values for one subscription; None: the provider's. `give_up_on`: names of exception types."""
 
     retries: int | None = None
     backoff: Backoff | None = None
@@ -26,7 +26,7 @@ class FailurePolicy(msgspec.Struct, array_like=True, frozen=True):
 
 
 def wrong_policy(retries: object, backoff: object, give_up_on: object, on_give_up: object) -> str:
-    """What is wrong with the arguments of a policy; empty: nothing."""
+    """The reason why the arguments of a policy are not valid; empty: they are valid."""
     if retries is not None and (type(retries) is not int or retries < 0):
         return f"retries is {retries!r}, not at least 0"
     if backoff is not None and not isinstance(backoff, Backoff):
@@ -42,10 +42,10 @@ def wrong_policy(retries: object, backoff: object, give_up_on: object, on_give_u
 
 
 def type_names(types: tuple[type[Exception], ...]) -> tuple[str, ...]:
-    """Exception types as a policy names them."""
+    """Names of exception types for a policy."""
     return tuple(map(type_name, types))
 
 
 def is_one_of(error: BaseException, names: tuple[str, ...]) -> bool:
-    """Is the exception, or a class that it is derived from, named?"""
+    """Is the type of the exception, or a base class of it, among the names?"""
     return any(type_name(one) in names for one in type(error).__mro__)

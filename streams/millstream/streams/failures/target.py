@@ -1,7 +1,7 @@
-"""What silos and clients ask a silo about the dead letters of one provider.
+"""Calls of silos and clients about the dead letters of one provider.
 
-Owns: the target `$dead_letters/<provider>`. Not: the rows (`letters`), how an event reaches its
-subscription (`Redriver`). Invariant: a letter is deleted only after its subscription has done it.
+Owns: the target `$dead_letters/<provider>`. Not: the rows (`letters`), delivery to the subscription
+(`Redriver`). Invariant: a letter is deleted only after its subscription has processed the event.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ __all__ = ["DeadLettersTarget", "Redriver"]
 
 
 class Redriver(Protocol):
-    """What gives an event to the subscription that failed."""
+    """Delivers an event to the subscription that failed."""
 
     async def redrive(self, letter: DeadLetter, /) -> None:
-        """Returns when it is done. Raises what the handler raises, and what calls raise."""
+        """Return when the event is processed. Raises the errors of the handler and of calls."""
         ...
 
 
 class DeadLettersTarget(SystemTarget):
-    """The dead letters of one provider, as any of its silos gives them."""
+    """The dead letters of one provider; any of its silos answers."""
 
     target_name = "$dead_letters"
 
@@ -45,7 +45,7 @@ class DeadLettersTarget(SystemTarget):
     async def list_damaged(
         self, subscription: str, stream: StreamId | None, after: str, limit: int
     ) -> list[str]:
-        """Ids of letters behind an id that cannot be read. Raises ValueError (the limit)."""
+        """Ids of damaged letters behind an id. Raises ValueError (the limit)."""
         check_list(subscription, stream, limit)
         return [*await self._rows.list_damaged(subscription, stream, after, limit)]
 
@@ -64,14 +64,15 @@ class DeadLettersTarget(SystemTarget):
 
     @open_to(Role.OPERATOR)
     async def redrive(self, letter_id: str) -> None:
-        """Give the event to its subscription again, and forget the letter once that is done."""
+        """Deliver the event to its subscription again, and forget the letter when it is
+        processed."""
         letter = await self.get(letter_id)
         await self._redriver.redrive(letter)
         await self._rows.delete(letter_id)
 
 
 def check_list(subscription: str, stream: StreamId | None, limit: int) -> None:
-    """Raise ValueError unless so many letters of these may be asked for."""
+    """Raise ValueError if the limit, or the choice of letters, is not valid."""
     if not 1 <= limit <= LETTERS_MAX:
         raise ValueError(f"limit is {limit}; it must be 1 to {LETTERS_MAX}")
     if stream is not None and not subscription:

@@ -1,6 +1,6 @@
 """The inboxes of consumers outside the cluster.
 
-Owns the grain that stands for a consumer outside (`inbox`), and the events that it has not
-acknowledged (`pending`). Reading starts at `inbox.py`.
+Owns the grain that represents a consumer outside (`inbox`), and the events that the consumer has
+not acknowledged (`pending`). Reading starts at `inbox.py`.
 May import `api`, `consumer`, `contracts` and `runtime`.
 """

@@ -1,9 +1,10 @@
-"""The grain that stands in the cluster for a consumer outside of it.
+"""The grain that represents, in the cluster, a consumer outside of it.
 
-Owns: `InboxGrain`: waiting for events and for their acknowledgement, who is served, silence. Not:
-what waits (`pending`), the subscription (`rendezvous`). Invariants: a delivery ends when all of it
-is acknowledged, or with what is done when its time is over; while nobody takes, none is kept; a
-subscription without a name ends when its consumer leaves, or is silent for `consumer_silence_s`.
+Owns: `InboxGrain`: waiting for events and for their acknowledgement, the choice of the session,
+silence. Not: the waiting events (`pending`), the subscription (`rendezvous`). Invariants: a
+delivery ends when all its events are acknowledged. When its time is over, it ends with the
+acknowledged ones. Without a consumer, a delivery is refused. A subscription without a name ends
+when its consumer leaves, or is silent for `consumer_silence_s`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class InboxProvider(Protocol):
 
 
 class InboxGrain(Grain):
-    """One subscription of a consumer outside; each provider has a class of its own."""
+    """One subscription of a consumer outside; each provider has its own class."""
 
     def __init__(self) -> None:
         self._pending = Pending()
@@ -65,7 +66,7 @@ class InboxGrain(Grain):
         self._present_until = self._silent_from = 0.0
 
     async def on_activate(self) -> None:
-        """Nobody takes yet."""
+        """Start without a session."""
         self._provider, self._stream, self._name = parse_inbox_key(self.key)
         carrier: InboxProvider = services_of(self).part(self._provider)
         self._silence_s = carrier.consumer_silence_s
@@ -75,7 +76,7 @@ class InboxGrain(Grain):
 
     @stopping
     def _stopping(self) -> None:
-        """Who waits here goes, and comes back to the next activation."""
+        """Wake all waiting calls; they are repeated at the next activation."""
         self._is_stopping = True
         self._on_change()
 
@@ -84,7 +85,7 @@ class InboxGrain(Grain):
         change.set()
 
     async def _wait(self, until_s: float) -> None:
-        """For a change, at most until that time."""
+        """Wait for a change, at most until that time."""
         change = self._change
         try:
             async with asyncio.timeout_at(until_s):
@@ -100,7 +101,7 @@ class InboxGrain(Grain):
 
     @isolated
     async def deliver(self, batch: WireBatch) -> Delivered:
-        """Keep a delivery until it is acknowledged. Raises Rejected: nobody has taken it."""
+        """Keep a delivery until it is acknowledged. Raises Rejected: no consumer has taken it."""
         if not self._pending.offer(batch):
             return Delivered(0, is_fenced=True)
         self._offers += 1
@@ -114,7 +115,7 @@ class InboxGrain(Grain):
         return Delivered(done)
 
     def _is_awaited(self, offer: int, until_s: float) -> bool:
-        """Is it worth waiting for acknowledgements of that delivery?"""
+        """Can acknowledgements of that delivery still arrive?"""
         is_ours = offer == self._offers and self._pending.has_any and not self._is_stopping
         return is_ours and now() < min(until_s, self._present_until) and not self._is_over
 
@@ -142,17 +143,17 @@ class InboxGrain(Grain):
         return is_served and not self._is_stopping and now() < until_s
 
     async def _welcome(self, session: int, acks: Acks) -> None:
-        """A consumer comes, perhaps from a former activation, perhaps to one that has waited."""
+        """Accept a consumer, which may come from a former activation of this inbox."""
         row = await self._rendezvous().wake(self._subscription)
         if session <= self._session:
-            return  # somebody came meanwhile
+            return  # another session came meanwhile
         self._session, self._is_over = session, ""
         if row is None:
             self._is_over = GONE
         elif row.session > session:
             self._session = row.session
         elif row.start != HERE:
-            self._pending.clear()  # it goes on elsewhere
+            self._pending.clear()  # the subscription moved to another position
         else:
             self._pending.learn(acks)
         self._on_change()
@@ -171,7 +172,7 @@ class InboxGrain(Grain):
             await self._end()
 
     async def look(self) -> None:
-        """See `Inbox`; being awake is all it takes."""
+        """See `Inbox`; the activation is all that is needed."""
 
     async def close(self) -> None:
         """See `Inbox`."""
@@ -182,7 +183,7 @@ class InboxGrain(Grain):
     # -- silence
 
     async def _watch(self) -> None:
-        """End what nobody asks for."""
+        """End a subscription whose consumer is silent, and the activation."""
         silent = asyncio.Event()
         while (end_s := self._silent_from + self._silence_s) > now():
             with suppress(TimeoutError):
@@ -193,7 +194,7 @@ class InboxGrain(Grain):
         self.context.deactivate_when_idle()
 
     async def _end(self) -> None:
-        """Remove the subscription; what fails is done by the next activation."""
+        """Remove the subscription; if that fails, the next activation tries again."""
         try:
             await self._rendezvous().remove(self._subscription)
         except MillstreamError as error:
@@ -207,7 +208,7 @@ def now() -> float:
 
 @cache  # one class for each provider, in every silo of the process
 def inbox_grain_of(provider: str) -> type[InboxGrain]:
-    """The inboxes of a provider, to be hosted."""
+    """The class of a provider's inboxes, for hosting."""
     named: dict[str, object] = {"__module__": __name__, "__doc__": InboxGrain.__doc__}
     options = grain(name=inbox_name(provider), placement=PREFER_LOCAL, reentrant=True)
     return options(type("InboxGrain", (InboxGrain,), named))

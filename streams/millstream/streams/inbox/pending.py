@@ -1,8 +1,8 @@
-"""What a consumer outside has not acknowledged of the delivery that waits for it.
+"""The unacknowledged events of the delivery that waits for a consumer outside.
 
-Owns: `Pending`. Pure. Not: waiting, sessions, silence (`grain`). Invariants: what was acknowledged
-is not given again, also where it is delivered again; a delivery of an older epoch than one seen is
-refused; nothing is kept but one delivery and a bounded memory of what was done.
+Owns: `Pending`. Pure. Not: waiting, sessions, silence (`inbox`). Invariants: an acknowledged event
+is not handed out again, even if it is delivered again. A delivery of an older epoch than a known
+one is refused. Memory holds one delivery and a bounded list of acknowledged events.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millstream.streams.contracts.token import Token
 __all__ = ["ACKED_MAX", "Pending"]
 
 ACKED_MAX = 1_000
-"""Tokens that are remembered as done, where tokens do not rise."""
+"""Acknowledged tokens that are remembered, where tokens do not rise."""
 
 
 class Pending:
@@ -27,15 +27,15 @@ class Pending:
 
     def __init__(self) -> None:
         self._epochs: dict[str, int] = {}
-        self._upto: dict[str, Token] = {}  # by queue: done up to here, where tokens rise
+        self._upto: dict[str, Token] = {}  # by queue: acknowledged up to here, where tokens rise
         self._acked: dict[tuple[str, Token], None] = {}
         self._batch: WireBatch | None = None
-        self._left: dict[Token, Item] = {}  # of the batch: not acknowledged
-        self._given: dict[Token, int] = {}  # of the batch: the session that has seen it
-        self._is_stale = False  # it was moved back: what the consumer still has is of before
+        self._left: dict[Token, Item] = {}  # events of the batch that are not acknowledged
+        self._given: dict[Token, int] = {}  # for events of the batch: the session that has seen it
+        self._is_stale = False  # it was moved back: ignore acknowledgements of events from before
 
     def offer(self, batch: WireBatch) -> bool:
-        """Take over a delivery in the place of the last one; False: its epoch is over."""
+        """Replace the delivery by a new one; False: its epoch is over."""
         if batch.epoch < self._epochs.get(batch.queue, 0):
             return False
         self._epochs[batch.queue] = batch.epoch
@@ -49,7 +49,7 @@ class Pending:
         return True
 
     def clear(self) -> None:
-        """What waits is left out: the subscription goes on elsewhere."""
+        """Leave out the waiting events: the subscription has moved to another position."""
         self._batch = None
         self._left.clear()
         self._given.clear()
@@ -63,7 +63,7 @@ class Pending:
         return upto is not None and token <= upto
 
     def acknowledge(self, acks: Acks) -> bool:
-        """These are done; was any of them still waiting?"""
+        """Note acknowledgements; was any of these events still waiting?"""
         if self._is_stale:
             return False
         for token in acks.tokens:
@@ -71,7 +71,7 @@ class Pending:
         return self._look()
 
     def learn(self, acks: Acks) -> None:
-        """A session comes to a fresh inbox: what it did last is done, with all before it."""
+        """A session comes to a new inbox: its last event, and all before it, are acknowledged."""
         if acks.last is not None and not self._is_stale:
             self._remember(acks.queue, acks.last)
             self._look()
@@ -97,15 +97,15 @@ class Pending:
 
     @property
     def has_any(self) -> bool:
-        """Does anything wait?"""
+        """Does any event wait?"""
         return bool(self._left)
 
     def take(self, session: int, events_max: int, beat_s: float) -> Taken:
-        """What a session is given: the first that are not acknowledged."""
+        """The first unacknowledged events, for a session."""
         batch = self._batch
         if not events_max:
             return Taken(beat_s=beat_s)
-        self._is_stale = False  # who asks has nothing left
+        self._is_stale = False  # a consumer that asks has no old events left
         if batch is None:
             return Taken(beat_s=beat_s)
         items = list(self._left.values())[:events_max]
@@ -119,14 +119,14 @@ class Pending:
         )
 
     def _give(self, items: Sequence[Item], session: int) -> int:
-        """How many of the items an earlier session has seen; they are the first ones."""
+        """The number of items that an earlier session has seen; they are the first ones."""
         seen = 0
         for item in items:
             seen += self._given.setdefault(item.token, session) != session
         return seen
 
     def count_done(self) -> int:
-        """How many of the delivery's items are done, up to the first that is not."""
+        """The number of acknowledged items of the delivery, up to the first that is not."""
         items = () if self._batch is None else self._batch.items
         for at, item in enumerate(items):
             if item.token in self._left:

@@ -1,6 +1,6 @@
-"""What is known of one stream's way through the cluster, hop by hop, at one instant.
+"""The state of one stream's way through the cluster, hop by hop, at one instant.
 
-Owns: the values. Not: gathering them (`provider/reporting`), what follows from them (`verdict`).
+Owns: the values. Not: gathering them (`provider/stream_reports`), the conclusions (`verdict`).
 Invariant: each hop has a lag in seconds beside a count, so that hops can be compared.
 """
 
@@ -30,16 +30,25 @@ LETTERS_MAX = 5
 class SubscriptionReport(msgspec.Struct, array_like=True, frozen=True):
     """One subscription, as the agent of its queue sees it.
 
-    `grain`: type and key. `state`: that of its delivery: ready, in_flight, backoff, lagging,
-    giving_up, unacked (it is to acknowledge by hand), idle (nothing is undelivered), faulted,
-    paused, or stream_paused (its whole stream is).
-    `lag_events`: read and not done; `lag_s`: age of the oldest of them. `event_s`: what one event
-    takes, smoothed; 0: not known. `out_s`: since when the present call is out. `attempts`:
-    failures of the event that is next. `trouble`: what went wrong last, while it is. `gaps`: so
-    many it was told of, since this owner knows its stream; `gone_max`: messages of the queue that
-    went in them at most, of whichever stream; None: not known. `retries`: calls, since then, that
-    brought an event again which had failed: whose `attempt` was above 1. `reason`: what it waits
-    for, while something is not done; `still_s`: for how long it has not moved.
+    Attributes:
+        id: id of the subscription.
+        grain: type and key of the grain.
+        state: state of its delivery: `ready`, `in_flight`, `backoff`, `lagging`, `giving_up`,
+            `unacked` (events wait for an acknowledgement by hand), `idle` (no event is
+            undelivered), `faulted`, `paused`, or `stream_paused` (the whole stream is paused).
+        lag_events: events that were read and are not processed.
+        lag_s: age of the oldest of these events, in seconds.
+        event_s: time that one event takes, smoothed, in seconds; 0: not known.
+        out_s: seconds since the current call began.
+        window: events that the next call may have.
+        attempts: failed attempts of the next event.
+        trouble: the last error, while it lasts.
+        gaps: gaps that were reported to the subscription, since this owner knows the stream.
+        gone_max: largest number of messages of the queue, of any stream, that went missing in these
+            gaps. None: not known.
+        retries: calls that brought a failed event again, since this owner knows the stream.
+        reason: what the subscription waits for, while an event is not processed.
+        still_s: for how long the subscription has made no progress, in seconds.
     """
 
     id: str
@@ -60,12 +69,12 @@ class SubscriptionReport(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def rate(self) -> float:
-        """Events per second that it can do; 0: not known."""
+        """Events per second that the handler can process; 0: not known."""
         return 1.0 / self.event_s if self.event_s > 0 else 0.0
 
     @property
     def gaps_text(self) -> str:
-        """The gaps that it was told of, in words; empty: there were none."""
+        """The reported gaps, in words; empty: there were none."""
         if not self.gaps:
             return ""
         times = "a gap" if self.gaps == 1 else f"{self.gaps:,} gaps"
@@ -76,7 +85,12 @@ class SubscriptionReport(msgspec.Struct, array_like=True, frozen=True):
 
 
 class HolderReport(msgspec.Struct, array_like=True, frozen=True):
-    """Who holds the oldest message of a cache; None: its subscriptions are being asked for."""
+    """The stream and subscription that hold the oldest message of a cache.
+
+    Attributes:
+        stream: the stream.
+        subscription: the subscription. None: the subscriptions of the stream are being looked up.
+    """
 
     stream: StreamId
     subscription: SubscriptionReport | None = None
@@ -85,10 +99,27 @@ class HolderReport(msgspec.Struct, array_like=True, frozen=True):
 class QueueReport(msgspec.Struct, array_like=True, frozen=True):
     """One queue, as its owner sees it.
 
-    `state`: of the reader: starting, reading, full, paused, fenced. `trouble`: the adapter's last
-    fault, while reading has not succeeded since. `backlog`: events not read yet, as far as the
-    provider tells. `lag_s`: age of the oldest event in the cache. `read`: events since the agent
-    began; so are the last four, which are those of `QueueStats`.
+    Attributes:
+        queue: name of the queue.
+        silo: address of the owner.
+        epoch: number of the ownership.
+        state: state of the reader: `starting`, `reading`, `full`, `paused` or `fenced`.
+        trouble: the adapter's last fault, until a read succeeds.
+        backlog: events that are not read yet, if the provider can count them.
+        read: events read since the agent began.
+        delivered: events delivered since the agent began.
+        cached_events: events in the cache.
+        cached_bytes: bytes in the cache.
+        events_max: limit of events in the cache.
+        bytes_max: limit of bytes in the cache.
+        lag_s: age of the oldest event in the cache, in seconds.
+        calls_out: delivery calls that are under way.
+        calls_out_max: limit of these calls.
+        holder: the holder of the oldest message, if the cache is full.
+        purged: as in `QueueStats`.
+        evicted: as in `QueueStats`.
+        full_count: as in `QueueStats`.
+        full_s: as in `QueueStats`.
     """
 
     queue: str
@@ -114,8 +145,14 @@ class QueueReport(msgspec.Struct, array_like=True, frozen=True):
 
 
 class LetterReport(msgspec.Struct, array_like=True, frozen=True):
-    """A dead letter of a stream: its id, as `dead_letters(...)` takes it, and the first line of the
-    error that its event was given up for."""
+    """A dead letter of a stream.
+
+    Attributes:
+        id: the id, for `dead_letters(...)`.
+        subscription: id of the subscription that failed.
+        attempts: number of attempts.
+        error: the first line of the error.
+    """
 
     id: str
     subscription: str
@@ -126,13 +163,23 @@ class LetterReport(msgspec.Struct, array_like=True, frozen=True):
 class StreamReport(msgspec.Struct, array_like=True, frozen=True):
     """One stream of one provider.
 
-    `owner`: the silo that the queue's record names, with its state (free, owned, pausing).
-    `agent`: None: that silo does not answer, or does not read the queue yet. `at_s`: seconds since
-    1970, of the owner. `subscriptions`: None: the stream had no event lately, or they are being
-    asked for. `is_held`: the queue is paused by hand; `is_paused`: the stream is. `trouble`: why
-    the mapper has no queue for the stream; `queue` is empty then. `reason`: what all of the stream
-    waits for, while its subscriptions are not known, or are very many. `letters`: its dead letters,
-    `LETTERS_MAX` at most.
+    Attributes:
+        stream: the stream.
+        queue: the queue that carries it; empty: the mapper has none.
+        owner: the silo that the queue's record names.
+        owner_state: state in the record: `free`, `owned` or `pausing`.
+        is_owner_live: whether that silo is alive.
+        agent: the queue as its owner sees it. None: the owner does not answer, or does not read the
+            queue yet.
+        at_s: the owner's wall time, in seconds since 1970.
+        subscriptions: the subscriptions. None: the stream had no event lately, or its subscriptions
+            are being looked up.
+        is_held: the queue is paused by a user.
+        is_paused: the stream is paused by a user.
+        trouble: why the mapper has no queue for the stream.
+        reason: what the whole stream waits for, while its subscriptions are not known or are very
+            many.
+        letters: dead letters of the stream, at most five.
     """
 
     stream: StreamId
@@ -151,10 +198,15 @@ class StreamReport(msgspec.Struct, array_like=True, frozen=True):
 
 
 class LaggingStream(msgspec.Struct, array_like=True, frozen=True):
-    """A stream of which something is not done, as the owner of its queue sees it.
+    """A stream with events that are not processed, as the owner of its queue sees it.
 
-    `subscription`: the one that is furthest behind; None: those of the stream are not known yet.
-    `reason`: what that waits for.
+    Attributes:
+        stream: the stream.
+        queue: name of the queue.
+        silo: address of the owner.
+        subscription: the subscription with the largest lag. None: the subscriptions are not known
+            yet.
+        reason: what that subscription waits for.
     """
 
     stream: StreamId
@@ -165,6 +217,7 @@ class LaggingStream(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def lag(self) -> tuple[float, float, int]:
-        """What orders streams: for how long nothing moved, age of the oldest event, events."""
+        """The sort key of streams: seconds without progress, age of the oldest event, number of
+        events."""
         one = self.subscription
         return (0.0, 0.0, 0) if one is None else (one.still_s, one.lag_s, one.lag_events)

@@ -1,6 +1,6 @@
-"""What silos and clients ask a silo about what holds a stream up.
+"""Calls of silos and clients that ask what delays a stream.
 
-Owns: the target `$why/<provider>`. Not: the reports (`provider/reporting`).
+Owns: the target `$why/<provider>`. Not: the reports (`provider/stream_reports`).
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ __all__ = ["Reports", "WhyTarget"]
 
 
 class Reports(Protocol):
-    """What one silo can find out about a provider's streams."""
+    """The knowledge of one silo about a provider's streams."""
 
     async def why(self, stream: StreamId, /) -> Why:
-        """What holds a stream up, wherever its queue is read."""
+        """The reason why a stream is delayed, wherever its queue is read."""
         ...
 
     async def look(self, queue: QueueId, stream: StreamId, /) -> StreamReport:
-        """What this silo's agent of the queue knows."""
+        """The report of this silo's agent of the queue."""
         ...
 
     async def lagging(self, namespace: str, limit: int, /) -> list[LaggingStream]:
-        """The streams of a namespace that are furthest behind, wherever their queues are read."""
+        """The streams of a namespace with the largest lag, wherever their queues are read."""
         ...
 
     async def lagging_here(self, namespace: str, limit: int, /) -> list[LaggingStream]:
-        """Those of the queues that this silo reads."""
+        """The same for the queues that this silo reads."""
         ...
 
 
 class WhyTarget(SystemTarget):
-    """What holds the streams of one provider up, as any of its silos tells it."""
+    """Says what delays the streams of one provider; any of its silos answers."""
 
     target_name = "$why"
 
@@ -46,18 +46,18 @@ class WhyTarget(SystemTarget):
 
     @open_to(Role.OPERATOR)
     async def why(self, stream: StreamId) -> Why:
-        """What holds a stream up; takes half a second."""
+        """The reason why a stream is delayed; takes half a second."""
         return await self._reports.why(stream)
 
     async def look(self, queue: str, stream: StreamId) -> StreamReport:
-        """What this silo's agent of the queue knows."""
+        """The report of this silo's agent of the queue."""
         return await self._reports.look(queue, stream)
 
     @open_to(Role.OPERATOR)
     async def lagging(self, namespace: str, limit: int) -> list[LaggingStream]:
-        """The streams of a namespace that are furthest behind; of silos that answer."""
+        """The streams of a namespace with the largest lag, from all silos that answer."""
         return await self._reports.lagging(namespace, limit)
 
     async def lagging_here(self, namespace: str, limit: int) -> list[LaggingStream]:
-        """Those of the queues that this silo reads."""
+        """The same for the queues that this silo reads."""
         return await self._reports.lagging_here(namespace, limit)

@@ -1,8 +1,7 @@
-"""Which hop holds a stream up, as one sentence: checks in order. Pure.
+"""The hop that delays a stream, as one sentence: checks in order. Pure.
 
-Owns: the checks and their words. Not: the figures (`report`). Source: spec/users.md 4.3.
-Invariant: the first check that applies is the verdict: what is further upstream explains what is
-seen further down.
+Owns: the checks and their words. Not: the figures (`report`). Invariant: the first check that
+applies is the verdict, because a cause upstream explains the symptoms downstream.
 """
 
 from __future__ import annotations
@@ -34,14 +33,37 @@ Check = Literal[
     "nothing",
 ]
 CHECKS: tuple[Check, ...] = get_args(Check)
-BLOCKED_S = 10.0  # a call that is out for longer
-SLOW_LAG_S = 1.0  # what is done sooner is not late
+BLOCKED_S = 10.0  # a call that takes longer is blocked
+SLOW_LAG_S = 1.0  # a smaller lag is not reported
 
 
 class Why(msgspec.Struct, frozen=True):
-    """What holds a stream up. `str` of it is the sentence.
+    """The reason why a stream is delayed; `str(why)` is a sentence that explains it.
 
-    `check`: which of the checks applied; "nothing": none. `reports`: two, half a second apart.
+    The sentence also names dead letters of the stream, if there are any. The checks run in this
+    order, and the first one that applies is the verdict, because a cause upstream explains the
+    symptoms downstream:
+
+    | `check` | meaning |
+    |---|---|
+    | `"no_queue"` | the mapper has no queue for the stream |
+    | `"queue_unreachable"` | the adapter fails; the sentence has its last error |
+    | `"queue_unowned"` | no silo reads the queue, or its owner has gone or does not answer |
+    | `"queue_paused"` | the queue is being handed over, or a user has paused it |
+    | `"stream_paused"` | a user has paused the whole stream |
+    | `"cache_full"` | the cache is full; the sentence names the holder of its oldest event |
+    | `"subscription_parked"` | it is faulted, paused or lagging, or it retries a failing event |
+    | `"handler_slow"` | the handler is slower than the queue brings events |
+    | `"handler_blocked"` | a call takes more than 10 s, and ten times the usual time |
+    | `"grain_unreachable"` | the grain cannot be reached; the sentence has the error |
+    | `"standing_still"` | there is work without progress; the sentence has the reason |
+    | `"nobody_subscribes"` | events are acknowledged without a subscription |
+    | `"nothing"` | the stream makes progress, or had no event lately |
+
+    Attributes:
+        check: the check that applied.
+        text: the sentence.
+        reports: two reports of the stream, half a second apart.
     """
 
     check: Check
@@ -53,13 +75,13 @@ class Why(msgspec.Struct, frozen=True):
 
 
 def verdict(before: StreamReport, after: StreamReport) -> Why:
-    """What two looks at a stream say."""
+    """The conclusion from two reports of a stream."""
     check, text = _of_queue(before, after) or _of_subscriptions(before, after)
     return Why(check, text + _dead(after.letters), (before, after))
 
 
 def _dead(letters: Sequence[LetterReport]) -> str:
-    """Events of the stream that nobody will get unless somebody acts."""
+    """A sentence about dead letters of the stream, which need an operator."""
     if not letters:
         return ""
     first = letters[0]
@@ -157,7 +179,7 @@ def _of_subscriptions(before: StreamReport, after: StreamReport) -> tuple[Check,
 
 
 def _gaps(subscriptions: Sequence[SubscriptionReport]) -> str:
-    """What is missing, of whom most is."""
+    """A sentence about the subscription with the most gaps."""
     most = max(subscriptions, key=lambda one: one.gaps)
     return f" Subscription {show_text(most.id)} was told of {most.gaps_text}." if most.gaps else ""
 
@@ -222,7 +244,7 @@ def _slow(one: SubscriptionReport, rate: float) -> Found:
     if one.lag_s < SLOW_LAG_S or not one.event_s or one.state not in ("in_flight", "ready"):
         return None
     if one.state == "ready" and one.still_s >= BLOCKED_S:
-        return None  # its handler has nothing to do: something else holds it up
+        return None  # its handler is idle, so another cause delays it
     return "handler_slow", (
         f"Subscription {show_text(one.id)} is {_seconds(one.lag_s)} behind: its handler takes "
         f"{_seconds(one.event_s)} for an event, which is {one.rate:,.0f} events a second at most, "
@@ -249,7 +271,7 @@ def _still(one: SubscriptionReport, rate: float) -> Found:
 
 
 def rate_of(before: StreamReport, after: StreamReport) -> float:
-    """Events a second that were read of the queue between two looks; 0: not known."""
+    """Events per second that were read from the queue between two reports; 0: not known."""
     took_s = after.at_s - before.at_s
     if before.agent is None or after.agent is None:
         return 0.0

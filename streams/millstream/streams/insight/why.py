@@ -1,6 +1,6 @@
-"""`why(stream)`: the sentence that names what holds a stream up; `lagging`: which streams are.
+"""`why(stream)`: the sentence that names the cause of a delay; `lagging`: the delayed streams.
 
-Owns: asking, from a silo or through a gateway. Not: what answers (`target`).
+Owns: asking, from a silo or through a gateway. Not: the answers (`target`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STREAMS_MAX = 1_000
 
 
 class StreamHandle(Protocol):
-    """A stream, as `stream(namespace, key)` gives it."""
+    """A stream, as `stream(namespace, key)` returns it."""
 
     @property
     def id(self) -> StreamId: ...
@@ -32,7 +32,7 @@ class StreamHandle(Protocol):
 
 
 class Question:
-    """What is asked of one provider."""
+    """The questions about one provider."""
 
     def __init__(self, runtime: Opener, provider: str) -> None:
         self._runtime = runtime
@@ -65,14 +65,20 @@ class Questions:
 
 
 async def why(program: Program, stream: StreamHandle, /) -> Why:
-    """What holds a stream up: checks in order, from its queue to its grains; takes half a second.
+    """Explain what delays a stream: look at its queue, its subscriptions and its grains.
+
+    The call looks twice, half a second apart. `millstream why NAMESPACE KEY` prints the same.
 
     Args:
         program: a `Silo`, `Client`, `LocalCluster`, or a grain.
-        stream: as `program.stream(namespace, key)` gives it.
+        stream: a stream that `program.stream(namespace, key)` returned.
 
-    `str` of the result is the sentence, `reports` are the figures behind it. Raises ConfigError
-    (no such provider), StorageError, and what calls raise.
+    Returns:
+        `str(why)` is the sentence; `why.reports` are the figures behind it.
+
+    Raises:
+        ConfigError: there is no such provider.
+        StorageError: the store failed.
     """
     return await program.stream(Questions(), stream.provider).ask(stream.id)
 
@@ -80,18 +86,20 @@ async def why(program: Program, stream: StreamHandle, /) -> Why:
 async def lagging(
     program: Program, namespace: str, /, provider: str = "default", *, limit: int = 20
 ) -> Sequence[LaggingStream]:
-    """The streams of a namespace of which something is not done, the furthest behind first.
+    """Return the streams of a namespace with unprocessed events, the most delayed first.
 
-    First come those that have not moved for the longest time, then those whose oldest event is the
-    oldest. A silo that does not answer leaves its queues out.
+    Streams without progress for the longest time come first, then streams with the oldest events.
+    If a silo does not answer, the streams of its queues are missing. `millstream why NAMESPACE`
+    prints the same.
 
     Args:
         program: a `Silo`, `Client`, `LocalCluster`, or a grain.
-        namespace: its name.
-        provider: the name under which silos were given the provider that carries it.
-        limit: streams at most, 1 to 1,000.
+        namespace: name of the namespace.
+        provider: the name under which silos were given the provider.
+        limit: largest number of streams, 1 to 1,000.
 
-    Raises ConfigError (the limit, or no such provider), and what calls raise.
+    Raises:
+        ConfigError: the limit is not valid, or there is no such provider.
     """
     if type(limit) is not int or not 1 <= limit <= STREAMS_MAX:
         raise ConfigError(f"lagging(limit={limit!r}): 1 to {STREAMS_MAX:,}")
