@@ -47,11 +47,7 @@ __all__ = ["record_providers"]
 HEADER = "recorded"
 NOTE_BYTES_MAX = 2048
 """Largest size of the header that names a message, with the name of its producer."""
-MAY_HAVE = (
-    "mapper",
-    "reader",
-    "seal",
-)  # an adapter may have these
+MAY_HAVE = ("mapper", "reader", "seal")  # of an adapter; `enqueue_at_once` is recorded
 
 
 def record_providers(

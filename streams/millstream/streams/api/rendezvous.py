@@ -127,9 +127,7 @@ class Rendezvous(Grain):
 
     def __init__(self) -> None:
         self._rows: dict[str, tuple[SubscriptionRow, Etag]] = {}
-        self._written: set[str] = (
-            set()
-        )  # rows of this activation; a late write of another is refused
+        self._written: set[str] = set()  # by this activation, so that late writes of others fail
 
     def _agents(self) -> SubscriptionAgents:
         provider: SubscriptionProvider = services_of(self).part(parse_rendezvous_key(self.key)[0])

@@ -1,12 +1,16 @@
 """Publishing from outside: clients and Spark send events to a gateway's `$ingest` target.
 
 Owns: the target, and publishing by it (`GatewayPublisher`). Not: numbered publishing (`numbered`).
-Invariants: a producer is known by its name and the namespace. A *session* is a run of one
-producer's calls, each sent behind the one before: they are stored in their order, one at a time,
-and behind one that failed, did not come, or whose caller went away, none. So what a session stores
-in a queue is without a hole, whatever other sessions of the producer do meanwhile, here or at other
-gateways: of two that send the same messages, each finds stored what the other was quicker with. A
-repeated sequence is stored once where the provider drops duplicates.
+
+A *session* is a run of calls of one producer, each sent after the one before. Invariants:
+
+- A producer is known by its name and the namespace.
+- The calls of a session are stored in order, one at a time. After a call that failed, did not
+  arrive or was cancelled, no later call is stored. So the messages of a session in a queue have no
+  hole.
+- Other sessions of the producer, here or at other gateways, do not change that. If two sessions
+  send the same messages, each finds stored the messages that the other one sent first.
+- A repeated sequence is stored once if the provider drops duplicates.
 """
 
 from __future__ import annotations
@@ -30,13 +34,20 @@ from .split import PublishLimits, messages_of
 
 __all__ = ["GatewayPublisher", "IngestMessage", "IngestTarget"]
 
-new_stream: Callable[..., StreamId] = tuple.__new__  # `StreamId(...)`, at half the cost
+new_stream: Callable[..., StreamId] = tuple.__new__  # `StreamId(...)` at half the cost
 SESSIONS_MAX = 10_000
-"""Runs of producers that a gateway knows; who is forgotten begins another."""
+"""Sessions that a gateway remembers; a forgotten one has to be begun again."""
 
 
 class IngestMessage(msgspec.Struct, array_like=True, frozen=True):
-    """Items of one stream; `seq` is the producer's, 0 where it has no name."""
+    """A message of one key, as `encode_messages` takes it.
+
+    Attributes:
+        key: the key of the stream.
+        seq: the producer's number of the message; 0: the producer has no name.
+        items: the events, as encoded MessagePack values.
+        headers: texts that are delivered with each event.
+    """
 
     key: str
     seq: int
@@ -45,22 +56,25 @@ class IngestMessage(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Store(Protocol):
-    """What keeps the messages: a stream provider."""
+    """Stores the messages: a stream provider."""
 
     async def store(self, messages: Sequence[OutMessage], /) -> list[Token | StreamError | None]:
-        """The outcome of each message; per queue, a prefix of them is stored."""
+        """The outcome of each message; in each queue a prefix of the messages is stored."""
         ...
 
     def store_together(
         self, lists: Sequence[Sequence[OutMessage]], /
     ) -> Sequence[bool | StreamError]:
-        """`store` for lists of messages, each of one stream, where that takes no waiting. Is each
-        stored? An error: that is unknown."""
+        """`store` for lists of messages, each of one stream, if that needs no waiting.
+
+        Returns for each list whether it is stored; an error: that is unknown.
+        """
         ...
 
 
 class Session:
-    """A run of one producer's calls. `next`: the place of the one that may come; -1: none."""
+    """A run of calls of one producer. `next`: the number of the next call; -1: the session is
+    over."""
 
     __slots__ = ("lock", "next")
 
@@ -70,7 +84,7 @@ class Session:
 
 
 class IngestTarget(SystemTarget):
-    """Stores what producers send, for one provider (`$ingest/<provider>`)."""
+    """Stores the messages of producers, for one provider (`$ingest/<provider>`)."""
 
     target_name = "$ingest"
 
@@ -81,12 +95,14 @@ class IngestTarget(SystemTarget):
     def publish_together(
         self, calls: Sequence[tuple[str, str, list[IngestMessage]]]
     ) -> list[object]:
-        """`publish` of clients' events in no task, where nothing waits before them: each queue
-        gets those of all its streams at once."""
+        """`publish` without a task, for clients' events that nothing has to wait for.
+
+        Each queue gets the events of all its streams in one call.
+        """
         lists: list[list[OutMessage]] = []
         for namespace, producer, messages in calls:
             if producer or not (len(messages) == 1 or are_of_one_stream(messages)):
-                break  # what comes behind it stays behind it
+                break  # keep the order: later calls must not overtake it
             lists.append(out_messages(namespace, "", messages))
         found: list[object] = [NotImplemented] * len(calls)
         for at, stored in enumerate(self._into.store_together(lists)):
@@ -98,10 +114,10 @@ class IngestTarget(SystemTarget):
 
     @open_to(Role.CLIENT)
     async def publish(self, namespace: str, producer: str, messages: list[IngestMessage]) -> int:
-        """Store messages in order; returns how many were accepted (repeated ones count).
+        """Store messages in order; returns the number of accepted messages (repeated ones count).
 
-        Raises the error of the first message that failed; per queue nothing behind it is stored.
-        A producer sends one call after the other, each once it has the answer of the one before.
+        Raises the error of the first message that failed; no later message of its queue is stored.
+        A producer sends one call after the other, each after the answer of the one before.
         """
         identity = producer_of(namespace, producer) if producer else ""
         await self._store(namespace, identity, messages)
@@ -119,11 +135,11 @@ class IngestTarget(SystemTarget):
         """`publish` for a producer that does not wait for the answers.
 
         Args:
-            session: a name that no other run of calls of this producer has.
-            place: of this call in it; the first one is 0, and begins the session here.
+            session: a name that no other session of this producer has.
+            place: number of this call in the session; 0 begins the session here.
 
-        Raises QueueUnavailable too: the call before this one failed, or did not come. The session
-        is over then: begin another with the first messages that were not accepted.
+        Raises QueueUnavailable too: the call before this one failed or did not arrive. The session
+        is over then; begin another one with the first messages that were not accepted.
         """
         identity = producer_of(namespace, producer)
         known = self._find_session(identity, session)
@@ -134,7 +150,7 @@ class IngestTarget(SystemTarget):
                     f"producer {identity}: call {place} is not stored, since before it {before} in "
                     f"its session: begin another session"
                 )
-            known.next = -1  # unless all of it is known to be stored
+            known.next = -1  # until all of it is known to be stored
             await self._store(namespace, identity, messages)
             known.next = place + 1
         return len(messages)
@@ -142,7 +158,7 @@ class IngestTarget(SystemTarget):
     async def _store(
         self, namespace: str, producer: str, messages: Sequence[IngestMessage]
     ) -> None:
-        """Store them. Raises the error of the first that failed."""
+        """Store messages. Raises the error of the first one that failed."""
         for outcome in await self._into.store(out_messages(namespace, producer, messages)):
             if isinstance(outcome, StreamError):
                 raise outcome
@@ -159,7 +175,7 @@ class IngestTarget(SystemTarget):
 
 
 def are_of_one_stream(messages: Sequence[IngestMessage]) -> bool:
-    """Are there messages, and all of one stream?"""
+    """Is the list not empty, and are all messages of one stream?"""
     return bool(messages) and all(one.key == messages[0].key for one in messages)
 
 
@@ -176,21 +192,21 @@ def out_messages(
 
 
 def producer_of(namespace: str, producer: str) -> str:
-    """What a producer is known by in the queues: a writer of two namespaces is two producers."""
+    """The name of a producer in the queues: a writer of two namespaces is two producers."""
     return f"{len(namespace)}:{namespace}/{producer}"
 
 
-@cache  # a publisher is made for each publish
+@cache  # cached, because each publish makes a publisher
 def limits_of_clients(frame_bytes_max: int) -> PublishLimits:
-    """The largest message of a client: as in silos, but for the provider's own limit."""
+    """The largest message of a client: as in silos, except for the provider's own limit."""
     return PublishLimits(message_bytes_max=frame_bytes_max).within(frame_bytes_max)
 
 
 class GatewayPublisher:
     """A client's publisher: events go through its gateway to the provider's `$ingest` target.
 
-    A publish returns once the provider has accepted the message. The gateway knows the provider's
-    own limits, here it is what a frame allows.
+    A publish returns when the provider has accepted the message. The gateway knows the provider's
+    limits; here only the frame limits a message.
     """
 
     def __init__(self, gateway: Gateway, provider: str) -> None:
@@ -202,8 +218,8 @@ class GatewayPublisher:
     async def publish(
         self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
     ) -> Token | None:
-        """Send events in order, in as many messages as they need; the gateway cuts these again as
-        its queues need.
+        """Send events in order, in as many messages as they need; the gateway may split these
+        further.
 
         Raises ValueError (too large), NotHosted (no silo has the provider).
         """

@@ -1,10 +1,10 @@
-"""Publishing numbered messages from outside: each is stored once, whichever gateway dies.
+"""Publishing numbered messages from outside: each is stored once, even if a gateway crashes.
 
-Owns: `NumberedPublisher`: what is out, beginning again, and how long. Not: the numbers (whoever
-publishes), sessions at the gateway (`ingest`). Invariants: messages are sent in order, in sessions;
-what was not accepted is sent again, from the first such call on, in a session of its own; at most
-`window` calls of `WINDOW_BYTES_MAX` bytes are out. With a provider that drops repeats each message
-is stored once; with another at least once.
+Owns: `NumberedPublisher`: its unanswered calls, and its retries. Not: the numbers (the publishing
+program), sessions at the gateway (`ingest`). Invariants: messages are sent in order, in sessions.
+After a failure, the first call that was not accepted and all later ones are sent again, in a new
+session. At most `window` calls of `WINDOW_BYTES_MAX` bytes are under way. With a provider that
+drops duplicates each message is stored once, with others at least once.
 """
 
 from __future__ import annotations
@@ -35,27 +35,32 @@ log = logging.getLogger("millstream.streams")
 PASSING = (CallTimeout, NotHosted, Overloaded, Rejected, SiloUnavailable, StreamError)
 """Errors after which the same call may be accepted a little later."""
 WINDOW_BYTES_MAX = 16 << 20
-"""Bytes of calls without an answer; a single call may be larger, and is waited for."""
+"""Bytes of calls without an answer; a single call may be larger, and is then sent alone."""
 OPENING_S = 5.0
-"""How long a silo is given that has no such provider: it may start, and open it."""
+"""How long to wait for a silo without the provider: it may be starting, and open the provider
+soon."""
 RETRY = Backoff(0.05, 2.0, 2.0)
 _encode = msgspec.msgpack.Encoder().encode
 
 
 def encode_messages(messages: list[IngestMessage]) -> bytes:
-    """Messages as `NumberedPublisher.publish` takes them."""
+    """Encode messages for `NumberedPublisher.publish`.
+
+    Args:
+        messages: the messages, in order.
+    """
     return _encode(messages)
 
 
 class EncodedIngest(SystemTarget):
-    """`IngestTarget` for whoever has encoded the messages; it is called, and never served."""
+    """`IngestTarget` for callers with encoded messages; it is called, and never served."""
 
     target_name = IngestTarget.target_name
 
     async def publish_next(
         self, namespace: str, producer: str, session: str, place: int, messages: msgspec.Raw
     ) -> int:
-        """`IngestTarget.publish_next`."""
+        """See `IngestTarget.publish_next`."""
         raise NotImplementedError
 
 
@@ -72,14 +77,23 @@ class Sent:
 
 
 class NumberedPublisher:
-    """Publishes what one producer numbers into the streams of a namespace.
+    """Publishes the numbered messages of one producer into the streams of a namespace.
+
+    The publisher retries after failures, in order. With a provider that has `DEDUP`, each message
+    is stored once, even if gateways crash; with others at least once. One task at a time may use
+    it.
 
     Args:
-        name: of this object; no other one, in the life of the cluster, has it.
-        window: calls without an answer.
-        patience_s: how long it goes on trying after a failure while nothing is accepted.
+        gateway: the gateway of a client.
+        namespace: name of the namespace.
+        producer: name of the producer, which owns the numbers.
+        name: name of this object, unique in the life of the cluster.
+        provider: name of the stream provider.
+        window: calls that may be without an answer.
+        patience_s: how long to retry while no message is accepted, in seconds.
 
-    Used by one task at a time; `aclose` gives up what is out.
+    Attributes:
+        accepted: messages that were accepted.
     """
 
     def __init__(
@@ -103,16 +117,22 @@ class NumberedPublisher:
         self._loop = asyncio.get_running_loop()
         self._out: deque[Sent] = deque()
         self._session = 0
-        self._place = 0  # of the next call in the session
-        self._failures = 0  # since something was accepted
-        self._failed_s: float  # the first of them
+        self._place = 0  # number of the next call in the session
+        self._failures = 0  # since a message was accepted
+        self._failed_s: float  # the time of the first failure
         self.accepted = 0
 
     async def publish(self, messages: bytes, count: int) -> None:
-        """Send a call of so many messages; return when another one may be sent.
+        """Send one call of messages; return when the next call may be sent.
 
-        Raises the last error when nothing was accepted for `patience_s`, NotHosted (no silo has
-        the provider) sooner; at once what cannot pass, such as ValueError (too large for a frame).
+        Args:
+            messages: messages that `encode_messages` has encoded.
+            count: their number.
+
+        Raises:
+            NotHosted: no silo has the provider; raised after a few seconds.
+            ValueError: the call is too large for a frame.
+            Exception: the last error, when no message was accepted for `patience_s`.
         """
         sent = Sent(messages, count)
         while self._out and self._bytes_out + sent.size_bytes > WINDOW_BYTES_MAX:
@@ -127,12 +147,17 @@ class NumberedPublisher:
         return sum(sent.size_bytes for sent in self._out)
 
     async def drain(self) -> None:
-        """Return when all is accepted. Raises as `publish`."""
+        """Wait until all messages are accepted.
+
+        Raises:
+            Exception: the errors of `publish`.
+        """
         while self._out:
             await self._settle_first()
 
     async def aclose(self) -> None:
-        """Give up what is out; it may be stored. Again is harmless."""
+        """Give up the unanswered calls; their messages may be stored. A repeated call does no
+        harm."""
         answers = [sent.answer for sent in self._out]
         self._out.clear()
         for answer in answers:
@@ -156,7 +181,7 @@ class NumberedPublisher:
         )
 
     async def _settle_first(self) -> None:
-        """Wait for the oldest answer; begin again if it is a passing failure."""
+        """Wait for the oldest answer; begin a new session if it is a passing failure."""
         first = self._out[0]
         try:
             await first.answer
@@ -168,7 +193,7 @@ class NumberedPublisher:
         self._failures = 0
 
     async def _begin_again(self, error: Exception) -> None:
-        """Send all that is out again, in another session, after a pause."""
+        """Send all unanswered calls again, in a new session, after a pause."""
         for sent in self._out:
             sent.answer.cancel()
         now_s = self._loop.time()
@@ -190,7 +215,7 @@ class NumberedPublisher:
             self._send(sent)
 
     def check(self) -> None:
-        """Assert the bounds."""
+        """Assert the limits; for tests."""
         assert len(self._out) <= self._window
         assert len(self._out) <= 1 or self._bytes_out <= WINDOW_BYTES_MAX
         assert self._place >= len(self._out)

@@ -1,10 +1,10 @@
 """The outbox of a state: events that are published with its next write, and sent once it is stored.
 
-Owns: `Outbox`: what is in a parcel, sending, trying again, and taking what is sent out of the row.
-Not: the parcels and their numbers (`Parcels` of the state). Invariants: nothing is sent that is not
-stored; what is stored is sent in order, until it is, or is a dead letter, as its queue refuses it
-for good; each event has the state as its producer and a number of it, so that a queue that drops
-repeats has it once.
+Owns: `Outbox`: the content of a parcel, sending, retries, and removing sent events from the row.
+Not: the parcels and their numbers (`Parcels` of the state). Invariants: only stored events are
+sent. Stored events are sent in order until each is accepted, or is a dead letter because its queue
+refuses it for good. Each event has the state as its producer and a number of that state, so that a
+queue with deduplication stores it once.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["Outbox", "outbox_of", "resume_outbox"]
 
 log = logging.getLogger("millstream.outbox")
 
-OUTBOX_EVENTS_MAX = 1_000  # of one state that are not sent
-OUTBOX_BYTES_MAX = 4 << 20  # of these; a single one may be larger
-SEND_MAX = 100  # events that are sent at a time
-SENT_WAIT_S = 5.0  # for what is stored to be sent, before a delivery is answered
-TRIM_AFTER_S = 1.0  # without another write, the row is written without what is sent
-ORIGIN_CHARS_MAX = 40  # of what names an outbox among all, in its events' producer
+OUTBOX_EVENTS_MAX = 1_000  # unsent events of one state
+OUTBOX_BYTES_MAX = 4 << 20  # bytes of these; a single event may be larger
+SEND_MAX = 100  # events in one call
+SENT_WAIT_S = 5.0  # how long a delivery's answer waits for the stored events to be sent
+TRIM_AFTER_S = 1.0  # without another write for so long, sent events are removed from the row
+ORIGIN_CHARS_MAX = 40  # length of the unique part of the producer's name
 RETRY = Backoff(0.05, 2.0, 5.0)
 REFUSED = "outbox of %s: an event for %s is a dead letter, as its queue refuses it for good: %s"
 
@@ -42,8 +42,7 @@ class OutboxProvider(Protocol):
     """The stream provider of an event, in this silo."""
 
     def admit(self, message: OutMessage, /) -> str:
-        """Check a message; returns a name of `ORIGIN_CHARS_MAX` at most that no other call
-        returns."""
+        """Check a message; returns a unique name of at most `ORIGIN_CHARS_MAX` characters."""
         ...
 
     def check(self, message: OutMessage, /) -> None:
@@ -52,7 +51,7 @@ class OutboxProvider(Protocol):
 
     async def store(self, messages: Sequence[OutMessage], /) -> list[Token | Exception | None]: ...
     async def bury(self, message: OutMessage, why: str, /) -> None:
-        """Keep a message that its queue refuses for good as a dead letter; again is harmless."""
+        """Store a message that its queue refuses for good as a dead letter; repeats do no harm."""
         ...
 
 
@@ -75,24 +74,25 @@ _decode = msgspec.msgpack.Decoder(Letter).decode
 
 
 def outbox_of(state: State[Any], part: Callable[[str], OutboxProvider]) -> Outbox:
-    """The outbox of a state, made when it is asked for first."""
+    """The outbox of a state, made on first use."""
     sender = state.parcels.sender
     return sender if isinstance(sender, Outbox) else Outbox(state, part)
 
 
 def resume_outbox(state: State[Any], part: Callable[[str], OutboxProvider]) -> None:
-    """A state was activated with events that may not be sent: send them."""
+    """Send the unsent events of a state that was just activated."""
     outbox_of(state, part).on_stored()
 
 
 class Outbox:
-    """Sends what is stored with one state (`ParcelSender`); `part` finds providers by name."""
+    """Sends the events that are stored with one state (`ParcelSender`); `part` finds providers by
+    name."""
 
     def __init__(self, state: State[Any], part: Callable[[str], OutboxProvider]) -> None:
         self._state = state
         self._parcels = state.parcels
         self._part = part
-        self._accepted: set[int] = set()  # behind one that was not
+        self._accepted: set[int] = set()  # accepted numbers behind one that is not accepted
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._all_sent = asyncio.Event()
@@ -101,7 +101,7 @@ class Outbox:
     def add(
         self, provider: str, stream: StreamId, body: bytes, headers: Mapping[str, str] | None
     ) -> None:
-        """Let an event go with the next write.
+        """Add an event to the next write.
 
         Raises ConfigError, QueueFull, ValueError, StreamError: no queue carries the stream.
         """
@@ -124,7 +124,7 @@ class Outbox:
         return f"outbox/{self._state.key}/{origin}"
 
     def on_stored(self) -> None:
-        """More may be sent now."""
+        """A write has stored events: send them."""
         self._news.set()
         self._all_sent.clear()
         if self._task is None:
@@ -132,14 +132,14 @@ class Outbox:
             try:
                 self._task = self._state.start_task(work)
             except NotInCluster:
-                work.close()  # it has ended: the next activation finds them in the row
+                work.close()  # the activation has ended; the next one finds the events in the row
 
     async def wait_sent(self) -> None:
-        """Wait until what is stored is sent. Raises Overloaded: it takes too long."""
+        """Wait until all stored events are sent. Raises Overloaded: it takes too long."""
         if not self._parcels.has_unsent:
             return
         if self._task is None:
-            self.on_stored()  # it could not trim the row, and has ended
+            self.on_stored()  # the task has ended because it could not trim the row
         try:
             async with asyncio.timeout(SENT_WAIT_S):
                 await self._all_sent.wait()
@@ -148,7 +148,7 @@ class Outbox:
             raise Overloaded(what, "SENT_WAIT_S", int(SENT_WAIT_S)) from None
 
     async def _work(self) -> None:
-        """Send what is stored; once nothing comes any more, take it out of the row."""
+        """Send stored events; when no more arrive, remove the sent ones from the row."""
         try:
             while not self._parcels.is_trimmed or self._parcels.has_unsent:
                 self._news.clear()
@@ -180,7 +180,8 @@ class Outbox:
                 await asyncio.sleep(RETRY.whole_s(failures))
 
     async def _send_some(self) -> Exception | None:
-        """Send the first that wait, in order; returns why one was not accepted."""
+        """Send the first waiting events, in order; returns the error of one that was not
+        accepted."""
         waiting = self._parcels.unsent(SEND_MAX)
         failed: Exception | None = None
         by_provider: dict[str, list[tuple[int, OutMessage]]] = {}
@@ -206,7 +207,7 @@ class Outbox:
             part = self._part(provider)
             try:
                 outcomes = await part.store([message for _, message in numbered])
-            except ValueError:  # one is too large, since a limit was lowered, and none was sent
+            except ValueError:  # a limit was lowered, one event is too large, and none was sent
                 return await self._give_up_large(part, numbered)
             return await self._settle(part, numbered, outcomes)
         except Exception as error:
@@ -215,7 +216,8 @@ class Outbox:
     async def _give_up_large(
         self, part: OutboxProvider, numbered: Sequence[tuple[int, OutMessage]]
     ) -> Exception | None:
-        """Keep those that are too large as dead letters; why the others were not sent."""
+        """Store the events that are too large as dead letters; returns why the others were not
+        sent."""
         failed: Exception | None = None
         for number, message in numbered:
             refusal = refusal_of(part, message)
@@ -231,10 +233,11 @@ class Outbox:
         numbered: Sequence[tuple[int, OutMessage]],
         outcomes: Sequence[Token | Exception | None],
     ) -> Exception | None:
-        """Note what was accepted, and find which messages a queue refuses for good.
+        """Note the accepted messages, and find those that a queue refuses for good.
 
-        All of a list behind such a message failed with it. They are sent one by one, in order, and
-        none behind one that failed otherwise: its number would be taken for known.
+        Such a refusal fails all later messages of the list. They are sent one by one, in order, and
+        not after a message that failed otherwise: its queue would then take the number of that
+        message for known.
         """
         failed: Exception | None = None
         is_blocked = False
@@ -254,7 +257,7 @@ class Outbox:
     async def _give_up(
         self, part: OutboxProvider, number: int, message: OutMessage, error: Exception
     ) -> None:
-        """Keep a message elsewhere, so that those behind it are sent."""
+        """Store a message as a dead letter, so that later messages are sent."""
         why = f"{type(error).__name__}: {error}"
         await part.bury(message, why)
         self._accepted.add(number)
@@ -263,7 +266,7 @@ class Outbox:
         )
 
     def _say(self, error: Exception, failures: int) -> None:
-        """The first time, and ever more rarely."""
+        """Log the first failure, and later ones ever more rarely."""
         if failures & (failures - 1) == 0:
             text = "outbox of %s: %d events wait to be sent, tried %d times: %s"
             why = show_text(f"{type(error).__name__}: {error}")

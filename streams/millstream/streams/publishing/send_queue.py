@@ -1,13 +1,13 @@
-"""What waits to be enqueued in one queue, and what an answer of its adapter means for it. Pure.
+"""The messages that wait to be enqueued in one queue, and the effects of an adapter's answer. Pure.
 
-Owns: `SendQueue`, `Publish`. Not: calling the adapter (`sender`). Source: DESIGN 5,
-"Publishing"; spec/contract.md 9; Kafka's producer with one request in flight.
-Invariants:
-- messages are sent in the order in which their publishes were added, one list at a time;
-- of a publish a prefix is stored; what is refused or dropped is never sent again;
-- behind a failed sequence of a producer nothing of that producer is sent, so that the adapter
-  takes nothing for known that is not stored;
-- what waits holds at most `waiting_bytes_max`, or one publish.
+Owns: `SendQueue`, `Publish`. Not: calling the adapter (`sender`). Source: Kafka's producer with one
+request in flight. Invariants:
+
+- Messages are sent in the order in which their publishes were added, one list at a time.
+- A prefix of each publish is stored; refused and dropped messages are never sent again.
+- After a failed sequence of a producer, no later message of that producer is sent, so that the
+  adapter never takes an unstored message for known.
+- Waiting messages have at most `waiting_bytes_max`, or are one publish.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_final(cause: Exception) -> bool:
 
 
 class MessageChecks(Protocol):
-    """What says whether queues may ever accept a message."""
+    """Says whether queues can ever accept a message."""
 
     def check(self, message: OutMessage, /) -> None:
         """Raise ValueError or StreamError for a message that no queue will ever accept."""
@@ -53,7 +53,7 @@ class MessageChecks(Protocol):
 
 
 def refusal_of(into: MessageChecks, message: OutMessage) -> StreamError:
-    """Why a message was not stored, of a list of which one was too large and none was sent."""
+    """Why a message was not stored, if one message of its list was too large and none was sent."""
     try:
         into.check(message)
     except (ValueError, StreamError) as error:
@@ -64,8 +64,8 @@ def refusal_of(into: MessageChecks, message: OutMessage) -> StreamError:
 class Publish:
     """Messages of one caller for one queue: all of them are stored, or a prefix.
 
-    `deadline_s`: until when a queue that is full, or away, is tried again; each message that is
-    accepted moves it on by `wait_s`.
+    `deadline_s`: until this time, a queue that is full or unavailable is retried; each accepted
+    message moves it on by `wait_s`.
     """
 
     __slots__ = (
@@ -82,29 +82,29 @@ class Publish:
 
     def __init__(self, messages: Sequence[OutMessage], now_s: float, wait_s: float) -> None:
         self.messages = messages
-        self.tokens: list[Token | None] = []  # of the messages that are stored
+        self.tokens: list[Token | None] = []  # tokens of the stored messages
         self.error: StreamError | None = None
-        self.home: SendQueue | None = None  # where it waits
-        self.parts: list[tuple[Sequence[int], Publish]] = []  # if its streams went apart
+        self.home: SendQueue | None = None  # the queue where it waits
+        self.parts: list[tuple[Sequence[int], Publish]] = []  # if its streams are in several queues
         self.wait_s = wait_s
         self.deadline_s = now_s + wait_s
         self.is_over = not messages
-        self._sizes_bytes: list[int] | None = None  # only of what waits, or is a list
+        self._sizes_bytes: list[int] | None = None  # computed only for lists and waiting messages
 
     @property
     def sizes_bytes(self) -> list[int]:
-        """Of each message that it had when this was asked first."""
+        """The size of each message, computed on first use."""
         if self._sizes_bytes is None:
             self._sizes_bytes = [content_bytes(one.items, one.headers) for one in self.messages]
         return self._sizes_bytes
 
     @property
     def size_bytes(self) -> int:
-        """Of all of them."""
+        """The size of all messages."""
         return sum(self.sizes_bytes)
 
     def split(self, queue_of: Callable[[OutMessage], QueueId], now_s: float) -> dict[str, Publish]:
-        """Publishes of what is not stored, by queue; they are its parts from now on."""
+        """Split the unstored messages by queue; the new publishes become parts of this one."""
         by_queue: dict[QueueId, list[int]] = {}
         for at in range(len(self.tokens), len(self.messages)):
             by_queue.setdefault(queue_of(self.messages[at]), []).append(at)
@@ -115,7 +115,7 @@ class Publish:
         return found
 
     def outcomes(self) -> list[Token | StreamError | None]:
-        """Of each message its token, or why it is not stored."""
+        """For each message its token, or the reason why it is not stored."""
         rest = len(self.messages) - len(self.tokens)
         found: list[Token | StreamError | None] = [*self.tokens, *[self.error] * rest]
         for places, part in self.parts:
@@ -130,7 +130,8 @@ class Publish:
         return "" if mark is None else mark.producer
 
     def end(self, cause: StreamError | None = None) -> None:
-        """Every message is stored, or the next one failed; each caller gets its own error."""
+        """End the publish: all is stored, or the next message failed. Each caller gets its own
+        error."""
         self.is_over = True
         if cause is not None:
             self.error = type(cause)(*cause.args)
@@ -145,16 +146,16 @@ class SendQueue:
         self._queue = queue
         self._limits = limits
         self._waiting: deque[Publish] = deque()
-        self._out: list[tuple[Publish, int]] = []  # of each publish, how many messages are out
+        self._out: list[tuple[Publish, int]] = []  # messages of each publish that are being sent
         self._bytes = 0
 
     @property
     def is_idle(self) -> bool:
-        """Does nothing wait, and is nothing out?"""
+        """Is no publish waiting or being sent?"""
         return not self._waiting
 
     def takes_alone(self, publish: Publish) -> bool:
-        """Is nothing before it, and would it be one list?"""
+        """Is the queue empty, and does the publish fit into one list?"""
         if self._waiting:
             return False
         count, limits = len(publish.messages), self._limits
@@ -163,7 +164,7 @@ class SendQueue:
         )
 
     def cut(self, lists: Sequence[Sequence[OutMessage]], sizes_bytes: Sequence[int]) -> list[int]:
-        """Where to cut a run of lists so that each part may be one; the end of each part."""
+        """Where to cut a run of lists so that each part fits the limits: the end of each part."""
         ends: list[int] = []
         count = size = 0
         limits = self._limits
@@ -177,7 +178,7 @@ class SendQueue:
         return [*ends, len(lists)] if lists else []
 
     def add(self, publish: Publish) -> None:
-        """Let a publish wait. Raises QueueFull: too much waits already."""
+        """Let a publish wait. Raises QueueFull: too many bytes wait already."""
         limit = self._limits.waiting_bytes_max
         if self._waiting and self._bytes + publish.size_bytes > limit:
             raise QueueFull(
@@ -189,7 +190,8 @@ class SendQueue:
         publish.home = self
 
     def drop(self, publish: Publish) -> None:
-        """Its caller has gone: what is not out is never sent; what is out ends as it will."""
+        """Drop the unsent messages of a publish whose caller has gone; messages being sent are
+        finished."""
         if publish.is_over:
             return
         out = next((count for one, count in self._out if one is publish), 0)
@@ -199,7 +201,7 @@ class SendQueue:
             self._leave([publish])
 
     def take_back(self) -> list[Publish]:
-        """All that waits, in order, of which nothing is out; it waits here no more."""
+        """Remove and return all waiting publishes, in order; none is being sent."""
         assert not self._out, f"{self._queue}: a list is out"
         found = [publish for publish in self._waiting if not publish.is_over]
         self._waiting.clear()
@@ -209,11 +211,11 @@ class SendQueue:
         return found
 
     def batch(self) -> list[OutMessage]:
-        """The next list to enqueue, which is out from now on; [] if nothing waits."""
+        """The next list to enqueue, which is being sent from now on; [] if no publish waits."""
         assert not self._out, f"{self._queue}: one list at a time"
         if len(self._waiting) == 1:
             (publish,) = self._waiting
-            if len(publish.messages) == 1:  # most often, where events come one by one
+            if len(publish.messages) == 1:  # the usual case: single events
                 self._out = [(publish, 1)]
                 return list(publish.messages)
         found: list[OutMessage] = []
@@ -239,9 +241,9 @@ class SendQueue:
     def on_answer(
         self, tokens: Sequence[Token | None], cause: StreamError | None, now_s: float
     ) -> list[Publish]:
-        """The list that was out is stored as far as there are tokens, then came `cause`, if any.
+        """Apply an answer: a prefix of the list is stored (`tokens`), then came `cause`, if any.
 
-        Returns the publishes that are over; the rest is offered again by the next `batch`.
+        Returns the publishes that are over; the next `batch` has the rest again.
         """
         out, self._out = self._out, []
         self._store(out, tokens, now_s)
@@ -266,13 +268,13 @@ class SendQueue:
                 publish.end()
 
     def _fail(self, offered: Sequence[Publish], cause: StreamError, now_s: float) -> list[Publish]:
-        """End what failed of the publishes that were out and are not wholly stored."""
+        """End the failed ones of the publishes that were sent and are not wholly stored."""
         if isinstance(cause, PublishUnknown):
             failed = list(offered)
         elif is_passing(cause):
             failed = [publish for publish in offered if publish.deadline_s <= now_s]
         else:
-            failed = list(offered[:1])  # it is refused for good; those behind it were not tried
+            failed = list(offered[:1])  # refused for good; later ones were not attempted
         for publish in failed:
             publish.end(cause)
         if any(publish.producer for publish in failed):
@@ -280,7 +282,7 @@ class SendQueue:
         return failed
 
     def _fail_behind(self, failed: set[Publish], cause: StreamError) -> list[Publish]:
-        """End what waits behind a failed publish of its producer."""
+        """End the waiting publishes that follow a failed one of the same producer."""
         producers: set[str] = set()
         behind: list[Publish] = []
         for publish in self._waiting:
@@ -298,13 +300,13 @@ class SendQueue:
         )
 
     def _leave(self, ended: Sequence[Publish]) -> None:
-        """Publishes are over; those in the middle leave once all before them have."""
+        """Remove finished publishes; one in the middle is removed when all before it are."""
         self._bytes -= sum(publish.size_bytes for publish in ended)
         while self._waiting and self._waiting[0].is_over:
             self._waiting.popleft()
 
     def close(self, reason: str) -> list[Publish]:
-        """End all: what is out may be accepted, what waits was not sent."""
+        """End all publishes: messages being sent may be accepted, waiting ones were not sent."""
         out, self._out = {publish for publish, _ in self._out}, []
         ended = [publish for publish in self._waiting if not publish.is_over]
         for publish in ended:
@@ -314,7 +316,7 @@ class SendQueue:
         return ended
 
     def check(self) -> None:
-        """Assert the invariants."""
+        """Assert the invariants; for tests."""
         alive = [publish for publish in self._waiting if not publish.is_over]
         assert self._bytes == sum(publish.size_bytes for publish in alive)
         assert not self._waiting or not self._waiting[0].is_over

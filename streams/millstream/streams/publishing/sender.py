@@ -1,9 +1,10 @@
 """Enqueueing in one queue: the driver of a `SendQueue`.
 
-Owns: `QueueSender`: one call of the adapter at a time, its time limit, the pause before it is tried
-again; storing at once, where nothing waits and the adapter can. Not: what an answer means
-(`send_queue`). Invariants: a call that is under way is not cancelled by its publishers; after
-`call_limit_s` its messages are unknown, it is cancelled, and what waits goes on without it.
+Owns: `QueueSender`: one call of the adapter at a time, its time limit, the pause before a retry;
+and storing at once, if no publish waits and the adapter supports it. Not: the effects of an answer
+(`send_queue`). Invariants: publishers cannot cancel a call that is under way. After `call_limit_s`
+the fate of its messages is unknown, the call is cancelled, and the waiting publishes continue
+without it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ EnqueueAtOnce = Callable[[QueueId, Sequence[OutMessage], int], Sequence[Token | 
 
 
 class Enqueue(Protocol):
-    """What stores messages: an adapter."""
+    """Stores messages: an adapter."""
 
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
@@ -48,14 +49,14 @@ class Enqueue(Protocol):
 
 
 class Epoch(Protocol):
-    """Which layout of queues holds: a mapper."""
+    """Knows the current layout of queues: a mapper."""
 
     @property
     def epoch(self) -> int: ...
 
 
 def forsake(publish: Publish) -> None:
-    """Its caller has gone: what waits of it, wherever that is, is never sent."""
+    """Drop the unsent messages of a publish whose caller has gone, wherever they wait."""
     for one in (publish, *(part for _, part in publish.parts)):
         if one.home is not None:
             one.home.drop(one)
@@ -64,12 +65,12 @@ def forsake(publish: Publish) -> None:
 
 
 class QueueSender:
-    """What one silo publishes to one queue.
+    """Sends the messages of one silo to one queue.
 
     Args:
-        name: of provider and adapter, for errors.
+        name: name of provider and adapter, for errors.
         call_limit_s: how long one call of the adapter may take.
-        budget: of the silo; what never suspends yields by it.
+        budget: the silo's budget; publishes that never suspend yield by it.
     """
 
     def __init__(
@@ -98,20 +99,20 @@ class QueueSender:
         self._ends: dict[Publish, asyncio.Future[None]] = {}
         self._task: asyncio.Task[None] | None = None
         self._idle: asyncio.Future[None] | None = None  # the task waits for a publish
-        self._called_s: float | None = None  # since when a call of the adapter is out
+        self._called_s: float | None = None  # when the current call of the adapter began
         self._watch: asyncio.TimerHandle | None = None
         self._failures = 0  # in a row
-        self._leaving: asyncio.Future[None] | None = None  # resolved when all went back
+        self._leaving: asyncio.Future[None] | None = None  # resolved when the call has ended
 
     async def publish(self, publish: Publish) -> None:
-        """Return when it is over: see its tokens and error. Raises QueueFull: too much waits.
+        """Return when the publish is over; it has the tokens and the error. Raises QueueFull.
 
-        Cancelled while it waits, it is never sent; while it is out, it ends as it will.
+        If the caller is cancelled, waiting messages are never sent; a call under way is finished.
         """
         if publish.is_over:
-            return  # it had nothing to send
+            return  # it has no messages
         if self._store_at_once(publish):
-            self._budget.left -= 1  # `spend`, without its frame
+            self._budget.left -= 1  # `spend` inlined, to save a call
             if not self._budget.left:
                 await self._budget.pause()
             return
@@ -127,7 +128,7 @@ class QueueSender:
             self._ends.pop(publish, None)
 
     def take(self, publish: Publish, end: Awaited) -> None:
-        """Store a publish that another one awaits; `end` tells when it is over."""
+        """Store a publish that another task awaits; `end` is resolved when it is over."""
         try:
             self._waiting.add(publish)
         except StreamError as error:
@@ -138,7 +139,7 @@ class QueueSender:
         self._wake()
 
     async def give_up(self) -> list[tuple[Publish, Awaited]]:
-        """What waits, in order, and who awaits it, once no call is out; it is here no more."""
+        """When no call is under way, remove and return all waiting publishes and their futures."""
         if self._called_s is not None:
             self._leaving = asyncio.get_running_loop().create_future()
             await self._leaving
@@ -160,7 +161,7 @@ class QueueSender:
             self._idle.set_result(None)
 
     def _store_at_once(self, publish: Publish) -> bool:
-        """End it here and now; False: that cannot be, and nothing of it is stored."""
+        """Store a publish without waiting; False: not possible, and none of it is stored."""
         if self._at_once is None or not self._waiting.takes_alone(publish):
             return False
         found = self._store_now(self._at_once, publish.messages)
@@ -175,10 +176,10 @@ class QueueSender:
     def store_together(
         self, lists: Sequence[Sequence[OutMessage]], sizes_bytes: Sequence[int]
     ) -> list[StreamError | None]:
-        """Store lists here and now, as few calls of the adapter as the limits allow.
+        """Store lists without waiting, in as few calls of the adapter as the limits allow.
 
-        Of each list that is over, the first ones: None, or that it is unknown whether it is stored.
-        Nothing of the others is.
+        Returns the outcome of the first lists: None, or an error if it is unknown whether the list
+        is stored. None of the other lists is stored.
         """
         ends: list[StreamError | None] = []
         if self._at_once is None or not self._waiting.is_idle:
@@ -189,7 +190,7 @@ class QueueSender:
             if end - begin > 1:
                 joined = [message for one in lists[begin:end] for message in one]
             found = self._store_now(self._at_once, joined)
-            if found is None:  # perhaps there is room for some
+            if found is None:  # a shorter list may fit
                 return ends + self._store_some(self._at_once, lists[begin:end])
             error = found if isinstance(found, StreamError) else None
             ends += [error] * (end - begin)
@@ -210,7 +211,7 @@ class QueueSender:
     def _store_now(
         self, at_once: EnqueueAtOnce, messages: Sequence[OutMessage]
     ) -> list[Token | None] | StreamError | None:
-        """Their tokens, or that it is unknown whether they are stored; None: nothing of them is."""
+        """The tokens; an error: it is unknown whether they are stored; None: nothing is stored."""
         try:
             answer = at_once(self._queue, messages, self._mapper.epoch)
             if answer is None:
@@ -219,14 +220,14 @@ class QueueSender:
         except AdapterFault as error:
             return self._unknown(error)
         except StreamError:
-            return None  # `enqueue` says it again
+            return None  # `enqueue` raises it again
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # CancelledError too: only the adapter can have raised it
+        except BaseException as error:  # also CancelledError, which only the adapter can raise
             return self._unknown(fault_of(self._where_at_once, error))
 
     async def _send(self) -> None:
-        """Enqueue what waits, for as long as no call takes too long."""
+        """Enqueue waiting messages, until a call takes too long."""
         me, loop = self._task, asyncio.get_running_loop()
         while self._task is me:
             batch = self._waiting.batch()
@@ -244,12 +245,12 @@ class QueueSender:
             self._end(self._waiting.on_answer(tokens, cause, self._clock.now()))
             if self._leaving is not None:
                 self._call_over()
-                await asyncio.sleep(0)  # it takes all that waits
+                await asyncio.sleep(0)  # let `give_up` take the waiting publishes
             if cause is not None:
                 await self._pause(cause, made_progress=bool(tokens))
 
     def _look(self) -> None:
-        """Is a call late? One timer serves many calls, so that none of them pays for one."""
+        """Check whether a call is late. One timer serves many calls, to keep calls cheap."""
         self._watch = None
         if self._called_s is None:
             return
@@ -262,7 +263,7 @@ class QueueSender:
     async def _call(
         self, batch: list[OutMessage], me: asyncio.Task[None] | None
     ) -> tuple[Sequence[Token | None], StreamError | None]:
-        """What is stored, and why not the rest."""
+        """Call the adapter; returns the tokens of the stored prefix, and the error of the rest."""
         count = len(batch)
         try:
             found = await self._adapter.enqueue(self._queue, batch, self._mapper.epoch)
@@ -275,9 +276,9 @@ class QueueSender:
             return (), error
         except asyncio.CancelledError as error:
             if self._task is not me:
-                raise  # given up, or the silo stops
+                raise  # the call was too late, or the silo stops
             if me is not None:
-                me.uncancel()  # only the adapter can have done that
+                me.uncancel()  # only the adapter can have cancelled it
             return (), self._unknown(error)
         except Exception as error:
             return (), self._unknown(error)
@@ -304,7 +305,8 @@ class QueueSender:
         await asyncio.sleep(RETRY.whole_s(self._failures))
 
     def _too_late(self) -> None:
-        """The adapter does not answer: what is out is unknown, what waits goes on."""
+        """The adapter does not answer: the fate of this call is unknown, waiting messages
+        continue."""
         task, self._task, self._called_s = self._task, None, None
         if task is not None:
             task.cancel()
@@ -322,7 +324,7 @@ class QueueSender:
                 end.set_result(None)
 
     def close(self, reason: str) -> None:
-        """End what is out and what waits."""
+        """End the call under way and all waiting publishes."""
         task, self._task = self._task, None
         self._end(self._waiting.close(reason))
         self._call_over()

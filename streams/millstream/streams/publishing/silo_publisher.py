@@ -1,8 +1,9 @@
 """Publishing from a silo: messages go to the queues that carry their streams.
 
 Owns: `SiloPublisher`. Not: waiting, retries and order within a queue (`sender`, `send_queue`),
-storing messages (an adapter). Invariants: per queue they are stored in order, all or a prefix; when
-streams move to other queues, what waits moves with them, in order, and nothing overtakes it.
+storing messages (an adapter). Invariants: messages are stored in order in each queue, all or a
+prefix. When streams move to other queues, waiting messages move with them, in order, and no later
+message overtakes them.
 """
 
 from __future__ import annotations
@@ -54,15 +55,15 @@ class SiloPublisher:
         self._budget = budget
         self._senders: dict[QueueId, QueueSender] = {}
         self._closed = ""
-        self._held: list[tuple[Publish, Awaited]] | None = None  # while streams move
+        self._held: list[tuple[Publish, Awaited]] | None = None  # they wait while streams move
 
     async def publish(
         self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
     ) -> Token | None:
-        """Store events of one stream, in order; the token of the last message, if known.
+        """Store events of one stream, in order; returns the token of the last message, if known.
 
-        Raises ValueError (too large), and what a queue's refusal is: `accepted_events` of it tells
-        how many were stored.
+        Raises ValueError (too large), and the refusal of the queue; its `accepted_events` is the
+        number of stored events.
         """
         shared = {} if headers is None else dict(headers)
         if self._limits.small(stream, bodies, shared) >= 0:
@@ -89,23 +90,25 @@ class SiloPublisher:
         return f"{wall_us:x}-{int(chance * 2**52):013x}"
 
     def check(self, message: OutMessage) -> None:
-        """Raise ValueError (too large), or StreamError (the mapper has no queue for it), for a
-        message that no queue will ever accept."""
+        """Raise an error for a message that no queue will ever accept.
+
+        ValueError: it is too large; StreamError: the mapper has no queue for it.
+        """
         check_size(message, self._limits)
         self._mapper.queue_for(message.stream)
 
     async def store(self, messages: Sequence[OutMessage]) -> list[Token | StreamError | None]:
         """Store messages of any streams; the outcome of each, in order.
 
-        Per queue a prefix is stored; all behind it have its error. If the mapper has no queue for
-        one of the streams nothing is stored: of what a producer sends, a later event in that queue
-        would make this one look known. Raises ValueError (too large), before anything is sent.
+        In each queue a prefix is stored, and the rest gets its error. If the mapper has no queue
+        for one of the streams, nothing is stored: a later event of the producer would make the
+        refused one look known. Raises ValueError (too large) before any message is sent.
         """
         if self._are_too_long(messages):
             return await self._store_cut(messages)
         homes: list[QueueId] = []
         try:
-            for message in messages:  # a comprehension would be a frame more for each event
+            for message in messages:  # faster than a comprehension for single events
                 homes.append(self._mapper.queue_for(message.stream))
         except StreamError as refused:
             return [refused] * len(messages)
@@ -129,13 +132,13 @@ class SiloPublisher:
         return outcomes
 
     def _are_too_long(self, messages: Sequence[OutMessage]) -> bool:
-        """Have they items together that no queue accepts together?"""
+        """Does any message have too many items for one message of the queue?"""
         return any(len(one.items) > 1 and len(self._cut(one)) > 1 for one in messages)
 
     def _cut(self, message: OutMessage) -> list[OutMessage]:
-        """A message as clients cut it, who do not know the provider's limits, cut to these.
+        """Split a message of a client, which does not know the provider's limits.
 
-        One with a sequence stays whole where order matters: its sequence names all of it.
+        A message with a sequence stays whole where order matters: the sequence names all of it.
         """
         if self._limits.items_max > 1 and (message.mark is not None or self._fits(message)):
             return [message]
@@ -155,10 +158,10 @@ class SiloPublisher:
         return [last_of([next(outcomes) for _ in parts]) for parts in cut]
 
     def store_together(self, lists: Sequence[Sequence[OutMessage]]) -> list[bool | StreamError]:
-        """`store` for lists of messages, each of one stream, where that takes no waiting; a queue
-        gets those of all its streams together.
+        """`store` without waiting, for lists of messages, each of one stream.
 
-        Is each stored? An error: that is unknown. Nothing of the others is.
+        Each queue gets the lists of all its streams together. Returns for each list whether it is
+        stored; an error: that is unknown. None of the other lists is stored.
         """
         found: list[bool | StreamError] = [False] * len(lists)
         if self._held is not None:
@@ -168,7 +171,7 @@ class SiloPublisher:
             for at, messages in enumerate(lists):
                 by_queue.setdefault(self._mapper.queue_for(messages[0].stream), []).append(at)
         except StreamError:
-            return found  # `store` says it again
+            return found  # `store` raises it again
         for queue, places in by_queue.items():
             ready, sizes = [], list[int]()
             for at in places:
@@ -183,7 +186,7 @@ class SiloPublisher:
         return found
 
     def _size_of(self, messages: Sequence[OutMessage]) -> int:
-        """Bytes of messages that queues accept as they are; -1: `store` has to look at them."""
+        """Bytes of messages that queues accept unchanged; -1: `store` has to look at them."""
         total, limits = 0, self._limits
         for one in messages:
             size = limits.small(one.stream, one.items, one.headers)
@@ -195,9 +198,9 @@ class SiloPublisher:
         return total
 
     async def remap(self, adopt: Callable[[], object]) -> None:
-        """Let streams move to other queues: `adopt` changes the mapper while nothing is sent.
+        """Move streams to other queues: `adopt` changes the mapper while no message is sent.
 
-        What is out ends first; what waits, and what comes meanwhile, is mapped anew, in order.
+        Calls under way end first. Waiting and new messages are then mapped again, in order.
         """
         assert self._held is None, "one change at a time"
         self._held, moved = [], list[tuple[Publish, Awaited]]()
@@ -211,7 +214,7 @@ class SiloPublisher:
                 self._place(publish, end)
 
     async def _hold(self, publish: Publish) -> None:
-        """Let a publish wait until streams have moved."""
+        """Let a publish wait until the streams have moved."""
         assert self._held is not None
         end: Awaited = asyncio.get_running_loop().create_future()
         self._held.append((publish, end))
@@ -222,12 +225,12 @@ class SiloPublisher:
             raise
 
     def _place(self, publish: Publish, end: Awaited) -> None:
-        """Send a publish to where its streams are now."""
+        """Send a publish to the new queues of its streams."""
         if end.done():
-            return  # its caller has gone
+            return  # the caller has gone
         try:
             parts = publish.split(self._queue_of, self._clock.now())
-        except StreamError as refused:  # by the new mapper
+        except StreamError as refused:  # refused by the new mapper
             publish.end(refused)
             end.set_result(None)
             return
@@ -251,14 +254,14 @@ class SiloPublisher:
             end.set_result(None)
 
     async def _join(self, publish: Publish, ends: Sequence[Awaited], end: Awaited) -> None:
-        """A publish whose streams went apart is over when each of its parts is."""
+        """End a publish with parts in several queues when all its parts are over."""
         await asyncio.gather(*ends)
         publish.is_over = True
         if not end.done():
             end.set_result(None)
 
     async def _offer(self, queue: QueueId, publish: Publish) -> None:
-        """Send a publish; a queue in which too much waits is its error, too."""
+        """Send a publish; a refusal because of too many waiting bytes becomes its error."""
         try:
             if self._held is None:
                 await self._sender(queue).publish(publish)
@@ -293,13 +296,13 @@ class SiloPublisher:
         return sender
 
     def close(self, reason: str) -> None:
-        """End what waits, and refuse what comes."""
+        """End the waiting publishes, and refuse new ones."""
         self._closed = reason
         for sender in self._senders.values():
             sender.close(reason)
 
 
 def last_of(outcomes: Sequence[Token | StreamError | None]) -> Token | StreamError | None:
-    """Of all items of a message: the first refusal, or the last token."""
+    """The outcome of a message with several parts: the first refusal, or the last token."""
     refusals = (one for one in outcomes if isinstance(one, StreamError))
     return next(refusals, outcomes[-1] if outcomes else None)

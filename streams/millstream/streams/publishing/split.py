@@ -1,4 +1,7 @@
-"""How large messages and lists of them are: cutting, and refusing what is too large. Pure."""
+"""The size of messages and lists: splitting, and refusing messages that are too large. Pure.
+
+Owns: `PublishLimits`, `SendLimits`.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,16 @@ __all__ = ["PublishLimits", "SendLimits", "check_size", "messages_of", "split_it
 
 UNBOUNDED = MessageLimits()
 QUEUE_SHARE = 0.75
-"""Of a frame, for a message with the lengths of its items: a message of many small items has more
-bytes in a frame than its items have."""
+"""The part of a frame that a message, as its queue counts it, may fill. A message of many small
+items takes more bytes in a frame than its items have."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishLimits:
-    """What one message may have: items and bytes where a list is cut, bytes where one is given.
+    """The limits of one message: items and bytes where a list is split, bytes of a single message.
 
-    `queue`: what the queues of the provider accept. `small_bytes`, `small_items`: a message with
-    no more, counted with a margin, is within all limits.
+    `queue`: the largest message that the provider's queues accept. `small_bytes`, `small_items`: a
+    message within these, counted with a margin, is within all limits.
     """
 
     items_max: int = 1000
@@ -48,8 +51,10 @@ class PublishLimits:
         object.__setattr__(self, "small_items", min(self.items_max, self.queue.items_max))
 
     def within(self, frame_bytes_max: int) -> PublishLimits:
-        """The same where frames are smaller: half of one for what is sent, half for what goes
-        with it. As a queue counts, a message has at most `QUEUE_SHARE` of a frame."""
+        """The same limits for smaller frames: a message may fill half of a frame.
+
+        As its queue counts, a message has at most `QUEUE_SHARE` of a frame.
+        """
         half, most = max(1, frame_bytes_max // 2), int(frame_bytes_max * QUEUE_SHARE)
         return replace(
             self,
@@ -65,7 +70,7 @@ class PublishLimits:
         headers: Mapping[str, str] | None,
         producer: str = "",
     ) -> int:
-        """Bytes of a message that is below all limits; -1: it is empty, or perhaps larger.
+        """Bytes of a message below all limits; -1: it is empty, or perhaps larger.
 
         Counts four bytes for each character of the names, which are not encoded here.
         """
@@ -82,9 +87,18 @@ class PublishLimits:
 
 @dataclass(frozen=True, slots=True)
 class SendLimits:
-    """Bounds of one list that is enqueued, and of what waits for it. Raises ConfigError.
+    """Limits of the lists that a silo enqueues in one queue, and of the messages that wait for it.
 
-    `call_limit_s`: how long one call of the adapter may take; then its messages are unknown.
+    Raises `ConfigError` if a value is not valid. All values are above 0.
+
+    Attributes:
+        batch_messages_max: messages in one call of the adapter.
+        batch_bytes_max: bytes in one call of the adapter; a single message may be larger. At most
+            half of `RuntimeOptions.frame_bytes_max`, whatever its value.
+        waiting_bytes_max: bytes of waiting messages. Beyond that, `publish` raises `QueueFull` at
+            once.
+        call_limit_s: seconds that one call of the adapter may take. After that, its messages fail
+            with `PublishUnknown`, and the waiting ones continue.
     """
 
     batch_messages_max: int = 1_000
@@ -104,8 +118,7 @@ def split_items(
     A single item may be larger than the limit of bytes.
 
     Args:
-        head: a message without items, of the stream and with the headers of these; None: they
-            count nothing.
+        head: a message without items, with their stream and headers; None: both count nothing.
     """
     headers = 0 if head is None else headers_bytes(head.headers)
     items_max = min(limits.items_max, limits.queue.items_max)
@@ -134,8 +147,8 @@ def messages_of(
     headers: Mapping[str, str] | None,
     limits: PublishLimits,
 ) -> list[Sequence[bytes]]:
-    """The items of each message in which a list is published. Raises ValueError: one of them would
-    be too large."""
+    """Split a list of events into messages: the items of each. Raises ValueError: one is too
+    large."""
     head = OutMessage(stream, (), headers or {})
     parts = split_items(bodies, limits, head)
     for items in parts:
@@ -144,8 +157,7 @@ def messages_of(
 
 
 def check_size(message: OutMessage, limits: PublishLimits) -> None:
-    """Raise ValueError for a message that is larger than `message_bytes_max`, or than its queue
-    accepts."""
+    """Raise ValueError for a message above `message_bytes_max`, or above its queue's limits."""
     size = content_bytes(message.items, message.headers)
     if size > limits.message_bytes_max:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Reading the queues of a provider from outside the cluster, from any position that is kept.
+"""Reading the queues of a provider from outside the cluster, from any stored position.
 
 Owns the system target and the program's side of it (`outside`), retention for readers
 (`retain_target`, `claims`), and the columns of items (`item_columns`). Reading starts at

@@ -1,8 +1,8 @@
-"""What programs outside may ask of a provider's adapter, and each call with a limit.
+"""The calls of a provider's adapter for programs outside, each with a time limit.
 
-Owns: `AdapterCalls`, the form of such calls, and why a provider is not read. Not: the calls
-(`target`, `retain_target`). Invariants: nothing is asked of an adapter before form, provider and
-names are looked at; a call that does not heed its cancellation holds nobody up.
+Owns: `AdapterCalls`, the form of such calls, and the reasons to refuse a provider. Not: the calls
+themselves (`target`, `retain_target`). Invariants: form, provider and names are checked before an
+adapter is called. A call that ignores its cancellation blocks no other call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .incarnation import Incarnation, check_incarnation
 __all__ = ["FORM", "AdapterCalls", "refusal_of"]
 
 FORM = 2
-"""Of these calls: a program of another form is refused."""
+"""The form of these calls; a program with another form is refused."""
 QUEUES_MAX = 4096
 """Queues that one call may name."""
 NAME_BYTES_MAX = 512
@@ -36,9 +36,9 @@ class AdapterCalls:
     """The calls of one provider's adapter in one silo.
 
     Attributes:
-        queues: those that have to be read now.
-        incarnation: whose positions are known here.
-        refusal: why nothing is read; "": it is.
+        queues: the queues that have to be read now.
+        incarnation: the incarnation whose positions are valid here.
+        refusal: why the provider is not read; "": it is read.
     """
 
     provider: str
@@ -50,7 +50,8 @@ class AdapterCalls:
     refusal: str
 
     def check(self, form: int, asked: Collection[str]) -> None:
-        """Raise ConfigError: nothing is read here, or not in this form; ValueError: names."""
+        """Raise ConfigError (the provider is not read, or not in this form) or ValueError
+        (names)."""
         if form != FORM:
             raise ConfigError(
                 f"the reader reads in form {form}, this cluster in form {FORM}: install the same "
@@ -68,18 +69,19 @@ class AdapterCalls:
                 )
 
     async def check_incarnation(self, asked: str) -> None:
-        """Raise ConfigError: positions are of another incarnation of the provider; StorageError."""
+        """Raise ConfigError if positions belong to another incarnation of the provider;
+        StorageError."""
         if asked:
             check_incarnation(self.provider, asked, await self.incarnation.text())
 
     def where(self, queue: QueueId, method: str) -> str:
-        """What is called, for errors."""
+        """The name of a call, for errors."""
         return f"stream provider {self.provider!r}, queue {queue}: {method}"
 
     async def each(
         self, queues: Collection[QueueId], call: Callable[[QueueId], Awaitable[T]]
     ) -> dict[QueueId, T]:
-        """Ask of all at once; raises what the first one raises, once all have answered."""
+        """Make a call for all queues at once; raises the first error after all have answered."""
         answers = await asyncio.gather(*map(call, queues), return_exceptions=True)
         found: dict[QueueId, T] = {}
         for queue, answer in zip(queues, answers, strict=True):
@@ -89,13 +91,13 @@ class AdapterCalls:
         return found
 
     async def in_time(self, where: str, call: Callable[[], Awaitable[T]]) -> T:
-        """What a call answers or raises. Raises AdapterFault: nothing, in time."""
+        """The answer or the error of a call. Raises AdapterFault: no answer in time."""
         failed: list[Exception] = []
 
         async def ask_once() -> T | None:
             try:
                 return await call()
-            except Exception as error:  # as an answer: perhaps nobody waits for it any more
+            except Exception as error:  # kept as a value: the caller may have stopped waiting
                 failed.append(error)
                 return None
 
@@ -109,14 +111,14 @@ class AdapterCalls:
                 raise AdapterFault(f"{where} was cancelled, and nobody cancelled it")
             answer: T = task.result()
         finally:
-            task.cancel()  # one that does not heed that is left behind
+            task.cancel()  # a call that ignores this is abandoned
         if failed:
             raise failed[0]
         return answer
 
 
 def refusal_of(provider: str, capabilities: Collection[Capability]) -> str:
-    """Why a provider's queues are not read from outside; empty: they are."""
+    """Why programs outside may not read a provider's queues; empty: they may."""
     where = f"stream provider {provider!r} cannot be read again"
     if Capability.REWIND not in capabilities:
         return f"{where}: it has no REWIND. Read a provider that has, such as LedgerQueues"

@@ -1,10 +1,10 @@
-"""Which run of a reader outside uses its name: one at a time.
+"""Claims of a reader's name: one run of a reader outside uses the name at a time.
 
-A run claims the name and renews its claim, and each renewal raises `beat`. Whoever finds the claim
-of another run watches it: a claim whose beat has not changed for some time may be taken over. No
-clocks are compared: the claimant waits by its own. What a run does under a name that another run
-has taken over is refused, so two runs that both believe to have it do not disturb each other.
-Owns: the rows, `claim`. Not: watching (`outside`). Source: fencing tokens, as for queues.
+A run claims the name and renews its claim, and each renewal raises `beat`. A run that finds the
+claim of another run watches it. A claim whose beat has not changed for some time may be taken over.
+Clocks of two machines are not compared: the waiting run uses its own clock. A run that has lost its
+name is refused, so two runs that both believe to own it do no harm. Owns: the rows, `claim`. Not:
+watching (`outside`). Source: fencing tokens, as for queues.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ NO_FENCE = 0
 
 
 class Holder(msgspec.Struct, array_like=True, frozen=True):
-    """The run that has a name, and how often it has claimed it."""
+    """The run that owns a name, and how often it has claimed it."""
 
     run: str
     beat: int
 
 
 def claim(known: Holder | None, run: str, over: Holder | None) -> Holder | None:
-    """What a claim makes of a row; None: another run has the name.
+    """The row after a claim; None: another run owns the name.
 
-    Args:
-        over: the claim that is to be taken over; another one, or a later beat of it, stays.
+    `over`: the claim to take over. A claim of another run, or a later beat, is not taken over.
     """
     if known is None:
         return Holder(run, 1)
@@ -38,7 +37,7 @@ def claim(known: Holder | None, run: str, over: Holder | None) -> Holder | None:
 
 
 class ReaderClaims:
-    """The claims of one provider's readers, in its state store; nothing else writes them."""
+    """The claims of one provider's readers, in its state store; no other part writes them."""
 
     def __init__(self, store: StateStore, provider: str) -> None:
         self._store = store
@@ -46,7 +45,7 @@ class ReaderClaims:
         self._decoder = msgspec.msgpack.Decoder(Holder)
 
     async def claim(self, reader: str, run: str, over: Holder | None) -> Holder:
-        """Claim or renew a name; who has it then. Raises StorageError."""
+        """Claim or renew a name; returns the owner after that. Raises StorageError."""
         while True:
             known, etag = await self._read(reader)
             new = claim(known, run, over)
@@ -62,7 +61,7 @@ class ReaderClaims:
             return new
 
     async def release(self, reader: str, run: str | None) -> None:
-        """Give a name up, if this run has it; None: whoever has it. Raises StorageError."""
+        """Give a name up, if this run owns it; None: any run. Raises StorageError."""
         while True:
             known, etag = await self._read(reader)
             if known is None or etag is None or run not in (None, known.run):
@@ -74,7 +73,7 @@ class ReaderClaims:
             return
 
     async def check(self, reader: str, run: str) -> None:
-        """Raises ConfigError: another run has the name; StorageError."""
+        """Raises ConfigError: another run owns the name; StorageError."""
         known, _ = await self._read(reader)
         if known is not None and known.run != run:
             raise ConfigError(

@@ -1,11 +1,10 @@
-"""Which incarnation of a provider positions belong to: an id that is made once, with its store.
+"""The incarnation of a provider that positions belong to: an id that is made once, with its store.
 
-A position is a number that a provider gave. A cluster that was built anew, or a provider over
-another state store, gives the same numbers to other messages, under the same names. So whoever
-keeps positions outside keeps the incarnation with them, and names it when they are used again.
-Owns: the row, and the comparison. Not: who asks (`target`, `retain_target`).
-Invariant: of a state store and a provider's name there is one incarnation for ever, whichever silos
-ask first, and at once.
+A position is a number that a provider has assigned. A rebuilt cluster, or a provider with another
+state store, assigns the same numbers to other messages, under the same names. A program that stores
+positions therefore stores the incarnation as well, and sends it with them. Owns: the row, and the
+comparison. Not: the callers (`target`, `retain_target`). Invariant: a state store and a provider's
+name have one incarnation for ever, even if several silos ask first at the same time.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ NO_FENCE = 0
 
 
 class Incarnation:
-    """That of one provider, in one silo.
+    """The incarnation of one provider, in one silo.
 
     Args:
-        store: where the provider keeps its rows.
+        store: the store of the provider's rows.
         new_id: makes a random number of up to 63 bits.
     """
 
@@ -52,7 +51,7 @@ class Incarnation:
 
 
 def check_incarnation(provider: str, asked: str, own: str) -> None:
-    """Refuse positions of another incarnation; an empty `asked` has no positions of before.
+    """Refuse positions of another incarnation; an empty `asked` comes without positions.
 
     Raises ConfigError with both.
     """

@@ -1,8 +1,8 @@
-"""The columns that items of a type have, in the words of SQL, for programs that read tables. Pure.
+"""The SQL columns of the items of a type, for programs that read tables. Pure.
 
-Owns: `Column`, `columns_of`. Not: reading items. Invariant: what cannot be said of a type is not
-guessed: a field of such a type is a column without a type that says why, and items that are no maps
-of fields have no columns.
+Owns: `Column`, `columns_of`. Not: reading items. Invariant: an unclear type is not guessed. A field
+of such a type is a column without a type, with the reason; items that are no maps of fields have no
+columns.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ PLAIN: dict[type[mi.Type], str] = {
     mi.DateType: "date",
     mi.DecimalType: "decimal(38,18)",
 }
-"""A decimal is what Spark makes of Python's `Decimal`; times of day and durations are ISO text."""
+"""A decimal has the type that Spark gives to Python's `Decimal`; times of day and durations are ISO
+text."""
 LISTS = (mi.ListType, mi.SetType, mi.FrozenSetType, mi.VarTupleType)
 
 
 class Column(msgspec.Struct, array_like=True, frozen=True):
-    """A field of an item: its name there, and the type of a column that has it.
+    """A field of an item: its name, and the type of its column.
 
-    `unsaid`: why the field has no such type; `kind` is empty then. An empty name: of the item.
+    `unsaid`: why the field has no such type; `kind` is empty then. An empty name: the item itself.
     """
 
     name: str
@@ -47,7 +48,7 @@ class Column(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Unsaid(Exception):
-    """There is no such type in SQL: its text says why."""
+    """SQL has no such type; the text has the reason."""
 
 
 def columns_of(item: Any) -> list[Column]:
@@ -65,7 +66,7 @@ def _is_struct(item: Any) -> bool:
 
 
 def _fields_of(node: mi.Type) -> Sequence[mi.Field] | None:
-    """The fields of what is a map of fields; None: it is something else."""
+    """The fields of a type that is a map of fields; None: it is another type."""
     if isinstance(node, mi.StructType):
         return None if node.array_like else node.fields
     return node.fields if isinstance(node, mi.DataclassType | mi.TypedDictType) else None
@@ -99,7 +100,7 @@ def kind_of(node: mi.Type, depth: int) -> str:
 
 
 def _struct_kind(node: mi.Type, depth: int) -> str:
-    """Of what is a map with fields. Raises Unsaid, naming a field."""
+    """The type of a map with fields. Raises Unsaid, naming a field."""
     fields = _fields_of(node)
     if fields is None:
         raise Unsaid(f"it is {_show(node)}")
@@ -113,7 +114,7 @@ def _struct_kind(node: mi.Type, depth: int) -> str:
 
 
 def _key_kind(node: mi.Type) -> str:
-    """Of what names entries: a scalar. Raises Unsaid."""
+    """The type of the keys of a map: a scalar. Raises Unsaid."""
     if isinstance(node, mi.EnumType | mi.LiteralType):
         return _choice_kind(node)
     if type(node) not in PLAIN:
@@ -144,5 +145,5 @@ def _show(node: mi.Type) -> str:
 
 
 def quote(name: str) -> str:
-    """A name as SQL takes any."""
+    """A quoted name, which SQL accepts whatever its characters are."""
     return "`" + name.replace("`", "``") + "`"

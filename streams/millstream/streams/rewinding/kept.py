@@ -1,8 +1,9 @@
 """The readers of one provider that are kept between two pages.
 
-Owns: `KeptReaders`. Not: what is read. Invariants: one call at a time has a reader; one whose call
-failed, was late or was cancelled half-way is closed, not used again; at most `READERS_MAX` lie
-idle, none longer than `IDLE_S`; at most `READS_MAX` calls are under way, the others wait.
+Owns: `KeptReaders`. Not: the messages. Invariants: a reader serves one call at a time. A reader
+whose call failed, was late or was cancelled is closed and not used again. At most `READERS_MAX`
+readers are idle, none longer than `IDLE_S`. At most `READS_MAX` calls are under way, and others
+wait.
 """
 
 from __future__ import annotations
@@ -29,11 +30,9 @@ IDLE_S = 30.0
 
 
 class KeptReaders:
-    """Makes readers, and keeps those that lie idle.
+    """Makes readers, and keeps the idle ones.
 
-    Args:
-        make: makes a reader of a queue.
-        call_limit_s: how long closing one may take.
+    `call_limit_s`: how long closing a reader may take.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class KeptReaders:
 
     @property
     def idle(self) -> int:
-        """How many lie idle."""
+        """The number of idle readers."""
         return len(self._idle)
 
     @asynccontextmanager
@@ -67,7 +66,7 @@ class KeptReaders:
             self._keep(queue, reader)
 
     def _take(self, queue: QueueId) -> QueueReader:
-        """The one that was idle for the shortest time, or a new one."""
+        """The reader that was idle for the shortest time, or a new one."""
         found = next((one for one, (of, _) in reversed(self._idle.items()) if of == queue), None)
         if found is None:
             return self._make(queue)
@@ -99,7 +98,7 @@ class KeptReaders:
             log.warning("%s", fault_of(f"{type(reader).__name__}.aclose", error))
 
     async def aclose(self) -> None:
-        """Close all of them; those in use, once they are back."""
+        """Close all readers; those in use when their calls end."""
         self._is_closed = True
         for reader in list(self._idle):
             self._expire(reader)

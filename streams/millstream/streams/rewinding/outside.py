@@ -1,9 +1,9 @@
-"""A program outside reads queues: how far they go, where a time is in them, what is in a range.
+"""Reading queues from a program outside: their extents, positions of times, and ranges of messages.
 
-Owns: `QueueReads`: calls of `$rewind` and `$retain` targets, how long they are tried again. Not:
-the targets (`target`, `retain_target`), what is done with messages. Invariants: everything is asked
-for again until it is answered, which is harmless; a range that was seen is read to its end, or an
-error says why not: a silo that knows of less is asked again.
+Owns: `QueueReads`: calls of `$rewind` and `$retain` targets, and their retries. Not: the targets
+(`target`, `retain_target`), the use of messages. Invariants: every call is repeated until it is
+answered, which does no harm. A known range is read to its end, or an error says why not. If a silo
+knows less of the range, the call is repeated.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .target import PAGE_BYTES_MAX, PAGE_EVENTS_MAX, Extents, ReadPage, ReadSpan
 __all__ = ["CLAIM_S", "RENEW_S", "QueueReads", "Range"]
 
 CLAIM_S = 5.0
-"""A name whose run has not renewed its claim for so long may be taken over. The next run of a query
-that was stopped waits for this: Spark kills the process that plans a query, which then cannot give
-its name up. A run that renews its claim too late keeps it, unless another run waits for it."""
+"""A run that has not renewed its claim for so long loses the name to another run that waits for it.
+The next run of a stopped query waits for this time: Spark kills the process that plans a query, so
+the process cannot release its name. Without a waiting run, a late renewal is accepted."""
 RENEW_S = 1.0
 """How often a run renews its claim, and others look at it."""
 T = TypeVar("T")
@@ -46,12 +46,18 @@ class Range:
 
 
 class QueueReads:
-    """Reads one namespace in the queues of one provider.
+    """Reads one namespace in the queues of one provider, and retains messages for named readers.
+
+    Every method retries for `patience_s`. Then it raises the last error. `NotHosted`, if no silo
+    has the provider, is raised sooner; a `ConfigError` is raised at once.
 
     Args:
-        patience_s: how long it goes on trying while nothing succeeds.
-        incarnation: of the provider that gave the positions which are used here; another one
-            refuses them. "": they come from what this object answered.
+        gateway: the gateway of a client.
+        provider: name of the stream provider.
+        namespace: name of the namespace.
+        patience_s: how long to retry while no call succeeds, in seconds.
+        incarnation: incarnation of the provider that assigned the positions used here; another
+            incarnation refuses them. Empty: the positions come from answers of this object.
     """
 
     def __init__(
@@ -75,10 +81,13 @@ class QueueReads:
         return await Patience(self._where, self._patience_s).ask(call)
 
     async def extents(self, asked: Collection[QueueId] = ()) -> Extents:
-        """How far the queues go that are read now, and those that are asked for.
+        """Return the extents of the queues that are read now, and of the named ones.
 
-        Raises the last error when nothing succeeded for `patience_s`, NotHosted (no silo has the
-        provider) sooner; at once what cannot pass: ConfigError.
+        Args:
+            asked: more queues.
+
+        Returns:
+            The incarnation of the provider, and the first and last message of each queue.
         """
         return await self._patient(
             lambda: self._gateway.call(
@@ -87,11 +96,15 @@ class QueueReads:
         )
 
     async def extents_from(self, reached: Mapping[QueueId, Token]) -> Extents:
-        """The same, with the queues in which somebody has reached a position.
+        """Return the extents, for a reader that has reached positions.
 
-        A silo may not know yet what another one has accepted. So a queue that seems to end before
-        the position is asked for again, for `patience_s`; then that is the answer, and what was
-        behind it is lost. Of another incarnation the first answer counts.
+        A silo may not know yet the messages that another silo has accepted. A queue that seems to
+        end before its position is therefore asked for again, for `patience_s`. After that the
+        answer counts, and messages between its end and the position are lost. If the incarnation
+        differs, the first answer counts.
+
+        Args:
+            reached: the position of the reader in each queue.
         """
         waiting = Patience(self._where, self._patience_s)
         while True:
@@ -105,10 +118,7 @@ class QueueReads:
                 return found
 
     async def columns(self) -> list[Column]:
-        """Those of the namespace's items; empty: the silo that was asked does not know them.
-
-        Raises as `extents`.
-        """
+        """Return the columns of the namespace's items; empty: no silo that answers knows them."""
         return await self._patient(
             lambda: self._gateway.call(
                 self._where, self._target, RewindTarget.columns, FORM, self._namespace
@@ -116,7 +126,12 @@ class QueueReads:
         )
 
     async def seek(self, when_s: float) -> dict[QueueId, Token | None]:
-        """In each queue the first message accepted at or after a wall time. Raises as `extents`."""
+        """Return the first message of each queue that was accepted at a time or after it; None:
+        none yet.
+
+        Args:
+            when_s: wall time, in seconds since 1970.
+        """
         return await self._patient(
             lambda: self._gateway.call(self._where, self._target, RewindTarget.seek, FORM, when_s)
         )
@@ -124,12 +139,15 @@ class QueueReads:
     async def retain(
         self, reader: str, positions: Mapping[QueueId, Token | None], *, run: str = ""
     ) -> None:
-        """Keep what is in these queues from these positions on, by a name; None: all that is there.
+        """Keep the messages of queues from positions on, for a named reader.
 
         Args:
-            run: which has claimed the name; "": nobody claims it.
+            reader: name of the reader.
+            positions: the first message to keep in each queue. None: all that is there.
+            run: the run that has claimed the name. Empty: the name is not claimed.
 
-        Raises as `extents`; ConfigError, too: another run has the name.
+        Raises:
+            ConfigError: another run owns the name.
         """
         incarnation, wanted = self._incarnation, dict(positions)
         await self._patient(
@@ -146,7 +164,13 @@ class QueueReads:
         )
 
     async def claim(self, reader: str, run: str, over: Holder | None = None) -> Holder:
-        """Claim or renew a name for a run; who has it then. Raises as `extents`."""
+        """Claim or renew a name for a run; returns the owner after that.
+
+        Args:
+            reader: name of the reader.
+            run: name of the run.
+            over: the claim of another run to take over.
+        """
         return await self._patient(
             lambda: self._gateway.call(
                 self._where, self._retains, RetainTarget.claim, FORM, reader, run, over
@@ -154,9 +178,14 @@ class QueueReads:
         )
 
     async def claim_in_turn(self, reader: str, run: str) -> None:
-        """Claim a name for a run, once its former run has given it up, or was silent for `CLAIM_S`.
+        """Claim a name when its former run has released it, or was silent for five seconds.
 
-        Raises as `extents`; ConfigError, too: another run renews its claim.
+        Args:
+            reader: name of the reader.
+            run: name of the run.
+
+        Raises:
+            ConfigError: another run keeps renewing its claim.
         """
         known, loop, changes = await self.claim(reader, run), asyncio.get_running_loop(), 0
         silent_s = loop.time() + CLAIM_S
@@ -174,7 +203,12 @@ class QueueReads:
             known = found
 
     async def release(self, reader: str, run: str) -> None:
-        """Give a name up, if this run has it. Raises as `extents`."""
+        """Release a name, if this run owns it.
+
+        Args:
+            reader: name of the reader.
+            run: name of the run.
+        """
         await self._patient(
             lambda: self._gateway.call(
                 self._where, self._retains, RetainTarget.release, FORM, reader, run
@@ -182,7 +216,11 @@ class QueueReads:
         )
 
     async def let_go(self, reader: str) -> None:
-        """Keep nothing for this name, in the queues that are read now. Raises as `extents`."""
+        """Keep nothing for a reader any more, in the queues that are read now.
+
+        Args:
+            reader: name of the reader.
+        """
         nothing: list[str] = []
         await self._patient(
             lambda: self._gateway.call(
@@ -191,7 +229,7 @@ class QueueReads:
         )
 
     async def list_retained(self) -> dict[str, dict[QueueId, Token]]:
-        """The names, and from where on queues are kept for them. Raises as `extents`."""
+        """Return, by name of the reader, the position from which each queue is kept."""
         return await self._patient(
             lambda: self._gateway.call(self._where, self._retains, RetainTarget.list_retained, FORM)
         )
@@ -199,10 +237,16 @@ class QueueReads:
     async def within_bytes(
         self, start: Mapping[QueueId, Token], end: Mapping[QueueId, Token], bytes_max: int
     ) -> dict[QueueId, Token]:
-        """How far a batch goes that has about so many bytes of items, and ends at `end` at most.
+        """Return the end of a batch that starts at `start` and has about `bytes_max` bytes of
+        items.
 
-        Queues that have something share the bytes evenly; each has one message at least. The silos
-        read what they measure, and send none of it. Raises as `extents`.
+        Queues with messages share the bytes evenly, and each has at least one message. The silos
+        read the messages that they measure, and send none.
+
+        Args:
+            start: the first position in each queue.
+            end: the largest end in each queue.
+            bytes_max: size of the batch, in bytes.
         """
         parts = [
             Range(queue, start[queue], stop)
@@ -214,7 +258,7 @@ class QueueReads:
         return {**end, **{part.queue: stop for part, stop in zip(parts, stops, strict=True)}}
 
     async def _measure_part(self, part: Range, bytes_max: int) -> Token:
-        """Where so many bytes of a range end."""
+        """The position where so many bytes of a range end."""
         span = ReadSpan(part.start, 0, is_over=False)
         while not span.is_over:
             more = await self._measure(part, span.next, bytes_max - span.bytes)
@@ -222,7 +266,7 @@ class QueueReads:
         return span.next
 
     async def _measure(self, part: Range, position: Token, bytes_max: int) -> ReadSpan:
-        """A part of it, as far as a silo looks in one call."""
+        """Measure as much of a range as a silo does in one call."""
 
         async def ask_once() -> ReadSpan:
             span = await self._gateway.call(
@@ -244,7 +288,7 @@ class QueueReads:
         return await self._patient(ask_once)
 
     def _ends_here(self, part: Range, position: Token) -> QueueUnavailable:
-        """A silo knows of less than was known before."""
+        """The error for a silo that knows less than was known before."""
         return QueueUnavailable(
             f"queue {part.queue} ends at {position} as this silo knows it, and went on to "
             f"{part.end} before"
@@ -258,9 +302,13 @@ class QueueReads:
         events_max: int = PAGE_EVENTS_MAX,
         bytes_max: int = PAGE_BYTES_MAX,
     ) -> ReadPage:
-        """What is at a position of a range, and behind it; `next` is `part.end` at the end.
+        """Return a page of messages from a position of a range on; `next` is `part.end` at the end.
 
-        Raises as `extents`.
+        Args:
+            part: the range.
+            position: the first position.
+            events_max: largest number of events to look at.
+            bytes_max: largest number of bytes to look at.
         """
 
         async def ask_once() -> ReadPage:
@@ -285,7 +333,7 @@ class QueueReads:
 
 
 def first_short(found: Extents, reached: Mapping[QueueId, Token]) -> QueueId | None:
-    """A queue that has messages, and ends before a position that somebody has reached."""
+    """A queue with messages that ends before the reached position."""
     for one in found.queues:
         if one.end is not None and one.queue in reached and reached[one.queue] > one.end:
             return one.queue

@@ -1,9 +1,9 @@
-"""Retaining from outside: programs keep what they have not read, by a silo's `$retain` target.
+"""Retention from outside: programs keep unread messages through a silo's `$retain` target.
 
-Owns: the target: what is refused, and how an adapter's answers are looked at. Not: keeping (the
-adapter, `Retains`), the other side (`outside`). Invariants: every call may come again, late and in
-any order, and does no harm; what is retained is given up by `let_go` alone, or by a limit of the
-provider's; one run of a reader retains at a time; positions of another incarnation move nothing.
+Owns: the target: its refusals, and the checks of an adapter's answers. Not: keeping (the adapter,
+`Retains`), the other side (`outside`). Invariants: repeated, late and reordered calls do no harm.
+Retained messages are given up by `let_go`, or by a limit of the provider. One run of a reader
+retains at a time. Positions of another incarnation move nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .claims import Holder, ReaderClaims
 __all__ = ["READER_CHARS_MAX", "RUN_CHARS_MAX", "RetainTarget"]
 
 READER_CHARS_MAX = 200
-"""Of a reader's name."""
+"""Length of a reader's name."""
 RUN_CHARS_MAX = 400
-"""Of what names a run of a reader."""
+"""Length of the name of a run."""
 
 T = TypeVar("T")
 
@@ -35,8 +35,8 @@ class RetainTarget(SystemTarget):
     """Keeps messages of one provider for readers outside (`$retain/<provider>`).
 
     Args:
-        calls: of an adapter that is `Retains`, or nothing is kept for anybody.
-        claims: which run of a reader uses its name.
+        calls: the calls of an adapter; without `Retains`, every retention is refused.
+        claims: the runs that own names of readers.
     """
 
     target_name = "$retain"
@@ -47,12 +47,10 @@ class RetainTarget(SystemTarget):
 
     @open_to(Role.CLIENT)
     async def claim(self, form: int, reader: str, run: str, over: Holder | None) -> Holder:
-        """Claim or renew the name of a reader for a run of it; who has it then.
+        """Claim or renew the name of a reader for a run; returns the owner after that.
 
-        Args:
-            over: the claim of another run that may be taken over, if it is as it was then.
-
-        Raises ConfigError as `retain`, StorageError.
+        `over`: the claim of another run, which is taken over if it has not changed. Raises
+        ConfigError as `retain`, StorageError.
         """
         self._check(form, reader, ())
         check_run(run)
@@ -60,7 +58,7 @@ class RetainTarget(SystemTarget):
 
     @open_to(Role.CLIENT)
     async def release(self, form: int, reader: str, run: str) -> None:
-        """Give the name of a reader up, if this run has it. Raises as `claim`."""
+        """Release the name of a reader, if this run owns it. Raises as `claim`."""
         self._check(form, reader, ())
         check_run(run)
         await self._claims.release(reader, run)
@@ -74,15 +72,15 @@ class RetainTarget(SystemTarget):
         run: str,
         positions: dict[str, Token | None],
     ) -> None:
-        """Keep what is in these queues from these positions on; None: all that is there now.
+        """Keep the messages of these queues from these positions on; None: all that is there now.
 
         Args:
-            incarnation: of the provider that gave the positions; "": of this one.
-            run: the run of the reader that says this; "": a reader whose runs do not claim it.
+            incarnation: of the provider that assigned the positions; "": this one.
+            run: the run of the reader that calls; "": a reader whose runs do not claim it.
 
-        Raises ConfigError (nothing is kept for readers here, or for too many; another incarnation,
-        or another run has the name), StreamError: it is not known in which of the queues it is
-        kept; StorageError.
+        Raises ConfigError (no retention here, or for too many readers; another incarnation; another
+        run owns the name), StreamError (it is unknown in which queues messages are kept),
+        StorageError.
         """
         adapter = self._check(form, reader, positions)
         await self._calls.check_incarnation(incarnation)
@@ -95,7 +93,7 @@ class RetainTarget(SystemTarget):
 
     @open_to(Role.CLIENT)
     async def let_go(self, form: int, reader: str, queues: list[str]) -> None:
-        """Keep nothing for a reader, in the queues that are read now and in these.
+        """Keep nothing for a reader, in the queues that are read now and in the named ones.
 
         Raises as `retain`.
         """
@@ -106,7 +104,7 @@ class RetainTarget(SystemTarget):
 
     @open_to(Role.CLIENT)
     async def list_retained(self, form: int) -> dict[str, dict[str, Token]]:
-        """The readers, and from where on each queue that is read now is kept for them."""
+        """The readers, and the position from which each queue that is read now is kept for them."""
         adapter = self._check(form, "any", ())
         found: dict[str, dict[str, Token]] = {}
         answers = await self._each(self._calls.queues(), "list_retained", adapter.list_retained)
@@ -141,7 +139,7 @@ class RetainTarget(SystemTarget):
     async def _each(
         self, queues: Collection[QueueId], method: str, ask: Callable[[QueueId], Awaitable[T]]
     ) -> dict[QueueId, T]:
-        """Ask of all at once. Raises ConfigError, StreamError."""
+        """Make a call for all queues at once. Raises ConfigError, StreamError."""
 
         async def ask_one(queue: QueueId) -> T:
             where = self._calls.where(queue, method)
@@ -156,7 +154,7 @@ class RetainTarget(SystemTarget):
 
 
 def check_run(run: str) -> None:
-    """Raises ConfigError: it names no run."""
+    """Raises ConfigError: the name of the run is not valid."""
     check_text("the name of a run", run)
     if not 1 <= len(run) <= RUN_CHARS_MAX:
         raise ConfigError(

@@ -1,11 +1,12 @@
 """Reading from outside: programs page a provider's queues through a silo's `$rewind` target.
 
-Owns: the target: what is refused, what is asked of readers and how their answers are looked at.
-Not: the readers (`kept`), the other side (`outside`). Invariants: nothing is written, and the owner
-of a queue is not disturbed; whoever asks twice for what is still kept gets the same; every page
-leads on, or says that the queue ends there; what is gone is said, and not left out. What was
-accepted when `extents` is asked is in its answer, unless the owner of the queue does not answer in
-time: other silos may hear of the last message a moment later, so all are asked.
+Owns: the target: its refusals, the calls of readers, and the checks of their answers. Not: the
+readers (`kept`), the other side (`outside`). Invariants: nothing is written, and the owner of a
+queue is not disturbed. A repeated call for stored messages gets the same messages. Every page leads
+further, or says that the queue ends. Missing messages are reported, not skipped. The answer of
+`extents` has every message that was accepted before the call, unless the owner of the queue does
+not answer in time. Other silos may learn of the last message a moment later, so all silos are
+asked.
 """
 
 from __future__ import annotations
@@ -45,19 +46,20 @@ __all__ = [
 PAGE_EVENTS_MAX = 10_000
 PAGE_BYTES_MAX = 4 << 20
 SPAN_PAGES_MAX = 16
-"""Pages that one call measures, and does not send."""
+"""Pages that one call measures without sending them."""
 
 ASK_LIMIT_S = 2.0
-"""How long other silos are waited for, to say how far they know that queues go."""
+"""How long to wait for the other silos to answer."""
 
 T = TypeVar("T")
 
 
 class Extent(msgspec.Struct, array_like=True, frozen=True):
-    """How far a queue goes: the first message that is kept, the last that was accepted.
+    """The extent of a queue: the first message that is kept, and the last that was accepted.
 
-    Both None: it has no message. `is_open`: publishers use it, or did before the last change of the
-    number of queues; else it is here as it was asked for.
+    Both are None if the queue has no message. `is_open`: publishers use the queue, or used it
+    before the last change of the number of queues; otherwise it is listed only because the caller
+    named it.
     """
 
     queue: str
@@ -72,14 +74,14 @@ class Extent(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Extents(msgspec.Struct, array_like=True, frozen=True):
-    """How far queues go, and the incarnation of the provider that numbers their messages."""
+    """The extents of queues, and the incarnation of the provider that numbers their messages."""
 
     incarnation: str
     queues: list[Extent]
 
 
 class ReadMessage(msgspec.Struct, array_like=True, frozen=True):
-    """A message; item i of it has the token's index i. `enqueued_s`: wall clock."""
+    """A message; the item at place i has the token's index i. `enqueued_s`: wall clock."""
 
     key: str
     token: Token
@@ -91,8 +93,8 @@ class ReadMessage(msgspec.Struct, array_like=True, frozen=True):
 class ReadPage(msgspec.Struct, array_like=True, frozen=True):
     """Messages of one namespace; read on at `next`.
 
-    `at_end`: nothing is stored behind `next` yet. `gone`: where the position was is nothing any
-    more; this is the first message that is kept.
+    `at_end`: no message is stored behind `next` yet. `gone`: messages at the position are gone;
+    this is the first message that is kept.
     """
 
     messages: list[ReadMessage]
@@ -102,9 +104,9 @@ class ReadPage(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ReadSpan(msgspec.Struct, array_like=True, frozen=True):
-    """A part of a queue that was measured: it ends before `next`, and has so many bytes of items.
+    """A measured part of a queue: it ends before `next`, and has so many bytes of items.
 
-    `is_over`: what follows would be too much, or is not asked for; else go on at `next`.
+    `is_over`: more would exceed the limit, or is not asked for; otherwise continue at `next`.
     """
 
     next: Token
@@ -113,7 +115,7 @@ class ReadSpan(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Others(Protocol):
-    """The other silos that may have the provider, and what they answer."""
+    """The other silos that may have the provider, and their answers."""
 
     def silos(self) -> Sequence[str]: ...
     def extents(self, silo: str, queues: list[str], /) -> Coroutine[Any, Any, list[Extent]]: ...
@@ -124,8 +126,8 @@ class RewindTarget(SystemTarget):
     """Reads the queues of one provider for programs outside (`$rewind/<provider>`).
 
     Args:
-        calls: of an adapter that is `Rewinds`, or their `refusal` says why nothing is read.
-        columns: those of a namespace's items, if this silo knows them.
+        calls: the calls of an adapter; without `Rewinds`, their `refusal` has the reason.
+        columns: the columns of a namespace's items, if this silo knows them.
     """
 
     target_name = "$rewind"
@@ -144,7 +146,7 @@ class RewindTarget(SystemTarget):
         return adapter.reader(queue)
 
     async def aclose(self) -> None:
-        """Read no more."""
+        """Close the readers."""
         await self._kept.aclose()
         self._calls.tasks.cancel()
 
@@ -152,9 +154,10 @@ class RewindTarget(SystemTarget):
 
     @open_to(Role.CLIENT)
     async def extents(self, form: int, asked: list[str]) -> Extents:
-        """How far the queues go that are read now, and those that are asked for.
+        """The extents of the queues that are read now, and of the named ones.
 
-        Raises ConfigError (nothing is read here, or not in this form), StreamError, StorageError.
+        Raises ConfigError (the provider is not read, or not in this form), StreamError,
+        StorageError.
         """
         self._calls.check(form, asked)
         incarnation = await self._calls.incarnation.text()
@@ -174,11 +177,11 @@ class RewindTarget(SystemTarget):
         )
 
     async def extents_here(self, queues: list[str]) -> list[Extent]:
-        """How far this silo knows that these queues go. Raises StreamError."""
+        """The extents of these queues, as this silo knows them. Raises StreamError."""
         return list((await self._calls.each(queues, self._extent)).values())
 
     async def _elsewhere(self, ask: Callable[[str], Awaitable[list[T]]]) -> list[list[T]]:
-        """What the other silos answer, in their order, as many as do so in time."""
+        """The answers of the other silos that answer in time, in their order."""
 
         async def ask_one(silo: str) -> list[T]:
             with suppress(MillstreamError):
@@ -215,12 +218,12 @@ class RewindTarget(SystemTarget):
         return next(filter(None, there), [])
 
     async def columns_here(self, namespace: str) -> list[Column]:
-        """Those that this silo knows."""
+        """The columns that this silo knows."""
         return self._columns(namespace)
 
     @open_to(Role.CLIENT)
     async def seek(self, form: int, when_s: float) -> dict[str, Token | None]:
-        """In each queue that is read now, the first message accepted at or after a wall time.
+        """The first message of each queue that was accepted at or after a wall time.
 
         Raises ConfigError, ValueError (no such time), StreamError: its messages have no times.
         """
@@ -251,9 +254,9 @@ class RewindTarget(SystemTarget):
         """Messages of a namespace, from `position` on, before `end`.
 
         Args:
-            incarnation: of the provider that gave `position` and `end`; "": of this one.
-            events_max, bytes_max: what is looked at, found or not, within `PAGE_EVENTS_MAX` and
-                `PAGE_BYTES_MAX`; one message at least.
+            incarnation: of the provider that assigned `position` and `end`; "": this one.
+            events_max, bytes_max: limits of the messages to look at, within `PAGE_EVENTS_MAX` and
+                `PAGE_BYTES_MAX`; at least one message is looked at.
 
         Raises ConfigError, StreamError, StorageError.
         """
@@ -280,9 +283,10 @@ class RewindTarget(SystemTarget):
         end: Token,
         bytes_max: int,
     ) -> ReadSpan:
-        """How far so many bytes of a namespace's items go, from `position` on, before `end`.
+        """The end of a span with so many bytes of a namespace's items, from `position` on, before
+        `end`.
 
-        One message at least is within, if there is one. What is gone has no bytes. At most
+        The span has at least one message, if there is one. Missing messages have no bytes. At most
         `SPAN_PAGES_MAX` pages are looked at. Raises as `read`.
         """
         self._calls.check(form, [queue])
@@ -302,7 +306,7 @@ class RewindTarget(SystemTarget):
     async def _read_from(
         self, queue: QueueId, position: Token, events: int, size: int
     ) -> Page | Token:
-        """A page; or the first message that is kept, if what is at the position is gone."""
+        """A page; or the first message that is kept, if messages at the position are gone."""
         try:
             answer = await self._call(
                 queue, "read_from", lambda reader: reader.read_from(position, events, size, None)
@@ -318,7 +322,7 @@ class RewindTarget(SystemTarget):
         return self._page(queue, position, answer)
 
     def _page(self, queue: QueueId, position: Token, answer: Any) -> Page:
-        """What a reader answered, looked at. Raises AdapterFault."""
+        """Check the answer of a reader. Raises AdapterFault."""
         where = f"{self._at(queue)}.read_from"
         if not isinstance(answer, Page):
             raise AdapterFault(f"{where} returned {type(answer).__name__}, not a Page")
@@ -338,13 +342,14 @@ class RewindTarget(SystemTarget):
     async def _call(
         self, queue: QueueId, method: str, call: Callable[[QueueReader], Awaitable[object]]
     ) -> object:
-        """What a reader answers, in time. Raises StreamError, SiloUnavailable (this one stops)."""
+        """The answer of a reader, in time. Raises StreamError, SiloUnavailable (this silo
+        stops)."""
         where = f"{self._at(queue)}.{method}"
         try:
             async with self._kept.reader(queue) as reader:
                 try:
                     return await self._calls.in_time(where, lambda: call(reader))
-                except CursorTooOld as error:  # an answer like others: the reader is sound
+                except CursorTooOld as error:  # a normal answer: the reader stays usable
                     gone = error
         except SiloUnavailable:
             raise
@@ -362,7 +367,7 @@ class RewindTarget(SystemTarget):
 
 
 def farther(one: Extent, other: Extent) -> Extent:
-    """What two silos know of a queue, put together."""
+    """The extents of a queue that two silos know, merged."""
     if one.first is None or one.last is None:
         return other
     if other.first is None or other.last is None:
@@ -371,7 +376,7 @@ def farther(one: Extent, other: Extent) -> Extent:
 
 
 def span_of(span: ReadSpan, page: Page, namespace: str, end: Token, bytes_max: int) -> ReadSpan:
-    """A span and what of the page behind it still fits."""
+    """A span, extended by the messages of a page that fit."""
     size = span.bytes
     for one in page.messages:
         if one.token >= end:
@@ -386,14 +391,14 @@ def span_of(span: ReadSpan, page: Page, namespace: str, end: Token, bytes_max: i
 
 
 def make_read_message(message: QueueMessage) -> ReadMessage:
-    """A message as it is sent: its items are not decoded."""
+    """A message as it is sent; its items are not decoded."""
     items = [msgspec.Raw(item) for item in message.items]
     headers = dict(message.headers) if message.headers else None
     return ReadMessage(message.stream.key, message.token, items, message.enqueued_s, headers)
 
 
 class OtherSilos:
-    """Those that are active, whether they have the provider or not (`Others`)."""
+    """The other active silos, with or without the provider (`Others`)."""
 
     def __init__(self, services: SiloServices, provider: str) -> None:
         self._services = services
@@ -405,11 +410,11 @@ class OtherSilos:
         return [silo for silo in services.members.active() if silo != services.address]
 
     def extents(self, silo: str, queues: list[str], /) -> Coroutine[Any, Any, list[Extent]]:
-        """How far one knows that queues go."""
+        """The extents of queues, as one silo knows them."""
         call = self._services.targets.call
         return call(silo, self._target, RewindTarget.extents_here, queues)
 
     def columns(self, silo: str, namespace: str, /) -> Coroutine[Any, Any, list[Column]]:
-        """The columns of a namespace's items, as one knows them."""
+        """The columns of a namespace's items, as one silo knows them."""
         call = self._services.targets.call
         return call(silo, self._target, RewindTarget.columns_here, namespace)
