@@ -1,7 +1,7 @@
-"""The bench: opened adapters of one provider, and what checks need again and again.
+"""The bench: opened adapters of one provider, and operations that many checks need.
 
-Owns: silos and receivers that a check opened, and their end. Invariant: checks see the adapter only
-through its contract, and every call of it through a guard.
+Owns: the silos and receivers that a check opened, and closing them. Invariant: checks see the
+adapter only through its contract, and every call passes a guard.
 """
 
 from __future__ import annotations
@@ -42,18 +42,27 @@ __all__ = ["AdapterBench", "Generated", "expect_first", "texts"]
 
 PROVIDER = "contract"
 EVENTS_MAX, BYTES_MAX = 1000, 1 << 20
-COLLECT_S = 10.0  # as long as messages that must come are waited for
-QUIET_S = 0.03  # as long as messages that must not come are waited for
-LONG_S = 5.0  # a wait that something ends
-SOON_S = 2.0  # what ends such a wait does it within
-STREAMS = 500  # of messages whose stream does not matter
+COLLECT_S = 10.0  # how long to wait for expected messages
+QUIET_S = 0.03  # how long to wait for messages that must not arrive
+LONG_S = 5.0  # a wait that an event ends early
+SOON_S = 2.0  # how fast that event must end it
+STREAMS = 500  # number of streams, where the stream does not matter
 POLL_S = 0.002  # between reads of a provider without WAKEUP
 Generated = Callable[[QueueId, int], Sequence[bytes]]
 LastCall = Callable[[QueueAdapter], Awaitable[object]]
 
 
 class AdapterBench:
-    """A provider under test. `adapter` is that of the first silo."""
+    """A provider under test, as a check is given it.
+
+    Attributes:
+        adapter: the adapter of the first silo.
+        capabilities: the capabilities that the factory declares.
+        mapper: the mapper of the provider.
+        has_mapper: whether the provider has a mapper of its own.
+        hooks: the hooks of the author.
+        generated: gives the items of a provider that refuses `enqueue`.
+    """
 
     def __init__(
         self,
@@ -77,7 +86,7 @@ class AdapterBench:
     # -- life
 
     async def open(self) -> None:
-        """Open the first silo; compares shapes with the contract. Raises ConfigError."""
+        """Open the first silo and compare shapes with the contract. Raises ConfigError."""
         self.adapter = await self.another_silo()
         if isinstance(self.adapter.raw, BringsMapper):
             self.mapper = self.adapter.raw.mapper(lambda: None)
@@ -85,7 +94,7 @@ class AdapterBench:
         require_shape(self.adapter.raw.receiver(self.queue, 1), QueueReceiver, "the receiver")
 
     async def another_silo(self, make: Make | None = None) -> GuardedAdapter:
-        """The same provider as opened in one more silo; `make` makes another factory of it."""
+        """Open the same provider in one more silo; `make` makes another factory of it."""
         factory = (make or self._make)()
         require_shape(factory, QueueAdapterFactory, "the factory")
         host = BenchHost(self.mapper, PROVIDER, self._world)
@@ -99,8 +108,8 @@ class AdapterBench:
     async def kill(self, last: LastCall | None = None) -> None:
         """Kill the process of the first silo, and open another one in its place.
 
-        `last` is a call of its adapter; the process dies in the turn of the loop in which that
-        returns. Needs the hook `kill`.
+        `last` is a call of its adapter; the process dies in the iteration of the event loop in
+        which the call returns. Needs the hook `kill`.
         """
         dead, hook = self.adapter, self.hooks.kill
         if hook is None:
@@ -116,12 +125,12 @@ class AdapterBench:
         self.adapter = await self.another_silo()
 
     async def reopen(self) -> None:
-        """As after a restart of every silo: what is stored is opened anew."""
+        """Open the stored content again, as after a restart of every silo."""
         await self.aclose()
         self.adapter = await self.another_silo()
 
     async def aclose(self) -> None:
-        """End everything that was opened; an error there is found by checks of its own."""
+        """Close everything that was opened; separate checks find errors in that."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -133,14 +142,15 @@ class AdapterBench:
                 continue
         self._tasks, self._silos = [], {}
 
-    # -- what is under test
+    # -- the provider under test
 
     def has(self, *capabilities: Capability) -> bool:
-        """Are all of them declared?"""
+        """Are all these capabilities declared?"""
         return self.capabilities.issuperset(capabilities)
 
     @property
     def is_ordered(self) -> bool:
+        """Does the provider declare ORDERED?"""
         return self.has(Capability.ORDERED)
 
     @property
@@ -155,12 +165,12 @@ class AdapterBench:
 
     @property
     def other_queue(self) -> QueueId | None:
-        """Another one, if the mapper has any."""
+        """A second queue, if the mapper has one."""
         queues = self.mapper.queues()
         return queues[1] if len(queues) > 1 else None
 
     def second_queue(self) -> QueueId:
-        """Another one. Raises NotRun: the mapper has one queue."""
+        """A second queue. Raises NotRun: the mapper has one queue."""
         if self.other_queue is None:
             raise NotRun("the mapper has one queue")
         return self.other_queue
@@ -175,10 +185,10 @@ class AdapterBench:
         return next(itertools.islice(mine, number, None))
 
     def next_stream(self, queue: QueueId | None = None) -> StreamId:
-        """The stream of the next message: with ORDERED always one.
+        """The stream of the next message: with ORDERED always the same one.
 
-        Without, each message has its own: a queue may keep back what else a stream has while one
-        event of it is out.
+        Without ORDERED, each message has its own stream: while one event of a stream is out, a
+        queue may keep the others back.
         """
         number = 0 if self.is_ordered else next(self._numbers) % STREAMS
         return self.stream(number, queue)
@@ -196,7 +206,7 @@ class AdapterBench:
         return [self.message(f"{producer}{n}", None, ProducerMark(producer, n)) for n in numbers]
 
     async def publish(self, *texts: str, queue: QueueId | None = None) -> list[str]:
-        """Enqueue one message per text, each by itself; returns what the queue begins with."""
+        """Enqueue one message per text, one by one; returns the first items of the queue."""
         queue = queue or self.queue
         if self.generated is not None:
             return [text_of(item) for item in self.generated(queue, len(texts))]
@@ -248,7 +258,7 @@ class AdapterBench:
     async def take_over(
         self, epoch: int, position: Token | None, silo: GuardedAdapter | None = None
     ) -> GuardedReceiver:
-        """A receiver of a new owner, which begins as the runtime has it begin."""
+        """The receiver of a new owner, started as the runtime starts it."""
         is_kept = self.has(Capability.OWN_POSITION)
         return await self.begin(epoch, None if is_kept else position, silo=silo)
 
@@ -257,7 +267,7 @@ class AdapterBench:
     ) -> list[QueueMessage]:
         """Read until there are `count` messages, which may be out for `delay_s`.
 
-        Raises ContractBroken: they do not come.
+        Raises ContractBroken: they do not arrive.
         """
         loop, found = asyncio.get_running_loop(), list[QueueMessage]()
         end_s = loop.time() + delay_s + COLLECT_S
@@ -272,7 +282,8 @@ class AdapterBench:
         return found
 
     async def some(self, receiver: GuardedReceiver, most: int) -> list[QueueMessage]:
-        """Read at most so many events, one message at least. Raises ContractBroken: none comes."""
+        """Read at most so many events, at least one message. Raises ContractBroken: none
+        arrives."""
         end_s = asyncio.get_running_loop().time() + COLLECT_S
         while not (found := await receiver.read(most, BYTES_MAX, QUIET_S)):
             expect(asyncio.get_running_loop().time() < end_s, "one more message", "nothing")
@@ -280,7 +291,7 @@ class AdapterBench:
         return found
 
     async def everything(self, receiver: GuardedReceiver, count: int) -> list[QueueMessage]:
-        """Read `count` messages, acknowledging single ones at once, and then nothing."""
+        """Read exactly `count` messages; acknowledge single messages at once."""
         found = list[QueueMessage]()
         while len(found) < count:
             more = await self.collect(receiver, 1)
@@ -304,13 +315,13 @@ class AdapterBench:
     async def acknowledge(
         self, receiver: GuardedReceiver, messages: Sequence[QueueMessage]
     ) -> Token | None:
-        """Say that messages are done, as the runtime does; returns the position."""
+        """Acknowledge messages as the runtime does; returns the position."""
         last = messages[-1].token if messages and self.is_ordered else None
         await receiver.ack(last, () if self.is_ordered else [one.token for one in messages])
         return last
 
     def same(self, found: Sequence[QueueMessage], wanted: Sequence[str]) -> None:
-        """These are the messages: in this order, where there is one."""
+        """Expect these messages; in this order, if the provider has one."""
         came = texts(found)
         is_so = came == list(wanted) if self.is_ordered else sorted(came) == sorted(wanted)
         expect(is_so, f"{list(wanted)}", came)
@@ -324,19 +335,19 @@ class AdapterBench:
 
 
 async def wait_ended(task: asyncio.Task[list[QueueMessage]], what: str) -> None:
-    """A call that is under way ends soon, whichever way."""
+    """Expect that a call under way ends soon, with any result."""
     done, _ = await asyncio.wait({task}, timeout=SOON_S)
     expect(bool(done), f"{what} within {SOON_S:g} s", "it is still under way")
 
 
 async def cancel_read(receiver: GuardedReceiver, after_turns: int) -> None:
-    """Begin a read, and cancel it after some turns of the loop: it ends."""
+    """Begin a read, cancel it after some iterations of the loop, and expect that it ends."""
     call = receiver.raw.read(EVENTS_MAX, BYTES_MAX, LONG_S)
     await cancel_call(call, after_turns, "a read")
 
 
 async def cancel_call(call: Coroutine[Any, Any, Any], after_turns: int, what: str) -> None:
-    """Begin a call, and cancel it after some turns of the loop: it ends, whichever way."""
+    """Begin a call, cancel it after some iterations of the loop, and expect that it ends."""
     task = asyncio.ensure_future(call)
     for _ in range(1 + after_turns):  # it has begun
         await asyncio.sleep(0)
@@ -347,14 +358,14 @@ async def cancel_call(call: Coroutine[Any, Any, Any], after_turns: int, what: st
 
 
 def expect_first(first: Token | None, lost: Token, kept: Token) -> None:
-    """`CursorTooOld.first` is above all messages that are gone, and not above a kept message."""
+    """Expect `CursorTooOld.first` above all lost messages, and not above a kept message."""
     is_so = first is not None and lost < first <= kept
     wanted = f"CursorTooOld(text, first={kept}), the oldest message that is kept"
     expect(is_so, f"{wanted}; {lost} is the last that is gone", str(first))
 
 
 def text_of(item: bytes) -> str:
-    """An item as text; generated ones need not be text."""
+    """An item as text; generated items need not be text."""
     return bytes(item).decode(errors="backslashreplace")
 
 

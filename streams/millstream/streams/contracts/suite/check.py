@@ -1,7 +1,7 @@
-"""One check of the suite, and when it applies.
+"""One check of the suite, and the conditions under which it applies.
 
-Owns: `AdapterCheck`, and collecting those of a module. Invariant: a check that does not apply says
-why, by name.
+Owns: `AdapterCheck`, and collecting the checks of a module. Invariant: a check that does not apply
+says why, by name.
 """
 
 from __future__ import annotations
@@ -22,11 +22,16 @@ Body = Callable[[AdapterBench], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, slots=True)
 class AdapterCheck:
-    """A rule that an adapter is held to. `str` of it is its name.
+    """A rule of the contract and its check. `str(check)` is its name.
 
-    Attributes: `rule`: the sentence that it checks; `needs`, `excludes`: capabilities; `hooks`:
-    names of `AdapterHooks` without which it is not run; `run`: the check itself;
-    `is_for_generated`: does it also hold where `enqueue` is refused?
+    Attributes:
+        name: the name of the check.
+        rule: the rule, as a sentence.
+        run: the check itself.
+        needs: capabilities that the check needs.
+        excludes: capabilities that exclude the check.
+        is_for_generated: whether the rule also holds for providers that refuse `enqueue`.
+        hooks: names of `AdapterHooks` that the check needs.
     """
 
     name: str
@@ -41,7 +46,12 @@ class AdapterCheck:
         return self.name
 
     def why_skipped(self, bench: AdapterBench) -> str:
-        """Why it is not run: it does not apply, or a hook is missing; empty if it is run."""
+        """Return why the check is not run: it does not apply, or a hook is missing; empty: it is
+        run.
+
+        Args:
+            bench: the opened provider.
+        """
         missing = sorted(one.name for one in self.needs - bench.capabilities)
         if missing:
             return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not declared"
@@ -54,7 +64,7 @@ class AdapterCheck:
 
 
 class CheckList:
-    """The checks of one module, in the order in which they stand there."""
+    """The checks of one module, in the order of their definition."""
 
     def __init__(self) -> None:
         self._found: list[AdapterCheck] = []
@@ -69,7 +79,7 @@ class CheckList:
         generated: bool = False,
         hooks: tuple[str, ...] = (),
     ) -> Callable[[Body], Body]:
-        """Collect a function: its docstring is the rule, its name that of the check."""
+        """Collect a function: its docstring is the rule, and its name is the name of the check."""
 
         def collect(body: Body) -> Body:
             rule = " ".join((body.__doc__ or "").split())

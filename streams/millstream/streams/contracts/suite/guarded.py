@@ -1,7 +1,7 @@
-"""An adapter behind a guard: every call has a limit, every answer is looked at.
+"""An adapter behind a guard: every call has a time limit, and every answer is checked.
 
-Owns: the limits of calls, and abandoning a call that never ends. Invariant: no adapter makes a
-check hang, unless it blocks the event loop itself; what it answers wrongly is `ContractBroken`.
+Owns: the limits of calls, and abandoning a call that never ends. Invariants: no adapter can block a
+check, unless it blocks the event loop itself. A wrong answer is `ContractBroken`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 async def within(call: Coroutine[Any, Any, T], limit_s: float, what: str) -> T:
-    """What a call of an adapter answers. Raises its StreamError, or ContractBroken."""
+    """The answer of an adapter's call. Raises its StreamError, or ContractBroken."""
     task = asyncio.ensure_future(call)
     try:
         done, _ = await asyncio.wait({task}, timeout=limit_s)
@@ -58,7 +58,7 @@ async def within(call: Coroutine[Any, Any, T], limit_s: float, what: str) -> T:
 
 
 def result_of(task: asyncio.Task[T], what: str) -> T:
-    """What a call that has ended answered. Raises its StreamError, or ContractBroken."""
+    """The answer of a call that has ended. Raises its StreamError, or ContractBroken."""
     wanted = f"{what} returns, or raises a StreamError"
     if task.cancelled():
         raise ContractBroken(wanted, "CancelledError, though nobody cancelled it")
@@ -71,18 +71,18 @@ def result_of(task: asyncio.Task[T], what: str) -> T:
 
 
 async def abandon(task: asyncio.Task[Any], call: Coroutine[Any, Any, Any]) -> None:
-    """Cancel a call; one that swallows that is closed under its task, which then ends."""
+    """Cancel a call; if it ignores that, close its coroutine under the task, which then ends."""
     task.cancel()
     await _some_turns(task)
     if not task.done():
         try:
             call.close()
         except RuntimeError:
-            return  # it swallows that too: nothing ends it
+            return  # it ignores that too, and nothing can end it
         task.cancel()
         await _some_turns(task)
     if task.done() and not task.cancelled():
-        task.exception()  # looked at, so nobody logs it
+        task.exception()  # read it, so that asyncio does not log it
 
 
 async def _some_turns(task: asyncio.Task[Any]) -> None:
@@ -93,7 +93,7 @@ async def _some_turns(task: asyncio.Task[Any]) -> None:
 
 
 def check_first(error: CursorTooOld, asked: Token | None, what: str) -> None:
-    """Look at where a CursorTooOld says that reading begins. Raises ContractBroken."""
+    """Check the position that CursorTooOld names. Raises ContractBroken."""
     first: object = error.first
     if first is None:
         return
@@ -105,7 +105,7 @@ def check_first(error: CursorTooOld, asked: Token | None, what: str) -> None:
 
 
 class GuardedReceiver:
-    """A receiver whose calls end, and whose answers are of the contract's shape."""
+    """A receiver whose calls end, and whose answers have the contract's shape."""
 
     def __init__(self, raw: QueueReceiver, is_ordered: bool) -> None:
         self.raw = raw
@@ -154,7 +154,7 @@ class GuardedReceiver:
 
 
 class GuardedReader:
-    """A reader whose calls end, and whose answers are of the contract's shape."""
+    """A reader whose calls end, and whose answers have the contract's shape."""
 
     def __init__(self, raw: QueueReader) -> None:
         self.raw = raw
@@ -196,7 +196,7 @@ class GuardedReader:
 
 
 class GuardedAdapter:
-    """An adapter whose calls end, and whose answers are of the contract's shape."""
+    """An adapter whose calls end, and whose answers have the contract's shape."""
 
     def __init__(self, raw: QueueAdapter, capabilities: frozenset[Capability]) -> None:
         self.raw = raw
@@ -208,7 +208,7 @@ class GuardedAdapter:
     ) -> list[Token | None]:
         count = len(messages)
         self._enqueues += 1
-        if self._enqueues % 2:  # so that both ways in are checked, and one beside the other
+        if self._enqueues % 2:  # alternate, to check both methods, and both together
             tokens = self.enqueue_at_once(queue, messages, mapper_epoch)
             if tokens is not None:
                 return tokens
@@ -228,7 +228,7 @@ class GuardedAdapter:
     def enqueue_at_once(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int = 1
     ) -> list[Token | None] | None:
-        """Store without waiting, as the runtime would; None: `enqueue` is to be called."""
+        """Store without waiting, as the runtime would; None: call `enqueue`."""
         if not isinstance(self.raw, EnqueuesAtOnce):
             return None
         wanted = "enqueue_at_once returns a token or None per message, or None"

@@ -1,7 +1,7 @@
 """Hooks by which the author of an adapter acts on the provider under test.
 
-Owns: `AdapterHooks`. Invariant: a check that needs a hook that was not given is not run, and its
-result says so.
+Owns: `AdapterHooks`. Invariant: a check that needs a missing hook is not run, and its result says
+so.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ PATIENCE_S = 2.0
 class AdapterHooks:
     """The hooks that the author of an adapter can give to the suite. Each is optional.
 
-    `run_adapter_check` returns `not run: the hook ... is not given` for a check that needs one
-    that is missing. Leave out a hook for an event that cannot happen to the provider: `skip`, for
-    example, if the numbers of its messages have no holes.
+    `run_adapter_check` returns `not run: the hook ... is not given` for a check that needs a
+    missing hook. Leave out a hook for an event that cannot happen to the provider: for example
+    `skip`, if the numbers of its messages have no holes.
     """
 
     forget: Callable[[QueueId, int], Awaitable[None]] | None = None
@@ -33,16 +33,17 @@ class AdapterHooks:
 
     skip: Callable[[QueueId, int], Awaitable[None]] | None = None
     """`await skip(queue, count)`: use up the next `count` numbers of the queue without a message,
-    as the markers of transactions or a compaction do. Nothing is lost by it."""
+    as the markers of transactions or a compaction do. No message is lost by it."""
 
     kill: Callable[[QueueAdapter], Awaitable[None]] | None = None
-    """`await kill(adapter)`: end the adapter and its receivers as the death of their process would.
+    """`await kill(adapter)`: end the adapter and its receivers as a crash of their process would.
 
-    Drop their buffers, cancel their tasks, and cut their connections, sessions and locks as the
-    death of a process cuts them: without a goodbye, a flush or a commit. Do all of this before the
-    first `await`: a buffer that is written after that hides a fault. You may then wait until the
-    broker notices. The suite calls nothing of this adapter afterwards, not even `aclose`. If the
-    adapter holds nothing beyond its calls, pass a function that does nothing."""
+    Drop their buffers, cancel their tasks, and cut their connections, sessions and locks as a crash
+    does: without a goodbye, a flush or a commit. Do all of this before the first `await`: a buffer
+    that is written after that hides a fault. You may then wait until the broker notices. The suite
+    does not call the adapter afterwards, not even `aclose`. If the adapter holds nothing beyond its
+    calls, pass a function that does nothing.
+    """
 
     relayout: Callable[[], Awaitable[None]] | None = None
     """`await relayout()`: change the queues of a broker that decides them (`BringsMapper`), as its
@@ -54,11 +55,11 @@ class AdapterHooks:
     messages, so that the source is paused and resumed many times."""
 
     patience_s: float = PATIENCE_S
-    """The longest delay or lease, in seconds, that a check asks for and waits out. The runtime asks
-    for delays of 60 s and, as a subscription's back-off says, of more; give 60 where waiting costs
-    nothing, so that a provider that cuts long delays short is found as well."""
+    """The longest delay or lease, in seconds, that a check asks for and waits for. The runtime asks
+    for delays of 60 s and, with the back-off of a subscription, of more. Pass 60 if waiting costs
+    nothing: the suite then also finds a provider that shortens long delays."""
 
 
 def without_hook(name: str) -> str:
-    """The result of a check that needs a hook which is not given."""
+    """The result of a check that needs a missing hook."""
     return f"not run: the hook `{name}` is not given"

@@ -1,6 +1,7 @@
-"""The `AdapterHost` of a bench: silos without a cluster behind them.
+"""The `AdapterHost` of a bench: silos without a cluster.
 
-Owns: a clock that the bench moves, and what the bench's silos share: a state store, and the era.
+Owns: a clock that the bench moves, and the data that the bench's silos share: a state store, and
+the era.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ BEGIN_S = 1_700_000_000.0
 
 
 class BenchClock:
-    """The loop's time, and a wall clock that stands still until the bench moves it."""
+    """The loop's time, and a wall clock that only the bench moves."""
 
     def __init__(self) -> None:
         self.moved_s = 0.0
@@ -38,7 +39,7 @@ class BenchClock:
 
 
 class BenchMapper:
-    """Two queues; a stream is in the one that the bytes of its key add up to."""
+    """Two queues; the sum of the bytes of a stream's key decides."""
 
     epoch = 1
 
@@ -50,7 +51,7 @@ class BenchMapper:
 
 
 class BenchWorld:
-    """What the silos of a bench share."""
+    """The data that the silos of a bench share."""
 
     def __init__(self) -> None:
         self.bench_clock = BenchClock()

@@ -1,6 +1,6 @@
 """Running the checks.
 
-Owns: the list of all checks, and running one. Invariant: what a check opened is closed.
+Owns: the list of all checks, and running one. Invariant: everything that a check opened is closed.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ ADAPTER_CHECKS: Sequence[AdapterCheck] = (
     *rewinding,
     *sealing,
 )
+"""Every check of the contract suite, in order."""
 
 
 async def run_adapter_check(
@@ -48,19 +49,28 @@ async def run_adapter_check(
     mapper: QueueMapper | None = None,
     hooks: AdapterHooks | None = None,
 ) -> str:
-    """Run one check on a provider with empty queues, and close what was opened.
+    """Run one check on a provider with empty queues, and close everything that was opened.
+
+    Each call of the adapter may take 10 s (`start` 120 s, `read` 10 s beyond `wait_s`). After that
+    the call is abandoned and the check fails. The provider needs room for 100 messages, and leases
+    of at most 5 s.
 
     Args:
         check: one of `ADAPTER_CHECKS`.
         make: makes a factory; called once per silo and restart, all over the same stored content.
-        generated: where the provider refuses `enqueue`: gives the first so many items of a queue,
-            whose messages have one item each.
-        mapper: the queues of the provider, if `queue-0` and `queue-1` will not do.
-        hooks: what the suite cannot do to the provider by itself.
-    Returns: "" if the rule holds. Else why the check was not run, which is printed as well: what
-        does not apply to the provider, or `not run: the hook ... is not given`.
-    Raises: ContractBroken (an AssertionError): the rule does not hold. ConfigError: a shape or
-        capabilities that no silo would take.
+        generated: for a provider that refuses `enqueue`: a function from queue and count to the
+            first items of the queue. The messages have one item each.
+        mapper: the queues of the provider, if `queue-0` and `queue-1` are not suitable. The mapper
+            is also asked in another process.
+        hooks: actions on the provider that the suite cannot do itself.
+
+    Returns:
+        Empty: the rule holds. Otherwise why the check was not run, which is printed as well: why it
+            does not apply, or `not run: the hook ... is not given`.
+
+    Raises:
+        ContractBroken: the rule does not hold.
+        ConfigError: no silo would accept the shape or the capabilities.
     """
     bench = AdapterBench(make, generated, mapper, hooks)
     try:
@@ -75,7 +85,7 @@ async def run_adapter_check(
         raise
     except ConfigError:
         raise
-    except Exception as error:  # an answer that a check stumbles over
+    except Exception as error:  # an answer that a check cannot handle
         odd = ContractBroken("no error", f"{type(error).__name__}: {error}")
         odd.check, odd.rule = check.name, check.rule
         raise odd from error
@@ -84,7 +94,7 @@ async def run_adapter_check(
 
 
 async def outcome(check: AdapterCheck, bench: AdapterBench) -> str:
-    """Run a check; why it could not be run, empty if the rule holds."""
+    """Run a check; returns why it could not be run, empty if the rule holds."""
     try:
         await check.run(bench)
     except NotRun as none:

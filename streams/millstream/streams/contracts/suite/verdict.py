@@ -1,7 +1,7 @@
-"""What a check says of an adapter.
+"""The verdict of a check over an adapter.
 
 Owns: `ContractBroken`, `NotRun`, `expect`. Invariant: no check relies on an `assert` statement, so
-`python -O` refuses what plain `python` refuses.
+`python -O` refuses the same adapters as plain `python`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ SHOWN_MAX = 400
 
 
 class ContractBroken(AssertionError):
-    """An adapter broke a rule of the contract.
+    """An adapter broke a rule of the contract; an `AssertionError`.
 
-    Attributes: `check`: the name of the check; `rule`: what it holds the adapter to; `expected`;
-    `came`: what there was instead, as text of at most 400 characters.
+    Attributes:
+        check: the name of the check.
+        rule: the rule that the check tests.
+        expected: the expected behaviour.
+        came: the observed behaviour, as text of at most 400 characters.
     """
 
     def __init__(self, expected: str, came: object) -> None:
@@ -30,10 +33,10 @@ class ContractBroken(AssertionError):
 
 
 class NotRun(Exception):
-    """A check found out that it cannot be run, or does not apply; its text says why."""
+    """A check cannot be run, or does not apply; the text has the reason."""
 
 
 def expect(is_so: bool, expected: str, came: object) -> None:
-    """Raise ContractBroken unless it is so."""
+    """Raise ContractBroken unless the condition holds."""
     if not is_so:
         raise ContractBroken(expected, came)

@@ -1,4 +1,5 @@
-"""Positions, acknowledgements and epochs: what is done stays done, and nothing else is."""
+"""Positions, acknowledgements and epochs: acknowledged messages stay acknowledged, and no
+others."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ DURABLE, FENCED, ITEM_ACK = Capability.DURABLE, Capability.FENCED, Capability.IT
 
 @acknowledging.check(generated=True)
 async def what_is_not_acknowledged_is_read_again(bench: AdapterBench) -> None:
-    """The next receiver reads it, with the same tokens if they are stable."""
+    """The next receiver reads unacknowledged messages, with the same tokens if tokens are
+    stable."""
     wanted = await bench.publish("a", "b", "c")
     first = await bench.begin()
     before = await bench.collect(first, 3)
@@ -38,7 +40,8 @@ async def what_is_not_acknowledged_is_read_again(bench: AdapterBench) -> None:
 
 @acknowledging.check(ORDERED, generated=True)
 async def what_is_acknowledged_is_not_read_again(bench: AdapterBench) -> None:
-    """`ack` covers everything up to its position; again, or an older one, changes nothing."""
+    """`ack` covers every message up to its position; a repeated or older position changes
+    nothing."""
     wanted = await bench.publish("a", "b", "c", "d")
     first = await bench.begin()
     found = await bench.collect(first, 4)
@@ -51,7 +54,7 @@ async def what_is_acknowledged_is_not_read_again(bench: AdapterBench) -> None:
 
 @acknowledging.check(ITEM_ACK, OWN_POSITION)
 async def single_messages_are_acknowledged(bench: AdapterBench) -> None:
-    """`ack(None, also)` in any order, and twice: these are done, their neighbours are not."""
+    """`ack(None, also)` acknowledges these messages only, in any order, and repeats do no harm."""
     await bench.publish("a", "b", "c", "d", "e")
     first = await bench.begin()
     found = {text: m.token for m in await bench.collect(first, 5) for text in texts([m])}
@@ -63,7 +66,7 @@ async def single_messages_are_acknowledged(bench: AdapterBench) -> None:
 
 @acknowledging.check(ITEM_ACK, OWN_POSITION, DURABLE)
 async def single_acknowledgements_survive_reopening(bench: AdapterBench) -> None:
-    """What was acknowledged by itself is done after a restart, too."""
+    """A message that was acknowledged singly stays acknowledged after a restart."""
     await bench.publish("a", "b", "c")
     first = await bench.begin()
     found = {text: m.token for m in await bench.collect(first, 3) for text in texts([m])}
@@ -74,7 +77,7 @@ async def single_acknowledgements_survive_reopening(bench: AdapterBench) -> None
 
 @acknowledging.check(OWN_POSITION, DURABLE)
 async def its_own_position_survives_reopening(bench: AdapterBench) -> None:
-    """After a restart `start(None)` begins behind what was acknowledged."""
+    """After a restart, `start(None)` begins behind the acknowledged messages."""
     await bench.publish("a", "b")
     first = await bench.begin()
     await bench.acknowledge(first, await bench.collect(first, 2))
@@ -85,7 +88,7 @@ async def its_own_position_survives_reopening(bench: AdapterBench) -> None:
 
 @acknowledging.check(OWN_POSITION)
 async def its_own_position_is_known_in_every_silo(bench: AdapterBench) -> None:
-    """The owner in another silo begins behind what the former one acknowledged."""
+    """An owner in another silo begins behind the messages that the former owner acknowledged."""
     await bench.publish("a", "b", "c")
     first = await bench.begin()
     found = await bench.collect(first, 3)
@@ -98,7 +101,7 @@ async def its_own_position_is_known_in_every_silo(bench: AdapterBench) -> None:
 
 @acknowledging.check(ORDERED, generated=True)
 async def start_begins_behind_a_position(bench: AdapterBench) -> None:
-    """`start(after)` begins at the message behind it, whether that is acknowledged or not."""
+    """`start(after)` begins at the message behind `after`, acknowledged or not."""
     wanted = await bench.publish("a", "b", "c", "d")
     first = await bench.begin()
     found = await bench.collect(first, 4)
@@ -112,7 +115,7 @@ async def start_begins_behind_a_position(bench: AdapterBench) -> None:
 
 @acknowledging.check(ORDERED)
 async def start_behind_the_last_message_reads_what_comes_next(bench: AdapterBench) -> None:
-    """`start(after)` the last message: nothing is there until another one is accepted."""
+    """`start(after)` the last message reads nothing until another message is accepted."""
     await bench.publish("a", "b")
     first = await bench.begin()
     found = await bench.collect(first, 2)
@@ -139,7 +142,7 @@ async def start_begins_at_the_later_position(bench: AdapterBench) -> None:
 
 @acknowledging.check(ORDERED, OWN_POSITION)
 async def start_acknowledges_nothing(bench: AdapterBench) -> None:
-    """What is before `after` may be needed by those that are behind: it is kept and comes again."""
+    """`start(after)` keeps messages before `after`, because lagging subscriptions may need them."""
     await bench.publish("a", "b", "c", "d")
     first = await bench.begin()
     found = await bench.collect(first, 4)
@@ -153,7 +156,7 @@ async def start_acknowledges_nothing(bench: AdapterBench) -> None:
 
 @acknowledging.check(ORDERED, excludes=(OWN_POSITION,))
 async def without_a_position_of_its_own_start_begins_where_it_is_told(bench: AdapterBench) -> None:
-    """Acknowledging moves no position that `start(after)` would keep to."""
+    """`ack` moves no position that `start(after)` would use instead of `after`."""
     await bench.publish("a", "b", "c")
     first = await bench.begin()
     found = await bench.collect(first, 3)
@@ -164,8 +167,8 @@ async def without_a_position_of_its_own_start_begins_where_it_is_told(bench: Ada
 
 @acknowledging.check(ORDERED, hooks=("forget",))
 async def a_position_that_is_gone_is_said(bench: AdapterBench) -> None:
-    """`start(after)` raises CursorTooOld if messages behind `after` are gone: its `first` is above
-    all that are gone, not above the oldest that is kept, and reading begins with that."""
+    """`start(after)` raises CursorTooOld if messages behind `after` are gone. Its `first` is above
+    all lost messages and not above the oldest kept one, and reading begins with that one."""
     found = await store_and_ack(bench, "a", "b", "c", "d")
     await bench.forget(2)
     receiver = bench.receiver(2)
@@ -175,13 +178,13 @@ async def a_position_that_is_gone_is_said(bench: AdapterBench) -> None:
 
 
 async def store_and_ack(bench: AdapterBench, *wanted: str) -> list[QueueMessage]:
-    """Messages, stored now, as a first owner has read them, who acknowledged none."""
+    """Publish messages, and return them as read by a first owner that acknowledged none."""
     await bench.publish(*wanted)
     return await as_read(bench, len(wanted))
 
 
 async def as_read(bench: AdapterBench, count: int) -> list[QueueMessage]:
-    """The first messages of the queue, read by an owner who acknowledges none."""
+    """The first messages of the queue, read by an owner that acknowledges none."""
     first = await bench.begin()
     found = await bench.collect(first, count)
     await first.aclose()
@@ -200,8 +203,8 @@ async def start_too_old(receiver: GuardedReceiver, after: Token) -> Token | None
 
 @acknowledging.check(ORDERED, hooks=("forget",))
 async def a_queue_that_lost_everything_says_so(bench: AdapterBench) -> None:
-    """Where nothing is kept `first` is None, or above all that is gone and not above what comes
-    next, with which reading begins."""
+    """If no message is kept, `first` is None, or above all lost messages and not above the next
+    message, with which reading begins."""
     found = await store_and_ack(bench, "a", "b", "c")
     await bench.forget(3)
     receiver = bench.receiver(2)
@@ -215,8 +218,8 @@ async def a_queue_that_lost_everything_says_so(bench: AdapterBench) -> None:
 
 @acknowledging.check(ORDERED, hooks=("forget",))
 async def what_is_gone_and_was_done_is_no_gap(bench: AdapterBench) -> None:
-    """`start(after)` raises nothing if all that is gone is at `after` or before: nothing that is
-    wanted is missing, whether later messages are kept or none is stored yet."""
+    """`start(after)` raises nothing if all lost messages are at or before `after`, with or without
+    later messages: no wanted message is missing."""
     found = await store_and_ack(bench, "a", "b", "c")
     await bench.forget(2)
     receiver = await bench.begin(2, found[1].token)
@@ -230,8 +233,8 @@ async def what_is_gone_and_was_done_is_no_gap(bench: AdapterBench) -> None:
 
 @acknowledging.check(ORDERED, hooks=("skip",))
 async def a_hole_in_the_numbers_is_no_gap(bench: AdapterBench) -> None:
-    """Numbers without a message are passed over: `start(after)` a message before a hole raises
-    nothing, for nothing is lost."""
+    """Numbers without a message are skipped: `start(after)` a message before such a hole raises
+    nothing, because no message is lost."""
     await bench.skip(2)
     await bench.publish("a")
     await bench.skip(3)
@@ -249,8 +252,8 @@ async def a_hole_in_the_numbers_is_no_gap(bench: AdapterBench) -> None:
 
 @acknowledging.check(ORDERED, hooks=("forget", "skip"))
 async def a_hole_behind_what_is_gone_is_no_gap(bench: AdapterBench) -> None:
-    """What is gone was done, and a hole follows: the oldest message that is kept has a much higher
-    number than `after`, and nothing is lost all the same."""
+    """If lost messages were acknowledged and a hole follows, `start(after)` raises nothing,
+    although the oldest kept message has a much higher number than `after`."""
     await bench.publish("a")
     await bench.skip(3)
     await bench.publish("b")
@@ -263,7 +266,7 @@ async def a_hole_behind_what_is_gone_is_no_gap(bench: AdapterBench) -> None:
 
 @acknowledging.check(generated=True)
 async def a_receiver_is_replaced_in_its_epoch(bench: AdapterBench) -> None:
-    """After a call that failed the owner opens another receiver of the same epoch."""
+    """After a call that failed, the owner opens another receiver of the same epoch."""
     wanted = await bench.publish("a", "b", "c")
     first = await bench.begin(3)
     found = await bench.collect(first, 3)
@@ -294,7 +297,8 @@ async def an_older_epoch_is_fenced(bench: AdapterBench) -> None:
 
 @acknowledging.check(FENCED, OWN_POSITION)
 async def what_was_acknowledged_before_the_fence_counts(bench: AdapterBench) -> None:
-    """An `ack` that returned holds for the next epoch, which alone acknowledges from there on."""
+    """An `ack` that has returned is valid for the next epoch; from then on, only that epoch may
+    acknowledge."""
     await bench.publish("a", "b", "c")
     old = await bench.begin(1)
     found = await bench.collect(old, 3)
@@ -313,7 +317,7 @@ async def what_was_acknowledged_before_the_fence_counts(bench: AdapterBench) -> 
 
 @acknowledging.check(FENCED, DURABLE)
 async def the_fence_survives_reopening(bench: AdapterBench) -> None:
-    """A restart does not let an older epoch in, nor keep the same one out."""
+    """After a restart, an older epoch is still refused, and the same epoch is accepted."""
     wanted = await bench.publish("a")
     await bench.begin(5)
     await bench.reopen()

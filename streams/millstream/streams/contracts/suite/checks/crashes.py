@@ -1,4 +1,4 @@
-"""A process that dies: without a goodbye, with whatever it had not stored yet."""
+"""A process that crashes: without a goodbye, and with unstored data lost."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ DURABLE = Capability.DURABLE
 
 @dying.check(generated=True, hooks=("kill",))
 async def a_process_that_died_keeps_no_queue(bench: AdapterBench) -> None:
-    """Its receiver was never closed: the next owner is given what comes then, and with DURABLE
-    all that was not acknowledged, within 10 s."""
+    """After a crash, the next owner gets later messages, and with DURABLE all unacknowledged ones,
+    within 10 s, although the receiver was never closed."""
     wanted = await bench.publish("a", "b")
     receiver = await bench.begin()
     bench.same(await bench.collect(receiver, 2), wanted)
@@ -37,7 +37,7 @@ async def a_process_that_died_keeps_no_queue(bench: AdapterBench) -> None:
 
 
 async def next_owner(bench: AdapterBench) -> GuardedReceiver:
-    """The receiver of the next owner; without DURABLE it may say that messages are gone."""
+    """The receiver of the next owner; without DURABLE it may report that messages are gone."""
     receiver = bench.receiver(2)
     try:
         await receiver.start()
@@ -49,8 +49,8 @@ async def next_owner(bench: AdapterBench) -> GuardedReceiver:
 
 @dying.check(Capability.OWN_POSITION, DURABLE, hooks=("kill",))
 async def what_was_acknowledged_before_a_death_is_done(bench: AdapterBench) -> None:
-    """`ack` returns once it is kept: the process dies at once, and the next owner is not given
-    what was acknowledged."""
+    """`ack` returns when the acknowledgement is stored: after a crash right then, the next owner
+    does not get the acknowledged messages."""
     await bench.publish("a", "b", "c")
     receiver = await bench.begin()
     found = {text: one.token for one in await bench.collect(receiver, 3) for text in texts([one])}
@@ -67,8 +67,7 @@ async def what_was_acknowledged_before_a_death_is_done(bench: AdapterBench) -> N
 
 @dying.check(DURABLE, hooks=("kill",))
 async def what_was_accepted_outlives_its_process(bench: AdapterBench) -> None:
-    """`enqueue` returns once all messages are stored: its process dies at once, and none is
-    lost."""
+    """`enqueue` returns when all messages are stored: after a crash right then, none is lost."""
     wanted = list[str]()
     for number in range(3):
         names = [f"{number}{letter}" for letter in "abc"]
@@ -83,8 +82,8 @@ async def what_was_accepted_outlives_its_process(bench: AdapterBench) -> None:
 
 @dying.check(DURABLE, hooks=("kill",))
 async def what_was_accepted_at_once_outlives_its_process(bench: AdapterBench) -> None:
-    """`enqueue_at_once` returns tokens once all messages are stored, and stores none if it returns
-    None: the process dies at once, and exactly that is there."""
+    """`enqueue_at_once` returns tokens when all messages are stored, and stores none if it returns
+    None: after a crash right then, exactly these messages are there."""
     if not isinstance(bench.adapter.raw, EnqueuesAtOnce):
         raise NotRun("the adapter is not `EnqueuesAtOnce`")
     wanted = list[str]()

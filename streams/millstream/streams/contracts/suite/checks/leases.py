@@ -1,4 +1,4 @@
-"""Single messages: given out, given back, held by a lease, and counted."""
+"""Single messages: handed out, released, leased, and counted."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ __all__ = ["leases"]
 
 leases = CheckList()
 LEASED, ITEM_ACK, ORDERED = Capability.LEASED, Capability.ITEM_ACK, Capability.ORDERED
-LEASE_MAX_S = 5.0  # make the factory with a shorter one for the suite
+LEASE_MAX_S = 5.0  # give the factory a shorter lease for the suite
 DELAY_S = 0.35
-EARLIEST = 0.9  # of a time: what clocks and rounding may take from it
+EARLIEST = 0.9  # the part of a time that must pass, in spite of clocks and rounding
 LONG_LIST = 60  # more tokens than brokers take in one request
 HELD_S = 60.0
 
 
 @leases.check(ITEM_ACK, excludes=(ORDERED,))
 async def what_is_released_is_read_again(bench: AdapterBench) -> None:
-    """`release` gives these messages back, and no others, to whoever reads next."""
+    """`release` returns exactly these messages, and the next read gets them."""
     await bench.publish("a", "b", "c")
     receiver = await bench.begin()
     found = await bench.collect(receiver, 3)
@@ -45,7 +45,7 @@ async def what_is_released_is_read_again(bench: AdapterBench) -> None:
 async def keep_leased(
     bench: AdapterBench, receiver: GuardedReceiver, messages: Sequence[QueueMessage]
 ) -> None:
-    """Keep messages from coming again while a check looks at others."""
+    """Extend messages, so that they are not delivered again while a check looks at others."""
     if bench.has(LEASED):
         tokens = [message.token for message in messages]
         lost = await receiver.extend(tokens, HELD_S)
@@ -54,8 +54,8 @@ async def keep_leased(
 
 @leases.check(ITEM_ACK, excludes=(ORDERED,))
 async def a_released_message_waits_for_its_delay(bench: AdapterBench) -> None:
-    """`release(delay_s)`: it is not read before all of the delay is over, be it longer than a
-    lease, and it is read behind that."""
+    """With `release(delay_s)`, a message is read only after the whole delay, even if that is longer
+    than a lease; after the delay it is read."""
     await bench.publish("a", "b")
     receiver, loop = await bench.begin(), asyncio.get_running_loop()
     found = await bench.collect(receiver, 2)
@@ -83,14 +83,14 @@ def release_delayed(
 
 
 def expect_late(took_s: float, asked_s: float) -> None:
-    """A message came after all of the time asked for."""
+    """Expect that a message arrived after the whole requested time."""
     is_so = took_s >= asked_s * EARLIEST
     expect(is_so, f"the message after {asked_s:g} s at the earliest", f"after {took_s:.3f} s")
 
 
 @leases.check(ITEM_ACK, excludes=(ORDERED,))
 async def releasing_what_is_done_changes_nothing(bench: AdapterBench) -> None:
-    """A message that was acknowledged is not given back, nor one that was not read here."""
+    """`release` does not return an acknowledged message, or one that this receiver has not read."""
     await bench.publish("a", "b")
     receiver = await bench.begin()
     tokens = [message.token for message in await bench.collect(receiver, 2)]
@@ -104,7 +104,7 @@ async def releasing_what_is_done_changes_nothing(bench: AdapterBench) -> None:
 
 @leases.check(ITEM_ACK, excludes=(ORDERED,))
 async def a_token_of_a_former_receiver_settles_nothing_else(bench: AdapterBench) -> None:
-    """A token names one message: with the next receiver of the epoch it names no other one."""
+    """A token names one message: the next receiver of the epoch uses it for no other message."""
     await bench.publish("a", "b")
     first = await bench.begin()
     found = {text: m.token for m in await bench.collect(first, 2) for text in texts([m])}
@@ -120,7 +120,8 @@ async def a_token_of_a_former_receiver_settles_nothing_else(bench: AdapterBench)
 
 @leases.check(ITEM_ACK, excludes=(ORDERED,))
 async def only_what_has_run_counts_as_an_attempt(bench: AdapterBench) -> None:
-    """Where attempts are counted: `release(has_run=True)` is one; False is none, nor is closing."""
+    """If attempts are counted, `release(has_run=True)` counts as one; `has_run=False` and closing
+    do not."""
     await bench.publish("a")
     receiver = await bench.begin()
     found = await one_held(bench, receiver)
@@ -135,7 +136,7 @@ async def only_what_has_run_counts_as_an_attempt(bench: AdapterBench) -> None:
 
 
 async def one_held(bench: AdapterBench, receiver: GuardedReceiver) -> QueueMessage:
-    """Read the one message, and hold it."""
+    """Read the one message, and extend its lease."""
     (found,) = await bench.collect(receiver, 1)
     await keep_leased(bench, receiver, [found])
     return found
@@ -144,7 +145,7 @@ async def one_held(bench: AdapterBench, receiver: GuardedReceiver) -> QueueMessa
 async def give_back(
     bench: AdapterBench, receiver: GuardedReceiver, token: Token, has_run: bool | None
 ) -> GuardedReceiver:
-    """Give the message back; None: by closing. Returns who reads on."""
+    """Release the message; None: close the receiver. Returns the receiver that reads on."""
     if has_run is not None:
         await receiver.release([token], 0.0, has_run)
         return receiver
@@ -154,7 +155,7 @@ async def give_back(
 
 @leases.check(LEASED)
 async def a_message_says_what_is_left_of_its_lease(bench: AdapterBench) -> None:
-    """`lease_s` is above 0; for the suite it is at most 5 s, or it could not be waited for."""
+    """`lease_s` is above 0; for the suite it is at most 5 s, because checks wait for it."""
     await bench.publish("a")
     await lease(bench, await bench.begin())
 
@@ -169,7 +170,8 @@ async def lease(bench: AdapterBench, receiver: GuardedReceiver) -> QueueMessage:
 
 @leases.check(LEASED)
 async def a_lease_that_runs_out_gives_the_message_back(bench: AdapterBench) -> None:
-    """It is not read again before its lease ends, and it is behind that; by this receiver, too."""
+    """A message is not read again before its lease ends; after that it is read again, also by the
+    same receiver."""
     await bench.publish("a")
     receiver, loop = await bench.begin(), asyncio.get_running_loop()
     first = await lease(bench, receiver)
@@ -186,7 +188,8 @@ async def a_lease_that_runs_out_gives_the_message_back(bench: AdapterBench) -> N
 
 @leases.check(LEASED)
 async def a_silent_owner_does_not_keep_messages(bench: AdapterBench) -> None:
-    """What an owner that is gone had read comes to the next one when its lease ends."""
+    """The messages of an owner that has crashed are read by the next owner when their leases
+    end."""
     await bench.publish("a", "b")
     silent = await bench.begin(1)
     await bench.collect(silent, 2)
@@ -196,7 +199,7 @@ async def a_silent_owner_does_not_keep_messages(bench: AdapterBench) -> None:
 
 @leases.check(LEASED)
 async def extending_holds_a_message(bench: AdapterBench) -> None:
-    """`extend` keeps a message from coming again, and returns nothing for it."""
+    """`extend` keeps a message from being read again, and does not return its token."""
     await bench.publish("a")
     receiver = await bench.begin()
     first = await lease(bench, receiver)
@@ -208,8 +211,8 @@ async def extending_holds_a_message(bench: AdapterBench) -> None:
 
 @leases.check(LEASED)
 async def extending_lasts_as_long_as_was_asked(bench: AdapterBench) -> None:
-    """`extend` holds a message for all of the time asked for, from the call on; if nothing is
-    heard of it, it is read again after that."""
+    """`extend` keeps a message for the whole requested time from the call on; without another call,
+    the message is read again after that."""
     await bench.publish("a")
     receiver, loop = await bench.begin(), asyncio.get_running_loop()
     found = await lease(bench, receiver)
@@ -224,7 +227,7 @@ async def extending_lasts_as_long_as_was_asked(bench: AdapterBench) -> None:
 
 @leases.check(LEASED)
 async def a_long_list_is_extended_whole(bench: AdapterBench) -> None:
-    """`extend` serves every token of its list, however many a request of the broker may name."""
+    """`extend` serves every token of its list, even if a request of the broker takes fewer."""
     await bench.adapter.enqueue(bench.queue, many(bench))
     receiver = await bench.begin()
     found = await bench.collect(receiver, LONG_LIST)
@@ -241,7 +244,7 @@ def many(bench: AdapterBench) -> list[OutMessage]:
 
 @leases.check(ITEM_ACK, excludes=(ORDERED,))
 async def a_long_list_is_released_whole(bench: AdapterBench) -> None:
-    """`release` gives back every token of its list."""
+    """`release` returns every message of its list."""
     await bench.adapter.enqueue(bench.queue, many(bench))
     receiver = await bench.begin()
     found = await bench.collect(receiver, LONG_LIST)
@@ -253,7 +256,7 @@ async def a_long_list_is_released_whole(bench: AdapterBench) -> None:
 
 @leases.check(ITEM_ACK, Capability.OWN_POSITION)
 async def a_long_list_is_acknowledged_whole(bench: AdapterBench) -> None:
-    """`ack(None, also)`: every message of the list is done."""
+    """`ack(None, also)` acknowledges every message of the list."""
     receiver, tokens = await all_but_the_last(bench)
     await receiver.ack(None, tokens)
     await receiver.aclose()
@@ -261,7 +264,7 @@ async def a_long_list_is_acknowledged_whole(bench: AdapterBench) -> None:
 
 
 async def all_but_the_last(bench: AdapterBench) -> tuple[GuardedReceiver, list[Token]]:
-    """Many messages, and one more, which are out; and the tokens of the many."""
+    """Read many messages and one more; returns the receiver and the tokens of the many."""
     await bench.adapter.enqueue(bench.queue, [*many(bench), bench.message("last")])
     receiver = await bench.begin()
     found = await bench.collect(receiver, LONG_LIST + 1)
@@ -271,8 +274,8 @@ async def all_but_the_last(bench: AdapterBench) -> tuple[GuardedReceiver, list[T
 
 @leases.check(ITEM_ACK, Capability.OWN_POSITION, excludes=(ORDERED,))
 async def what_has_failed_is_over(bench: AdapterBench) -> None:
-    """A receiver with `fail` (`TellsFailed`): every message of its list is over, as by `ack`, its
-    neighbours are not, and again is harmless."""
+    """`fail` (`TellsFailed`) settles every message of its list, and no other one, as `ack` does; a
+    repeated call does no harm."""
     receiver, tokens = await all_but_the_last(bench)
     for _ in range(2):
         await receiver.fail(tokens, "given up")
@@ -282,7 +285,8 @@ async def what_has_failed_is_over(bench: AdapterBench) -> None:
 
 @leases.check(LEASED)
 async def extending_says_what_is_lost(bench: AdapterBench) -> None:
-    """`extend` returns the tokens that are not held here: done, given back, or never read."""
+    """`extend` returns the tokens that this receiver does not have: acknowledged, released, or
+    never read."""
     await bench.publish("a", "b", "c")
     receiver = await bench.begin()
     found = await bench.collect(receiver, 3)
@@ -298,7 +302,7 @@ async def extending_says_what_is_lost(bench: AdapterBench) -> None:
 
 @leases.check(LEASED)
 async def a_lease_that_another_owner_has_is_lost(bench: AdapterBench) -> None:
-    """`extend` of a message that was read by somebody else since returns it."""
+    """`extend` returns the token of a message that another owner has read since."""
     await bench.publish("a")
     silent = await bench.begin(1)
     first = await lease(bench, silent)
@@ -311,7 +315,7 @@ async def a_lease_that_another_owner_has_is_lost(bench: AdapterBench) -> None:
 
 @leases.check(LEASED)
 async def closing_gives_back_at_once(bench: AdapterBench) -> None:
-    """`aclose` gives back what was read and not acknowledged, long before its lease ends."""
+    """`aclose` returns unacknowledged messages at once, long before their leases end."""
     await bench.publish("a", "b", "c")
     receiver = await bench.begin()
     found = {text: m for m in await bench.collect(receiver, 3) for text in texts([m])}
@@ -323,7 +327,7 @@ async def closing_gives_back_at_once(bench: AdapterBench) -> None:
 
 @leases.check(ITEM_ACK, excludes=(ORDERED,))
 async def neighbours_are_read_while_one_is_out(bench: AdapterBench) -> None:
-    """A message that is neither done nor given back holds nobody else up."""
+    """A message that is neither acknowledged nor released does not block other messages."""
     await bench.publish("a")
     receiver = await bench.begin()
     await keep_leased(bench, receiver, await bench.collect(receiver, 1))

@@ -1,4 +1,4 @@
-"""Opening, closing, and what a provider says of itself."""
+"""Opening and closing, and the declarations of a provider."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def what_is_declared_is_there(bench: AdapterBench) -> None:
 
 @life.check()
 async def closing_a_receiver_ends_a_read_that_waits(bench: AdapterBench) -> None:
-    """`aclose` of a receiver ends its read that waits, whichever way."""
+    """`aclose` of a receiver ends its waiting read, with any result."""
     receiver = await bench.begin()
     reading = bench.waiting(receiver)
     await asyncio.sleep(0.005)
@@ -38,7 +38,8 @@ async def closing_a_receiver_ends_a_read_that_waits(bench: AdapterBench) -> None
 
 @life.check(generated=True)
 async def closing_twice_is_harmless(bench: AdapterBench) -> None:
-    """`aclose` may come again, before `start`, and to receivers of a closed adapter."""
+    """`aclose` may be repeated, called before `start`, and called on receivers of a closed
+    adapter."""
     receiver, unused = await bench.begin(), bench.receiver(1)
     for _ in range(2):
         await receiver.aclose()
@@ -50,7 +51,7 @@ async def closing_twice_is_harmless(bench: AdapterBench) -> None:
 
 @life.check()
 async def closing_one_silo_leaves_the_others_alone(bench: AdapterBench) -> None:
-    """`aclose` of an adapter ends that of its silo only."""
+    """`aclose` of an adapter affects its own silo only."""
     other = await bench.another_silo()
     receiver = await bench.begin()
     await other.aclose()
@@ -60,7 +61,7 @@ async def closing_one_silo_leaves_the_others_alone(bench: AdapterBench) -> None:
 
 @life.check(generated=True)
 async def a_receiver_does_nothing_before_start(bench: AdapterBench) -> None:
-    """`receiver` alone takes no message, and fences nobody."""
+    """`receiver` alone takes no message, and fences no other receiver."""
     wanted = await bench.publish("a", "b")
     receiver = await bench.begin(epoch=1)
     unused = bench.receiver(epoch=2)
@@ -72,7 +73,7 @@ async def a_receiver_does_nothing_before_start(bench: AdapterBench) -> None:
 
 @life.check(generated=True)
 async def a_provider_without_messages_of_others_refuses_them(bench: AdapterBench) -> None:
-    """Where `enqueue` is refused, it raises StreamError, and the queue is as it was."""
+    """If the provider refuses `enqueue`, it raises StreamError, and the queue does not change."""
     if not bench.is_read_only:
         raise NotRun("the provider accepts messages")
     wanted = await bench.publish("a", "b")

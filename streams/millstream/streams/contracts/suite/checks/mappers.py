@@ -1,4 +1,4 @@
-"""Mappers: the same queue for a stream in every process, and a change is told."""
+"""Mappers: a stream has the same queue in every process, and a change is reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["placing"]
 placing = CheckList()
 STREAMS = [StreamId(f"n{number % 3}", f"key/{number}") for number in range(200)]
 PROCESS_S = 60.0
-UNREADABLE = 3  # the exit status of a process that cannot rebuild the mapper
+UNREADABLE = 3  # exit status of a process that cannot rebuild the mapper
 IN_ANOTHER_PROCESS = """
 import json, pickle, sys
 try:
@@ -56,8 +56,8 @@ def find_mapper(bench: AdapterBench) -> QueueMapper:
 
 @placing.check(generated=True)
 async def a_mapper_answers_alike_in_every_process(bench: AdapterBench) -> None:
-    """Silos agree which queue carries a stream: the answer depends on nothing that differs from
-    process to process, as Python's `hash()` of texts and bytes does."""
+    """Silos agree on the queue of a stream: the answer depends on nothing that differs between
+    processes, as Python's `hash()` of texts and bytes does."""
     if not bench.has_mapper:
         raise NotRun("the provider has no mapper of its own")
     here = [bench.mapper.queue_for(stream) for stream in STREAMS]
@@ -67,13 +67,13 @@ async def a_mapper_answers_alike_in_every_process(bench: AdapterBench) -> None:
 
 
 def elsewhere(mapper: QueueMapper) -> list[QueueId]:
-    """The queues of all `STREAMS` as another process has them.
+    """The queues of all `STREAMS` as another process computes them.
 
-    Raises NotRun: the mapper cannot be sent there; ContractBroken: it answers nothing there.
+    Raises NotRun: the mapper cannot be sent there; ContractBroken: it gives no answer there.
     """
     try:
         sent = pickle.dumps((mapper, STREAMS))
-    except Exception as error:  # whatever a part of it raises
+    except Exception as error:  # pickling may raise any error
         why = f"the mapper cannot be pickled, as another process needs it: {error}"
         raise NotRun(f"not run: {why}") from None
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
@@ -95,8 +95,9 @@ def elsewhere(mapper: QueueMapper) -> list[QueueId]:
 
 @placing.check(generated=True)
 async def a_change_of_the_layout_is_told(bench: AdapterBench) -> None:
-    """When the broker has other queues `changed` is called in every silo within 10 s, and `mapper`
-    then returns one with another layout and a higher epoch; the former one stays as it was."""
+    """When the broker has other queues, `changed` is called in every silo within 10 s. `mapper`
+    then returns a mapper with another layout and a higher epoch, and the former mapper does not
+    change."""
     find_mapper(bench)
     if bench.hooks.relayout is None:
         raise NotRun(without_hook("relayout"))
@@ -116,19 +117,19 @@ async def a_change_of_the_layout_is_told(bench: AdapterBench) -> None:
 
 
 def follow(adapter: QueueAdapter, told: list[str], name: str) -> QueueMapper:
-    """The mapper of a silo's adapter, which notes in `told` when another one holds."""
+    """The mapper of a silo's adapter; `told` gets the silo's name when another mapper applies."""
     if not isinstance(adapter, BringsMapper):
         raise ContractBroken("an adapter with `mapper`", adapter)
     return adapter.mapper(lambda: told.append(name))
 
 
 def layout(mapper: QueueMapper) -> tuple[Sequence[QueueId], Sequence[QueueId]]:
-    """The queues of a mapper, and where it puts some streams."""
+    """The queues of a mapper, and the queues of some streams."""
     return list(mapper.queues()), [mapper.queue_for(stream) for stream in STREAMS]
 
 
 async def until_told(told: list[str], silos: Collection[str]) -> None:
-    """Return when every silo was told of a change."""
+    """Wait until every silo knows of a change."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + COLLECT_S
     while not set(silos) <= set(told):

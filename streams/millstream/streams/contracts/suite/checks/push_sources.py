@@ -1,4 +1,4 @@
-"""Sources that push: what is paused pushes nothing, and nothing is lost or repeated by it."""
+"""Sources that push: a paused source pushes nothing, and a pause loses and repeats nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["pushing"]
 
 pushing = CheckList()
 STORED, MORE = 40, 5
-EVENTS_FEW = 10  # the largest `events_max` of a receiver that is called narrow
+EVENTS_FEW = 10  # the largest `events_max` of a narrow receiver
 
 
 async def narrow_receiver(bench: AdapterBench) -> GuardedReceiver:
@@ -37,13 +37,13 @@ async def narrow_receiver(bench: AdapterBench) -> GuardedReceiver:
 
 @pushing.check()
 async def a_paused_source_pushes_nothing(bench: AdapterBench) -> None:
-    """While as much is held as may be, nothing more is pushed but what was on its way."""
+    """While the receiver is full, the source pushes no messages except those on their way."""
     await publish_numbers(bench, 0, STORED)
     receiver = await narrow_receiver(bench)
     raw = find_push_receiver(receiver.raw)
     expect(raw.events_max <= EVENTS_FEW, f"events_max of at most {EVENTS_FEW}", raw.events_max)
     await until_paused(raw)
-    await asyncio.sleep(QUIET_S)  # for what was on its way
+    await asyncio.sleep(QUIET_S)  # for messages on their way
     held = raw.events_held
     await publish_numbers(bench, STORED, MORE)
     await asyncio.sleep(QUIET_S)
@@ -52,7 +52,7 @@ async def a_paused_source_pushes_nothing(bench: AdapterBench) -> None:
 
 
 def find_push_receiver(receiver: QueueReceiver) -> PushReceiver:
-    """Raises NotRun: what it holds cannot be seen."""
+    """The receiver as a `PushReceiver`. Raises NotRun: it is none, so its buffer is not visible."""
     if isinstance(receiver, PushReceiver):
         return receiver
     raise NotRun("the receiver is no `PushReceiver`")
@@ -74,7 +74,7 @@ async def publish_numbers(bench: AdapterBench, first: int, count: int) -> None:
 
 @pushing.check()
 async def pausing_loses_and_repeats_nothing(bench: AdapterBench) -> None:
-    """A source that is paused and resumed again and again gives each message once."""
+    """A source that is paused and resumed many times delivers each message once."""
     await publish_numbers(bench, 0, STORED)
     receiver, came, position = await narrow_receiver(bench), list[str](), None
     while len(came) < STORED:

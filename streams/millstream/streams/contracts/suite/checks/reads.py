@@ -26,14 +26,14 @@ from millstream.streams.contracts.token import Token
 __all__ = ["reading"]
 
 reading = CheckList()
-GRACE_S = 1.0  # for a provider's own work beside a wait
+GRACE_S = 1.0  # for a provider's own work, beyond a wait
 SHORT_S = 0.04
-CANCEL_TURNS = 12  # a read is cancelled after so many turns of the loop, and each fewer
+CANCEL_TURNS = 12  # reads are cancelled after 0 to this many iterations of the loop
 
 
 @reading.check(Capability.ORDERED, generated=True)
 async def messages_are_read_in_order_with_rising_tokens(bench: AdapterBench) -> None:
-    """Messages come in the order of acceptance, and their tokens rise."""
+    """Messages arrive in the order of acceptance, and their tokens rise."""
     wanted = await bench.publish(*map(str, range(100)))
     found = await bench.collect(await bench.begin(), 100)
     bench.same(found, wanted)
@@ -43,7 +43,7 @@ async def messages_are_read_in_order_with_rising_tokens(bench: AdapterBench) -> 
 
 @reading.check(Capability.ORDERED)
 async def tokens_rise_from_read_to_read(bench: AdapterBench) -> None:
-    """What is stored later and read later has a higher token, however many reads came before."""
+    """A message that is stored and read later has a higher token, after any number of reads."""
     receiver, last = await bench.begin(), None
     for number in range(5):
         wanted = await bench.publish(f"a{number}", f"b{number}")
@@ -56,7 +56,7 @@ async def tokens_rise_from_read_to_read(bench: AdapterBench) -> None:
 
 @reading.check()
 async def a_message_is_read_once(bench: AdapterBench) -> None:
-    """One receiver gives a message once, unless it was released or its lease ran out."""
+    """One receiver returns a message once, unless it was released or its lease ran out."""
     receiver, wanted = await bench.begin(), list[str]()
     found = list[QueueMessage]()
     for number in range(5):
@@ -67,7 +67,8 @@ async def a_message_is_read_once(bench: AdapterBench) -> None:
 
 @reading.check()
 async def an_empty_queue_reads_as_nothing(bench: AdapterBench) -> None:
-    """[] when there is nothing, within `wait_s` and its own work; with `wait_s` 0 at once."""
+    """A read of an empty queue returns [] within `wait_s` and its own work; with `wait_s` 0 at
+    once."""
     receiver, loop = await bench.begin(), asyncio.get_running_loop()
     for wait_s in (0.0, SHORT_S):
         begin_s = loop.time()
@@ -80,7 +81,7 @@ async def an_empty_queue_reads_as_nothing(bench: AdapterBench) -> None:
 
 @reading.check(Capability.WAKEUP)
 async def a_read_that_finds_nothing_has_waited(bench: AdapterBench) -> None:
-    """With WAKEUP [] comes when `wait_s` is over, or the agent would ask in a circle."""
+    """With WAKEUP, a read returns [] only when `wait_s` is over; otherwise the agent would spin."""
     receiver, loop = await bench.begin(), asyncio.get_running_loop()
     begin_s = loop.time()
     await receiver.read(EVENTS_MAX, BYTES_MAX, SHORT_S)
@@ -90,7 +91,7 @@ async def a_read_that_finds_nothing_has_waited(bench: AdapterBench) -> None:
 
 @reading.check(Capability.WAKEUP)
 async def a_read_that_waits_is_woken(bench: AdapterBench) -> None:
-    """With WAKEUP a read returns as soon as something is there, whichever silo sent it."""
+    """With WAKEUP, a read returns as soon as a message is there, from any silo."""
     receiver = await bench.begin()
     for text, silo in (("here", bench.adapter), ("there", await bench.another_silo())):
         waiting = bench.waiting(receiver)
@@ -102,7 +103,8 @@ async def a_read_that_waits_is_woken(bench: AdapterBench) -> None:
 
 @reading.check()
 async def max_events_counts_events(bench: AdapterBench) -> None:
-    """At most `max_events` items, not messages; one message at least, and none is lost."""
+    """A read returns at most `max_events` items, not messages; at least one message, and none is
+    lost."""
     await bench.adapter.enqueue(bench.queue, threes(bench, 6))
     receiver = await bench.begin()
     found = list[QueueMessage]()
@@ -125,7 +127,7 @@ def threes(bench: AdapterBench, count: int) -> list[OutMessage]:
 
 @reading.check(generated=True)
 async def max_events_bounds_single_events(bench: AdapterBench) -> None:
-    """At most `max_events`; the next read goes on behind them."""
+    """A read returns at most `max_events`, and the next read continues behind them."""
     wanted = await bench.publish(*map(str, range(10)))
     receiver = await bench.begin()
     found = list[QueueMessage]()
@@ -139,7 +141,7 @@ async def max_events_bounds_single_events(bench: AdapterBench) -> None:
 
 @reading.check()
 async def max_bytes_bounds_a_read(bench: AdapterBench) -> None:
-    """At most `max_bytes` of items, but one message at least, however big it is."""
+    """A read returns at most `max_bytes` of items, but at least one message of any size."""
     wanted = await bench.publish(*["x" * 100] * 6)
     receiver = await bench.begin()
     sizes = list[int]()
@@ -155,7 +157,7 @@ async def max_bytes_bounds_a_read(bench: AdapterBench) -> None:
 
 @reading.check()
 async def calls_go_beside_a_read_that_waits(bench: AdapterBench) -> None:
-    """`ack`, `release` and `extend` are answered while a read waits, and leave it alone."""
+    """`ack`, `release` and `extend` are answered while a read waits, and do not disturb it."""
     await bench.publish("a", "b")
     receiver, loop = await bench.begin(), asyncio.get_running_loop()
     found = await bench.collect(receiver, 2)
@@ -172,7 +174,7 @@ async def calls_go_beside_a_read_that_waits(bench: AdapterBench) -> None:
 
 
 async def beside(bench: AdapterBench, receiver: GuardedReceiver, tokens: list[Token]) -> None:
-    """Every call that may be made while a read waits."""
+    """Make every call that is allowed while a read waits."""
     if bench.has(Capability.LEASED):
         await receiver.extend(tokens, LONG_S)
     last = tokens[-1] if bench.is_ordered else None
@@ -183,7 +185,7 @@ async def beside(bench: AdapterBench, receiver: GuardedReceiver, tokens: list[To
 
 @reading.check()
 async def a_cancelled_read_ends_and_nothing_is_lost(bench: AdapterBench) -> None:
-    """A read that is cancelled ends; the next receiver of the same epoch reads what it missed."""
+    """A cancelled read ends, and the next receiver of the same epoch reads its messages."""
     position: Token | None = None
     for turns in range(CANCEL_TURNS):
         wanted = await bench.publish(f"a{turns}", f"b{turns}")
@@ -200,7 +202,7 @@ async def a_cancelled_read_ends_and_nothing_is_lost(bench: AdapterBench) -> None
 
 @reading.check()
 async def a_read_cancelled_while_it_waits_loses_nothing(bench: AdapterBench) -> None:
-    """A message that is accepted while a cancelled read ends is there for the next receiver."""
+    """The next receiver gets a message that is accepted while a cancelled read ends."""
     position: Token | None = None
     for turns in range(CANCEL_TURNS):
         receiver = await bench.begin(1, position)

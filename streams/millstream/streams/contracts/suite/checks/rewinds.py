@@ -1,4 +1,4 @@
-"""Reading again, beside the owner: bounds, times, pages; and keeping what is not read yet."""
+"""Reading again, beside the owner: bounds, times, pages; and keeping unread messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ BESIDE = timedelta(microseconds=500)
 
 @rewinding.check(REWIND)
 async def bounds_are_the_first_and_the_last_message(bench: AdapterBench) -> None:
-    """None while the queue is empty, then the first that is kept and the last that was accepted."""
+    """`bounds` is None while the queue is empty, then the first kept and the last accepted
+    message."""
     reader = bench.reader()
     empty = await reader.bounds()
     expect(empty == (None, None), "(None, None) of an empty queue", empty)
@@ -56,7 +57,7 @@ async def pages(
     bytes_max: int = BYTES_MAX,
     streams: frozenset[StreamId] | None = None,
 ) -> list[QueueMessage]:
-    """Everything from a position on. Raises ContractBroken: a page does not lead on."""
+    """All messages from a position on. Raises ContractBroken: a page does not lead further."""
     found = list[QueueMessage]()
     for _ in range(PAGES_MAX):
         page = await reader.read_from(position, events_max, bytes_max, streams)
@@ -70,7 +71,8 @@ async def pages(
 
 @rewinding.check(REWIND)
 async def messages_are_read_again_from_a_position(bench: AdapterBench) -> None:
-    """From this position (inclusive) on, as `read` gave them: tokens, items, headers, streams."""
+    """`read_from` a position (inclusive) returns the tokens, items, headers and streams that `read`
+    returned."""
     await bench.publish(*map(str, range(20)))
     found = await bench.collect(await bench.begin(), 20)
     reader = bench.reader()
@@ -81,14 +83,15 @@ async def messages_are_read_again_from_a_position(bench: AdapterBench) -> None:
 
 
 def content(message: QueueMessage) -> tuple[object, ...]:
-    """What stays of a message, however it is read."""
+    """The parts of a message that are the same for every read."""
     items = [bytes(item) for item in message.items]
     return message.stream, message.token, items, dict(message.headers)
 
 
 @rewinding.check(REWIND, generated=True)
 async def pages_follow_each_other(bench: AdapterBench) -> None:
-    """A page has at most `max_events` events; the next one begins where it says, losing nothing."""
+    """A page has at most `max_events` events; the next page begins at its `next`, and none is
+    lost."""
     wanted = await bench.publish(*map(str, range(10)))
     found = await bench.collect(await bench.begin(), 10)
     reader, position, came = bench.reader(), found[0].token, list[QueueMessage]()
@@ -104,7 +107,7 @@ async def pages_follow_each_other(bench: AdapterBench) -> None:
 
 @rewinding.check(REWIND)
 async def pages_are_of_the_streams_that_were_asked_for(bench: AdapterBench) -> None:
-    """`streams` filters; what is left out is looked at all the same, and is not at the end."""
+    """`streams` filters a page; other messages are looked at as well, and are not the end."""
     names = [bench.stream(number) for number in range(3)]
     for number in range(12):
         message = bench.message(str(number), names[number % 3])
@@ -120,14 +123,15 @@ async def pages_are_of_the_streams_that_were_asked_for(bench: AdapterBench) -> N
 
 @rewinding.check(REWIND)
 async def max_bytes_bounds_what_is_looked_at(bench: AdapterBench) -> None:
-    """Found or not: a page for a rare stream ends after `max_bytes`, and the next one goes on."""
+    """A page for a rare stream ends after `max_bytes`, found or not, and the next page
+    continues."""
     await bench.publish(*["x" * 100] * 30)
     rare = bench.stream(1)
     await bench.adapter.enqueue(bench.queue, [bench.message("rare", rare)])
     found = await bench.collect(await bench.begin(), 31)
     reader, first = bench.reader(), found[0].token
     page = await reader.read_from(first, EVENTS_MAX, 500, frozenset({rare}))
-    most = found[10].token  # twice the limit: a provider may read in blocks
+    most = found[10].token  # twice the limit, because a provider may read in blocks
     is_so = first < page.next <= most and not page.at_end and not page.messages
     expect(is_so, f"an empty page that ends at {most} at the latest, not at the end", page)
     came = await pages(reader, first, EVENTS_MAX, 500, frozenset({rare}))
@@ -138,7 +142,7 @@ async def max_bytes_bounds_what_is_looked_at(bench: AdapterBench) -> None:
 
 @rewinding.check(REWIND)
 async def a_reader_sees_what_read_has_returned(bench: AdapterBench) -> None:
-    """In the owner's process there is no delay between `read` and `read_from`."""
+    """In the owner's process, `read_from` sees a message as soon as `read` has returned it."""
     receiver, reader = await bench.begin(), bench.reader()
     first: Token | None = None
     for number in range(5):
@@ -152,7 +156,7 @@ async def a_reader_sees_what_read_has_returned(bench: AdapterBench) -> None:
 
 @rewinding.check(REWIND)
 async def a_reader_goes_on_at_the_end(bench: AdapterBench) -> None:
-    """At the end a page is empty and says so; its `next` is where later messages are found."""
+    """At the end, a page is empty and has `at_end`; later messages are found at its `next`."""
     await bench.publish("a")
     (found,) = await bench.collect(await bench.begin(), 1)
     reader = bench.reader()
@@ -166,7 +170,7 @@ async def a_reader_goes_on_at_the_end(bench: AdapterBench) -> None:
 
 
 async def read_until_some(reader: GuardedReader, position: Token) -> list[QueueMessage]:
-    """What is found from a position on, once there is something."""
+    """The messages from a position on, when there are any."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + COLLECT_S
     while not (came := await pages(reader, position)):
@@ -177,7 +181,7 @@ async def read_until_some(reader: GuardedReader, position: Token) -> list[QueueM
 
 @rewinding.check(REWIND)
 async def a_reader_of_another_silo_sees_the_queue(bench: AdapterBench) -> None:
-    """Readers stand in silos that do not own the queue, too, and without an owner."""
+    """Readers also work in silos that do not own the queue, and without an owner."""
     told = await bench.adapter.enqueue(bench.queue, [bench.message("a"), bench.message("b")])
     reader = bench.reader(await bench.another_silo())
     first = told[0] or (await reader.bounds())[0]
@@ -188,7 +192,7 @@ async def a_reader_of_another_silo_sees_the_queue(bench: AdapterBench) -> None:
 
 @rewinding.check(REWIND)
 async def readers_disturb_nobody(bench: AdapterBench) -> None:
-    """What readers read is read by the receiver all the same, and by each other."""
+    """The receiver, and other readers, still read the messages that a reader has read."""
     wanted = await bench.publish("a", "b", "c")
     receiver, readers = await bench.begin(), (bench.reader(), bench.reader())
     for reader in readers:
@@ -202,8 +206,8 @@ async def readers_disturb_nobody(bench: AdapterBench) -> None:
 
 @rewinding.check(REWIND)
 async def seek_finds_the_first_message_at_or_after_a_time(bench: AdapterBench) -> None:
-    """By the time of acceptance, and a message of exactly that time is found, of several the
-    first; the first that is kept for long ago, None for the future."""
+    """`seek` uses the time of acceptance. It finds a message of exactly that time, and the first of
+    several. A time long ago leads to the first kept message, and the future to None."""
     for texts_of_one_time in (("a",), ("b", "c"), ("d", "e", "f"), ("g",)):
         await bench.publish(*texts_of_one_time)
         bench.move_clock(10.0)
@@ -216,7 +220,7 @@ async def seek_finds_the_first_message_at_or_after_a_time(bench: AdapterBench) -
 
 
 def times(found: Sequence[QueueMessage]) -> list[tuple[datetime, Token | None]]:
-    """Times, and the message that each leads to; where messages have no times, the ends only."""
+    """Times, and the message for each; if messages have no times, only the two ends."""
     wanted: list[tuple[datetime, Token | None]] = [(LONG_AGO, found[0].token), (FAR_FUTURE, None)]
     stamps = [message.enqueued_s for message in found]
     if 0.0 in stamps:
@@ -231,15 +235,15 @@ def times(found: Sequence[QueueMessage]) -> list[tuple[datetime, Token | None]]:
 
 
 def exactly(stamp: float) -> datetime:
-    """A time of acceptance; where a datetime cannot hold it, the microsecond before."""
+    """A time of acceptance; if a datetime cannot represent it, the microsecond before."""
     when = datetime.fromtimestamp(stamp, UTC)
     return when if when.timestamp() <= stamp else when - timedelta(microseconds=1)
 
 
 @rewinding.check(REWIND, hooks=("forget",))
 async def a_page_before_what_is_kept_is_refused(bench: AdapterBench) -> None:
-    """`read_from` a position at or before a message that is gone raises CursorTooOld: its `first`
-    is above all that are gone, not above the oldest that is kept, and leads to that."""
+    """`read_from` a position at or before a lost message raises CursorTooOld. Its `first` is above
+    all lost messages and not above the oldest kept one, and leads to that one."""
     await bench.publish("a", "b", "c")
     found = await bench.collect(await bench.begin(), 3)
     await bench.forget(2)
@@ -265,8 +269,8 @@ async def page_too_old(reader: GuardedReader, position: Token) -> Token | None:
 
 @rewinding.check(REWIND, hooks=("forget",))
 async def a_page_of_a_queue_that_lost_everything_is_refused(bench: AdapterBench) -> None:
-    """Where nothing is kept `first` is None, or above all that is gone and not above what comes
-    next."""
+    """If no message is kept, `first` is None, or above all lost messages and not above the next
+    message."""
     await bench.publish("a", "b")
     receiver = await bench.begin()
     found = await bench.collect(receiver, 2)
@@ -288,8 +292,8 @@ def behind(token: Token) -> Token:
 
 @rewinding.check(REWIND, hooks=("skip",))
 async def pages_go_over_holes_in_the_numbers(bench: AdapterBench) -> None:
-    """A page may begin in a hole, and leads over it; `at_end` is said in front of one that no
-    message follows. Nothing is gone: CursorTooOld is not raised."""
+    """A page may begin in a hole, and leads over it; in front of a last hole it has `at_end`. No
+    message is lost, so CursorTooOld is not raised."""
     await bench.publish("a")
     await bench.skip(3)
     await bench.publish("b")
@@ -307,7 +311,7 @@ async def pages_go_over_holes_in_the_numbers(bench: AdapterBench) -> None:
 
 @rewinding.check(REWIND, hooks=("forget", "skip"))
 async def a_page_in_a_hole_behind_what_is_gone_is_given(bench: AdapterBench) -> None:
-    """From a position in a hole on everything is kept, though the message before is gone."""
+    """A page that begins in a hole is returned, although the message before the hole is gone."""
     await bench.publish("a")
     await bench.skip(3)
     await bench.publish("b")
@@ -320,7 +324,7 @@ Body = Callable[[AdapterBench], Coroutine[Any, Any, None]]
 
 
 def where_it_can(body: Body) -> Body:
-    """It is optional: an adapter without it keeps the rule."""
+    """Run a check only for adapters with `Retains`, which is optional."""
 
     @wraps(body)
     async def check(bench: AdapterBench) -> None:
@@ -333,7 +337,7 @@ def where_it_can(body: Body) -> Body:
 
 
 async def found(bench: AdapterBench, *items: str) -> list[QueueMessage]:
-    """These messages, as the owner has read them."""
+    """Publish messages, and return them as the owner has read them."""
     await bench.publish(*items)
     return await bench.collect(await bench.begin(), len(items))
 
@@ -346,7 +350,7 @@ async def is_told(bench: AdapterBench, wanted: dict[str, Token]) -> None:
 @rewinding.check(REWIND)
 @where_it_can
 async def what_is_retained_is_told(bench: AdapterBench) -> None:
-    """`list_retained` names each reader and its position, of this queue, in every silo."""
+    """`list_retained` returns each reader of this queue with its position, in every silo."""
     first, second, _ = await found(bench, "a", "b", "c")
     await is_told(bench, {})
     other = await bench.another_silo()
@@ -364,7 +368,7 @@ async def what_is_retained_is_told(bench: AdapterBench) -> None:
 @rewinding.check(REWIND)
 @where_it_can
 async def a_retained_position_never_goes_back(bench: AdapterBench) -> None:
-    """Of all positions that a reader named the last one counts, whatever their order."""
+    """The last of all positions of a reader counts, in any order of the calls."""
     first, second, third = await found(bench, "a", "b", "c")
     for position, wanted in (
         (second.token, second.token),
@@ -380,7 +384,8 @@ async def a_retained_position_never_goes_back(bench: AdapterBench) -> None:
 @rewinding.check(REWIND)
 @where_it_can
 async def a_reader_without_a_position_retains_all_that_is_there(bench: AdapterBench) -> None:
-    """None: from the first message that is kept, and in an empty queue from the next one, on."""
+    """Position None retains from the first kept message on; in an empty queue, from the next
+    message on."""
     await bench.adapter.retain(bench.queue, "early", None)
     first, _ = await found(bench, "a", "b")
     await bench.adapter.retain(bench.queue, "late", None)
@@ -392,7 +397,7 @@ async def a_reader_without_a_position_retains_all_that_is_there(bench: AdapterBe
 @rewinding.check(REWIND)
 @where_it_can
 async def who_is_let_go_retains_nothing(bench: AdapterBench) -> None:
-    """Again is harmless, and so is a reader that nobody knows; others stay."""
+    """`let_go` may be repeated, and may name an unknown reader; other readers stay."""
     first, second = await found(bench, "a", "b")
     await bench.adapter.retain(bench.queue, "one", second.token)
     await bench.adapter.retain(bench.queue, "two", second.token)
@@ -406,7 +411,7 @@ async def who_is_let_go_retains_nothing(bench: AdapterBench) -> None:
 @rewinding.check(REWIND, Capability.DURABLE)
 @where_it_can
 async def what_is_retained_outlives_every_silo(bench: AdapterBench) -> None:
-    """DURABLE: also the names of readers and their positions."""
+    """With DURABLE, readers and their positions survive a restart."""
     _, second = await found(bench, "a", "b")
     await bench.adapter.retain(bench.queue, "r", second.token)
     await bench.reopen()
@@ -416,7 +421,7 @@ async def what_is_retained_outlives_every_silo(bench: AdapterBench) -> None:
 @rewinding.check(REWIND)
 @where_it_can
 async def what_is_retained_is_kept(bench: AdapterBench) -> None:
-    """The provider's retention takes nothing at a reader's position, or behind it."""
+    """The provider's retention removes no message at a reader's position or behind it."""
     messages = await found(bench, "a", "b", "c", "d")
     position = messages[1].token
     await bench.adapter.retain(bench.queue, "r", position)

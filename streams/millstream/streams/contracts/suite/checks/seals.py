@@ -1,4 +1,4 @@
-"""Sealing: a queue is closed for streams that move to another one."""
+"""Sealing: a queue is closed to publishers whose streams move to another queue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ERA = 9
 async def expect_stale(
     bench: AdapterBench, messages: Sequence[OutMessage], silo: GuardedAdapter | None = None
 ) -> None:
-    """Enqueueing with mapper epoch 1 is refused, and nothing is stored."""
+    """Expect that enqueueing with mapper epoch 1 is refused, and that nothing is stored."""
     try:
         await (silo or bench.adapter).enqueue(bench.queue, messages, 1)
     except StreamError as error:
@@ -36,7 +36,8 @@ async def expect_stale(
 
 @sealing.check(SEALED)
 async def a_sealed_queue_refuses_older_mappers(bench: AdapterBench) -> None:
-    """From its return, in every silo; the same mapper epoch and newer ones go on."""
+    """After `seal` has returned, every silo refuses older mapper epochs, and accepts the same and
+    newer ones."""
     await bench.publish("a")
     other = await bench.another_silo()
     await bench.adapter.seal(bench.queue, 2, ERA)
@@ -49,7 +50,8 @@ async def a_sealed_queue_refuses_older_mappers(bench: AdapterBench) -> None:
 
 @sealing.check(SEALED)
 async def the_barrier_is_the_last_message_before_the_seal(bench: AdapterBench) -> None:
-    """None if there was none; sealing again for the same mapper returns the same."""
+    """`seal` returns None if there was no message; a repeated seal for the same mapper returns the
+    same."""
     other = bench.other_queue
     if other is not None:
         barrier = await bench.adapter.seal(other, 2, ERA)
@@ -65,7 +67,7 @@ async def the_barrier_is_the_last_message_before_the_seal(bench: AdapterBench) -
 
 @sealing.check(SEALED)
 async def messages_behind_a_seal_have_its_era(bench: AdapterBench) -> None:
-    """Their tokens carry the era that was given, and so are above all others."""
+    """The tokens of later messages have the given era, so they are above all others."""
     await bench.publish("a")
     await bench.adapter.seal(bench.queue, 2, ERA)
     await bench.adapter.enqueue(bench.queue, [bench.message("b")], 2)
@@ -77,7 +79,7 @@ async def messages_behind_a_seal_have_its_era(bench: AdapterBench) -> None:
 
 @sealing.check(SEALED, ORDERED)
 async def a_seal_is_no_gap(bench: AdapterBench) -> None:
-    """Numbers of a later era begin low, and nothing between is missing: `start` behind the last
+    """Numbers of a later era begin low, and no message between is missing: `start` behind the last
     message before the seal raises nothing and reads on, and so does a reader."""
     await bench.publish("a", "b")
     first = await bench.begin()
@@ -94,7 +96,8 @@ async def a_seal_is_no_gap(bench: AdapterBench) -> None:
 
 @sealing.check(SEALED, DEDUP)
 async def a_known_sequence_is_accepted_behind_a_seal(bench: AdapterBench) -> None:
-    """A producer that repeats what is stored is told so, also with the older mapper epoch."""
+    """A producer that repeats a stored sequence is told that it is accepted, even with the older
+    mapper epoch."""
     await bench.adapter.enqueue(bench.queue, bench.mark("p", 0, 1), 1)
     await bench.adapter.seal(bench.queue, 2, ERA)
     await bench.adapter.enqueue(bench.queue, bench.mark("p", 0, 1), 1)
@@ -105,7 +108,7 @@ async def a_known_sequence_is_accepted_behind_a_seal(bench: AdapterBench) -> Non
 
 @sealing.check(SEALED)
 async def a_seal_is_of_one_queue(bench: AdapterBench) -> None:
-    """Other queues go on as they did, and what is stored is read."""
+    """A seal does not affect other queues, and stored messages are still read."""
     other = bench.second_queue()
     await bench.publish("a")
     await bench.adapter.seal(bench.queue, 2, ERA)
@@ -116,7 +119,7 @@ async def a_seal_is_of_one_queue(bench: AdapterBench) -> None:
 
 @sealing.check(SEALED, DURABLE)
 async def a_seal_survives_reopening(bench: AdapterBench) -> None:
-    """After a restart older mappers are refused, and the barrier is the same."""
+    """After a restart, older mappers are still refused, and the barrier is the same."""
     await bench.publish("a")
     barrier = await bench.adapter.seal(bench.queue, 2, ERA)
     await bench.reopen()

@@ -1,4 +1,4 @@
-"""Writing to queues: what is accepted is stored, in order, once, and nothing else is."""
+"""Writing to queues: accepted messages are stored, in order, once, and no others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEDUP = Capability.DEDUP
 
 @writing.check()
 async def messages_are_read_as_they_were_enqueued(bench: AdapterBench) -> None:
-    """Stream, items and headers come out as they went in."""
+    """Stream, items and headers are read as they were enqueued."""
     items = [b"one", b"", b"\x00\xff\n"]
     odd = bench.stream(3, namespace="n/ü")
     await bench.adapter.enqueue(bench.queue, [OutMessage(odd, items, {"x": "y\n", "ü": ""})])
@@ -42,7 +42,7 @@ async def messages_are_read_as_they_were_enqueued(bench: AdapterBench) -> None:
 
 @writing.check()
 async def a_list_is_stored_whole(bench: AdapterBench) -> None:
-    """Every message of a list is stored, in its order, whichever streams it has."""
+    """Every message of a list is stored, in order, for any mix of streams."""
     wanted = [str(number) for number in range(50)]
     messages = [bench.message(text, bench.stream(n % 3)) for n, text in enumerate(wanted)]
     await bench.adapter.enqueue(bench.queue, messages)
@@ -51,10 +51,10 @@ async def a_list_is_stored_whole(bench: AdapterBench) -> None:
 
 @writing.check()
 async def the_largest_message_is_stored(bench: AdapterBench) -> None:
-    """What an adapter says of its largest message (`LimitsMessages`) is true: a message of so many
-    bytes is stored, and one of so many items.
+    """An adapter with `LimitsMessages` stores a message of its largest size in bytes, and one of
+    its largest number of items.
 
-    A limit above 16 MiB, or 10,000 items, is not tried.
+    Limits above 16 MiB, or 10,000 items, are not tested.
     """
     adapter = bench.adapter.raw
     if not isinstance(adapter, LimitsMessages):
@@ -76,7 +76,7 @@ async def the_largest_message_is_stored(bench: AdapterBench) -> None:
 
 @writing.check(Capability.STABLE_TOKENS)
 async def tokens_that_enqueue_tells_are_those_that_are_read(bench: AdapterBench) -> None:
-    """A token that `enqueue` returns is that of the message when it is read."""
+    """A token that `enqueue` returns is the token of the message when it is read."""
     messages = [bench.message(str(number)) for number in range(5)]
     told = await bench.adapter.enqueue(bench.queue, messages)
     found = {
@@ -98,7 +98,7 @@ async def queues_are_independent(bench: AdapterBench) -> None:
 
 @writing.check()
 async def two_silos_may_enqueue_at_the_same_time(bench: AdapterBench) -> None:
-    """Lists of two silos into one queue: nothing is lost or twice, each silo's order is kept."""
+    """Lists of two silos in one queue: none is lost or repeated, and each silo's order is kept."""
     silos = {"a": bench.adapter, "b": await bench.another_silo()}
     await asyncio.gather(*(send_lists(bench, silo, name) for name, silo in silos.items()))
     found = await bench.everything(await bench.begin(), 60)
@@ -111,7 +111,7 @@ async def two_silos_may_enqueue_at_the_same_time(bench: AdapterBench) -> None:
 
 
 async def send_lists(bench: AdapterBench, silo: GuardedAdapter, name: str) -> None:
-    """Ten lists of three, one after the other."""
+    """Enqueue ten lists of three, one after the other."""
     for first in range(0, 30, 3):
         messages = [bench.message(f"{name}{first + at:02}") for at in range(3)]
         await silo.enqueue(bench.queue, messages)
@@ -119,7 +119,7 @@ async def send_lists(bench: AdapterBench, silo: GuardedAdapter, name: str) -> No
 
 @writing.check()
 async def two_queues_may_be_enqueued_to_at_the_same_time(bench: AdapterBench) -> None:
-    """One call is under way per queue, not per adapter."""
+    """One call is under way for each queue, not for each adapter."""
     other = bench.second_queue()
     await asyncio.gather(
         *(bench.publish(*map(str, range(10)), queue=queue) for queue in (bench.queue, other))
@@ -131,9 +131,9 @@ async def two_queues_may_be_enqueued_to_at_the_same_time(bench: AdapterBench) ->
 
 @writing.check()
 async def a_full_queue_has_stored_a_prefix(bench: AdapterBench) -> None:
-    """EnqueueFailed names what is stored: the first ones of the list, and nothing behind them.
+    """EnqueueFailed names the stored messages: the first ones of the list, and none behind them.
 
-    Needs a provider made with room for fewer than 280 messages; with more nothing is refused.
+    Needs a provider with room for fewer than 280 messages; a larger one refuses nothing.
     """
     stored, refused = await fill(bench)
     if not refused:
@@ -150,7 +150,7 @@ async def a_full_queue_has_stored_a_prefix(bench: AdapterBench) -> None:
 
 
 async def fill(bench: AdapterBench) -> tuple[list[str], Sequence[OutMessage]]:
-    """Enqueue lists until one is refused; returns what is stored, and the rest of that list."""
+    """Enqueue lists until one is refused; returns the stored texts, and the rest of that list."""
     numbers, stored = itertools.count(), list[str]()
     for _ in range(FILL_LISTS):
         wanted = list(itertools.islice(numbers, FILL_SIZE))
@@ -166,7 +166,8 @@ async def fill(bench: AdapterBench) -> tuple[list[str], Sequence[OutMessage]]:
 
 @writing.check(DEDUP)
 async def a_repeated_sequence_is_stored_once(bench: AdapterBench) -> None:
-    """A producer's sequence that was accepted is accepted again, and dropped; 0 is one of them."""
+    """A producer's sequence that was accepted is accepted again, and dropped; 0 is a sequence as
+    well."""
     for numbers in ((0, 1), (0, 1, 2), (2,), (3, 3, 4)):
         await bench.adapter.enqueue(bench.queue, bench.mark("p", *numbers))
     await bench.publish("end")
@@ -176,7 +177,7 @@ async def a_repeated_sequence_is_stored_once(bench: AdapterBench) -> None:
 
 @writing.check(DEDUP)
 async def each_producer_has_its_own_sequences(bench: AdapterBench) -> None:
-    """What one producer has sent is not taken for another's, nor unmarked ones for any."""
+    """Sequences of one producer do not affect another producer, or messages without a mark."""
     for number in (0, 5, 1_000_000):
         for producer in ("p", "q", "p/q"):
             await bench.adapter.enqueue(bench.queue, bench.mark(producer, number))
@@ -200,7 +201,8 @@ async def a_sequence_is_known_per_queue(bench: AdapterBench) -> None:
 
 @writing.check(DEDUP)
 async def a_sequence_is_known_in_every_silo(bench: AdapterBench) -> None:
-    """A producer goes on at another silo: what the first one stored is known there."""
+    """If a producer continues at another silo, the sequences that the first silo stored are known
+    there."""
     await bench.adapter.enqueue(bench.queue, bench.mark("p", 0, 1))
     other = await bench.another_silo()
     await other.enqueue(bench.queue, bench.mark("p", 0, 1, 2))
@@ -209,7 +211,7 @@ async def a_sequence_is_known_in_every_silo(bench: AdapterBench) -> None:
 
 @writing.check(DEDUP)
 async def a_sequence_is_known_when_its_message_is_done(bench: AdapterBench) -> None:
-    """Acknowledging a message, and another owner, do not make its sequence new."""
+    """A sequence stays known after its message is acknowledged, and for another owner."""
     await bench.adapter.enqueue(bench.queue, bench.mark("p", 0, 1))
     receiver = await bench.begin()
     position = await bench.acknowledge(receiver, await bench.collect(receiver, 2))
@@ -221,7 +223,7 @@ async def a_sequence_is_known_when_its_message_is_done(bench: AdapterBench) -> N
 
 @writing.check(DEDUP, Capability.DURABLE)
 async def a_sequence_is_known_after_reopening(bench: AdapterBench) -> None:
-    """What was accepted before a restart is known behind it."""
+    """A sequence that was accepted before a restart is known after it."""
     await bench.adapter.enqueue(bench.queue, bench.mark("p", 0, 1))
     await bench.reopen()
     await bench.adapter.enqueue(bench.queue, bench.mark("p", 0, 1, 2))
@@ -230,7 +232,8 @@ async def a_sequence_is_known_after_reopening(bench: AdapterBench) -> None:
 
 @writing.check(DEDUP)
 async def a_list_that_was_cancelled_can_be_repeated(bench: AdapterBench) -> None:
-    """`enqueue` is cancelled after its limit; repeated, it stores each message once, in order."""
+    """`enqueue` is cancelled after its limit; a repeated call stores each message once, in
+    order."""
     wanted = list[str]()
     for turns in range(CANCEL_TURNS):
         numbers = range(turns * 3, turns * 3 + 3)
@@ -243,14 +246,14 @@ async def a_list_that_was_cancelled_can_be_repeated(bench: AdapterBench) -> None
 async def cancel_enqueue(
     bench: AdapterBench, messages: Sequence[OutMessage], after_turns: int
 ) -> None:
-    """Begin to enqueue, and cancel it after some turns of the loop: it ends."""
+    """Begin to enqueue, cancel it after some iterations of the loop, and expect that it ends."""
     call = bench.adapter.raw.enqueue(bench.queue, messages, 1)
     await cancel_call(call, after_turns, "an enqueue")
 
 
 @writing.check(Capability.DURABLE)
 async def messages_survive_reopening(bench: AdapterBench) -> None:
-    """What was accepted is there after a restart, before what comes then."""
+    """Messages accepted before a restart are there after it, before later ones."""
     await bench.publish("a", "b")
     await bench.reopen()
     await bench.publish("c")
@@ -259,7 +262,7 @@ async def messages_survive_reopening(bench: AdapterBench) -> None:
 
 @writing.check(Capability.DURABLE, Capability.ORDERED)
 async def tokens_rise_over_reopening(bench: AdapterBench) -> None:
-    """A restart does not begin numbers anew, though every message was done."""
+    """A restart does not begin numbers anew, even if every message was acknowledged."""
     await bench.publish("a", "b")
     receiver = await bench.begin()
     found = await bench.collect(receiver, 2)
@@ -272,7 +275,7 @@ async def tokens_rise_over_reopening(bench: AdapterBench) -> None:
 
 @writing.check(Capability.ORDERED)
 async def tokens_rise_over_epochs(bench: AdapterBench) -> None:
-    """Another owner reads on with higher tokens, though every message was done."""
+    """A new owner reads on with higher tokens, even if every message was acknowledged."""
     last: Token | None = None
     for epoch in (1, 2, 3):
         await bench.publish(f"a{epoch}", f"b{epoch}")
@@ -286,6 +289,6 @@ async def tokens_rise_over_epochs(bench: AdapterBench) -> None:
 
 
 def expect_behind(last: Token, new: Token) -> None:
-    """A token is higher than one before it."""
+    """Expect that a token is higher than the one before it."""
     if not last < new:
         raise ContractBroken(f"a token above {last}", str(new))
