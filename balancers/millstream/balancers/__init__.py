@@ -1,7 +1,10 @@
-"""Balancers: they decide which silo reads which queue.
+"""Balancers decide which silo reads which queue: pass one to `PersistentStreams(balancer=...)`.
+
+A balancer answers at once when its silo starts, and when another silo is gone. [Writing a
+balancer](../guides/balancer.md) has the rules for one of your own.
 
 Owns the three balancers (`best_fit` behind `deployment`, `lease`, `ring`) and the rounds in which
-they answer anew. Reading starts at `rounds.py`.
+they answer again. Reading starts at `rounds.py`.
 May import `runtime` and `streams`.
 """
 

@@ -1,10 +1,10 @@
 """Dealing queues out to silos: evenly by weight, the same everywhere, with the fewest moves. Pure.
 
-Owns: `best_fit` and the shares behind it. Source: Orleans' BestFitBalancer for the shares; who has
-a queue keeps it as far as its share goes, and ranks by a frozen hash deal out the rest, in place of
-consecutive runs. Invariants: every queue has one silo; shares differ from what the weights give by
-less than one; no other dealing with such shares moves fewer queues; the answer depends on the sets
-given, not on their order.
+Owns: `best_fit` and the shares behind it. Source: Orleans' BestFitBalancer for the shares. Unlike
+there, a silo keeps its queues up to its share, and ranks by a fixed hash deal out the rest.
+Invariants: every queue has one silo. A share differs from the exact result of the weights by less
+than one. No other dealing with such shares moves fewer queues. The answer depends on the given
+sets, not on their order.
 """
 
 from __future__ import annotations
@@ -28,12 +28,23 @@ def best_fit(
     weights: Mapping[str, float] | None = None,
     held: Mapping[QueueId, str] | None = None,
 ) -> dict[str, tuple[QueueId, ...]]:
-    """Which queues each silo should read.
+    """Return the queues that each silo should read: the pure function behind `DeploymentBalancer`.
+
+    The shares of two silos differ by at most one, by weight. With `held`, no other dealing with
+    such shares moves fewer queues. Cost: O(queues x silos).
 
     Args:
-        weights: share of a silo relative to the others, above 0; 1 where it is not given.
-        held: who has a queue now; others than `silos` count as nobody.
-    Returns: every silo with its queues, sorted; {} without silos. Cost: O(queues x silos).
+        queues: all queues.
+        silos: names of the silos.
+        weights: share of a silo relative to the others, finite and above 0. A silo that is not
+            named has 1.
+        held: the present owner of each queue. An owner that is not in `silos` counts as none.
+
+    Returns:
+        The sorted queues of every silo; empty without silos.
+
+    Raises:
+        ConfigError: a weight is not finite or not above 0.
     """
     names, wanted = sorted(set(silos)), sorted(set(queues))
     if not names:
@@ -53,12 +64,12 @@ def best_fit(
 
 
 def choose_kept(silo: str, queues: Iterable[QueueId], room: int) -> list[QueueId]:
-    """Those of its queues that a silo keeps."""
+    """The queues that a silo keeps, at most `room`."""
     return sorted(queues, key=lambda queue: rank(queue, silo))[:room]
 
 
 def rank(queue: QueueId, silo: str) -> int:
-    """How late a silo comes in a queue's list of preferences."""
+    """The place of a silo in a queue's list of preferences; lower is earlier."""
     return xxhash.xxh3_64_intdigest(f"{queue}\0{silo}".encode())
 
 
@@ -68,10 +79,11 @@ def shares(
     weights: Mapping[str, float],
     counts: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """How many queues each silo gets: whole parts by weight, and what is left over one by one.
+    """The number of queues of each silo: whole parts by weight, and the rest one by one.
 
-    First to those that have more than their whole part already (`counts`), as nothing moves for
-    that; then to the largest remainders. Nobody gets one without a remainder.
+    Silos that have more than their whole part already (`counts`) get one first, because no queue
+    moves for that. Then those with the largest remainders follow. A silo without a remainder gets
+    none.
     """
     exact = exact_shares(count, silos, weights)
     given = {silo: math.floor(part) for silo, part in exact.items()}
@@ -89,7 +101,7 @@ def shares(
 def exact_shares(
     count: int, silos: Sequence[str], weights: Mapping[str, float]
 ) -> dict[str, Fraction]:
-    """What the weights give to each, as exact numbers. Raises ConfigError."""
+    """The share of each silo by weight, as an exact number. Raises ConfigError."""
     chosen = {silo: weights.get(silo, 1.0) for silo in silos}
     for silo, weight in chosen.items():
         if not 0 < weight < math.inf:

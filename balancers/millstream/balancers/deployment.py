@@ -1,9 +1,10 @@
 """Balancing by deployment: a fixed list of silo names, or the live membership.
 
-Owns: `DeploymentBalancer`. Not: when it answers (`rounds`), who gets what (`best_fit`), acquiring
-or releasing queues. Source: Orleans' DeploymentBasedQueueBalancer. Invariants: with a list, a queue
-stays with its silo whoever is down; with the live membership, every silo works the same shares out
-of the same queue records, so that a queue moves only where the shares ask for it.
+Owns: `DeploymentBalancer`. Not: the moments of its answers (`rounds`), the shares (`best_fit`),
+acquiring or handing over queues. Source: Orleans' DeploymentBasedQueueBalancer. Invariants: with a
+list, a queue stays with its silo even while other silos are down. With the live membership, every
+silo computes the same shares from the same queue records, so a queue moves only if the shares
+demand it.
 """
 
 from __future__ import annotations
@@ -21,20 +22,28 @@ __all__ = ["DeploymentBalancer"]
 
 
 def list_names(silos: object) -> Iterable[object]:
-    """What the names of silos are to be; one that is no list is its own member."""
+    """The given names of silos; a value that is no list is its own only member."""
     if silos is None:
         return ()
     return silos if isinstance(silos, Iterable) else (silos,)
 
 
 class DeploymentBalancer:
-    """Each silo reads its even share of the queues.
+    """Each silo reads an even share of the queues; the default, with the name `"deployment"`.
+
+    A silo keeps its queues up to its share, so that the fewest queues move. The balancer reads the
+    queue records: every second until each queue has its owner, then every 10 s. While the state
+    store does not answer, the last answer stays valid.
 
     Args:
-        silos: names of all silos of the deployment; then a queue stays with its silo even while
-            that is down. None: the silos that are alive share all queues.
-        rebalance_delay_s: how long joins are collected before queues move to new silos.
-        weights: shares by silo name.
+        silos: names of all silos of the deployment: a queue then stays with its silo even while
+            that silo is down. None: the live silos share all queues.
+        rebalance_delay_s: seconds for which joins are collected before queues move to new silos, at
+            most three times that in all; 0 or more. When a silo is gone, its queues move at once.
+        weights: shares by silo name, finite and above 0; a silo that is not named has 1.
+
+    Raises:
+        ConfigError: an argument is not valid.
     """
 
     def __init__(
@@ -67,19 +76,25 @@ class DeploymentBalancer:
         wanted: Callable[[Iterable[QueueId]], None],
         /,
     ) -> None:
-        """Answer at once, and again after each change."""
+        """Answer at once, and again after each change. The provider calls this.
+
+        Args:
+            queues: all queues of the provider.
+            silos: the live silos and the owners of queues.
+            wanted: takes the queues that this silo wants.
+        """
         self._queues, self._silos = queues, silos
         wish = self._wish_share if self._deployment is None else self._wish_from_list
         self._rounds = Rounds(silos, self._delay_s, wanted, wish)
         await self._rounds.start()
 
     async def aclose(self) -> None:
-        """Answer no more."""
+        """Stop answering. The provider calls this."""
         if self._rounds is not None:
             await self._rounds.aclose()
 
     async def _wish_from_list(self, counted: frozenset[str]) -> Wish:
-        """What the list gives to this silo."""
+        """The queues of this silo by the list."""
         assert self._deployment is not None
         me = self._silos.me
         dealt = best_fit(self._queues, self._deployment, self._weights)

@@ -1,11 +1,11 @@
-"""Balancing by leases: a silo keeps what it has leased, and takes what nobody has.
+"""Balancing by leases: a silo keeps its leased queues, and takes queues without an owner.
 
-Owns: `LeaseBalancer` and its choice (`choose`). Not: the leases themselves: they are those of the
-queue records, renewed and run out as `ownership.decision` says. Source: Orleans'
-LeaseBasedQueueBalancer; unlike it, nothing is released before its deliveries are drained.
-Invariants: it wants nothing that another live silo has and keeps; more than its share it gives
-back, what it has had longest first; two silos that want the same free queue are told apart by the
-record, and the one that came second wants it no more at its next look.
+Owns: `LeaseBalancer` and its choice (`choose`). Not: the leases themselves, which are those of the
+queue records (`ownership.decision`). Source: Orleans' LeaseBasedQueueBalancer; unlike there, a
+queue is released only when its deliveries are drained. Invariants: a silo wants no queue that
+another live silo keeps. Above its share it gives back the queues that it has had longest. If two
+silos want the same free queue, the record decides, and the later silo stops wanting it at its next
+look.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def choose(
     owners: Mapping[QueueId, QueueOwner],
     since_s: Mapping[QueueId, float],
 ) -> frozenset[QueueId]:
-    """What a silo wants: what it has, up to its share, and free queues up to that.
+    """The queues that a silo wants: its own up to its share, and free queues up to that.
 
-    Args: `owners`: of queues that are held; `since_s`: since when it has its own.
+    `owners`: of owned queues; `since_s`: since when the silo has its own queues.
     """
     counts = Counter(owner.silo for owner in owners.values())
     room = shares(len(queues), sorted(silos), {}, counts)[me]
@@ -45,15 +45,21 @@ def choose(
 
 
 def is_open(owner: QueueOwner | None, me: str) -> bool:
-    """Has a queue no owner, or one that is letting go of it?"""
+    """Has a queue no owner, or an owner that is handing it over?"""
     return owner is None or (owner.is_pausing and owner.silo != me)
 
 
 class LeaseBalancer:
-    """Each silo leases its share of the queues, and takes those whose lease has run out.
+    """Each silo leases its share of the queues, and takes queues whose lease has run out.
 
-    A silo that is cut off from the store loses its queues when its leases run out, whether the
-    membership has noticed or not. Needs `OwnershipOptions(lease_s=...)`.
+    Its name is `"lease"`. Use it if a silo that is cut off from the state store should lose its
+    queues as soon as its leases run out, even before the membership notices. It needs
+    `OwnershipOptions(lease_s=...)`.
+
+    A silo keeps its leased queues up to its share, and gives back the ones that it has had longest.
+    It takes queues without an owner, or with a lease that has run out, without a delay. The
+    balancer reads the queue records: every second until each queue has its owner, then every 10 s.
+    While the state store does not answer, the last answer stays valid.
     """
 
     def __init__(self) -> None:
@@ -69,7 +75,16 @@ class LeaseBalancer:
         wanted: Callable[[Iterable[QueueId]], None],
         /,
     ) -> None:
-        """Answer at once, and again after each look. Raises ConfigError: there are no leases."""
+        """Answer at once, and again after each look at the records. The provider calls this.
+
+        Args:
+            queues: all queues of the provider.
+            silos: the live silos and the owners of queues.
+            wanted: takes the queues that this silo wants.
+
+        Raises:
+            ConfigError: owners have no lease.
+        """
         if not silos.lease_s:
             raise ConfigError(
                 "LeaseBalancer needs leases: StreamOptions(ownership=OwnershipOptions(lease_s=...))"
@@ -79,7 +94,7 @@ class LeaseBalancer:
         await self._rounds.start()
 
     async def aclose(self) -> None:
-        """Answer no more."""
+        """Stop answering. The provider calls this."""
         if self._rounds is not None:
             await self._rounds.aclose()
 

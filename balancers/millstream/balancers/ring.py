@@ -1,9 +1,9 @@
 """Balancing by a consistent ring: a silo reads the queues of its arcs.
 
-Owns: `RingBalancer` and the ring. Not: when it answers (`rounds`). Source: Orleans'
+Owns: `RingBalancer` and the ring. Not: the moments of its answers (`rounds`). Source: Orleans'
 ConsistentRingQueueBalancer and its virtual buckets. Invariants: pure in the names of silos and
-queues, so it reads no record; when a silo comes, queues move to it only, and when one goes, only
-its own move; shares are even by chance only.
+queues, so it reads no record. When a silo joins, queues move only to it, and when a silo is gone,
+only its own queues move. Shares are even by chance only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUCKETS_MAX = 1_000
 
 
 def point(text: str) -> int:
-    """Where a name stands on the ring."""
+    """The position of a name on the ring."""
     return xxhash.xxh3_64_intdigest(text.encode())
 
 
@@ -39,14 +39,18 @@ def ring_owner(queues: Sequence[QueueId], silos: Sequence[str], buckets: int) ->
 
 
 class RingBalancer:
-    """Each silo reads the queues that lie on its arcs of a ring.
+    """Each silo reads the queues on its arcs of a ring; its name is `"ring"`.
 
-    Needs no look at the records and moves least when silos come and go, but shares are uneven: of
-    few queues a silo may get none. `DeploymentBalancer` shares evenly.
+    It reads no queue records, and moves few queues when silos join or are gone. Shares are even by
+    chance only: of few queues a silo may get none. `DeploymentBalancer` shares evenly.
 
     Args:
-        buckets: points of a silo on the ring, 1..1,000; more make shares more even.
-        rebalance_delay_s: how long joins are collected before queues move to new silos.
+        buckets: points of a silo on the ring, 1 to 1,000; more points make shares more even.
+        rebalance_delay_s: seconds for which joins are collected before queues move to new silos, at
+            most three times that in all; 0 or more. When a silo is gone, its queues move at once.
+
+    Raises:
+        ConfigError: an argument is not valid.
     """
 
     def __init__(self, *, buckets: int = 30, rebalance_delay_s: float = 5.0) -> None:
@@ -64,7 +68,13 @@ class RingBalancer:
         wanted: Callable[[Iterable[QueueId]], None],
         /,
     ) -> None:
-        """Answer at once, and again after each change."""
+        """Answer at once, and again after each change. The provider calls this.
+
+        Args:
+            queues: all queues of the provider.
+            silos: the live silos.
+            wanted: takes the queues that this silo wants.
+        """
 
         async def wish(counted: frozenset[str]) -> Wish:
             owners = ring_owner(queues, sorted(counted), self._buckets)
@@ -74,6 +84,6 @@ class RingBalancer:
         await self._rounds.start()
 
     async def aclose(self) -> None:
-        """Answer no more."""
+        """Stop answering. The provider calls this."""
         if self._rounds is not None:
             await self._rounds.aclose()

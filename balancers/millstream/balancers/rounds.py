@@ -1,10 +1,10 @@
-"""When a balancer says anew what its silo wants.
+"""The moments at which a balancer answers which queues its silo wants.
 
-Owns: which silos count (`Counting`), and asking again (`Rounds`). Not: what is wanted, which each
-balancer answers. Source: Solace's rebalance delay; Orleans' balancers without the maturity wait.
-Invariants: the first answer comes at once; after a death the next one comes at once; joins are
-collected for the delay, and never longer than three times that; the manager hears of changes only;
-while the store is away, the last answer stands.
+Owns: the silos that count (`Counting`), and asking again (`Rounds`). Not: the wanted queues, which
+each balancer answers. Source: Solace's rebalance delay; Orleans' balancers without the maturity
+wait. Invariants: the first answer comes at once. After the death of a silo the next answer comes at
+once. Joins are collected for the delay, and at most three times as long. The manager is told only
+of changes. While the store is unavailable, the last answer stays valid.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ log = logging.getLogger("millstream.balancer")
 
 DELAYS_MAX = 3
 LOOK_S = 1.0
-"""How often the records are read until queues are where they belong."""
+"""How often the records are read until every queue has its owner."""
 CALM_LOOK_S = 10.0
-"""How often from then on, in case that something moved a queue."""
+"""How often the records are read after that, in case a queue was moved."""
 
 
 def check_number(what: str, number: object, *, may_be_zero: bool = True) -> None:
-    """Raise ConfigError unless it is a finite number, above zero or zero."""
+    """Raise ConfigError unless the number is finite and above zero, or zero if that is allowed."""
     if isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < math.inf:
         if number > 0 or may_be_zero:
             return
@@ -42,7 +42,8 @@ def check_number(what: str, number: object, *, may_be_zero: bool = True) -> None
 
 
 class Wish(Struct, frozen=True):
-    """What a silo wants, and in how many seconds that may be another although no silo came or left.
+    """The wanted queues, and the seconds after which the answer may change without a change of
+    silos.
 
     `look_s`: inf: never.
     """
@@ -52,34 +53,34 @@ class Wish(Struct, frozen=True):
 
 
 class Counting:
-    """Which silos count: those that are gone stop at once, new ones begin after the delay."""
+    """The silos that count: a dead silo stops at once, a new one begins after the delay."""
 
     __slots__ = ("_delay_s", "_first_s", "counted", "due_s")
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
-        self._first_s: float  # since when somebody is here that does not count
+        self._first_s: float  # since when a silo is here that does not count
         self.count(frozenset())
 
     def see(self, present: frozenset[str], now_s: float) -> None:
-        """Note who is here; `due_s` is when that counts."""
+        """Note the present silos; `due_s` is when they count."""
         if present == self.counted:
             self.count(present)
         elif self.counted - present:
-            self.due_s = now_s  # somebody is gone: nobody reads its queues
+            self.due_s = now_s  # a silo is gone, and its queues have no reader
         else:
             self._first_s = min(self._first_s, now_s)
             latest_s = self._first_s + DELAYS_MAX * self._delay_s
             self.due_s = min(now_s + self._delay_s, latest_s)
 
     def count(self, present: frozenset[str]) -> None:
-        """From now on these count."""
+        """Count these silos from now on."""
         self.counted = present
         self.due_s = self._first_s = math.inf
 
 
 class Rounds:
-    """Asks a balancer what its silo wants, whenever the answer may be another."""
+    """Asks a balancer which queues its silo wants, whenever the answer may have changed."""
 
     def __init__(
         self,
@@ -99,14 +100,14 @@ class Rounds:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Answer, and go on answering."""
+        """Answer, and keep answering."""
         self._unwatch = self._silos.watch(self._see)
         self._counting.count(self._present())
         await self._answer()
         self._task = self._silos.tasks.start(self._go_on())
 
     async def aclose(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self._unwatch()
         if self._task is not None:
             self._task.cancel()
@@ -135,7 +136,7 @@ class Rounds:
                 self._look_at_s = loop.time() + LOOK_S
 
     async def _rest(self, until_s: float | None) -> None:
-        """Until then, or until a silo comes or goes."""
+        """Wait until that time, or until a silo joins or is gone."""
         self._changed.clear()
         try:
             async with asyncio.timeout_at(until_s):
