@@ -17,7 +17,16 @@ __all__ = ["Backoff"]
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays that grow by `factor` from `first_s` up to `ceiling_s`. Raises ConfigError."""
+    """Waits before retries: `first_s`, then longer by `factor` each time, up to `ceiling_s`.
+
+    Chance takes up to a half of each wait, so that many callers do not retry at the same moment.
+    Raises `ConfigError` if a value is not valid.
+
+    Attributes:
+        first_s: the first wait, in seconds; above 0 and at most `ceiling_s`.
+        factor: growth per attempt; at least 1.
+        ceiling_s: the longest wait, in seconds.
+    """
 
     first_s: float = 0.1
     factor: float = field(default=2.0, metadata={"min": 1})
