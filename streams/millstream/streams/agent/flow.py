@@ -13,10 +13,18 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FlowOptions:
-    """Limits of one read, and how often to acknowledge. Raises ConfigError.
+    """Limits of one read, and how often to acknowledge. Raises `ConfigError` if a value is not
+    valid.
 
-    An acknowledgement is sent once `ack_every_events` messages are done, or `ack_every_s` after
-    the last one, whichever comes first.
+    Values are above 0 unless stated otherwise.
+
+    Attributes:
+        read_events_max: events that one read may bring.
+        read_bytes_max: bytes that one read may bring, 4 MiB by default. At most half of
+            `RuntimeOptions.frame_bytes_max`.
+        ack_every_events: number of processed messages after which an acknowledgement is sent.
+        ack_every_s: an acknowledgement is also sent this many seconds after the last one; 0 or
+            more.
     """
 
     read_events_max: int = 1024

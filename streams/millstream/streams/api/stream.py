@@ -87,7 +87,7 @@ class Stream(Generic[T]):
     `list[Event[T]]`, that may be given by position. Its name begins with one underscore, or it is
     marked by `@subscribe`; otherwise references could call it. T is the namespace's item itself,
     because items are decoded as the handler annotates them. `Any` gives the items as plain data,
-    and `T | None` is allowed as well.
+    and `T | None` is allowed as well. `subscribe` refuses other handlers before it stores anything.
     """
 
     __slots__ = ("_key", "_runtime", "_topic")

@@ -28,15 +28,22 @@ class ErrorMark(NewsMark):
 
 
 def on_error(namespace: StreamNamespace[Any], /) -> Callable[[Method[G]], Method[G]]:
-    """Mark the method that hears of events that were given up: `on_error(ARRIVALS)`.
+    """Mark the method that hears of given-up events: `@on_error(ARRIVALS)`.
 
-    It is called with a `DeliveryFailure` once an event of a stream of that name was given up, for
-    each subscription of the grain, marked or made at run time: `decision` says whether the event is
-    a dead letter, was skipped, or has paused the subscription. It comes after that is stored, and
-    ahead of the next event, unless the grain moves meanwhile. It is told once, if the grain can be
-    reached: what it raises is logged.
+    Put it on an `async def` method with one argument, a `DeliveryFailure`. The method is called
+    when an event of a stream of that name was given up, for each subscription of the grain, marked
+    or explicit. `failure.decision` is the fate of the event. A class has one such method for the
+    streams of a name.
 
-    Raises DefinitionError when the class is defined.
+    The call comes after the decision is stored and before the next event, unless the grain moves
+    meanwhile. It is made once, if the grain can be reached, and may take 10 s. An error of the
+    method is logged.
+
+    Args:
+        namespace: the streams.
+
+    Raises:
+        DefinitionError: a rule is broken; raised with file and line when the class is defined.
     """
     refuse_function(namespace, "on_error")
     mark = ErrorMark(namespace)

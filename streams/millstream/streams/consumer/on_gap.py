@@ -34,15 +34,24 @@ def on_gap(
 ) -> Callable[
     [Callable[[G, Gap], Coroutine[Any, Any, None]]], Callable[[G, Gap], Coroutine[Any, Any, None]]
 ]:
-    """Mark the method that hears of gaps in the streams of a namespace: `on_gap(ARRIVALS)`.
+    """Mark the method that hears of gaps in the streams of a namespace: `@on_gap(ARRIVALS)`.
 
-    It is called with a `Gap` when events of a stream may be missing, just before the first event
-    that follows, for each subscription of the grain to that stream, marked or made at run time.
-    If it raises, it gets the gap again, together with that event: it is part of handling it, in
-    attempts, in `handler_timeout_s`, and in what `commit_with` writes. Without it, what is gone is
-    logged and counted only.
+    Put it on an `async def` method with one argument, a `Gap`. The method is called when events of
+    a stream may be missing, just before the first event that follows. It is called for each
+    subscription of the grain to that stream, marked or explicit. Without it, a gap is only logged
+    and counted.
 
-    Raises DefinitionError when the class is defined.
+    The call is part of handling the next event: in attempts, in `handler_timeout_s`, and in the
+    write of `commit_with`. If it raises, it gets the gap again, together with that event.
+
+    A class has one such method for the streams of a name. If the namespace is implicit only, the
+    class needs a method with `@subscribe` for it as well.
+
+    Args:
+        namespace: the streams.
+
+    Raises:
+        DefinitionError: a rule is broken; raised with file and line when the class is defined.
     """
     refuse_function(namespace, "on_gap")
     mark = GapMark(namespace)

@@ -116,7 +116,10 @@ class BufferTopic(Protocol[T]):
 
 
 class BufferQueue(Protocol):
-    """Topics by name and item type: the entry point of a buffer within one program."""
+    """Topics by name and item type: the entry point of a buffer within one program.
+
+    See [A buffer between tasks](../guides/buffer_queue.md).
+    """
 
     def topic(self, name: str, item: type[T], /, *, partitions: int = 1) -> BufferTopic[T]:
         """Create a topic.

@@ -174,9 +174,9 @@ class QueueAdapter(Protocol):
 class QueueAdapterFactory(Protocol):
     """A queue provider as a user passes it to `PersistentStreams`; each silo opens its own adapter.
 
-    A silo that cannot start, or was evicted, closes the adapters that it opened. See [Writing a
-    queue adapter](../guides/queue_adapter.md) for the rules. A factory may also have these
-    attributes:
+    A silo that cannot start, or was evicted, closes the adapters that it opened. The contracts are
+    Protocols, so any class with these methods will do. See [Writing a queue
+    adapter](../guides/queue_adapter.md) for the rules. A factory may also have these attributes:
 
     - `grains`: grain classes that the silo hosts for the provider.
     - `agreement`: a mapping of texts that the factories of all silos must have in common, such as

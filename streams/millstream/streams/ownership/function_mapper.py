@@ -24,18 +24,31 @@ NAME_CHARS_MAX = 100
 
 
 class FunctionMapper:
-    """Puts a stream into the queue whose number a function answers.
+    """A mapper that asks a function for the number of each stream's queue.
+
+    ```python
+    FunctionMapper(queues=8, by=lambda stream, queues: len(stream.key) % queues, name="by length")
+    ```
+
+    The function works with `resize`, because it gets the number of queues. If it raises, or answers
+    no such number, nothing stops: `publish` and `publish_with` raise a `StreamError` that names
+    stream, mapper and answer, before any message is sent. If one stream of a client's list has no
+    queue, no event of the list is sent. `why` reports it as `"no_queue"`. Stored messages are still
+    delivered, because the reader of a queue does not ask the mapper.
 
     Args:
-        queues: how many, 1..65,536, named `prefix-0`, `prefix-1`, ...
-        by: called with a `StreamId` and the number of queues; answers 0..queues-1. Pure and quick:
-            equal arguments give equal answers in every silo and for ever, and it is called on the
-            event loop for each publish. The number of queues is another one after `resize`.
-        name: of what the function does, 1..100 characters. Functions cannot be compared, so it is
-            this that silos must have alike, and that is stored with the queues: give another one
-            to a function that answers otherwise.
+        queues: number of queues, 1 to 65,536, named `prefix-0`, `prefix-1`, ...
+        by: called with a `StreamId` and the number of queues; returns an `int` from 0 to queues-1.
+            The event loop calls it for each publish, so it must be a plain, fast and pure function:
+            equal arguments give equal answers in every silo and for ever.
+        name: name of the function's behaviour, 1 to 100 characters. Functions cannot be compared,
+            so silos compare this name, and it is stored with the queues. Change it if the function
+            answers differently.
+        prefix: prefix of the names of the queues.
 
-    Raises: ConfigError; TypeError: `name` or `prefix` is no text that can be stored.
+    Raises:
+        ConfigError: an argument is not valid.
+        TypeError: `name` or `prefix` is no text that can be stored.
     """
 
     __slots__ = ("_by", "_epoch", "_name", "_prefix", "_queues")
@@ -72,26 +85,42 @@ class FunctionMapper:
 
     @property
     def epoch(self) -> int:
-        """Each change of the number of queues is one more."""
+        """The version of the mapping; each change of the number of queues adds one."""
         return self._epoch
 
     @property
     def name(self) -> str:
-        """What silos compare in place of the function."""
+        """The name that silos compare instead of the function."""
         return self._name
 
     def with_queues(self, queues: int, epoch: int, /) -> FunctionMapper:
-        """The same function over another number of queues, in a later epoch. Raises ConfigError."""
+        """Return the same function over another number of queues, in a later epoch; `resize` calls
+        this.
+
+        Args:
+            queues: number of queues.
+            epoch: the new epoch.
+
+        Raises:
+            ConfigError: the number of queues is not valid.
+        """
         mapper = FunctionMapper(queues=queues, by=self._by, name=self._name, prefix=self._prefix)
         mapper._epoch = epoch
         return mapper
 
     def queues(self) -> Sequence[QueueId]:
-        """All queue ids, by number."""
+        """Return the names of all queues, by number."""
         return self._queues
 
     def queue_for(self, stream: StreamId, /) -> QueueId:
-        """The queue of a stream. Raises StreamError: the function raised, or named no queue."""
+        """Return the queue of a stream.
+
+        Args:
+            stream: the stream.
+
+        Raises:
+            StreamError: the function raised, or answered no number of a queue.
+        """
         count = len(self._queues)
         try:
             number = self._by(stream, count)

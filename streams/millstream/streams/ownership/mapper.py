@@ -23,13 +23,22 @@ RING_SIZE = 1 << 64
 
 
 class HashRingMapper:
-    """Spreads streams evenly over `queues` queues named `prefix-0`, `prefix-1`, ...
+    """Spreads streams evenly over queues by a hash; the default mapper, with 8 queues.
 
-    Queue i is the ring's point i · (2^64 // queues). A stream belongs to the first point at or
-    after xxh3_64 of UTF-8 `namespace NUL key`; behind the last point comes queue 0.
+    The hash never changes: a stream has the same queue in every process and for ever, while the
+    number of queues stays the same. Change the number with `resize` only, because another number
+    sends streams to other queues.
 
-    Args: `queues`, 1..65,536; part of what is stored: another count sends streams elsewhere.
-    Raises: ConfigError. Cost: O(1) per stream.
+    Queue i is the point i · (2^64 // queues) of a ring. A stream belongs to the first point at or
+    behind the xxh3_64 of UTF-8 `namespace NUL key`; behind the last point follows queue 0. Cost:
+    O(1) per stream.
+
+    Args:
+        queues: number of queues, 1 to 65,536, named `prefix-0`, `prefix-1`, ...
+        prefix: prefix of the names of the queues.
+
+    Raises:
+        ConfigError: an argument is not valid.
     """
 
     __slots__ = ("_epoch", "_prefix", "_queues", "_step")
@@ -47,21 +56,33 @@ class HashRingMapper:
 
     @property
     def epoch(self) -> int:
-        """The version of hash and ring; each change of the number of queues is one more."""
+        """The version of hash and ring; each change of the number of queues adds one."""
         return self._epoch
 
     def with_queues(self, queues: int, epoch: int, /) -> HashRingMapper:
-        """The ring of another number of queues, in a later epoch. Raises ConfigError."""
+        """Return the ring of another number of queues, in a later epoch; `resize` calls this.
+
+        Args:
+            queues: number of queues.
+            epoch: the new epoch.
+
+        Raises:
+            ConfigError: the number of queues is not valid.
+        """
         ring = HashRingMapper(queues=queues, prefix=self._prefix)
         ring._epoch = epoch
         return ring
 
     def queues(self) -> Sequence[QueueId]:
-        """All queue ids, in the order of the ring."""
+        """Return the names of all queues, in the order of the ring."""
         return self._queues
 
     def queue_for(self, stream: StreamId, /) -> QueueId:
-        """The queue of a stream."""
+        """Return the queue of a stream.
+
+        Args:
+            stream: the stream.
+        """
         text = f"{stream.namespace}\0{stream.key}"
         point = -(-xxhash.xxh3_64_intdigest(text.encode()) // self._step)
         return self._queues[point if point < len(self._queues) else 0]

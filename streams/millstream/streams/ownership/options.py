@@ -12,13 +12,25 @@ __all__ = ["OwnershipOptions"]
 
 @dataclass(frozen=True, slots=True)
 class OwnershipOptions:
-    """Times of taking and giving queues. Raises ConfigError.
+    """Times of acquiring queues and handing them over. Raises `ConfigError` if a value is not
+    valid.
 
-    `max_handoff_s`: how long a giving owner drains. `poll_s`: how often records are looked at: of a
-    wanted queue that another silo has, and of all that this silo has, together. `force_after_s`:
-    wait beyond the drain time. `lease_s`: 0, or at least three polls. `checkpoint_every_s`: how
-    often an owner stores its position, for providers that keep none; what was delivered since is
-    delivered again if the owner dies.
+    All values are seconds.
+
+    Attributes:
+        max_handoff_s: how long a former owner waits for its deliveries to end, before it hands a
+            queue over. 0 or more. With 0 it waits for none, and each stream waits only for its own
+            delivery.
+        poll_s: how often to read the record of a wanted queue that another silo owns, and the
+            records of all own queues. Above 0.
+        force_after_s: how much longer than `max_handoff_s` a new owner waits, before it takes a
+            queue over. 0 or more.
+        lease_s: the owner must renew its record within this time, or it loses the queue. 0: no
+            lease; otherwise at least three times `poll_s`. `LeaseBalancer` needs a lease.
+        checkpoint_every_s: how often an owner stores its progress in the queue record, if the
+            provider keeps no position or a subscription is lagging; not more often than `poll_s`.
+            Above 0. After a crash of the owner, events delivered since the last time are delivered
+            again.
     """
 
     max_handoff_s: float = field(default=3.0, metadata={"min": 0})

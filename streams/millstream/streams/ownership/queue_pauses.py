@@ -92,25 +92,37 @@ class QueuePauses:
 
 
 async def pause_queue(program: Program, queue: QueueId, /, provider: str = "default") -> None:
-    """Let no silo read a queue until `resume_queue`; publishing to it goes on.
+    """Let no silo read a queue until `resume_queue`; publishing to it continues.
 
-    Returns when that is stored. Its owner reads and sends nothing more as soon as it hears of that,
-    waits for what is out, at most `max_handoff_s`, stores how far it is, and lets go. It holds
-    whoever would own the queue next, and across a stop of all silos. Again is harmless.
+    The call returns when the pause is stored in the queue record. The owner then stops reading and
+    delivering, waits for calls under way, at most `max_handoff_s`, stores its progress, and gives
+    the queue up. The pause applies to every later owner, and survives a stop of all silos. A
+    repeated call does no harm.
 
     Args:
         program: a `Silo`, `Client`, `LocalCluster`, or a grain.
-        queue: its name, as figures and logs have it: "queue-3".
-        provider: the name under which silos were given it.
+        queue: name of the queue, as figures and logs show it: `queue-3`.
+        provider: the name under which silos were given the provider.
 
-    Raises ConfigError (no such provider or queue), StorageError, and what calls raise.
+    Raises:
+        ConfigError: there is no such provider or queue.
+        StorageError: the store failed.
     """
     await program.stream(QueuePauses(), provider)(queue, True)
 
 
 async def resume_queue(program: Program, queue: QueueId, /, provider: str = "default") -> None:
-    """Undo `pause_queue`: whoever wants the queue reads on where it was left.
+    """Undo `pause_queue`: the next owner reads on at the stored position.
 
-    Arguments and errors: those of `pause_queue`. Again is harmless.
+    A repeated call does no harm.
+
+    Args:
+        program: a `Silo`, `Client`, `LocalCluster`, or a grain.
+        queue: name of the queue.
+        provider: the name under which silos were given the provider.
+
+    Raises:
+        ConfigError: there is no such provider or queue.
+        StorageError: the store failed.
     """
     await program.stream(QueuePauses(), provider)(queue, False)

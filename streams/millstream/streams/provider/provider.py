@@ -78,20 +78,35 @@ BALANCER = "deployment"
 
 
 class PersistentStreams:
-    """Streams carried by queues: `Silo(streams={"default": PersistentStreams(MemoryQueues())})`.
+    """The stream provider of a silo: streams that queues carry.
+
+    Give it to a silo by name, one object per silo:
+
+    ```python
+    Silo(streams={"default": PersistentStreams(MemoryQueues())})
+    ```
 
     Args:
-        queues: the queue provider: an adapter factory, such as `MemoryQueues()`; an async
-            function that opens an adapter; or the name of an entry point of `millstream.queues`,
-            such as "memory".
-        mapper: which queue carries a stream; default: the adapter's, if it brings one
-            (`BringsMapper`), or a hash ring of 8 queues.
-        balancer: which silo should read which queue; it is for one silo, so pass a fresh one, or
-            the name of an entry point of `millstream.balancers`; default: "deployment", a
-            `DeploymentBalancer` of `millstream.balancers`, which shares the queues evenly among
-            the silos that run.
-        on_give_up: what becomes of events that were given up: "dead_letter" (default), "skip",
-            "pause", or a `FailureHandler` that decides about each.
+        queues: the queue provider: a `QueueAdapterFactory` such as `MemoryQueues()`, an async
+            function that opens an adapter, or the name of an entry point of `millstream.queues`
+            such as `"memory"`.
+        mapper: tells the queue of each stream. None: the adapter's mapper, if it is a
+            `BringsMapper`, or `HashRingMapper(queues=8)`.
+        balancer: decides which silo should read which queue: a `QueueBalancer` for this silo alone,
+            or the name of an entry point of `millstream.balancers`. The default is a
+            `DeploymentBalancer`, which shares the queues evenly among the running silos.
+        options: the options. None: the defaults.
+        on_give_up: the fate of given-up events: `"dead_letter"` (also for None), `"skip"`,
+            `"pause"`, or a `FailureHandler` that decides about each event.
+
+    Attributes:
+        name: name of the provider, after the silo has opened it.
+        capabilities: the capabilities of the queue provider.
+        dead_letters: the dead letters of the provider, after the silo has opened it; the same as
+            `dead_letters(silo, name)`.
+
+    Raises:
+        ConfigError: an argument is not valid.
     """
 
     def __init__(
@@ -125,41 +140,46 @@ class PersistentStreams:
         self._closed: asyncio.Task[None] | None = None
 
     def agreement(self) -> Mapping[str, str]:
-        """Queues and mapper: where they differ, a stream would be in two queues."""
+        """Return the texts that all silos must have in common: queues and mapper.
+
+        If they differed, a stream would be in two queues.
+        """
         return self.settings.agreement()
 
     def has_bookie(self) -> bool:
-        """Its queue provider says so."""
+        """Return whether the queue provider keeps data of all silos in this one."""
         return self.settings.has_bookie()
 
     def grains(self, name: str, /) -> Sequence[type[Grain]]:
-        """What the adapter brings, who keeps the explicit subscriptions, inboxes, and writers."""
+        """Return the grain classes that the silo hosts for the provider: those of the adapter, and
+        the grains of subscriptions, inboxes and writers."""
         own = rendezvous_of(name), inbox_grain_of(name), writer_grain_of(name)
         return (*own, *self.settings.list_grains())
 
     @property
     def consumer_silence_s(self) -> float:
-        """How long nothing may be heard of a consumer outside."""
+        """How long the cluster may hear nothing of a consumer outside, in seconds."""
         return self.settings.options.consumer_silence_s
 
     # -- life
 
     async def open(self, services: SiloServices, name: str, /) -> None:
-        """Open the adapter, so that this silo's grains may publish; closes it if that fails."""
+        """Open the adapter, so that this silo's grains may publish; close it if that fails. The
+        silo calls this."""
         if self.name:
             raise ConfigError(
                 f"stream provider {name!r}: the object already serves a silo as "
                 f"{self.name!r}; make one per silo"
             )
         self.name = name
-        # not one of the silo's tasks, which are ended when this is needed
+        # not a task of the silo, because those have ended when this is needed
         self._closing = lambda: services.new_tasks().start(self._close_anyhow())
         try:
             await self._open_adapter(services, name)
             self._wire(services, name)
         except BaseException:
             await self._close_anyhow()
-            self.name = ""  # it serves nobody, so it may be tried again
+            self.name = ""  # it serves no silo, so it can be opened again
             raise
 
     async def _open_adapter(self, services: SiloServices, name: str) -> None:
@@ -183,7 +203,7 @@ class PersistentStreams:
         check_cache(self.settings.options.cache, self.capabilities, name)
 
     def _wire(self, services: SiloServices, name: str) -> None:
-        """Make the parts, and let others call them."""
+        """Make the parts, and let other silos call them."""
         frame_bytes_max = services.options.frame_bytes_max
         options = self.settings.options.within(frame_bytes_max)
         queue = limits_of(self.adapter)
@@ -248,7 +268,7 @@ class PersistentStreams:
         self.dead_letters = DeadLetters(letters)
 
     def _wire_reading(self, services: SiloServices, name: str, options: StreamOptions) -> None:
-        """Let programs outside read, and retain what they have not read."""
+        """Let programs outside read queues, and retain unread messages."""
 
         def columns(namespace: str) -> list[Column]:
             return columns_of(item_type_of(services.grain_types(), name, namespace))
@@ -294,7 +314,8 @@ class PersistentStreams:
         services.targets.add(self._staging.target, name)
 
     async def start(self, services: SiloServices, name: str, /) -> None:
-        """Read queues, if this silo may. What fails is undone by `abort`."""
+        """Begin to read queues, if this silo may own queues; `abort` undoes a failure. The silo
+        calls this."""
         if self._staging is not None:
             self._staging.start()
         row = services.row
@@ -306,23 +327,27 @@ class PersistentStreams:
             self._resizing.start()
 
     async def resize(self, *, queues: int) -> None:
-        """Change the number of queues of the provider, while events are in them.
+        """Change the number of queues while events are in them; the same as
+        `resize(silo, name, queues=...)`.
 
-        Returns when publishers of this silo use the new queues; those of others do within a second.
-        What is in the former ones is delivered first, stream by stream, so no stream is reordered.
+        Returns when publishers of this silo use the new queues; those of other silos follow within
+        a second. Events in the former queues are delivered first, stream by stream, so no stream is
+        reordered.
 
         Args:
-            queues: how many, 1..65,536.
+            queues: the new number, 1 to 65,536.
 
-        Raises ConfigError: the provider's adapter has no `SEALED`, the mapper has no `with_queues`,
-        or an earlier change is not done; StorageError.
+        Raises:
+            ConfigError: the adapter has no `SEALED`, the mapper has no `with_queues`, or an earlier
+                change is not finished.
+            StorageError: the store failed.
         """
         self._in_silo()
         assert self._resizing is not None
         await self._resizing.resize(queues)
 
     async def stop(self) -> None:
-        """Hand the queues over; turns that run on may still publish."""
+        """Hand the queues over; running turns may still publish. The silo calls this."""
         if self._brought is not None:
             self._brought.close()
         if self._resizing is not None:
@@ -333,7 +358,7 @@ class PersistentStreams:
             await self._reading.stop()
 
     def abort(self) -> None:
-        """Stop without a word; a task closes balancer and adapter."""
+        """Stop without a hand-over; a task closes balancer and adapter. The silo calls this."""
         if self._brought is not None:
             self._brought.close()
         if self._resizing is not None:
@@ -347,7 +372,8 @@ class PersistentStreams:
             self._closed = self._closing()
 
     async def aclose(self) -> None:
-        """End publishing and close the adapter; again is harmless."""
+        """End publishing and close the adapter; a repeated call does no harm. The silo calls
+        this."""
         adapter, self._opened = self._opened, None
         if self._publisher is not None:
             self._publisher.close(f"stream provider {self.name!r}: the silo has stopped")
@@ -356,11 +382,11 @@ class PersistentStreams:
         if self._rewinding is not None:
             await self._rewinding.aclose()
         close = getattr(adapter, "aclose", None)
-        if inspect.iscoroutinefunction(close):  # a malformed adapter may have none
+        if inspect.iscoroutinefunction(close):  # a malformed adapter may have no such method
             await close()
 
     async def _close_anyhow(self) -> None:
-        """Close both, where a failure would hide what happened before."""
+        """Close balancer and adapter; log their errors, which would hide the original one."""
         for part, close in (("balancer", self._close_balancer), ("adapter", self.aclose)):
             try:
                 await close()
@@ -371,7 +397,7 @@ class PersistentStreams:
         if self._reading is not None:
             await self._reading.close_balancer()
 
-    # -- what a silo that has opened it may ask
+    # -- questions of the silo that has opened it
 
     def _in_silo(self) -> OwnedQueues:
         assert self._reading is not None, f"stream provider {self.name!r} is not open"
@@ -379,21 +405,22 @@ class PersistentStreams:
 
     @property
     def manager(self) -> QueueManager[PullingAgent]:
-        """Which queues this silo reads."""
+        """The manager of the queues that this silo reads; for the runtime's own use."""
         return self._in_silo().manager
 
     @property
     def staging(self) -> Staging:
-        """What writers outside have staged."""
+        """The staged writes of programs outside; for the runtime's own use."""
         assert self._staging is not None, f"stream provider {self.name!r} is not open"
         return self._staging
 
     def stats(self) -> list[QueueStats]:
-        """The queues that this silo reads; their backlog is that of the last `measure`."""
+        """Return the figures of each queue that this silo reads; backlogs are from the last
+        `measure`."""
         return self._in_silo().stats()
 
     async def measure(self) -> None:
-        """Ask the adapter for the backlogs of these queues, where it can tell (`Measurable`)."""
+        """Ask the adapter for the backlogs of these queues, if its receivers are `Measurable`."""
         await self._in_silo().measure()
 
     # -- publishing
@@ -405,18 +432,32 @@ class PersistentStreams:
     def publish(
         self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
     ) -> Coroutine[Any, Any, Token | None]:
-        """Store events of one stream, in order: all of them, or a prefix.
+        """Store events of one stream, in order: all of them, or a prefix. `Stream.publish` calls
+        this.
 
-        Raises ValueError (too large), QueueFull or QueueUnavailable (after `enqueue_wait_s`),
-        PublishUnknown.
+        Args:
+            stream: the stream.
+            bodies: the encoded events.
+            headers: texts that are delivered with each event.
+
+        Raises:
+            ValueError: an event is too large.
+            QueueFull: the queue had no room for `enqueue_wait_s`.
+            QueueUnavailable: the queue could not be reached for `enqueue_wait_s`.
+            PublishUnknown: it is not known whether the events are stored.
         """
         return self._publishing().publish(stream, bodies, headers)
 
     def admit(self, message: OutMessage, /) -> str:
-        """Check a message for an outbox; returns a name that no other call returns.
+        """Check a message for an outbox; return a name that no other call returns.
 
-        Raises ConfigError (repeats would be stored twice), ValueError (too large), StreamError (no
-        queue carries its stream).
+        Args:
+            message: the message.
+
+        Raises:
+            ConfigError: the provider would store repeated messages twice.
+            ValueError: the message is too large.
+            StreamError: the mapper has no queue for its stream.
         """
         if Capability.DEDUP not in self.capabilities:
             raise ConfigError(
@@ -426,18 +467,40 @@ class PersistentStreams:
         return self._publishing().admit(message)
 
     def check(self, message: OutMessage, /) -> None:
-        """Raise ValueError (too large), or StreamError (no queue carries its stream), for a message
-        that no queue will ever accept."""
+        """Raise an error for a message that no queue will ever accept.
+
+        Args:
+            message: the message.
+
+        Raises:
+            ValueError: the message is too large.
+            StreamError: the mapper has no queue for its stream.
+        """
         self._publishing().check(message)
 
     async def bury(self, message: OutMessage, why: str, /) -> None:
-        """Keep an event of an outbox as a dead letter. Again is harmless. Raises StorageError."""
+        """Store an event of an outbox as a dead letter; a repeated call does no harm.
+
+        Args:
+            message: the event.
+            why: the reason.
+
+        Raises:
+            StorageError: the store failed.
+        """
         await self._in_silo().bury(message, why)
 
     def store(
         self, messages: Sequence[OutMessage], /
     ) -> Coroutine[Any, Any, list[Token | StreamError | None]]:
-        """Store messages in the queues that carry their streams; the outcome of each."""
+        """Store messages in the queues of their streams.
+
+        Args:
+            messages: the messages.
+
+        Returns:
+            The outcome of each message: its token if known, or an error.
+        """
         return self._publishing().store(messages)
 
 

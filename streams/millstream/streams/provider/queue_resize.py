@@ -211,16 +211,19 @@ class Resizes:
 async def resize(program: Program, provider: str = "default", /, *, queues: int) -> None:
     """Change the number of queues of a stream provider while events are in them.
 
-    Returns when the silo that was asked publishes to the new queues; the others follow within a
-    second. What is in the former queues is delivered first, stream by stream: nothing is lost, and
-    no stream is reordered.
+    The call returns when the asked silo publishes to the new queues; other silos follow within a
+    second. Events in the former queues are delivered first, stream by stream: none is lost, and no
+    stream is reordered. If the former mapper had no queue for a stream, its events wait until the
+    events in the former queues are processed.
 
     Args:
         program: a `Silo`, `Client`, `LocalCluster`, or a grain.
-        provider: the name under which silos were given it.
-        queues: how many there are to be, 1..65,536.
+        provider: the name under which silos were given the provider.
+        queues: the new number of queues, 1 to 65,536.
 
-    Raises ConfigError: the provider's adapter has no `SEALED`, its mapper no `with_queues`, or the
-    former queues of an earlier change are not done; StorageError, and what calls raise.
+    Raises:
+        ConfigError: the adapter has no `SEALED`, the mapper has no `with_queues(queues, epoch)`, or
+            an earlier change is not finished.
+        StorageError: the store failed.
     """
     await program.stream(Resizes(), provider)(queues)

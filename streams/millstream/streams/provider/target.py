@@ -20,17 +20,33 @@ __all__ = ["QueueStats", "SiloStats", "StreamsTarget", "agent_stats", "target_of
 
 
 class QueueStats(msgspec.Struct, array_like=True, frozen=True):
-    """One queue as its owner sees it, for people and tools.
+    """The figures of one queue, as its owner sees it.
 
-    `backlog`: events not read yet, 0 where the provider cannot tell; `cached`: read, and held
-    because of some subscription; `lag_s`: age of the oldest of these. `faults`: of the adapter's
-    receiver: what raised, was answered wrongly, or not in time; `gaps`: how often events were gone
-    before they were read; `behind`: subscriptions that are, whose events are read anew.
+    Counters begin at 0 with each agent, so also after a hand-over. Events that are released to
+    their queue are neither `purged` nor `evicted`.
 
-    `purged`: events that left the cache as all were done with them; `evicted`: that left it
-    although a subscription that is behind still needed them: they are read anew for it, but for a
-    few that it keeps at hand. `full_count`: how often reading stopped as the cache was full;
-    `full_s`: for how long in all.
+    Attributes:
+        queue: name of the queue.
+        epoch: number of the ownership.
+        backlog: events that are not read yet; 0 if the provider cannot count them.
+        cached: events in the cache.
+        read: events read.
+        delivered: events delivered.
+        given_up: events given up.
+        unheard: events without a subscription.
+        streams: streams that the agent knows.
+        calls_out: delivery calls that are under way.
+        lag_s: age of the oldest event in the cache, in seconds.
+        is_reading: whether the receiver runs.
+        faults: calls of the adapter's receiver that raised, were answered wrongly, or were late.
+        gaps: how often events were gone before they were read.
+        behind: lagging subscriptions, whose next events are read again.
+        purged: events that left the cache because all subscriptions had processed them, or because
+            there was none. No event leaves by age.
+        evicted: events that left the cache although a lagging subscription needed them. They are
+            read again, except for a few that the subscription keeps.
+        full_count: how often reading stopped because the cache was full.
+        full_s: how many seconds reading was stopped in all, including a stop that still lasts.
     """
 
     queue: str
@@ -55,7 +71,14 @@ class QueueStats(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SiloStats(msgspec.Struct, array_like=True, frozen=True):
-    """One silo, for people and tools."""
+    """The figures of one silo; `cluster_stats` returns one for each silo.
+
+    Attributes:
+        silo: address of the silo.
+        name: name of the silo.
+        activations: activations in the silo.
+        queues: the queues that the silo reads.
+    """
 
     silo: str
     name: str

@@ -21,12 +21,14 @@ __all__ = ["StagedWrites"]
 
 
 class StagedWrites:
-    """The writers of one provider.
+    """The staged writes of one provider, as an operator sees them.
+
+    Every method also raises `StorageError`, and the errors of calls.
 
     Args:
-        patience_s: how long a batch is waited for while nothing more of it is accepted.
-
-    Every method raises StorageError, and what calls raise.
+        gateway: the gateway of an operator's client.
+        provider: name of the stream provider.
+        patience_s: how long `abandon` waits while no more of a batch is accepted, in seconds.
     """
 
     def __init__(self, gateway: Gateway, provider: str, *, patience_s: float = 60.0) -> None:
@@ -38,7 +40,11 @@ class StagedWrites:
         return await self._gateway.call("", self._target, method, *args)
 
     async def writers(self) -> AsyncIterator[WriterStatus]:
-        """Every writer, in the order of their identities."""
+        """Iterate over every writer, in the order of their identities.
+
+        Yields:
+            The status of each writer.
+        """
         after = ""
         while found := await self._call(StagingTarget.writers, after, WRITERS_MAX):
             for status in found:
@@ -46,14 +52,32 @@ class StagedWrites:
             after = found[-1].writer
 
     async def status(self, namespace: str, writer: str) -> WriterStatus:
-        """One writer. Raises LookupError."""
+        """Return the status of one writer.
+
+        Args:
+            namespace: name of the namespace.
+            writer: name of the writer.
+
+        Raises:
+            LookupError: there is no such writer.
+        """
         found: WriterStatus = await self._call(StagingTarget.status, namespace, writer)
         return found
 
     async def iter_refused(
         self, namespace: str, writer: str, batch: int
     ) -> AsyncIterator[RefusedMessage]:
-        """The messages of a batch that were given up, in their order; of the last such batch."""
+        """Iterate over the given-up messages of a batch, in order. Only the last such batch is
+        kept.
+
+        Args:
+            namespace: name of the namespace.
+            writer: name of the writer.
+            batch: number of the batch.
+
+        Yields:
+            The messages.
+        """
         part, chunk = 0, -1
         where = namespace, writer, batch
         while page := await self._call(StagingTarget.list_refused, *where, part, chunk):
@@ -62,11 +86,19 @@ class StagedWrites:
             part, chunk = page[-1].part, page[-1].chunk
 
     async def abandon(self, namespace: str, writer: str, batch: int) -> Abandoned:
-        """Give up what queues refuse for good of a decided batch; return when the rest of it is
-        published. Again is harmless.
+        """Give up the messages of a decided batch that queues refuse for good.
 
-        Raises LookupError (the batch does not wait), QueueFull: nothing more of it was accepted
-        for `patience_s`, and it goes on by itself.
+        Returns when the rest of the batch is published. A repeated call does no harm.
+
+        Args:
+            namespace: name of the namespace.
+            writer: name of the writer.
+            batch: number of the batch.
+
+        Raises:
+            LookupError: no such batch waits.
+            QueueFull: no more of the batch was accepted for `patience_s`; its delivery continues.
+            StreamError: a queue refused a message while the delivery was retried for `patience_s`.
         """
         waiting, steps = Patience(f"batch {batch} of {writer}", self._patience_s), -1
         where = namespace, writer, batch
@@ -74,7 +106,7 @@ class StagedWrites:
             answer = await self._call(StagingTarget.abandon, *where, COMMIT_WAIT_S_MAX)
             if isinstance(answer, Abandoned):
                 return answer
-            if isinstance(answer, Refused):  # it was so when the delivery was tried last
+            if isinstance(answer, Refused):  # the answer of the last delivery attempt
                 await waiting.pause(StreamError(answer.why))
                 continue
             if answer.steps != steps:

@@ -60,11 +60,17 @@ class StagedMessage(msgspec.Struct, array_like=True, frozen=True):
 
 
 class RefusedMessage(msgspec.Struct, array_like=True, frozen=True):
-    """A message of a decided batch that queues refuse for good, and that was given up.
+    """A message of a decided batch that its queue refused for good, and that was given up.
 
-    Attributes: `part`, `chunk`, `place`: where in its batch, from 0; `key` of its stream; `items`,
-    `size_bytes`: how many, and their bytes; `why`: the queue's answer, empty where many of its
-    chunk were refused before (`REASONS_MAX`).
+    Attributes:
+        part: number of its part in the batch, from 0.
+        chunk: number of its chunk in the part, from 0.
+        place: its place in the chunk, from 0.
+        key: key of its stream.
+        items: number of its items.
+        size_bytes: bytes of its items.
+        why: the answer of the queue. Empty: the reasons of 100 messages of the chunk are kept
+            already.
     """
 
     part: int

@@ -13,14 +13,19 @@ __all__ = ["WriterStatus", "status_of"]
 
 
 class WriterStatus(msgspec.Struct, frozen=True):
-    """A writer, as it is stored.
+    """The status of a writer that stages batches, as it is stored.
 
-    Attributes: `writer`, its identity in the queues; `last`, the highest batch that is decided, -1:
-    none; `waiting`, the decided batch that is not wholly published, None: none; `messages`, how
-    many that one has; `is_abandoned`: what queues refuse of it is being given up; `refusal`, why a
-    queue refuses a message of it for good, empty: none does, as far as its silo has seen;
-    `attempts`, how many are open; `staged_bytes`, of these and of what is not swept; `abandoned`,
-    the last batch of which messages were given up.
+    Attributes:
+        writer: identity of the writer in the queues.
+        last: the highest decided batch. -1: none.
+        waiting: the decided batch that is not wholly published. None: none.
+        messages: number of messages of that batch.
+        is_abandoned: the messages of that batch that queues refuse are being given up.
+        refusal: why a queue refuses a message of that batch for good. Empty: no refusal, as far as
+            its silo knows.
+        attempts: number of open attempts.
+        staged_bytes: bytes of the open attempts, and of attempts that are not removed yet.
+        abandoned: the last batch of which messages were given up.
     """
 
     writer: str

@@ -14,23 +14,33 @@ from millstream.runtime.extending import check_fields
 __all__ = ["BUCKETS", "CacheLimits", "CachePolicy"]
 
 MIB = 1 << 20
-BUCKETS = 10  # of a cache, as in the first design; a read brings one at most
+BUCKETS = 10  # buckets of a cache; a read brings at most one
 CachePolicy = Literal["streams", "buckets"]
 
 
 @dataclass(frozen=True, slots=True)
 class CacheLimits:
-    """Bounds of one queue's cache. Raises ConfigError.
+    """Limits of the cache of one queue. Raises `ConfigError` if a value is not valid; all are above
+    0.
 
-    Where the provider can be read again (REWIND), a stream with more than `stream_events_max` or
-    `stream_bytes_max` in a cache that is half full has its slowest subscription put *behind*: what
-    comes for it is read again when it is its turn.
+    If the provider can be read again (`REWIND`), one stream cannot fill the cache. When the cache
+    is half full, a stream above `stream_events_max` or `stream_bytes_max` makes its slowest
+    subscription *lagging*: its events leave the cache, and are read again when it is their turn.
 
-    `policy` says when a queue that cannot be read again is read further. "streams": while there is
-    room for what is held; a stream costs what itself holds. "buckets": while, counted from the
-    oldest message that is not done, fewer than ten tenths of `events_max` messages were read, one
-    tenth at a time; so the slowest subscription slows the queue long before it is full of one
-    stream, and at most so many come twice after a crash (Orleans, SimpleQueueCache).
+    Without `REWIND`, `policy` decides when the queue is read further:
+
+    - `"streams"`: while the cache has room. A slow stream costs only the events that it keeps.
+    - `"buckets"`: while fewer than ten tenths of `events_max` messages were read since the oldest
+      unprocessed one; a tenth at a time. The slowest subscription then slows the queue earlier, and
+      fewer events are delivered twice after a crash. `events_max` must be at least 10. Modelled on
+      Orleans' SimpleQueueCache.
+
+    Attributes:
+        events_max: events in the cache.
+        bytes_max: bytes of bodies and headers in the cache; 64 MiB by default.
+        stream_events_max: events of one stream, as above.
+        stream_bytes_max: bytes of one stream, as above; 8 MiB by default.
+        policy: `"streams"` or `"buckets"`.
     """
 
     events_max: int = 16_384

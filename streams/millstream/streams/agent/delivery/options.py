@@ -17,15 +17,27 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOptions:
-    """Limits of the deliveries of one subscription. Raises ConfigError.
+    """Limits of the deliveries to one subscription. Raises `ConfigError` if a value is not valid.
 
-    A call has 1..`max_batch` items and `max_batch_bytes` (one item may be larger), and is sized so
-    that it takes about `target_call_s`. An item is tried `1 + retries` times.
-    `handler_timeout_s`: how long the handlers of one call may take; the consumer's side ends them.
-    A call that gets no answer is no attempt.
-    `give_up_timeout_s`: how long a failure handler may think; then it is asked again.
-    `max_unacked`: events that a subscription which is acknowledged by hand may have, delivered and
-    not acknowledged; `ack_timeout_s`: after that they come again.
+    Values are above 0 unless stated otherwise. A call that gets no answer does not count as an
+    attempt.
+
+    Attributes:
+        max_batch: events in one delivery call.
+        max_batch_bytes: bytes in one delivery call, 1 MiB by default; a single event may be larger.
+            At most half of `RuntimeOptions.frame_bytes_max`.
+        retries: attempts after the first, before an event is given up; 0 or more.
+        handler_timeout_s: seconds that the handlers of one call may take; enforced in the silo
+            where they run.
+        target_call_s: the agent sizes calls so that they take about this many seconds; at most
+            `handler_timeout_s`.
+        backoff: the wait before each retry.
+        give_up_timeout_s: seconds that the failure handler may take for one event. After that the
+            delay is logged, and the handler is called again after a back-off.
+        max_unacked: with `ack="manual"`, delivered events of a subscription that are not
+            acknowledged.
+        ack_timeout_s: with `ack="manual"`, seconds after which unacknowledged events are delivered
+            again.
     """
 
     max_batch: int = 256
