@@ -146,5 +146,10 @@ class StreamNamespace(Generic[T]):
         return self._codec
 
     def open(self, runtime: Opener, key: str, /) -> Stream[T]:
-        """Return the stream of a key; `stream(namespace, key)` calls this."""
+        """Return the stream of a key; `stream(namespace, key)` calls this.
+
+        Args:
+            runtime: the silo, client, cluster or grain.
+            key: the key.
+        """
         return Stream(runtime, self, key)

@@ -73,7 +73,12 @@ class BroadcastChannel(Generic[T]):
         return self._kind.codec
 
     def open(self, runtime: Opener, key: str, /) -> Channel[T]:
-        """Return the channel of a key; `stream(channel, key)` calls this."""
+        """Return the channel of a key; `stream(channel, key)` calls this.
+
+        Args:
+            runtime: the silo, client, cluster or grain.
+            key: the key.
+        """
         check_text("the key of a channel", key)
         return Channel(runtime, self, key)
 

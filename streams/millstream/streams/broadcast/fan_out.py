@@ -93,7 +93,12 @@ class Broadcast(SiloPart):
         self.failed_count = 0
 
     async def open(self, services: SiloServices, name: str, /) -> None:
-        """Start; publishing works from here on. The silo calls this."""
+        """Start; publishing works from here on. The silo calls this.
+
+        Args:
+            services: the services of the silo.
+            name: name of the provider.
+        """
         self._services, self._name, self._tasks = services, name, services.new_tasks()
         services.extensions.add("broadcast", Hearer)
         services.targets.add(BroadcastTarget(self), name)

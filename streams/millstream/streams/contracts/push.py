@@ -204,13 +204,23 @@ class PushReceiver:
     # -- the reader's side
 
     async def start(self, after: Token | None, /) -> None:
-        """Start the source behind a position, as `QueueReceiver.start` says."""
+        """Start the source, as `QueueReceiver.start` says.
+
+        Args:
+            after: the last acknowledged token. None: begin with the messages that are not
+                acknowledged.
+        """
         await self._source.start(self.push, after)
 
     async def read(
         self, max_events: int, max_bytes: int, wait_s: float, /
     ) -> Sequence[QueueMessage]:
         """Take messages from the buffer, as `QueueReceiver.read` says.
+
+        Args:
+            max_events: largest number of events (items). One message may exceed both limits.
+            max_bytes: largest number of bytes of items.
+            wait_s: how long to wait for the first message, in seconds.
 
         Raises:
             StreamError: the source has lost its connection.
@@ -259,7 +269,12 @@ class PushReceiver:
         return found
 
     async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
-        """Acknowledge messages at the source and remove them from the buffer."""
+        """Acknowledge messages at the source and remove them from the buffer.
+
+        Args:
+            upto: every message up to and including this token is processed; None: no such position.
+            also: tokens of single messages that are processed.
+        """
         await self._source.ack(upto, also)
         for token in also if upto is None else [*also, *(t for t in self._out if t <= upto)]:
             message = self._out.pop(token, None)
@@ -267,7 +282,13 @@ class PushReceiver:
                 self._let_go(message)
 
     async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool, /) -> None:
-        """Hand messages out again from the buffer, after `delay_s` seconds."""
+        """Hand messages out again from the buffer, after a delay.
+
+        Args:
+            tokens: the messages.
+            delay_s: shortest time before they are read again, in seconds.
+            has_run: not used, because attempts are not counted.
+        """
         ready_s = asyncio.get_running_loop().time() + delay_s
         for token in tokens:
             message = self._out.pop(token, None)
@@ -276,8 +297,12 @@ class PushReceiver:
         self._changed.set()
 
     async def extend(self, tokens: Sequence[Token], lease_s: float, /) -> Sequence[Token]:
-        """Return the messages that this receiver does not have; the others have no lease to
-        extend."""
+        """Return the messages that this receiver does not have; the others have no lease to extend.
+
+        Args:
+            tokens: the messages.
+            lease_s: not used.
+        """
         return [token for token in tokens if token not in self._out]
 
     async def aclose(self) -> None:

@@ -100,5 +100,9 @@ class KeepDeadLetters:
     """The default failure handler: stores every given-up event as a dead letter."""
 
     async def give_up(self, failure: DeliveryFailure, /) -> GiveUpDecision:
-        """Return `"dead_letter"`."""
+        """Return `"dead_letter"`.
+
+        Args:
+            failure: the facts about the event.
+        """
         return "dead_letter"

@@ -115,7 +115,7 @@ class QueueReport(msgspec.Struct, array_like=True, frozen=True):
         lag_s: age of the oldest event in the cache, in seconds.
         calls_out: delivery calls that are under way.
         calls_out_max: limit of these calls.
-        holder: the holder of the oldest message, if the cache is full.
+        holder: the holder of the oldest message of the cache. None: the cache is empty.
         purged: as in `QueueStats`.
         evicted: as in `QueueStats`.
         full_count: as in `QueueStats`.

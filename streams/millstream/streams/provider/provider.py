@@ -151,8 +151,13 @@ class PersistentStreams:
         return self.settings.has_bookie()
 
     def grains(self, name: str, /) -> Sequence[type[Grain]]:
-        """Return the grain classes that the silo hosts for the provider: those of the adapter, and
-        the grains of subscriptions, inboxes and writers."""
+        """Return the grain classes that the silo hosts for the provider.
+
+        These are the classes of the adapter, and the grains of subscriptions, inboxes and writers.
+
+        Args:
+            name: name of the provider.
+        """
         own = rendezvous_of(name), inbox_grain_of(name), writer_grain_of(name)
         return (*own, *self.settings.list_grains())
 
@@ -164,8 +169,14 @@ class PersistentStreams:
     # -- life
 
     async def open(self, services: SiloServices, name: str, /) -> None:
-        """Open the adapter, so that this silo's grains may publish; close it if that fails. The
-        silo calls this."""
+        """Open the adapter, so that this silo's grains may publish; close it if that fails.
+
+        The silo calls this.
+
+        Args:
+            services: the services of the silo.
+            name: name of the provider.
+        """
         if self.name:
             raise ConfigError(
                 f"stream provider {name!r}: the object already serves a silo as "
@@ -314,8 +325,14 @@ class PersistentStreams:
         services.targets.add(self._staging.target, name)
 
     async def start(self, services: SiloServices, name: str, /) -> None:
-        """Begin to read queues, if this silo may own queues; `abort` undoes a failure. The silo
-        calls this."""
+        """Begin to read queues, if this silo may own queues; `abort` undoes a failure.
+
+        The silo calls this.
+
+        Args:
+            services: the services of the silo.
+            name: name of the provider.
+        """
         if self._staging is not None:
             self._staging.start()
         row = services.row

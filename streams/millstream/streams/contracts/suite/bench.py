@@ -53,7 +53,7 @@ LastCall = Callable[[QueueAdapter], Awaitable[object]]
 
 
 class AdapterBench:
-    """A provider under test, as a check is given it.
+    """A provider under test, as a check is given it. The suite creates it.
 
     Attributes:
         adapter: the adapter of the first silo.
@@ -94,7 +94,11 @@ class AdapterBench:
         require_shape(self.adapter.raw.receiver(self.queue, 1), QueueReceiver, "the receiver")
 
     async def another_silo(self, make: Make | None = None) -> GuardedAdapter:
-        """Open the same provider in one more silo; `make` makes another factory of it."""
+        """Open the same provider in one more silo.
+
+        Args:
+            make: makes another factory of it. None: the factory under test.
+        """
         factory = (make or self._make)()
         require_shape(factory, QueueAdapterFactory, "the factory")
         host = BenchHost(self.mapper, PROVIDER, self._world)
@@ -108,8 +112,11 @@ class AdapterBench:
     async def kill(self, last: LastCall | None = None) -> None:
         """Kill the process of the first silo, and open another one in its place.
 
-        `last` is a call of its adapter; the process dies in the iteration of the event loop in
-        which the call returns. Needs the hook `kill`.
+        Needs the hook `kill`.
+
+        Args:
+            last: a call of its adapter. The process dies in the iteration of the event loop in
+                which the call returns.
         """
         dead, hook = self.adapter, self.hooks.kill
         if hook is None:
@@ -145,17 +152,21 @@ class AdapterBench:
     # -- the provider under test
 
     def has(self, *capabilities: Capability) -> bool:
-        """Are all these capabilities declared?"""
+        """Return whether all these capabilities are declared.
+
+        Args:
+            capabilities: the capabilities.
+        """
         return self.capabilities.issuperset(capabilities)
 
     @property
     def is_ordered(self) -> bool:
-        """Does the provider declare ORDERED?"""
+        """Whether the provider declares `ORDERED`."""
         return self.has(Capability.ORDERED)
 
     @property
     def is_read_only(self) -> bool:
-        """Does the provider refuse `enqueue`?"""
+        """Whether the provider refuses `enqueue`."""
         return self.generated is not None
 
     @property
@@ -178,17 +189,26 @@ class AdapterBench:
     def stream(
         self, number: int = 0, queue: QueueId | None = None, namespace: str = "n"
     ) -> StreamId:
-        """The stream of this number among those of a queue."""
+        """Return a stream of a queue.
+
+        Args:
+            number: number of the stream among those of the queue, from 0.
+            queue: the queue. None: the queue that most checks use.
+            namespace: name of the namespace.
+        """
         wanted = queue or self.queue
         found = (StreamId(namespace, f"key/{n}") for n in range(10_000))
         mine = (stream for stream in found if self.mapper.queue_for(stream) == wanted)
         return next(itertools.islice(mine, number, None))
 
     def next_stream(self, queue: QueueId | None = None) -> StreamId:
-        """The stream of the next message: with ORDERED always the same one.
+        """Return the stream of the next message: with `ORDERED` always the same one.
 
-        Without ORDERED, each message has its own stream: while one event of a stream is out, a
+        Without `ORDERED`, each message has its own stream: while one event of a stream is out, a
         queue may keep the others back.
+
+        Args:
+            queue: the queue. None: the queue that most checks use.
         """
         number = 0 if self.is_ordered else next(self._numbers) % STREAMS
         return self.stream(number, queue)
@@ -198,15 +218,31 @@ class AdapterBench:
     def message(
         self, text: str, stream: StreamId | None = None, mark: ProducerMark | None = None
     ) -> OutMessage:
-        """A message of one item, with a header."""
+        """Return a message of one item, with a header.
+
+        Args:
+            text: the text of the item and of the header.
+            stream: the stream. None: the next one.
+            mark: the producer and sequence. None: the message has no number.
+        """
         return OutMessage(stream or self.next_stream(), [text.encode()], {"h": text}, mark)
 
     def mark(self, producer: str, *numbers: int) -> list[OutMessage]:
-        """Messages of a producer, one per sequence."""
+        """Return messages of a producer, one per sequence.
+
+        Args:
+            producer: name of the producer.
+            numbers: the sequences.
+        """
         return [self.message(f"{producer}{n}", None, ProducerMark(producer, n)) for n in numbers]
 
     async def publish(self, *texts: str, queue: QueueId | None = None) -> list[str]:
-        """Enqueue one message per text, one by one; returns the first items of the queue."""
+        """Enqueue one message per text, one by one; return the first items of the queue.
+
+        Args:
+            texts: the texts.
+            queue: the queue. None: the queue that most checks use.
+        """
         queue = queue or self.queue
         if self.generated is not None:
             return [text_of(item) for item in self.generated(queue, len(texts))]
@@ -216,19 +252,31 @@ class AdapterBench:
         return list(texts)
 
     async def forget(self, count: int) -> None:
-        """Let the provider lose the first messages of the queue. Needs the hook `forget`."""
+        """Let the provider lose the first messages of the queue. Needs the hook `forget`.
+
+        Args:
+            count: number of messages.
+        """
         if self.hooks.forget is None:
             raise NotRun(without_hook("forget"))
         await self.hooks.forget(self.queue, count)
 
     async def skip(self, count: int) -> None:
-        """Let the provider use up numbers of the queue. Needs the hook `skip`."""
+        """Let the provider use up numbers of the queue. Needs the hook `skip`.
+
+        Args:
+            count: how many numbers.
+        """
         if self.hooks.skip is None:
             raise NotRun(without_hook("skip"))
         await self.hooks.skip(self.queue, count)
 
     def move_clock(self, by_s: float) -> None:
-        """Move the hosts' wall clock forward."""
+        """Move the hosts' wall clock forward.
+
+        Args:
+            by_s: seconds.
+        """
         self._world.bench_clock.moved_s += by_s
 
     # -- reading
@@ -236,7 +284,13 @@ class AdapterBench:
     def receiver(
         self, epoch: int = 1, queue: QueueId | None = None, silo: GuardedAdapter | None = None
     ) -> GuardedReceiver:
-        """A receiver that is not started."""
+        """Return a receiver that is not started.
+
+        Args:
+            epoch: number of the ownership.
+            queue: the queue. None: the queue that most checks use.
+            silo: the adapter. None: that of the first silo.
+        """
         silo = silo or self.adapter
         found = silo.receiver(queue or self.queue, epoch)
         self._silos[silo].append(found)
@@ -250,7 +304,14 @@ class AdapterBench:
         queue: QueueId | None = None,
         silo: GuardedAdapter | None = None,
     ) -> GuardedReceiver:
-        """A started receiver."""
+        """Return a started receiver.
+
+        Args:
+            epoch: number of the ownership.
+            after: the position to begin behind.
+            queue: the queue. None: the queue that most checks use.
+            silo: the adapter. None: that of the first silo.
+        """
         found = self.receiver(epoch, queue, silo)
         await found.start(after)
         return found
@@ -258,16 +319,28 @@ class AdapterBench:
     async def take_over(
         self, epoch: int, position: Token | None, silo: GuardedAdapter | None = None
     ) -> GuardedReceiver:
-        """The receiver of a new owner, started as the runtime starts it."""
+        """Return the receiver of a new owner, started as the runtime starts it.
+
+        Args:
+            epoch: number of the ownership.
+            position: the acknowledged position, used if the provider keeps none.
+            silo: the adapter. None: that of the first silo.
+        """
         is_kept = self.has(Capability.OWN_POSITION)
         return await self.begin(epoch, None if is_kept else position, silo=silo)
 
     async def collect(
         self, receiver: GuardedReceiver, count: int, delay_s: float = 0.0
     ) -> list[QueueMessage]:
-        """Read until there are `count` messages, which may be out for `delay_s`.
+        """Read until there are enough messages.
 
-        Raises ContractBroken: they do not arrive.
+        Args:
+            receiver: the receiver.
+            count: number of messages.
+            delay_s: how long messages may be delayed or leased, in seconds.
+
+        Raises:
+            ContractBroken: they do not arrive.
         """
         loop, found = asyncio.get_running_loop(), list[QueueMessage]()
         end_s = loop.time() + delay_s + COLLECT_S
@@ -282,8 +355,15 @@ class AdapterBench:
         return found
 
     async def some(self, receiver: GuardedReceiver, most: int) -> list[QueueMessage]:
-        """Read at most so many events, at least one message. Raises ContractBroken: none
-        arrives."""
+        """Read a few events, at least one message.
+
+        Args:
+            receiver: the receiver.
+            most: largest number of events.
+
+        Raises:
+            ContractBroken: no message arrives.
+        """
         end_s = asyncio.get_running_loop().time() + COLLECT_S
         while not (found := await receiver.read(most, BYTES_MAX, QUIET_S)):
             expect(asyncio.get_running_loop().time() < end_s, "one more message", "nothing")
@@ -291,7 +371,12 @@ class AdapterBench:
         return found
 
     async def everything(self, receiver: GuardedReceiver, count: int) -> list[QueueMessage]:
-        """Read exactly `count` messages; acknowledge single messages at once."""
+        """Read exactly so many messages; acknowledge single messages at once.
+
+        Args:
+            receiver: the receiver.
+            count: number of messages.
+        """
         found = list[QueueMessage]()
         while len(found) < count:
             more = await self.collect(receiver, 1)
@@ -307,7 +392,12 @@ class AdapterBench:
     def waiting(
         self, receiver: GuardedReceiver, wait_s: float = LONG_S
     ) -> asyncio.Task[list[QueueMessage]]:
-        """A read that is under way."""
+        """Begin a read and return its task.
+
+        Args:
+            receiver: the receiver.
+            wait_s: how long the read waits, in seconds.
+        """
         task = asyncio.ensure_future(receiver.read(EVENTS_MAX, BYTES_MAX, wait_s))
         self._tasks.append(task)
         return task
@@ -315,19 +405,33 @@ class AdapterBench:
     async def acknowledge(
         self, receiver: GuardedReceiver, messages: Sequence[QueueMessage]
     ) -> Token | None:
-        """Acknowledge messages as the runtime does; returns the position."""
+        """Acknowledge messages as the runtime does; return the position.
+
+        Args:
+            receiver: the receiver.
+            messages: the messages.
+        """
         last = messages[-1].token if messages and self.is_ordered else None
         await receiver.ack(last, () if self.is_ordered else [one.token for one in messages])
         return last
 
     def same(self, found: Sequence[QueueMessage], wanted: Sequence[str]) -> None:
-        """Expect these messages; in this order, if the provider has one."""
+        """Expect these messages; in this order, if the provider has one.
+
+        Args:
+            found: the messages.
+            wanted: the texts of their items.
+        """
         came = texts(found)
         is_so = came == list(wanted) if self.is_ordered else sorted(came) == sorted(wanted)
         expect(is_so, f"{list(wanted)}", came)
 
     def reader(self, silo: GuardedAdapter | None = None) -> GuardedReader:
-        """A reader of the queue."""
+        """Return a reader of the queue.
+
+        Args:
+            silo: the adapter. None: that of the first silo.
+        """
         silo = silo or self.adapter
         found = silo.reader(self.queue)
         self._silos[silo].append(found)
@@ -349,7 +453,7 @@ async def cancel_read(receiver: GuardedReceiver, after_turns: int) -> None:
 async def cancel_call(call: Coroutine[Any, Any, Any], after_turns: int, what: str) -> None:
     """Begin a call, cancel it after some iterations of the loop, and expect that it ends."""
     task = asyncio.ensure_future(call)
-    for _ in range(1 + after_turns):  # it has begun
+    for _ in range(1 + after_turns):  # one iteration to begin it
         await asyncio.sleep(0)
     task.cancel()
     done, _ = await asyncio.wait({task}, timeout=SOON_S)

@@ -14,6 +14,10 @@ SHOWN_MAX = 400
 class ContractBroken(AssertionError):
     """An adapter broke a rule of the contract; an `AssertionError`.
 
+    Args:
+        expected: the expected behaviour.
+        came: the observed behaviour.
+
     Attributes:
         check: the name of the check.
         rule: the rule that the check tests.
