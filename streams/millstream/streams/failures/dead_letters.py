@@ -129,7 +129,7 @@ class DeadLetters:
             letter_id: the id.
 
         Returns:
-            False: there was no such letter.
+            Whether there was such a letter.
         """
         return await self._calls.delete(letter_id)
 

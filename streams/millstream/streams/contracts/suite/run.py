@@ -65,8 +65,8 @@ async def run_adapter_check(
         hooks: actions on the provider that the suite cannot do itself.
 
     Returns:
-        Empty: the rule holds. Otherwise why the check was not run, which is printed as well: why it
-            does not apply, or `not run: the hook ... is not given`.
+        An empty text if the rule holds. Otherwise why the check was not run, which is printed as
+            well: why it does not apply, or `not run: the hook ... is not given`.
 
     Raises:
         ContractBroken: the rule does not hold.
