@@ -1,6 +1,6 @@
-"""Which queue carries a stream, and which silo wants to read which queue.
+"""The contracts of mappers and balancers: the queue of a stream, and the reader of a queue.
 
-Owns: the contracts of mappers and balancers. Not: implementations (`ownership.mapper`,
+Owns: these contracts. Not: implementations (`ownership.mapper`,
 `millstream.balancers`). Invariants: a mapper is pure. A balancer only says which queues its silo
 wants.
 """

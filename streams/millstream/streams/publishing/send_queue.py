@@ -164,7 +164,7 @@ class SendQueue:
         )
 
     def cut(self, lists: Sequence[Sequence[OutMessage]], sizes_bytes: Sequence[int]) -> list[int]:
-        """Where to cut a run of lists so that each part fits the limits: the end of each part."""
+        """Cut a run of lists so that each part fits the limits; returns the end of each part."""
         ends: list[int] = []
         count = size = 0
         limits = self._limits
