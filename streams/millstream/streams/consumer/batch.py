@@ -1,6 +1,6 @@
-"""A delivery and its reply, as they go between the agent and the consumer.
+"""The messages of a delivery: the batch that an agent sends, and the consumer's reply.
 
-Owns: `WireBatch`, `ByHand`, `Delivered`. Not: what is sent when (`agent`), running it (`run`).
+The agent decides when to send a batch (`agent.delivery`). `run` calls the handler.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["ByHand", "Delivered", "WireBatch"]
 
 
 class ByHand(msgspec.Struct, array_like=True, frozen=True):
-    """What a delivery is accompanied by where its consumer acknowledges by hand.
+    """The part of a delivery that only subscriptions with manual acknowledgement have.
 
-    `silo`: whose agent of `provider` is to be told. `unacked_from`: the first event that was
-    delivered before these, and is not acknowledged.
+    Acknowledgements go to the agent of `provider` in `silo`. `unacked_from` is the first event that
+    was delivered before this batch and is not acknowledged.
     """
 
     silo: str
@@ -40,20 +40,24 @@ class WireBatch(msgspec.Struct, array_like=True, frozen=True):
     redelivered: bool
     items: Sequence[Item]
     timeout_s: float = 60.0
-    rewinds: bool = False  # it was resumed further back: what was seen comes again
-    has_positions: bool = True  # tokens rise and stay: what is at or below the last one is known
-    redriven: bool = False  # given up, and here again by hand
-    where: str = ""  # the filter that is still to be asked
-    give_up_on: tuple[str, ...] = ()  # of an explicit subscription: what is not to be tried again
-    gap: tuple[Token | None, Token] | None = None  # just before the items: behind, and before these
+    rewinds: bool = False  # the subscription was moved back: earlier events are delivered again
+    has_positions: bool = True  # tokens rise and stay: skip items up to the last one
+    redriven: bool = False  # a redrive of an event that was given up
+    where: str = ""  # name of a filter that the agent could not apply
+    give_up_on: tuple[str, ...] = ()  # explicit subscription: names of errors that are not retried
+    gap: tuple[Token | None, Token] | None = None  # events between the two tokens are missing
     by_hand: ByHand | None = None
-    commit_with: str = ""  # of an explicit subscription: the state that is written with it
+    commit_with: str = ""  # explicit subscription: the state that is written with its position
 
 
 class Delivered(msgspec.Struct, array_like=True, frozen=True):
-    """The reply: the first `done` items are done; `error` is an encoded error, or empty;
-    `is_final`: the item is not to be tried again. By hand: `acked`: up to here it is acknowledged;
-    `is_anew`: this activation has not had what was delivered before, so it takes nothing yet."""
+    """The reply to a delivery.
+
+    The first `done` items are processed. `error` is an encoded error, or empty. If `is_final`, the
+    agent must not retry the failing item. `acked` is the token up to which the grain has
+    acknowledged by hand. If `is_anew`, this activation has not seen the earlier unacknowledged
+    events, so it ran nothing.
+    """
 
     done: int
     error: bytes = b""

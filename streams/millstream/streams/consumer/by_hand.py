@@ -1,12 +1,17 @@
-"""Acknowledging by hand, at the grain's end.
+"""Manual acknowledgement, on the grain's side.
 
-Owns: `AcksByHand`: what one subscription of an activation was given and has acknowledged;
-`AckCalls`, which tells the agent of it; `AcksTarget`, where the agent's silo hears it. Not: what
-comes again (`agent`).
-Invariants: an acknowledgement is of its event and of all before it; while a delivery runs it goes
-with the reply, else in a message, of which one is under way for a queue; the newest is told; the
-owner of the queue is told, also where that has changed since the delivery; that one is lost costs
-nothing but that events are asked for again, and are answered without running.
+`AcksByHand` records the events that one subscription of an activation has received and
+acknowledged. `AckCalls` sends acknowledgements to the agent, and `AcksTarget` receives them in the
+agent's silo. The agent decides about redelivery.
+
+Invariants:
+
+- An acknowledgement covers its event and all events before it.
+- During a delivery, the reply carries the acknowledgement. Otherwise a message does, with at most
+  one message in flight for a queue.
+- The message carries the newest acknowledgement, and goes to the present owner of the queue.
+- If an acknowledgement is lost, the agent sends the events again, and the activation confirms them
+  without running the handler.
 """
 
 from __future__ import annotations
@@ -27,26 +32,26 @@ __all__ = ["AckCalls", "AcksByHand", "AcksTarget"]
 
 log = logging.getLogger("millstream.consumer")
 
-TELLS_MAX = 20  # in vain, for one acknowledgement; in ten seconds, if each answers at once
-TELL_RETRY_S = 0.05  # longer by as much each time
+TELLS_MAX = 20  # failed attempts for one acknowledgement; ten seconds if each fails at once
+TELL_RETRY_S = 0.05  # the wait grows by this after each failure
 
 
 class Agent(Protocol):
-    """What reads a queue in this silo."""
+    """The pulling agent of a queue in this silo."""
 
     def on_acked(self, stream: StreamId, subscription: str, upto: Token, /) -> bool:
-        """Take an acknowledgement; False: it does not know the subscription yet, or it ends."""
+        """Accept an acknowledgement. False: the subscription is not known yet, or it is ending."""
         ...
 
 
 class AgentFinder(Protocol):
-    """The queues that this silo reads."""
+    """Finds the agent of a queue that this silo reads."""
 
     def agent(self, queue: QueueId, /) -> Agent | None: ...
 
 
 class AcksTarget(SystemTarget):
-    """What has been acknowledged by hand, of the queues of one provider that this silo reads."""
+    """Receives manual acknowledgements for the queues of one provider that this silo reads."""
 
     target_name = "$acks"
 
@@ -56,16 +61,17 @@ class AcksTarget(SystemTarget):
     async def ack(
         self, queue: str, namespace: str, key: str, subscription: str, upto: Token
     ) -> bool:
-        """Up to a token; False: the agent that has to know of it is not here."""
+        """Acknowledge up to a token. False: this silo has no agent that can accept it."""
         agent = self._agents.agent(queue)
         return agent is not None and agent.on_acked(StreamId(namespace, key), subscription, upto)
 
 
 class AckCalls:
-    """Tells the agents of one provider, wherever they are; it outlives the activation.
+    """Sends acknowledgements to the agents of one provider; it outlives an activation.
 
     Args:
-        owner: the silo that reads a queue now; None: no silo does. Raises StorageError.
+        owner: finds the silo that reads a queue at present; None if no silo does. Raises
+            StorageError.
     """
 
     def __init__(
@@ -79,13 +85,13 @@ class AckCalls:
         self._target = f"{AcksTarget.target_name}/{provider}"
 
     def start(self, telling: Coroutine[Any, Any, None]) -> None:
-        """Tell in the background."""
+        """Run a coroutine that sends acknowledgements, in the background."""
         self._services.tasks.start(telling)
 
     async def tell(
         self, silo: str, queue: QueueId, stream: StreamId, subscription: str, upto: Token
     ) -> bool:
-        """A subscription has acknowledged up to a token; False: no agent has taken that."""
+        """Send an acknowledgement up to a token. False: no agent accepted it."""
         call, acked = self._services.targets.call, AcksTarget.ack
         try:
             return await call(silo, self._target, acked, queue, *stream, subscription, upto)
@@ -95,7 +101,8 @@ class AckCalls:
             return False
 
     async def owner(self, queue: QueueId, nth: int) -> str:
-        """Who is told next, after `nth` times in vain and a wait; empty: not known."""
+        """Wait after the failed attempt number `nth`, then find the owner; empty if it is
+        unknown."""
         await asyncio.sleep(TELL_RETRY_S * nth)
         try:
             return await self._owner(queue) or ""
@@ -111,18 +118,18 @@ class AcksByHand:
         self._subscription = batch.subscription
         self._stream = StreamId(batch.namespace, batch.key)
         self._calls = calls
-        self._given: dict[str, Token] = {}  # by queue: up to here the handler has had them
-        self._upto: dict[str, Token] = {}  # by queue: up to here they are acknowledged
+        self._given: dict[str, Token] = {}  # by queue: the last token that the handler received
+        self._upto: dict[str, Token] = {}  # by queue: the last acknowledged token
         self._agents: dict[str, ByHand] = {}
         self._running: set[str] = set()
         self._telling: set[str] = set()
 
     def upto(self, queue: str) -> Token | None:
-        """Up to here the events of a queue are acknowledged."""
+        """Return the token up to which the events of a queue are acknowledged."""
         return self._upto.get(queue)
 
     def begins(self, batch: WireBatch) -> None:
-        """The handler is given a delivery."""
+        """Record that the handler receives a delivery."""
         assert batch.by_hand is not None
         queue, last = batch.queue, batch.items[-1].token
         self._agents[queue] = batch.by_hand
@@ -130,16 +137,17 @@ class AcksByHand:
         self._running.add(queue)
 
     def ends(self, queue: str) -> None:
-        """The delivery is over; its reply tells what is acknowledged."""
+        """Record that a delivery has ended; its reply carries the acknowledgements so far."""
         self._running.discard(queue)
 
     def forget(self, queue: str) -> None:
-        """The subscription was moved back: what was acknowledged comes again."""
+        """Forget a queue: the subscription was moved back, and acknowledged events are delivered
+        again."""
         self._upto.pop(queue, None)
         self._given.pop(queue, None)
 
     def ack(self, token: Token) -> None:
-        """An event is acknowledged. Raises ValueError: this activation was not given it."""
+        """Acknowledge an event. Raises ValueError if this activation did not receive it."""
         if all(token > given for given in self._given.values()):
             raise ValueError(
                 f"{show_text(self._subscription)}: the event {token} of "
@@ -158,20 +166,21 @@ class AcksByHand:
             self._calls.start(self._tell_agent(queue))
 
     async def _tell_agent(self, queue: str) -> None:
-        """Tell the agent, until it knows the newest or a reply will say it."""
+        """Send acknowledgements until the agent knows the newest one, or a reply will carry it."""
         told, failures, silo = None, 0, self._agents[queue].silo
         try:
             while (upto := self._untold(queue, told)) is not None and failures < TELLS_MAX:
                 stream, name = self._stream, self._subscription
                 if silo and await self._calls.tell(silo, queue, stream, name, upto):
                     told, failures, silo = upto, 0, self._agents[queue].silo
-                else:  # the queue may have another owner, or will have
+                else:  # the queue has another owner now, or will have one soon
                     failures += 1
                     silo = await self._calls.owner(queue, failures)
         finally:
             self._telling.discard(queue)
 
     def _untold(self, queue: str, told: Token | None) -> Token | None:
-        """What the agent has not been told; None: nothing, or a reply will say it."""
+        """Return the token that the agent does not know yet. None: there is none, or a reply
+        carries it."""
         upto = self._upto.get(queue)
         return None if upto == told or queue in self._running else upto

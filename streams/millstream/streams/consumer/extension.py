@@ -1,13 +1,20 @@
-"""The consumer's end of a delivery: a grain extension.
+"""The grain extension that receives deliveries.
 
-Owns: the positions of one activation, and the commit of state and cursor. Not: running handlers
-(`run`), retries, and what to send (`agent`).
-Invariants: an item at or below the last token of its queue is acknowledged without running, but
-where tokens neither rise nor stay; a delivery of an older epoch than one seen is refused; with
-`commit_with`, what the reply calls done is stored, and a failed handler leaves no trace in the
-state; what this activation has unsubscribed is not handled, also where it was on its way already;
-what is acknowledged by hand is not handled again, and nothing is skipped before it is; one delivery
-of a subscription runs at a time, on a reentrant grain and over a hand-over too.
+It keeps the positions of one activation, and commits a state together with the position. `run`
+calls the handlers. The agent decides about deliveries and retries.
+
+Invariants:
+
+- An item at or below the last token of its queue is acknowledged without running. This does not
+  hold for queues whose tokens do not rise or do not stay.
+- A delivery with an older epoch than a known one is refused.
+- With `commit_with`, the items that the reply counts as done are stored. A failed handler leaves no
+  change in the state.
+- Items of a subscription that this activation has unsubscribed are not handled, even if they were
+  already on their way.
+- Events that were acknowledged by hand are not handled again, and no event is skipped before its
+  acknowledgement.
+- One delivery of a subscription runs at a time, also on a reentrant grain and during a hand-over.
 """
 
 from __future__ import annotations
@@ -41,7 +48,7 @@ ENDED_MAX = 1_000
 
 
 class ConsumerExtension:
-    """Extension `streams` of a grain's activation; `runs`: what runs its handlers."""
+    """The extension `streams` of an activation. `runs` is the class that runs its handlers."""
 
     __slots__ = ("_ended", "_grain", "_old_positions", "_positions", "_removing")
     runs: ClassVar[type[HandlerRun]] = HandlerRun
@@ -49,19 +56,19 @@ class ConsumerExtension:
     def __init__(self, grain: ExtendedGrain) -> None:
         self._grain = grain
         self._positions: dict[str, Position] = {}
-        self._ended: dict[str, Position | None] = {}  # unsubscribed here, and where they were
+        self._ended: dict[str, Position | None] = {}  # unsubscribed here, with the last position
         self._old_positions: OldPositions | None = None
-        self._removing: dict[str, asyncio.Task[None]] = {}  # what is delivered all the same
+        self._removing: dict[str, asyncio.Task[None]] = {}  # removals that are tried again
 
     @property
     def _old(self) -> OldPositions:
-        """Made when it is needed: most activations have no stored positions."""
+        """Create the object on first use: most activations have no stored positions."""
         if self._old_positions is None:
             self._old_positions = OldPositions(self._grain)
         return self._old_positions
 
     def left(self, subscription: str) -> None:
-        """The grain has unsubscribed: nothing more of that is handled here."""
+        """Handle no more events of a subscription that the grain has unsubscribed."""
         position = self._ended[subscription] = self._positions.pop(subscription, None)
         if position is not None:
             position.is_over = True
@@ -69,25 +76,26 @@ class ConsumerExtension:
             del self._ended[next(iter(self._ended))]
 
     async def on_joining(self, subscription: str) -> None:
-        """The grain subscribes, perhaps again."""
+        """Prepare for a subscription that the grain makes, perhaps again."""
         removing = self._removing.get(subscription)
         if removing is not None:
-            await asyncio.wait([removing])  # else it could end what is being made
+            await asyncio.wait([removing])  # a removal under way could remove the new subscription
         self._ended.pop(subscription, None)
         self._old.on_joining(subscription)
 
     def on_added(self, row: SubscriptionRow) -> None:
-        """It is stored; here nothing follows from that."""
+        """Do nothing: only consumers outside the cluster need to know that the row is stored."""
 
     def on_removed(self, subscription: str) -> None:
-        """What the grain has unsubscribed is stored no more: nor need its positions be."""
+        """Forget the positions of a subscription that the grain has removed from the store."""
         if subscription in self._ended:
             if (position := self._ended[subscription]) is not None:
                 position.is_removed = True
             self._old.on_removed(subscription)
 
     def _remove(self, batch: WireBatch) -> None:
-        """It was unsubscribed, and is delivered: what was to remove it may have failed."""
+        """Remove an unsubscribed subscription again: it still has deliveries, so the removal may
+        have failed."""
         name = batch.subscription
         if name in self._removing or is_implicit(name):
             return
@@ -102,18 +110,18 @@ class ConsumerExtension:
         try:
             await rendezvous.remove(subscription)
             self.on_removed(subscription)
-        except MillstreamError as error:  # it is delivered again, and tried again then
+        except MillstreamError as error:  # the next delivery tries the removal again
             log.info("%s is not removed yet: %s", show_text(subscription), error)
 
     def epochs(self) -> dict[str, dict[str, int]]:
-        """The newest epoch of each queue that each subscription has had events of."""
+        """Return the newest known epoch of each queue, for each subscription."""
         return {
             subscription: dict(position.epochs)
             for subscription, position in self._positions.items()
         }
 
     async def deliver(self, batch: WireBatch) -> Delivered:
-        """Run the handler over the items; the reply says how far it came."""
+        """Run the handler over the items; the reply says how many are done."""
         if batch.subscription in self._ended:
             self._remove(batch)
             raise Rejected(f"{self._grain} has unsubscribed {batch.subscription}")
@@ -137,7 +145,7 @@ class ConsumerExtension:
         last = position.last_of(batch)
         fresh = fresh_of(batch.items, last) if batch.has_positions else range(len(batch.items))
         if not fresh:
-            await wait_sent(position.state)  # stored by a delivery that was not answered
+            await wait_sent(position.state)  # a delivery whose reply was lost has stored them
             return Delivered(len(batch.items), acked=last if batch.by_hand else None)
         items = batch.items
         if len(fresh) < len(items):
@@ -157,17 +165,18 @@ class ConsumerExtension:
             if position.waiting:
                 position.ends()
         if position.is_removed:
-            return Delivered(len(batch.items))  # unsubscribed meanwhile: nobody waits for the rest
+            return Delivered(len(batch.items))  # unsubscribed meanwhile: the rest is done
         if done and batch.has_positions:
             position.last[batch.queue] = run.items[done - 1].token
-        # what is known counts as done with what stands before it
+        # skipped items before the next fresh one count as done, too
         all_done = fresh[done] if done < len(fresh) else len(batch.items)
         return Delivered(all_done, error, is_final=run.is_final) if error else Delivered(all_done)
 
     async def _by_hand(
         self, run: HandlerRun, position: Position, fresh: Sequence[int]
     ) -> Delivered:
-        """Run the items; they are done when the handler's grain says so."""
+        """Run the items of a delivery; they stay unacknowledged until the grain acknowledges
+        them."""
         acks, batch = position.acks_by_hand(run.batch, self._grain), run.batch
         acks.begins(batch)
         try:
@@ -181,10 +190,10 @@ class ConsumerExtension:
         return Delivered(all_done, error, is_final=run.is_final, acked=acked)
 
     def acknowledge(self, event: Event[object]) -> None:
-        """The grain has an event done, and all before it. Raises ValueError: it had none such."""
+        """Acknowledge an event and all before it. Raises ValueError if none such was delivered."""
         subscription = event.subscription
         if event.redriven or subscription in self._ended:
-            return  # it has no place in the order, or nobody waits for it
+            return  # a redriven event has no position, and an ended subscription needs none
         position = self._positions.get(subscription)
         if position is None or position.by_hand is None:
             raise ValueError(
@@ -195,13 +204,13 @@ class ConsumerExtension:
         position.by_hand.ack(event.token)
 
     async def give_up(self, failure: DeliveryFailure) -> None:
-        """An event was given up: the grain's method for that hears of it, if it has one."""
+        """Pass an event that was given up to the grain's `@on_error` method, if it has one."""
         handler = error_handler(self._grain.grain, failure.stream.namespace)
         if handler is not None and failure.subscription not in self._ended:
             await handler(failure)
 
     async def redrive(self, batch: WireBatch) -> Delivered:
-        """Run the handler over an event that was given up: no position knows of it."""
+        """Run the handler over an event that was given up, without changing any position."""
         position = Position(self._grain, batch)
         run = self.runs(batch, batch.items, position, self._grain)
         if position.state is None:
@@ -209,10 +218,10 @@ class ConsumerExtension:
         return Delivered(*await self._commit(run, position.state))
 
     async def _commit(self, run: HandlerRun, state: State[Any]) -> tuple[int, bytes]:
-        """Run the items, then store state and cursor in one write.
+        """Run the items, then store the state and the position in one write.
 
-        If an item fails, the state goes back to what is stored, the items before it run again and
-        are committed; the failing one is left to be tried alone.
+        If an item fails, the state returns to its stored value. The items before the failing one
+        run again and are committed. The agent then retries the failing item alone.
         """
         try:
             done, error = await run.upto(len(run.items))
@@ -235,13 +244,15 @@ class ConsumerExtension:
 
 
 def is_in_the_middle(batch: WireBatch) -> bool:
-    """Were events before these delivered, by hand, to an activation that has ended? Pure."""
+    """Say whether an activation that has ended received earlier events, which are not acknowledged.
+    Pure."""
     before = None if batch.by_hand is None else batch.by_hand.unacked_from
     return before is not None and batch.items[0].token > before
 
 
 async def wait_sent(state: State[Any] | None) -> None:
-    """Wait until what is stored with a state is sent: nobody else would wake the grain for it."""
+    """Wait until the events stored with a state are published: no other call would wake the
+    grain."""
     sender = None if state is None else state.parcels.sender
     if sender is not None:
         await sender.wait_sent()

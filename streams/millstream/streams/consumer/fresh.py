@@ -1,6 +1,6 @@
-"""Which items of a delivery an activation does not know yet. Pure.
+"""Selects the items of a delivery that an activation has not processed. Pure.
 
-Owns: `fresh_of`. Not: up to where it knows them (`run.Position`).
+`run.Position` keeps the last processed token.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ __all__ = ["fresh_of"]
 
 
 def fresh_of(items: Sequence[Item], last: Token | None) -> Sequence[int]:
-    """Which items are behind `last`, and behind each other: those that are not known."""
+    """Return the indexes of the items that come after `last` and after each other."""
     if len(items) == 1:
         return range(1 if last is None or items[0].token > last else 0)
     tokens = [item.token for item in items]
     if last is not None:
         tokens.insert(0, last)
     if all(map(lt, tokens, tokens[1:])):
-        return range(len(items))  # as a rule
+        return range(len(items))  # the common case
     fresh: list[int] = []
     for at, item in enumerate(items):
         if last is None or item.token > last:

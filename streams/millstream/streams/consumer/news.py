@@ -1,8 +1,7 @@
-"""Marks of methods that hear what else happens to the streams of a namespace.
+"""The shared base of the marks `@on_gap` and `@on_error`.
 
-Owns: what these marks have in common: their checks, and finding the marked method. Not: what is
-told, and when (`on_gap`, `on_error`). Invariant: one method of a class for each kind of news and
-the streams of a name.
+It checks these marks and finds the marked method. `on_gap` and `on_error` say when the method is
+called. Invariant: a class has at most one method for each mark and stream name.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ __all__ = ["NewsMark", "handler_of", "methods_of", "refuse_function"]
 
 
 class NewsMark(Mark):
-    """What such a mark says of a method; `word`: its name, `news`: what it is for, `takes`: the
-    type of the argument."""
+    """A mark on a method. `word` is its name, `news` describes the reports, and `takes` is the type
+    of the argument."""
 
     makes_local = True
     word: ClassVar[str]
@@ -34,7 +33,7 @@ class NewsMark(Mark):
 
     @property
     def part(self) -> str:
-        """The stream provider, without which nothing would ever be heard."""
+        """The stream provider; without it the method would never be called."""
         return self.namespace.provider if isinstance(self.namespace, StreamNamespace) else ""
 
     def __str__(self) -> str:
@@ -57,7 +56,7 @@ class NewsMark(Mark):
         try:
             hint = get_type_hints(fn).get(parameter)
         except NameError:
-            return  # not defined yet: a type checker sees it
+            return  # the type is not defined yet: a type checker checks it
         if hint is not self.takes:
             given = "nothing" if hint is None else text_of(hint)
             raise DefinitionError(
@@ -74,7 +73,8 @@ class NewsMark(Mark):
             )
 
     def _check_subscribed(self, subject: str, owner: type) -> None:
-        """Grains may subscribe at run time, unless the namespace says that they do not."""
+        """Check that a namespace with implicit subscriptions only has a marked handler in this
+        class."""
         if self.namespace.subscriptions == "implicit" and not is_subscribed(owner, self.namespace):
             raise DefinitionError(
                 f"{subject}: {self.namespace!r} takes implicit subscriptions only, and "
@@ -83,7 +83,7 @@ class NewsMark(Mark):
 
 
 def refuse_function(namespace: object, word: str) -> None:
-    """The mark was written without its parentheses. Raises DefinitionError."""
+    """Refuse a mark that was written without parentheses. Raises DefinitionError."""
     if inspect.isfunction(namespace):
         raise DefinitionError(
             f"{source_of(namespace)}: `@{word}` takes a namespace, not a function: "
@@ -92,7 +92,7 @@ def refuse_function(namespace: object, word: str) -> None:
 
 
 def methods_of(cls: type, mark: type[NewsMark], namespace: str) -> list[str]:
-    """Names of the methods that hear such news of streams of this name."""
+    """Return the names of the methods with this mark for streams of this name."""
     return [
         name
         for name in dir(cls)
@@ -102,7 +102,7 @@ def methods_of(cls: type, mark: type[NewsMark], namespace: str) -> list[str]:
 
 
 def is_subscribed(cls: type, namespace: StreamNamespace[Any]) -> bool:
-    """Has the class a marked handler for streams of this name?"""
+    """Say whether the class has a marked handler for streams of this name."""
     return any(
         isinstance(mark, SubscribeMark) and mark.namespace.name == namespace.name
         for name in dir(cls)
@@ -113,6 +113,6 @@ def is_subscribed(cls: type, namespace: StreamNamespace[Any]) -> bool:
 def handler_of(
     grain: Any, mark: type[NewsMark], namespace: str
 ) -> Callable[[Any], Coroutine[Any, Any, None]] | None:
-    """The method of a grain that hears such news of streams of this name, if it has one."""
+    """Return the grain's method with this mark for streams of this name, if it has one."""
     names = methods_of(type(grain), mark, namespace)
     return getattr(grain, names[0]) if names else None

@@ -1,8 +1,8 @@
-"""Stored positions of subscriptions that have ended, which nobody would miss.
+"""Finds stored positions of subscriptions that no longer exist.
 
-Owns: `OldPositions`: finding them. Not: writing them (`State`: the next write leaves them out).
-Invariants: only what the store of subscriptions does not have is forgotten, and what has joined
-meanwhile is not; one activation asks for `ASKED_MAX` at most.
+The next write of the `State` leaves these positions out. Invariants: a position is forgotten only
+if the subscription is not stored and has not been made again meanwhile. One activation checks at
+most `ASKED_MAX` subscriptions.
 """
 
 from __future__ import annotations
@@ -25,35 +25,36 @@ ASKED_MAX = 16
 
 
 class OldPositions:
-    """Those of one activation."""
+    """The search for old positions in one activation."""
 
     __slots__ = ("_asked", "_grain", "_joined")
 
     def __init__(self, grain: ExtendedGrain) -> None:
         self._grain = grain
-        self._joined: dict[str, None] = {}  # while the rendezvous is asked
-        self._asked: dict[int, None] = {}  # states that were looked through
+        self._joined: dict[str, None] = {}  # subscriptions that were made during the search
+        self._asked: dict[int, None] = {}  # states that were searched
 
     def on_joining(self, subscription: str) -> None:
-        """A subscription is being made: its positions are kept."""
+        """Keep the positions of a subscription that is being made."""
         self._joined[subscription] = None
         for state in self._grain.states:
             state.keep_position(subscription)
 
     def on_removed(self, subscription: str) -> None:
-        """A subscription was removed by this activation."""
+        """Forget the positions of a subscription that this activation has removed."""
         for state in self._grain.states:
             state.forget_position(subscription)
 
     def look(self, state: State[Any], living: Collection[str]) -> None:
-        """Look through a state once, in the background; `living`: what is delivered by now."""
+        """Search a state once, in the background. `living` are the subscriptions with a position
+        here."""
         if id(state) in self._asked:
             return
         self._asked[id(state)] = None
         found = [name for name in state.cursors if name not in living]
         known = [name for name in found if _is_explicit(name)]
         if known:
-            begin = crc32((state.etag or "").encode()) % len(known)  # others as the row changes
+            begin = crc32((state.etag or "").encode()) % len(known)  # varies with the row
             chosen = (known[begin:] + known[:begin])[:ASKED_MAX]
             self._grain.grain.context.create_task(self._ask(state, chosen))
 

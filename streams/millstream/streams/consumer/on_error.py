@@ -22,7 +22,7 @@ Method = Callable[[G, DeliveryFailure], Coroutine[Any, Any, None]]
 
 
 class ErrorMark(NewsMark):
-    """What `@on_error` says of a method."""
+    """The mark that `@on_error` leaves on a method."""
 
     word, news, takes = "on_error", "errors", DeliveryFailure
 
@@ -58,5 +58,5 @@ def on_error(namespace: StreamNamespace[Any], /) -> Callable[[Method[G]], Method
 def error_handler(
     grain: Any, namespace: str
 ) -> Callable[[DeliveryFailure], Coroutine[Any, Any, None]] | None:
-    """The method of a grain that hears of errors in streams of this name, if it has one."""
+    """Return the grain's `@on_error` method for streams of this name, if it has one."""
     return handler_of(grain, ErrorMark, namespace)

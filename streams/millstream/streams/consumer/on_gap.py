@@ -24,7 +24,7 @@ G = TypeVar("G")
 
 
 class GapMark(NewsMark):
-    """What `@on_gap` says of a method."""
+    """The mark that `@on_gap` leaves on a method."""
 
     word, news, takes = "on_gap", "gaps", Gap
 
@@ -66,14 +66,15 @@ def on_gap(
 
 
 def gap_handler(grain: Any, namespace: str) -> Callable[[Gap], Coroutine[Any, Any, None]] | None:
-    """The method of a grain that hears of gaps in streams of this name, if it has one."""
+    """Return the grain's `@on_gap` method for streams of this name, if it has one."""
     return handler_of(grain, GapMark, namespace)
 
 
 def gap_of(batch: WireBatch, last: Token | None) -> Gap | None:
-    """The gap before a delivery; None: there is none, or the consumer has seen beyond it. Pure.
+    """Return the gap before a delivery; None if there is none, or the consumer is already past it.
+    Pure.
 
-    `last`: the last event of the queue that the consumer has done, if known.
+    `last` is the last event of the queue that the consumer has processed, if known.
     """
     if batch.gap is None:
         return None

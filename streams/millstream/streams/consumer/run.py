@@ -1,9 +1,13 @@
-"""Running one delivery: the handler of a subscription, over the items that are new to it.
+"""Runs one delivery: calls the handler of a subscription for the items that are new to it.
 
-Owns: `Position` (handler, last token and epoch of each queue), `HandlerRun`. Not: what becomes of
-the result, and the commit (`extension`). Invariants: the handlers of one run end within its
-time-out; what a handler does, raise or cancel, is told, and never ends the run's own task; what was
-cancelled from outside stays cancelled.
+`Position` keeps the handler of a subscription and the last token and epoch of each queue.
+`HandlerRun` calls the handler. `extension` builds the reply and commits.
+
+Invariants:
+
+- The handler calls of one run end within the delivery's time-out.
+- If a handler raises or cancels, the reply reports this, and the run's own task continues.
+- A cancellation from outside still cancels the run.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ __all__ = ["HandlerRun", "Position"]
 
 BODY_OF = attrgetter("body")
 
-BATCH_MAX = 1 << 31  # an explicit handler that takes lists takes what a call brings
+BATCH_MAX = 1 << 31  # an explicit list handler takes all items of a delivery
 NO_FILTERS: Mapping[str, Where] = MappingProxyType({})
 
 
@@ -47,9 +51,10 @@ class Provider(Protocol):
 
 
 class Position:
-    """What an activation knows of one subscription: its handler, and how far it is.
+    """The handler of one subscription and its progress, as an activation knows them.
 
-    `batch_max`: events that the handler takes at a time; 0: one, not as a list.
+    `batch_max` is the number of events that the handler takes as a list; 0: one event, not in a
+    list.
     """
 
     __slots__ = (
@@ -74,20 +79,20 @@ class Position:
     def __init__(self, grain: ExtendedGrain, batch: WireBatch) -> None:
         self.runtime = grain.runtime
         self.last: dict[str, Token] = {}  # by queue
-        self.is_over = False  # it was unsubscribed here,
-        self.is_removed = False  # and is stored no more
+        self.is_over = False  # unsubscribed by this activation
+        self.is_removed = False  # and removed from the store
         self.is_busy = False  # a delivery runs
-        self.waiting: Sequence[asyncio.Future[None]] = ()  # for its end: another owner has sent it
+        self.waiting: Sequence[asyncio.Future[None]] = ()  # deliveries that wait for the end
         self.by_hand: AcksByHand | None = None
         if batch.by_hand is not None:
             self.acks_by_hand(batch, grain)
         self.epochs: dict[str, int] = {}
         mark, self.handler = find_handler(grain, batch)
-        self.filters: Mapping[str, Where] = NO_FILTERS  # of explicit subscriptions, by name
+        self.filters: Mapping[str, Where] = NO_FILTERS  # filters of explicit subscriptions, by name
         self.mark = mark
         self.codec: Codec[Any]
         self.state: State[Any] | None = None
-        self.committed = ""  # the name of that state, where the subscription is explicit
+        self.committed = ""  # the name of that state, for an explicit subscription
         self.give_up_on: tuple[type[Exception], ...] = ()
         if mark is None:
             self.codec = items_codec_of(self.handler)
@@ -102,7 +107,8 @@ class Position:
             self.state = getattr(grain.grain, mark.commit_name)
 
     def commit_by(self, batch: WireBatch, grain: ExtendedGrain) -> None:
-        """Write another state, which an explicit subscription says now. Raises LookupError."""
+        """Use the state that an explicit subscription names for its position. Raises
+        LookupError."""
         name = batch.commit_with
         if self.mark is not None:
             return
@@ -114,7 +120,7 @@ class Position:
         self.committed, self.state = name, state
 
     def acks_by_hand(self, batch: WireBatch, grain: ExtendedGrain) -> AcksByHand:
-        """What is acknowledged by hand; from now on, if the mark was another one before."""
+        """Return the acknowledgements; they begin here if the mark did not ask for them before."""
         if self.by_hand is None:
             assert batch.by_hand is not None
             provider: Provider = grain.part(batch.by_hand.provider)
@@ -122,13 +128,14 @@ class Position:
         return self.by_hand
 
     async def idle(self) -> None:
-        """Wait until no delivery runs: of a former owner, on a grain that would take both."""
+        """Wait until no delivery runs: a former owner's delivery may still run on a reentrant
+        grain."""
         end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting = [*self.waiting, end]
         await end
 
     def ends(self) -> None:
-        """No delivery runs; who waits for that looks again, in the order of coming."""
+        """Wake the deliveries that wait, in order of arrival: none runs at this moment."""
         self.is_busy = False
         waiting, self.waiting = self.waiting, ()
         for end in waiting:
@@ -136,13 +143,13 @@ class Position:
                 end.set_result(None)
 
     def forget(self, queue: str) -> None:
-        """The subscription was moved back: what it has seen comes again."""
+        """Forget a queue: the subscription was moved back, and its events are delivered again."""
         self.last.pop(queue, None)
         if self.by_hand is not None:
             self.by_hand.forget(queue)
 
     def last_of(self, batch: WireBatch) -> Token | None:
-        """The last token of the batch's queue that is done: what is stored says it, if anything."""
+        """Return the last processed token of the batch's queue; a stored token has precedence."""
         if batch.by_hand is not None:
             return None if self.by_hand is None else self.by_hand.upto(batch.queue)
         stored = None
@@ -152,9 +159,9 @@ class Position:
 
 
 def filter_of(position: Position, grain: ExtendedGrain, batch: WireBatch) -> Where | None:
-    """The filter that the agent could not ask; None: this version of the class lets all through.
+    """Return the filter that the agent could not apply; None if this version of the class has none.
 
-    Raises LookupError: an explicit subscription's is not there.
+    Raises LookupError if the filter of an explicit subscription is missing.
     """
     name = batch.where
     if is_implicit(batch.subscription):
@@ -168,10 +175,11 @@ def filter_of(position: Position, grain: ExtendedGrain, batch: WireBatch) -> Whe
 
 
 def find_handler(grain: ExtendedGrain, batch: WireBatch) -> tuple[SubscribeMark | None, Any]:
-    """A subscription's handler, and the mark of an implicit one. Raises LookupError, Rejected."""
+    """Return the handler, and the mark of an implicit subscription. Raises LookupError,
+    Rejected."""
     handler = getattr(grain.grain, batch.handler, None)
     if handler is None and is_implicit(batch.subscription):
-        raise Rejected(  # a silo that is older or newer than the one whose mark it is: it waits
+        raise Rejected(  # this silo runs another version of the class: the delivery waits
             f"{grain} has no handler {batch.handler!r} in this silo's {grain.kind}"
         )
     if handler is None:
@@ -185,9 +193,9 @@ def find_handler(grain: ExtendedGrain, batch: WireBatch) -> tuple[SubscribeMark 
 
 
 class HandlerRun:
-    """One delivery's handler calls; `items` are those of the batch that are not known.
+    """The handler calls of one delivery. `items` are the items that are new to the activation.
 
-    `gap`: what is gone just before them.
+    `gap` describes the events that are missing just before the items.
     """
 
     __slots__ = ("_at", "_gap", "_grain", "_is_late", "_position", "batch", "is_final", "items")
@@ -206,20 +214,20 @@ class HandlerRun:
         self._position = position
         self._grain = grain
         self._at = 0
-        self._is_late = False  # it was cancelled, since its time was over
-        self.is_final = False  # what failed is not to be tried again
+        self._is_late = False  # cancelled by the time-out
+        self.is_final = False  # the failing item must not be retried
 
     async def upto(self, end: int, *, is_again: bool = False) -> tuple[int, bytes]:
-        """Run items 0..end-1; returns the first that is not done, and its error.
+        """Run items 0..end-1. Returns the index of the first item that is not done, and its error.
 
-        The run stops when the subscription ends, but for items that are only run again.
+        The run stops when the subscription ends, except if the items run again (`is_again`).
         """
         self._at, self._is_late = 0, False
         loop = asyncio.get_running_loop()
         task = asyncio.current_task(loop)
         assert task is not None
         cancelling = task.cancelling()
-        timer = loop.call_later(self.batch.timeout_s, self._expire, task)  # as `asyncio.timeout`
+        timer = loop.call_later(self.batch.timeout_s, self._expire, task)  # like `asyncio.timeout`
         is_told = self._gap is None
         try:
             try:
@@ -233,7 +241,7 @@ class HandlerRun:
                     task.uncancel()
         except BaseException as raised:
             if task.cancelling() > cancelling or isinstance(raised, KeyboardInterrupt):
-                raise  # not the handler's doing
+                raise  # the cancellation came from outside the handler
             is_alone = is_told and min(self._position.batch_max or 1, end - self._at) == 1
             self.is_final = is_alone and self._is_hopeless(raised)
             return self._at, self._describe(raised)
@@ -244,20 +252,20 @@ class HandlerRun:
         task.cancel()
 
     def _is_hopeless(self, raised: BaseException) -> bool:
-        """Is it not worth another try, by the mark or by the subscription?"""
+        """Say whether the mark or the subscription forbids a retry after this error."""
         names = self.batch.give_up_on
         is_marked = isinstance(raised, self._position.give_up_on)
         return is_marked or (bool(names) and is_one_of(raised, names))
 
     async def _tell(self, is_again: bool) -> None:
-        """That something is gone, to the grain's method for that, if it has one."""
+        """Report the gap to the grain's `@on_gap` method, if it has one."""
         assert self._gap is not None
         handler = gap_handler(self._grain.grain, self.batch.namespace)
         if handler is not None and (is_again or not self._position.is_over):
             await handler(self._gap)
 
     def _describe(self, raised: BaseException) -> bytes:
-        """What the handler did, as the agent gets it."""
+        """Encode the error of a handler for the agent."""
         where = f"{self._grain} handling {self.batch.namespace}/{self.batch.key}"
         if self._is_late:
             return encode_error(
@@ -271,7 +279,7 @@ class HandlerRun:
         return encode_error(raised, where)
 
     async def _run(self, end: int, is_again: bool) -> None:
-        """Run items `_at`..end-1; `_at` counts along."""
+        """Run the items from `_at` to `end - 1`, and advance `_at`."""
         position = self._position
         batch_max = position.batch_max
         while self._at < end and (is_again or not position.is_over):
@@ -282,12 +290,13 @@ class HandlerRun:
             self._at = following
 
     def _drop_acked(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Without what the grain has acknowledged by hand while others of the delivery ran."""
+        """Drop the items that the grain acknowledged by hand while other items of the delivery
+        ran."""
         upto = self._position.last_of(self.batch)
         return items if upto is None else [item for item in items if item.token > upto]
 
     def _fitting(self, events: list[Event[Any]]) -> list[Event[Any]]:
-        """Those that the subscription's filter lets through; the agent could not ask it."""
+        """Keep the events that match the subscription's filter, which the agent could not apply."""
         where = filter_of(self._position, self._grain, self.batch)
         if where is None:
             return events
@@ -296,12 +305,12 @@ class HandlerRun:
         return [event for event, is_for_it in zip(events, fits, strict=True) if is_for_it]
 
     def _events(self, items: Sequence[Item]) -> list[Event[Any]]:
-        """Those of items that the handler is for."""
+        """Decode items into the events that the handler receives."""
         batch = self.batch
         if batch.by_hand is not None:
             items = self._drop_acked(items)
         key, attempt, redelivered = batch.key, batch.attempt, batch.redelivered
-        # a loop, and no comprehension: nearly every delivery has one event, and pays for the frame
+        # A loop is cheaper than a comprehension: nearly every delivery has one event.
         bodies = list(map(BODY_OF, items))
         values = self._position.codec.decode_many(bodies, self._position.runtime)
         events: list[Event[Any]] = []
