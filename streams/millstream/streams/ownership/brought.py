@@ -1,9 +1,13 @@
-"""The mapper of an adapter whose broker decides which queue carries a stream.
+"""Follows the mapper of an adapter whose broker decides which queue carries a stream.
 
-Owns: `BroughtMapper`: asking the adapter, again when it says that another one holds. Not: what
-follows for publishers and balancers (`publishing`, `provider`). Invariants: nothing of it is
-stored, as the broker knows; each change is followed, though several may be followed as one; what
-the adapter raises then is said, and it is asked again.
+`BroughtMapper` asks the adapter for its mapper, and asks again when the adapter reports a change.
+`publishing` and `provider` use the new mapper.
+
+Invariants:
+
+- Nothing is stored, because the broker knows the mapper.
+- Every change is followed; several changes may be followed as one.
+- If the adapter raises during a change, the error is logged and the adapter is asked again.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ Remap = Callable[[Callable[[], object]], Coroutine[Any, Any, None]]
 class BroughtMapper:
     """Follows the mapper of one adapter, in one silo.
 
-    Raises ConfigError, and what the adapter raises: it has none now.
+    Raises ConfigError, and the adapter's own errors, if the adapter has no mapper at present.
     """
 
     def __init__(self, provider: str, adapter: BringsMapper, layout: Layout) -> None:
@@ -54,16 +58,16 @@ class BroughtMapper:
     def start(
         self, tasks: Tasks, remap: Remap, relaid: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
-        """Follow it from now on.
+        """Follow the mapper from now on.
 
         Args:
-            remap: lets publishers go over to another mapper; calls its argument in between.
-            relaid: the queues that have to be read may be others.
+            remap: moves publishers to another mapper; calls its argument in between.
+            relaid: called when the set of queues to read may have changed.
         """
         self._task = tasks.start(self._follow(remap, relaid))
 
     def close(self) -> None:
-        """Follow it no more."""
+        """Stop following the mapper."""
         if self._task is not None:
             self._task.cancel()
 
@@ -75,7 +79,7 @@ class BroughtMapper:
                 mapper = self._ask()
                 await remap(lambda mapper=mapper: self._layout.bring(mapper))  # type: ignore[misc]
                 await relaid()
-            except Exception as error:  # whatever an adapter or a balancer raises
+            except Exception as error:  # an adapter or a balancer may raise anything
                 failures += 1
                 wait_s = RETRIES.whole_s(failures)
                 is_known = isinstance(error, MillstreamError)

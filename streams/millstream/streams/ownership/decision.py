@@ -1,20 +1,22 @@
-"""Which silo reads a queue: what one silo does next about its record. Pure.
+"""The decision about the owner of a queue: the next step of one silo for its record. Pure.
 
-Owns: the decision (`decide`). Not: the record (`record`), which queues a silo wants (a balancer),
-pausing and draining deliveries (the manager).
+The record itself is described in `record`. A balancer decides which queues a silo wants. The
+manager pauses and drains deliveries.
+
 Invariants:
-- every write is a compare-and-set on the version that was decided about;
-- each acquisition is epoch + 1, so an epoch has one owner and epochs only rise;
-- `upto` never goes back, except at a hand-over that has more to list than a record takes;
-- nobody's clock is compared with another's: a record holds durations, and an observer counts them
-  from when it first saw that version of the row (never earlier than it was written). The owner
-  counts its own lease from just before its write.
+
+- Every write is a compare-and-set on the version that the decision used.
+- Each acquisition raises the epoch by 1, so an epoch has one owner.
+- `upto` never decreases, except at a hand-over whose list is too long for a record.
+- Clocks of different silos are never compared. A record holds durations, and an observer counts
+  them from when it first saw that version of the row. The owner counts its own lease from just
+  before its write.
 
     free ──Acquire──▶ owned ──Pause──▶ pausing ──Free──▶ free        (owned ──Free──▶ free: idle)
                         ▲  ◀──Renew──┘       pausing, owned ──Acquire of another silo──▶ owned
 
-An owner that was overtaken learns it as `OwnershipLost`, at the latest after its next write, which
-fails.
+If another silo takes over, the former owner decides `OwnershipLost`, at the latest after its next
+write, which fails.
 """
 
 from __future__ import annotations
@@ -72,14 +74,14 @@ class Owned(msgspec.Struct, frozen=True):
 
 
 class Pausing(msgspec.Struct, frozen=True):
-    """This silo reads no more, and drains until `deadline_s` of its own clock."""
+    """This silo no longer reads the queue, and drains until `deadline_s` of its own clock."""
 
     epoch: int
     deadline_s: float
 
 
 class Left(msgspec.Struct, frozen=True):
-    """This silo's agent of this epoch has ended in order; the record is still to say so."""
+    """This silo's agent of this epoch has stopped in order; the record does not say so yet."""
 
     epoch: int
     freed: QueueRecord
@@ -89,13 +91,19 @@ Local = Unowned | Owned | Pausing | Left
 
 
 class Situation(msgspec.Struct, frozen=True):
-    """All that a decision depends on.
+    """The input of a decision.
 
-    `live`: every silo that is not dead, stopping ones too, from a view read *after* the record:
-    else a new owner looks dead. `seen_s`: see `FirstSeen`. Of this silo's agent, if it owns the
-    queue: `progress`; `is_urgent`: somebody waits until that is stored; `in_flight`: deliveries
-    that are out; `unacked`: subscriptions that are to acknowledge what they were delivered, for
-    which a pause waits too; `undone`: events that were read and are not done, more or less.
+    `live` is every silo that is not dead, including stopping ones. Its view is read *after* the
+    record; otherwise a new owner would look dead. `FirstSeen` explains `seen_s`.
+
+    The other fields describe this silo's agent, if the silo owns the queue:
+
+    - `progress`: the progress to store.
+    - `in_flight`: deliveries that have no reply yet.
+    - `unacked`: subscriptions that still have to acknowledge delivered events; a pause waits for
+      them.
+    - `undone`: the approximate number of events that were read and are not done.
+    - `is_urgent`: a caller waits until `progress` is stored.
     """
 
     record: QueueRecord | None
@@ -113,10 +121,10 @@ class Situation(msgspec.Struct, frozen=True):
 
 
 class Acquire(msgspec.Struct, frozen=True):
-    """Write the record; then read the queue from `progress` on, in its epoch.
+    """Write the record, then read the queue from `progress` in its epoch.
 
-    `is_forced`: the former owner did not let go, so its deliveries may still run. `may_repeat`:
-    what is not done may have been delivered by a former owner, and it is not known what.
+    If `is_forced`, the former owner did not free the queue, so its deliveries may still run. If
+    `may_repeat`, a former owner may have delivered any of the unfinished events.
     """
 
     record: QueueRecord
@@ -126,14 +134,14 @@ class Acquire(msgspec.Struct, frozen=True):
 
     @property
     def has_rival(self) -> bool:
-        """May a silo that lost the queue by force still deliver from it?"""
+        """Say whether a silo that lost the queue by force may still deliver from it."""
         return self.record.rival != ""
 
 
 class Renew(msgspec.Struct, frozen=True):
-    """Write the record: still owned in the same epoch.
+    """Write the record: this silo still owns the queue in the same epoch.
 
-    For a lease that is renewed, progress, a pause that is called off.
+    This renews a lease, stores progress, or cancels a pause.
     """
 
     record: QueueRecord
@@ -146,30 +154,30 @@ class Pause(msgspec.Struct, frozen=True):
 
 
 class Free(msgspec.Struct, frozen=True):
-    """Stop for good, then write the record and tell the silo that wants the queue."""
+    """Stop the reader, write the record, and tell the silo that wants the queue."""
 
     record: QueueRecord
 
 
 class Keep(msgspec.Struct, frozen=True):
-    """Nothing to do until something changes; look at the record again at the next poll."""
+    """Do nothing until something changes; look at the record again at the next poll."""
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Nothing to do before this time; then read the record and decide again."""
+    """Do nothing before this time; then read the record and decide again."""
 
     until_s: float
 
 
 class OwnershipLost(msgspec.Struct, frozen=True):
-    """Another silo has the queue, or had it: stop at once, write nothing."""
+    """Another silo owns the queue, or owned it: stop at once and write nothing."""
 
 
 Decision = Acquire | Renew | Pause | Free | Keep | Wait | OwnershipLost
 
 
 def decide(situation: Situation, options: OwnershipOptions) -> Decision:
-    """What this silo does next about one queue. Pure; the driver writes, and asks again."""
+    """Return the next step of this silo for one queue. Pure: the driver writes, and asks again."""
     match situation.local:
         case Unowned():
             return _decide_unowned(situation, options)
@@ -185,7 +193,7 @@ def _decide_unowned(now: Situation, options: OwnershipOptions) -> Decision:
     record = now.record
     is_mine = record is not None and record.owner == now.me  # a write whose answer was lost
     if not now.is_wanted:
-        # its agent is gone: what was out when it ended is not known any more
+        # The agent is gone, so it is not known which deliveries were in flight when it ended.
         return Free(_free(record, now, is_known=False)) if record and is_mine else Keep()
     if record is None:
         return Acquire(_acquire(record, now, options), is_forced=False)
@@ -200,13 +208,13 @@ def _decide_unowned(now: Situation, options: OwnershipOptions) -> Decision:
 
 
 def _take(free: QueueRecord, new: QueueRecord) -> Acquire:
-    """The acquisition of a queue that its last owner has let go."""
+    """Acquire a queue that its last owner has freed."""
     last = free.handoff
     return Acquire(new, False, last is None or not last.is_known, free.progress)
 
 
 def _takeable_s(record: QueueRecord, now: Situation, options: OwnershipOptions) -> float:
-    """From when on the queue may be taken without its owner's consent."""
+    """Return the time from which this silo may take the queue without the owner's consent."""
     if record.owner not in now.live:
         return -math.inf
     lease_end_s = _lease_end_s(record, now)
@@ -221,7 +229,7 @@ def _decide_owned(now: Situation, options: OwnershipOptions, epoch: int) -> Deci
         return OwnershipLost()
     if not now.is_wanted:
         return Pause(_pausing(record, now, options.max_handoff_s))
-    is_paused = record.state is QueueState.PAUSING  # a pause whose answer was lost
+    is_paused = record.state is QueueState.PAUSING  # the pause was written, but the answer was lost
     has_moved = with_progress(record, now.progress) is not record
     is_due = has_moved and now.now_s >= now.seen_s + options.checkpoint_every_s
     is_due = is_due or (has_moved and now.is_urgent)
@@ -251,12 +259,12 @@ def _decide_left(
     now: Situation, options: OwnershipOptions, epoch: int, freed: QueueRecord
 ) -> Decision:
     if _still_mine(now, epoch) is None:
-        return OwnershipLost()  # or the write that freed it came through, though its answer did not
+        return OwnershipLost()  # or the write that freed it succeeded, but its answer was lost
     return _take(freed, _acquire(freed, now, options)) if now.is_wanted else Free(freed)
 
 
 def _still_mine(now: Situation, epoch: int) -> QueueRecord | None:
-    """The record if it says that this silo has the queue in this epoch, and the lease holds."""
+    """Return the record if this silo owns the queue in this epoch and its lease is valid."""
     record = now.record
     if record is None or record.state is QueueState.FREE:
         return None
@@ -290,7 +298,7 @@ def _acquire(record: QueueRecord | None, now: Situation, options: OwnershipOptio
 
 
 def _rival(record: QueueRecord | None, now: Situation) -> SiloAddress:
-    """The silo that may still deliver from a queue which this one takes; empty: none may."""
+    """Return the silo that may still deliver from the queue when this silo acquires it, or ""."""
     if record is None:
         return ""
     is_taken = record.state is not QueueState.FREE and record.owner != now.me
@@ -323,7 +331,7 @@ def _free(record: QueueRecord, now: Situation, *, is_known: bool = True) -> Queu
 
 
 def is_stored(progress: QueueProgress, read: StoredRecord | None, decision: Decision) -> bool:
-    """Is that progress in the record: in what was read, or in what was written then?"""
+    """Say whether this progress is in the record that was read, or in the one that was written."""
     record = None if read is None else read.record
     if isinstance(decision, Renew | Pause):
         record = decision.record
@@ -331,7 +339,7 @@ def is_stored(progress: QueueProgress, read: StoredRecord | None, decision: Deci
 
 
 class FirstSeen:
-    """When this silo first saw the present version of each queue's row, on its own clock."""
+    """Remembers when this silo first saw the present version of each row, on its own clock."""
 
     __slots__ = ("_seen",)
 
@@ -339,7 +347,7 @@ class FirstSeen:
         self._seen: dict[QueueId, tuple[Etag | None, float]] = {}
 
     def saw(self, queue: QueueId, etag: Etag | None, now_s: float) -> float:
-        """Note a version (None: no row); returns when it was first seen.
+        """Note a version (None: no row), and return when this silo first saw it.
 
         For a version that this silo wrote, `now_s` is the time just before the write.
         """

@@ -140,7 +140,7 @@ class FunctionMapper:
 
 
 def _text(answer: object) -> str:
-    """Somebody else's object, which may be unable to make its text."""
+    """Return the text of an object whose `repr` may raise."""
     try:
         return repr(answer)
     except Exception:

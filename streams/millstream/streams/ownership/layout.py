@@ -1,9 +1,13 @@
-"""The queues of a provider as one silo knows them now: the ring in use, and the one before it.
+"""The queues of a provider as one silo knows them: the ring in use, and the one before it.
 
-Owns: `Layout`. Not: the row behind it (`mapper_record`), who changes it (`provider.queue_resize`).
-Invariants: it goes on only to later mapper epochs; publishers use a ring once every queue of the
-one before is sealed; an event of a stream that has moved is delivered once its former queue is
-done up to its barrier.
+A ring is the mapper of one epoch. `mapper_record` owns the stored row, and `provider.queue_resize`
+changes it.
+
+Invariants:
+
+- The layout moves only to later mapper epochs.
+- Publishers use a ring only after every queue of the former ring is sealed.
+- An event of a moved stream is delivered only after its former queue is done up to its barrier.
 """
 
 from __future__ import annotations
@@ -24,21 +28,22 @@ __all__ = ["Layout", "Resizable"]
 
 @runtime_checkable
 class Resizable(Protocol):
-    """A mapper that can have another number of queues."""
+    """A mapper that can be made for another number of queues."""
 
     def with_queues(self, queues: int, epoch: int, /) -> QueueMapper: ...
 
 
 class Layout:
-    """Which queue carries a stream, now (`QueueMapper`); and from where it came there.
+    """Maps each stream to its present queue (`QueueMapper`), and knows its former queue.
 
     Attributes:
-        epoch, queue_for: of the ring that publishers use; `queue_for` raises StreamError: the
-            mapper has no queue for a stream.
-        era: messages of later eras may have been mapped by a ring that is not known here yet.
-        asked_era: the newest era of a message that waits for that.
-        is_settled: there is no former ring that is not done.
-        open_era: events up to this era may be delivered, whichever stream they are of.
+        epoch: the epoch of the ring that publishers use.
+        queue_for: maps a stream by that ring. Raises StreamError if the mapper has no queue for it.
+        era: the newest era whose ring this silo knows; messages of later eras have to wait.
+        asked_era: the newest era of a message that waits for its ring.
+        is_settled: whether no former ring has unfinished queues.
+        open_era: events up to this era may be delivered, whatever their stream; -1: check each
+            event.
     """
 
     def __init__(self, mapper: QueueMapper) -> None:
@@ -56,24 +61,25 @@ class Layout:
     def _publish_by(self, mapper: QueueMapper) -> None:
         self._ring = mapper
         self.epoch = mapper.epoch
-        self.queue_for = mapper.queue_for  # no frame of its own: it is called for each publish
+        self.queue_for = mapper.queue_for  # no wrapper: each publish calls this
 
     def bring(self, mapper: QueueMapper) -> None:
-        """The broker has another one: it is used from now on."""
+        """Use another mapper of the broker from now on."""
         self._before, self._brought, self._newest = self._newest, mapper, sound(mapper)
         self._publish_by(self._newest)
 
     def queues(self) -> Sequence[QueueId]:
-        """The queues of the ring that publishers use."""
+        """Return the queues of the ring that publishers use."""
         return self._ring.queues()
 
     def read_queues(self) -> Sequence[QueueId]:
-        """All that have to be read: those of a former ring, too."""
+        """Return all queues that have to be read, including those of a former ring."""
         old = () if self._old_ring is None else self._old_ring.queues()
         return tuple(dict.fromkeys([*self._newest.queues(), *old]))
 
     def queues_of(self, stream: StreamId) -> Sequence[QueueId]:
-        """Those in which events of a stream may be. Raises StreamError: no ring has one for it."""
+        """Return the queues that may have events of a stream. Raises StreamError if no ring has
+        one."""
         found: dict[QueueId, None] = {}
         refused: StreamError | None = None
         for ring in (self._old_ring or self._before, self._newest):
@@ -86,35 +92,36 @@ class Layout:
         return tuple(found)
 
     def old_queues(self) -> Sequence[QueueId]:
-        """The queues of the former ring, while it is not done."""
+        """Return the queues of the former ring, while they are not done."""
         return () if self._old_ring is None else self._old_ring.queues()
 
     @property
     def old(self) -> OldRing | None:
-        """The ring before, while it is not done."""
+        """The former ring, while it is not done."""
         return self._old
 
     def with_queues(self, queues: int, epoch: int) -> QueueMapper:
-        """The mapper with another number of queues. Raises ConfigError: it cannot have that."""
+        """Return the mapper for another number of queues. Raises ConfigError if it cannot have
+        that."""
         if not isinstance(self._brought, Resizable):
             name = type(self._brought).__name__
             raise ConfigError(f"the mapper {name} has no `resized(queues, epoch)`")
         return self._brought.with_queues(queues, epoch)
 
     def ring_of(self, queues: int, epoch: int) -> QueueMapper:
-        """The ring of an epoch. Raises ConfigError."""
+        """Return the ring of an epoch. Raises ConfigError."""
         brought = self._brought
         return sound(brought if epoch == brought.epoch else self.with_queues(queues, epoch))
 
     def is_news(self, record: MapperRecord) -> bool:
-        """Would publishers use another ring?"""
+        """Say whether this record would make publishers use another ring."""
         new = record.mapper_epoch
         if record.old is not None and not record.old.is_sealed:
             new = record.old.mapper_epoch
         return new > self.epoch
 
     def on_record_read(self, asked_era: int) -> None:
-        """The record was read after a message of this era had come: its ring is known."""
+        """Note that the record was read after a message of this era arrived: its ring is known."""
         if asked_era > self.era:
             self.era = asked_era
             self._tell()
@@ -125,7 +132,7 @@ class Layout:
         changed.set()
 
     def adopt(self, record: MapperRecord) -> bool:
-        """Go on to what the record says; False: that is known."""
+        """Adopt the rings of the record. False: they were adopted before."""
         if record == self._record:
             return False
         self._record, self._old, self.era = record, record.old, max(self.era, record.era)
@@ -138,15 +145,15 @@ class Layout:
         self._tell()
         return True
 
-    # -- what came with which ring
+    # -- eras of messages
 
     def is_open(self, stream: StreamId, queue: QueueId, era: int) -> bool:
-        """May an event of a queue be delivered?
+        """Say whether an event of a queue may be delivered.
 
-        One for whose stream the former ring has no queue waits until that ring is left.
+        If the former ring has no queue for the stream, the event waits until that ring is left.
         """
         if era > self.era:
-            return False  # of a ring that is not known here yet
+            return False  # the ring of this era is not known here yet
         if self._old is None or self._old_ring is None or era < self._old.begun_era:
             return True
         try:
@@ -156,7 +163,7 @@ class Layout:
         return home == queue or stream not in self._old.passed.get(home, (stream,))
 
     async def wait_open(self, stream: StreamId, queue: QueueId, era: int) -> None:
-        """Return when it may."""
+        """Return when an event of this queue and era may be delivered."""
         while not self.is_open(stream, queue, era):
             self.asked_era = max(self.asked_era, era)
             if era > self.era:

@@ -1,11 +1,17 @@
-"""Owning queues: acquires what the balancer wants, hands over what it no longer wants.
+"""Drives the ownership of queues: acquires wanted queues, and hands over unwanted ones.
 
-Owns: one loop per queue, one look at all records now and then, and the readers of this silo. Not:
-the decision (`decision.decide`), which queues are wanted (a balancer), reading. Invariants: a
-reader runs exactly while this silo owns its queue; it is paused as soon as the queue is not wanted,
-whether the store answers or not, and before the record says so; stopped before the record is freed;
-the reader of a queue that another silo has taken is stopped, and writes nothing; a lease that runs
-out stops it too. How a hand-over ended is kept until the record says it.
+It runs one loop for each queue and one for all records, and it has the readers of this silo.
+`decision.decide` makes the decisions. A balancer chooses the wanted queues.
+
+Invariants:
+
+- A reader runs exactly while this silo owns its queue.
+- A reader pauses as soon as its queue is not wanted, even if the store does not answer. This is
+  before the record says so.
+- A reader stops before the record is freed.
+- If another silo has taken the queue, or the lease has expired, the reader stops and writes
+  nothing.
+- The result of a hand-over is kept until the record has it.
 """
 
 from __future__ import annotations
@@ -47,19 +53,19 @@ __all__ = ["BeginReading", "QueueManager", "Reader", "Surroundings"]
 log = logging.getLogger("millstream.manager")
 
 DAMAGED_LOOK_S = 10.0
-"""How long until a damaged queue record is looked at again: an operator has to restore it."""
+"""Seconds until a damaged queue record is read again: an operator has to restore it."""
 
 
 class Reader(Protocol):
-    """What reads one queue in one epoch."""
+    """The reader of one queue in one epoch."""
 
     @property
     def is_fenced(self) -> bool:
-        """Does another silo own the queue?"""
+        """Whether another silo owns the queue."""
         ...
 
     def fence(self) -> None:
-        """Another silo owns the queue: write nothing more."""
+        """Write nothing more: another silo owns the queue."""
         ...
 
     @property
@@ -75,11 +81,11 @@ class Reader(Protocol):
     @property
     def undone(self) -> int: ...
     def on_stored(self, progress: QueueProgress) -> None:
-        """This is in the record now."""
+        """Note that the record has this progress."""
         ...
 
     def handoff(self) -> QueueProgress | None:
-        """All that the next owner can use, once it has stopped."""
+        """Return all that the next owner can use, after this reader has stopped."""
         ...
 
     def start(self) -> None: ...
@@ -108,23 +114,23 @@ class BeginReading(Protocol[R_co]):
 
 
 class Surroundings(Protocol):
-    """What the manager asks of its silo."""
+    """The silo as the manager sees it."""
 
     @property
     def me(self) -> SiloAddress: ...
     @property
     def tasks(self) -> Tasks: ...
     def live(self) -> frozenset[SiloAddress]:
-        """Every silo that is not dead, stopping ones too."""
+        """Return every silo that is not dead, including stopping ones."""
         ...
 
     async def look_for(self, silo: SiloAddress, /) -> None:
-        """Let the view have the silo, if it is in the cluster: it may have joined after the view
-        was read. Raises StorageError: that is not known now."""
+        """Add a silo to the view if it is in the cluster; it may have joined after the view was
+        read. Raises StorageError if this cannot be found out."""
         ...
 
     def on_freed(self, queue: QueueId, /) -> None:
-        """The queue has no owner: whoever wants it should know."""
+        """Tell the silo that wants this queue that it has no owner."""
         ...
 
 
@@ -144,24 +150,24 @@ class OwnedQueue(Generic[R]):
     )
 
     def __init__(self) -> None:
-        self.kept: StoredRecord | None = None  # while it is this silo's, and nothing is to be done
+        self.kept: StoredRecord | None = None  # set while this silo owns the queue and idles
         self.lease_timer: asyncio.TimerHandle | None = None
         self.local: Local = Unowned()
         self.reader: R | None = None
-        self.has_news = False  # since it was decided last
+        self.has_news = False  # a change since the last decision
         self._waiter: asyncio.Future[None] | None = None
-        self.is_gone = False  # the provider has it no more
-        self.is_held = False  # paused by hand, as its record says
+        self.is_gone = False  # the provider no longer has this queue
+        self.is_held = False  # an operator paused it, as its record says
         self.task: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
-        """Something about it changed."""
+        """Note a change, and wake the loop of this queue."""
         self.has_news = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def wait(self, seconds: float | None) -> None:
-        """Until something changes, or the time is over (None: it never is)."""
+        """Wait for a change, or until the time is over; None: without limit."""
         loop = asyncio.get_running_loop()
         waiter = self._waiter = loop.create_future()
         timer = None if seconds is None else loop.call_later(seconds, self.wake)
@@ -174,10 +180,11 @@ class OwnedQueue(Generic[R]):
                 timer.cancel()
 
     def has_changed(self, etag: Etag | None) -> bool:
-        """Is there something to decide: does the row have another version, or got it on?"""
+        """Say whether a decision is due: the row has another version, or there is progress to
+        store."""
         kept, reader = self.kept, self.reader
         if kept is None or reader is None:
-            return False  # its own loop looks
+            return False  # the queue's own loop reads the record
         moved = with_progress(kept.record, reader.progress) is not kept.record
         return moved or etag != kept.etag
 
@@ -205,13 +212,13 @@ class QueueManager(Generic[R]):
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Run a loop per queue, and one for all."""
+        """Run a loop for each queue, and one for all."""
         self._watching = self._silo.tasks.start(self._watch())
         for queue, owned in self._queues.items():
             owned.task = self._silo.tasks.start(self._own(queue, owned))
 
     def cover(self, queues: Iterable[QueueId]) -> None:
-        """From now on these are the queues; one that is none any more is let go of."""
+        """Set the queues of the provider; queues that are no longer among them are given up."""
         covered = frozenset(queues)
         for queue in sorted(covered - self._queues.keys()):
             owned = self._queues[queue] = OwnedQueue()
@@ -224,7 +231,7 @@ class QueueManager(Generic[R]):
         self.want(self._wanted & covered)
 
     def want(self, queues: Iterable[QueueId]) -> None:
-        """The balancer's word: what this silo should read."""
+        """Set the queues that this silo should read, as the balancer chose them."""
         if self._is_stopping:
             return
         wanted = frozenset(q for q in queues if q in self._queues and not self._queues[q].is_gone)
@@ -234,7 +241,8 @@ class QueueManager(Generic[R]):
             self.wake(queue)
 
     def _pause_unwanted(self, queue: QueueId) -> None:
-        """Read and send no more from now on; the record is told next."""
+        """Stop reading and sending at once if the queue is not wanted; the record is written
+        later."""
         owned = self._queues.get(queue)
         if owned is None or self._is_wanted(queue) or owned.reader is None:
             return
@@ -248,27 +256,27 @@ class QueueManager(Generic[R]):
         return queue in self._wanted and not self._is_stopping and not is_held
 
     def wake(self, queue: QueueId) -> None:
-        """Something about a queue changed: decide again."""
+        """Decide again about a queue, because something changed."""
         owned = self._queues.get(queue)
         if owned is not None:
             owned.wake()
 
     def wake_all(self) -> None:
-        """The membership changed."""
+        """Decide again about all wanted queues, because the membership changed."""
         for queue in sorted(self._wanted):
             self.wake(queue)
 
     def agent(self, queue: QueueId) -> R | None:
-        """This silo's reader of a queue, or None."""
+        """Return this silo's reader of a queue, or None."""
         owned = self._queues.get(queue)
         return None if owned is None else owned.reader
 
     def agents(self) -> list[R]:
-        """Every reader of this silo."""
+        """Return every reader of this silo."""
         return [owned.reader for owned in self._queues.values() if owned.reader is not None]
 
     async def _watch(self) -> None:
-        """Look at all records at once: where nothing happens no queue needs a look of its own."""
+        """Check all records in one scan, so that idle queues need no reads of their own."""
         while True:
             await asyncio.sleep(self._options.poll_s)
             if not any(owned.kept for owned in self._queues.values()):
@@ -302,7 +310,7 @@ class QueueManager(Generic[R]):
             except Exception:
                 log.exception("%s: owning failed; trying again", queue, extra=self._where(queue))
             if wait_s is None and self._is_stopping:
-                return  # it is free, and its record says so
+                return  # the queue is free, and its record says so
             if wait_s is None and owned.is_gone:
                 self._queues.pop(queue)
                 return
@@ -310,7 +318,7 @@ class QueueManager(Generic[R]):
                 await owned.wait(wait_s)
 
     async def _decide(self, queue: QueueId, owned: OwnedQueue[R]) -> float | None:
-        """Read, decide, act; returns how long nothing needs to be looked at (None: until woken)."""
+        """Read, decide and act. Returns the seconds until the next decision; None: until woken."""
         self._pause_unwanted(queue)
         reader, owned.kept = owned.reader, None
         if reader is not None and reader.is_fenced:
@@ -319,7 +327,7 @@ class QueueManager(Generic[R]):
         stored = await self._store.read(queue)
         owned.is_held = stored is not None and stored.record.is_held
         if stored is not None and stored.record.owner:
-            await self._silo.look_for(stored.record.owner)  # or a new owner would look dead
+            await self._silo.look_for(stored.record.owner)  # otherwise a new owner would look dead
         self._pause_unwanted(queue)
         now = self._loop.time()
         progress = None if reader is None else reader.progress
@@ -372,7 +380,7 @@ class QueueManager(Generic[R]):
     def _keep(
         self, queue: QueueId, owned: OwnedQueue[R], stored: StoredRecord | None
     ) -> float | None:
-        """Nothing is to be done until something changes, or the lease is to be renewed."""
+        """Wait until something changes, or until the lease has to be renewed."""
         if isinstance(owned.local, Unowned) and queue not in self._wanted:
             return None
         if stored is None or stored.record.lease_s or not isinstance(owned.local, Owned):
@@ -381,7 +389,7 @@ class QueueManager(Generic[R]):
         return None
 
     def _go_on(self, queue: QueueId, owned: OwnedQueue[R]) -> None:
-        """It is still this silo's; if it was paused, and is wanted again, it is read on."""
+        """Keep the queue; resume its reader if it was paused and is wanted again."""
         if isinstance(owned.local, Pausing) and self._is_wanted(queue):
             owned.local = Owned(owned.local.epoch)
             if owned.reader is not None:
@@ -396,7 +404,7 @@ class QueueManager(Generic[R]):
         self._watch_lease(queue, record, before_s)
 
     def _watch_lease(self, queue: QueueId, record: QueueRecord, written_s: float) -> None:
-        """Be there when the lease runs out, also if the store does not answer then."""
+        """Stop the reader when the lease expires, even if the store does not answer then."""
         owned = self._queues[queue]
         if owned.lease_timer is not None:
             owned.lease_timer.cancel()
@@ -425,7 +433,7 @@ class QueueManager(Generic[R]):
         try:
             await self._write(queue, stored, record)
         except Conflict:
-            return  # another silo was first: read again
+            return  # another silo was faster: read again
         owned.local = Owned(record.epoch)
         owned.reader = self._begin(
             queue,
@@ -460,7 +468,7 @@ class QueueManager(Generic[R]):
         self._silo.on_freed(queue)
 
     async def _drop(self, queue: QueueId, owned: OwnedQueue[R]) -> None:
-        """The queue belongs to another silo now, or nobody."""
+        """Stop the reader: the queue belongs to another silo now, or to none."""
         was_left = isinstance(owned.local, Left)
         reader, owned.reader, owned.local = owned.reader, None, Unowned()
         if reader is not None:
@@ -472,21 +480,21 @@ class QueueManager(Generic[R]):
             self._silo.on_freed(queue)
 
     def _where(self, queue: QueueId, epoch: int | None = None) -> dict[str, object]:
-        """What a log line is about, for programs that read it."""
+        """Return the extra fields of a log line, for programs that read logs."""
         where: dict[str, object] = {"silo": self._silo.me, "queue": queue}
         return where if epoch is None else {**where, "epoch": epoch}
 
     # -- stopping
 
     async def stop(self) -> None:
-        """Hand every queue over: pause, drain, free. Bounded by the hand-off time."""
+        """Hand over every queue: pause, drain, free. Bounded by the hand-over time."""
         self._is_stopping, self._wanted = True, frozenset()
         for queue in self._queues:
             self._pause_unwanted(queue)
             self.wake(queue)
         if tasks := self._tasks():
             limit_s = self._options.max_handoff_s + self._options.force_after_s
-            await asyncio.wait(tasks, timeout=limit_s)  # each ends when its queue is free
+            await asyncio.wait(tasks, timeout=limit_s)  # each task ends when its queue is free
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -506,7 +514,7 @@ class QueueManager(Generic[R]):
         return [owned.task for owned in self._queues.values() if owned.task is not None]
 
     def abort(self) -> None:
-        """Stop without a word, as when the silo was evicted."""
+        """Stop at once and write nothing, for example because the silo was evicted."""
         self._is_stopping = True
         if self._watching is not None:
             self._watching.cancel()

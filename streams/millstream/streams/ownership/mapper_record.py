@@ -1,10 +1,16 @@
-"""The row of one provider: into how many queues its streams go, and how often numbering began anew.
+"""The row of one provider: the number of its queues, and the era of its numbering.
 
-Owns: `MapperRecord`, and where it is stored; the steps of a change of the number of queues. Not:
-who takes them (`provider.queue_resize`). Invariants: it changes only by compare-and-set; the queues
-in it are those in which messages wait, so a silo that brings others is refused, also when the whole
-cluster was started anew; era and mapper epoch only rise; a ring is left when each of its queues is
-sealed and done up to its barrier, and no other change begins before.
+Owns `MapperRecord`, its storage, and the steps of a change of the number of queues.
+`provider.queue_resize` takes these steps.
+
+Invariants:
+
+- The row changes only by compare-and-set.
+- The row names the queues that may hold messages. A silo with other queues is refused, even after a
+  restart of the whole cluster.
+- Era and mapper epoch only rise.
+- A ring is left when each of its queues is sealed and done up to its barrier. No other change
+  begins before that.
 
     begun ──sealed(queue) for each──▶ sealed: publishers use the new ring
           ──passed(queue) for each──▶ the old ring is left
@@ -33,10 +39,11 @@ RingOf = Callable[[int, int], QueueMapper]
 class OldRing(msgspec.Struct, frozen=True):
     """The queues before a change of their number, while they are not done.
 
-    `begun_era`: messages behind the seals have at least this one. `unsealed`: queues of both rings
-    that are still to be sealed; the new ones, too, so that what comes with the new ring is told by
-    its era. `barriers`: of each queue of this ring that is sealed, its last message before that.
-    `passed`: those that are done up to there, but for streams that are behind.
+    - `begun_era`: messages after the seals have at least this era.
+    - `unsealed`: queues of both rings that still have to be sealed. New queues are sealed too, so
+      that the era tells messages of the new ring from older ones.
+    - `barriers`: for each sealed queue of this ring, its last message before the seal.
+    - `passed`: queues that are done up to their barrier, each with its streams that still lag.
     """
 
     queues: int
@@ -50,15 +57,16 @@ class OldRing(msgspec.Struct, frozen=True):
 
     @property
     def is_sealed(self) -> bool:
-        """Is every queue sealed?"""
+        """Whether every queue is sealed."""
         return not self.unsealed
 
 
 class MapperRecord(msgspec.Struct, frozen=True):
-    """How many queues, the first and the last of them, the version of the mapper, the era.
+    """The number of queues, the first and the last of them, the mapper epoch, and the era.
 
-    `old`: the ring before, while it is not done. `configured`: the ring that silos bring, if their
-    number was changed since. `name`: of a mapper that has one (`Named`): what cannot be seen of it.
+    `old` is the former ring, while it is not done. `configured` is the ring in the silos'
+    configuration, if a resize has changed the number since. `name` is the name of a mapper that has
+    one (`Named`).
     """
 
     queues: int
@@ -72,11 +80,11 @@ class MapperRecord(msgspec.Struct, frozen=True):
 
     @property
     def ring(self) -> Ring:
-        """Number of queues, first and last."""
+        """The number of queues, the first and the last."""
         return self.queues, self.first, self.last
 
     def takes(self, brought: MapperRecord) -> bool:
-        """May a silo come with that ring?"""
+        """Say whether a silo with this ring in its configuration may join."""
         if self.name != brought.name:
             return False
         if self.configured is None:
@@ -84,7 +92,7 @@ class MapperRecord(msgspec.Struct, frozen=True):
         return brought.ring in (self.ring, self.configured)
 
     def begin(self, new: MapperRecord, queues: Sequence[QueueId]) -> MapperRecord:
-        """The record in which a change to another ring has begun; `queues`: of both."""
+        """Return the record of a change that begins. `queues` are the queues of both rings."""
         assert self.old is None and new.mapper_epoch == self.mapper_epoch + 1
         era = self.era + 1
         epoch = self.mapper_epoch
@@ -93,7 +101,7 @@ class MapperRecord(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(new, era=era, old=old, configured=configured)
 
     def seal(self, queue: QueueId, barrier: Token | None, *, is_old: bool) -> MapperRecord:
-        """A queue is sealed; one of the old ring that never had a message is done, too."""
+        """Seal a queue. A queue of the old ring that never had a message is done at once."""
         if self.old is None or queue not in self.old.unsealed:
             return self
         unsealed = tuple(one for one in self.old.unsealed if one != queue)
@@ -103,7 +111,8 @@ class MapperRecord(msgspec.Struct, frozen=True):
         return record.pass_barrier(queue) if is_old and barrier is None else record.left()
 
     def pass_barrier(self, queue: QueueId, behind: Iterable[StreamId] = ()) -> MapperRecord:
-        """A queue of the old ring is done up to its barrier, but for these streams."""
+        """Note that a queue of the old ring is done up to its barrier, except for the streams
+        `behind`."""
         still = tuple(sorted(behind))
         if self.old is None or self.old.passed.get(queue) == still:
             return self
@@ -112,7 +121,7 @@ class MapperRecord(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, old=old).left()
 
     def left(self) -> MapperRecord:
-        """Without the old ring, if nothing is to be done in it."""
+        """Return the record without the old ring, if that ring is done."""
         old = self.old
         if old is None or not old.is_sealed or len(old.passed) < old.queues:
             return self
@@ -128,26 +137,26 @@ class MapperRecord(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class Named(Protocol):
-    """A mapper whose name says what it does: its silos must have that alike."""
+    """A mapper with a name for its mapping; all silos must have the same name."""
 
     @property
     def name(self) -> str: ...
 
 
 def name_of(mapper: QueueMapper) -> str:
-    """The name of a mapper; empty: it has none."""
+    """Return the name of a mapper, or "" if it has none."""
     return mapper.name if isinstance(mapper, Named) else ""
 
 
 def record_of(mapper: QueueMapper) -> MapperRecord:
-    """What a silo with this mapper brings."""
+    """Return the record for the mapper of a silo's configuration."""
     names = mapper.queues()
     ends = (names[0], names[-1]) if names else ("", "")
     return MapperRecord(len(names), *ends, mapper.epoch, name=name_of(mapper))
 
 
 class MapperRecords:
-    """The mapper record of one provider, in its state store; nothing else writes it."""
+    """The mapper record of one provider, in its state store; only this class writes it."""
 
     __slots__ = ("_brought", "_decoder", "_key", "_provider", "_store")
 
@@ -159,9 +168,9 @@ class MapperRecords:
         self._decoder = msgspec.msgpack.Decoder(MapperRecord)
 
     async def agree(self) -> None:
-        """Store what this silo brings, if nothing is stored yet.
+        """Store this silo's record, if nothing is stored yet.
 
-        Raises ConfigError: other queues are stored; StorageError.
+        Raises ConfigError if other queues are stored; StorageError.
         """
         stored, _ = await self._ensure()
         if not stored.takes(self._brought):
@@ -172,15 +181,15 @@ class MapperRecords:
             )
 
     async def era(self) -> int:
-        """The era. Raises StorageError."""
+        """Return the era. Raises StorageError."""
         return (await self._ensure())[0].era
 
     async def mapper_epoch(self) -> int:
-        """The newest mapper epoch. Raises StorageError."""
+        """Return the newest mapper epoch. Raises StorageError."""
         return (await self._ensure())[0].mapper_epoch
 
     async def raise_era(self, seen: int) -> int:
-        """Make the era higher than `seen`, unless it is; returns it. Raises StorageError."""
+        """Make the era higher than `seen` if it is not, and return it. Raises StorageError."""
 
         def raise_one(record: MapperRecord) -> MapperRecord:
             return msgspec.structs.replace(record, era=max(record.era, seen + 1))
@@ -188,11 +197,11 @@ class MapperRecords:
         return (await self.change(raise_one)).era
 
     async def read(self) -> MapperRecord:
-        """The record. Raises StorageError."""
+        """Return the record. Raises StorageError."""
         return (await self._ensure())[0]
 
     async def change(self, step: Callable[[MapperRecord], MapperRecord]) -> MapperRecord:
-        """Replace the record by what `step` makes of it, again until nobody was faster."""
+        """Replace the record by the result of `step`, and retry after each conflict."""
         while True:
             stored, etag = await self._ensure()
             new = step(stored)
@@ -205,7 +214,7 @@ class MapperRecords:
             return new
 
     async def resize(self, new: QueueMapper, ring_of: RingOf) -> MapperRecord:
-        """Begin a change to another ring. Raises ConfigError: another one is under way."""
+        """Begin a change to another ring. Raises ConfigError if another change is under way."""
 
         def begin(record: MapperRecord) -> MapperRecord:
             wanted = record_of(new)
@@ -222,7 +231,7 @@ class MapperRecords:
         return await self.change(begin)
 
     async def _ensure(self) -> tuple[MapperRecord, Etag]:
-        """What is stored; what this silo brings, if it is the first."""
+        """Return the stored record; store this silo's record first if there is none."""
         while True:
             row = await self._store.read(self._key)
             if row is not None:

@@ -27,11 +27,11 @@ NEVER_OWNED = QueueRecord("", 0, QueueState.FREE, handoff=Handoff(clean=True, in
 
 
 class QueuePauseTarget(SystemTarget):
-    """Who pauses the queues of one provider.
+    """Pauses and resumes the queues of one provider.
 
     Args:
-        queues: those of the provider, as of now.
-        changed: called when silos should look at a queue's record.
+        queues: returns the present queues of the provider.
+        changed: called when silos should read a queue's record again.
     """
 
     target_name = "$holding"
@@ -50,7 +50,8 @@ class QueuePauseTarget(SystemTarget):
 
     @open_to(Role.OPERATOR)
     async def hold(self, queue: str, is_held: bool) -> None:
-        """Pause or resume one; returns when that is stored. Raises ConfigError, StorageError."""
+        """Pause or resume a queue; returns when that is stored. Raises ConfigError,
+        StorageError."""
         queues = self._queues()
         if queue not in queues:
             names = f"{queues[0]} to {queues[-1]}" if queues else "none"
@@ -71,7 +72,7 @@ class QueuePauseTarget(SystemTarget):
         try:
             await self._records.write(queue, new, None if stored is None else stored.etag)
         except Conflict:
-            return False  # somebody was faster: read again
+            return False  # another writer was faster: read again
         return True
 
 

@@ -1,8 +1,7 @@
-"""The row of one queue: who owns it, in which epoch, and how far it is done.
+"""The row of one queue: its owner, its epoch, and its progress.
 
-Owns: `QueueRecord` and its forms. Not: what is written when (`decision`), and where (`store`).
-Invariants: `upto` and `listed` are of one instant, so that each subscription has done everything up
-to `upto`, or is listed.
+`decision` decides about writes, and `store` writes. Invariant: `upto` and `listed` describe one
+moment. Each subscription has done everything up to `upto`, or is listed.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ __all__ = [
     "with_progress",
 ]
 
-FORM: Final = 2  # of the rows that this version writes
+FORM: Final = 2  # the form of rows that this version writes
 
 
 class QueueState(Enum):
-    """What the record says about its owner."""
+    """The state of ownership in the record."""
 
     FREE = "free"
     OWNED = "owned"
@@ -48,9 +47,10 @@ class QueueState(Enum):
 class ListedSubscription(msgspec.Struct, frozen=True, array_like=True):
     """A subscription that has not done everything up to `upto` of its queue.
 
-    `subscription`: empty: each subscription of the stream that is not listed by itself. `mark`: the
-    first item that is not done. `sent_upto`: items from `mark` to here were delivered; None: none
-    were. `is_rewound`: the subscription was moved back, and its consumer has not heard of that.
+    - `subscription`: if empty, each subscription of the stream that has no entry of its own.
+    - `mark`: the first item that is not done.
+    - `sent_upto`: items from `mark` to this token were delivered; None: none were.
+    - `is_rewound`: the subscription was moved back, and its consumer does not know that yet.
     """
 
     namespace: str
@@ -62,14 +62,15 @@ class ListedSubscription(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def stream(self) -> StreamId:
-        """The stream that it subscribes to."""
+        """The stream of the subscription."""
         return StreamId(self.namespace, self.key)
 
 
 class Suspect(msgspec.Struct, frozen=True, array_like=True):
-    """An event that may have killed owners of its queue.
+    """An event that may have crashed owners of its queue.
 
-    `deaths`: so many died while it was out. `is_out`: it is under way, or was when the owner died.
+    `deaths` counts the owners that crashed while the event was in flight. `is_out` says that it is
+    in flight, or was when the owner crashed.
     """
 
     namespace: str
@@ -81,14 +82,16 @@ class Suspect(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def stream(self) -> StreamId:
-        """The stream that has it."""
+        """The stream of the event."""
         return StreamId(self.namespace, self.key)
 
 
 class LostRanges(msgspec.Struct, frozen=True, array_like=True):
-    """What owners of a queue have found to be gone of it: behind the first, before the second.
+    """Ranges of events that owners of a queue found missing: after the first token, before the
+    second.
 
-    `found_s`: when the last of it was found (wall clock). None: not known.
+    A token is None if it is unknown. `found_s` is the wall-clock time when the last range was
+    found.
     """
 
     found_s: float
@@ -96,13 +99,15 @@ class LostRanges(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QueueProgress(msgspec.Struct, frozen=True):
-    """How far the owner of a queue is, at one instant.
+    """The progress of a queue's owner, at one moment.
 
-    `upto`: a subscription that is not in `listed` has done everything up to here. `floor`: the
-    listed subscriptions have done everything up to here, too; None: not known. A queue that can be
-    read again is read from `upto` on, and from their marks for the listed subscriptions; another
-    queue is read from `floor` on. `deaths`, `suspects`, `lost`: as `QueueRecord` has them.
-    `is_told`: `listed` tells what was delivered of that which comes again; only at a hand-over.
+    - `upto`: a subscription that is not in `listed` has done everything up to this token.
+    - `floor`: the listed subscriptions, too, have done everything up to this token; None: unknown.
+    - `is_told`: `listed` says which of the unfinished events were delivered. Only at a hand-over.
+    - `deaths`, `suspects`, `lost`: see `QueueRecord`.
+
+    If the queue can be read again, the next owner reads from `upto`, and rereads from the marks of
+    the listed subscriptions. Otherwise it reads from `floor`.
     """
 
     upto: Token | None = None
@@ -115,9 +120,9 @@ class QueueProgress(msgspec.Struct, frozen=True):
 
 
 class Handoff(msgspec.Struct, frozen=True):
-    """How the last owner left.
+    """How the last owner gave the queue up.
 
-    `clean`: everything that it read is done. `in_flight`: deliveries that were still out.
+    `clean`: everything that it read is done. `in_flight`: deliveries that had no reply yet.
     `is_told`: see `QueueProgress`.
     """
 
@@ -127,24 +132,26 @@ class Handoff(msgspec.Struct, frozen=True):
 
     @property
     def is_known(self) -> bool:
-        """Does the next owner know what was delivered of that which comes again?"""
+        """Whether the next owner knows which of the unfinished events were delivered."""
         return self.clean or self.is_told
 
 
 class QueueRecord(msgspec.Struct, frozen=True):
-    """The row of one queue. Owner "" while free. It is never deleted: the epoch must survive.
+    """The row of one queue. It is never deleted, because the epoch must survive.
 
-    `drain_by_s`: while pausing, the owner has drained at most so many seconds after the write.
-    `lease_s`: the owner writes again within so many seconds; 0: it has no lease.
-    `upto`, `listed`, `floor`: see `QueueProgress`; where tokens are positions.
-    `handoff`: set by the owner that let go, cleared by the next one.
-    `deaths`: so many owners in a row died, of which the first may have made progress; 0 once the
-    present one has. `suspects`: what was out when they did, if that was noted.
-    `lost`: subscriptions may still have to hear of this.
-    `rival`: a silo that was alive when the queue was taken from it by force, and may still deliver.
-    `is_held`: nobody is to read it (`queue_pauses`).
-    `form`: of this row. It has the name of a field that had another type in form 1, so that silos
-    of older versions refuse the row.
+    - `owner`: "" while the queue is free.
+    - `drain_by_s`: while pausing, the owner drains at most this many seconds after the write.
+    - `handoff`: set by an owner that frees the queue, cleared by the next one.
+    - `lease_s`: the owner writes again within this many seconds; 0: no lease.
+    - `upto`, `listed`, `floor`: see `QueueProgress`; only if tokens are positions.
+    - `deaths`: the number of owners in a row that crashed, of which only the first may have made
+      progress. It returns to 0 when the present owner makes progress.
+    - `suspects`: events that were in flight when owners crashed, if they were noted.
+    - `is_held`: an operator paused the queue (`queue_pauses`).
+    - `lost`: missing events; subscriptions may still need a report of them.
+    - `rival`: a live silo that lost the queue by force, and may still deliver from it.
+    - `form`: the form of this row. Its stored name is that of a field with another type in form 1,
+      so silos of older versions refuse the row.
     """
 
     owner: SiloAddress
@@ -165,7 +172,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
 
     @property
     def progress(self) -> QueueProgress:
-        """From where the next owner reads."""
+        """The progress from which the next owner continues."""
         return QueueProgress(
             self.upto,
             self.listed,
@@ -177,7 +184,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
 
 
 def with_progress(record: QueueRecord, progress: QueueProgress | None) -> QueueRecord:
-    """The record with this progress, unless `upto` would go back."""
+    """Return the record with this progress, unless `upto` would decrease."""
     if progress is None:
         return record
     known, new = record.upto, progress.upto
@@ -199,14 +206,14 @@ def _replace(record: QueueRecord, progress: QueueProgress) -> QueueRecord:
 
 
 def says(record: QueueRecord, progress: QueueProgress) -> bool:
-    """Is that progress in the record?"""
+    """Say whether the record has this progress."""
     return record.progress == msgspec.structs.replace(progress, is_told=False)
 
 
 def lowest_of(progress: QueueProgress) -> Token | None:
-    """Up to here nothing is left to do, for those listed neither; None: not known.
+    """Return the token up to which all subscriptions are done, listed ones too; None: unknown.
 
-    The marks may be those of a former owner, so `floor` can be above them.
+    The marks may come from a former owner, so `floor` can be above them.
     """
     if progress.upto is None:
         return progress.floor
@@ -215,7 +222,7 @@ def lowest_of(progress: QueueProgress) -> Token | None:
 
 
 def after_death(record: QueueRecord) -> QueueRecord:
-    """The record, after its owner has died: what was out may be the reason."""
+    """Return the record after a crash of its owner: an event in flight may be the cause."""
     suspects = tuple(
         msgspec.structs.replace(one, deaths=one.deaths + 1, is_out=False) if one.is_out else one
         for one in record.suspects
@@ -226,10 +233,10 @@ def after_death(record: QueueRecord) -> QueueRecord:
 def hand_over(
     record: QueueRecord, progress: QueueProgress | None, *, is_acked: bool
 ) -> QueueRecord:
-    """The record of a queue that is let go, with all that its owner knows.
+    """Return the record of a queue that its owner frees, with all that the owner knows.
 
-    `is_acked`: False: the provider was not told of all that is done, and gives it again where the
-    record does not say so either.
+    If `is_acked` is False, the provider does not know all finished events. It delivers them again
+    unless the record covers them.
     """
     assert record.handoff is not None, f"{record}"
     new = record if progress is None else _replace(record, progress)
@@ -262,7 +269,7 @@ class FormerHandoff(msgspec.Struct, frozen=True):
 
 
 class FormerRecord(msgspec.Struct, frozen=True):
-    """Form 1 of the row; only read."""
+    """Form 1 of the row; this version only reads it."""
 
     owner: SiloAddress
     epoch: int
@@ -280,9 +287,9 @@ class FormerRecord(msgspec.Struct, frozen=True):
     rival: SiloAddress = ""
 
     def upgrade(self) -> QueueRecord:
-        """The row in its present form.
+        """Convert the row to its present form.
 
-        Messages above the frontier that were done come again: they are delivered as `redelivered`.
+        Finished messages above the frontier are delivered again, as `redelivered`.
         """
         last, upto = self.handoff, self.checkpoint or self.frontier
         return QueueRecord(
@@ -325,7 +332,7 @@ class RecordDecoder:
         self._former = msgspec.msgpack.Decoder(FormerRecord)
 
     def decode(self, data: bytes) -> QueueRecord:
-        """The record. Raises msgspec.MsgspecError."""
+        """Return the record. Raises msgspec.MsgspecError."""
         if self._form.decode(data).form == FORM:
             return self._present.decode(data)
         return self._former.decode(data).upgrade()

@@ -1,7 +1,7 @@
-"""A mapper that is not ours, with what it answers looked at.
+"""Checks the answers of a mapper that comes from outside Millstream.
 
-Owns: `sound`. Not: mappers that look at their answers themselves (`mapper`, `function_mapper`).
-Invariant: a stream gets a queue that exists, or a StreamError that names mapper, stream and answer.
+The mappers of this package (`mapper`, `function_mapper`) check their own answers. Invariant: a
+stream gets an existing queue, or a StreamError that names mapper, stream and answer.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from .mapper import HashRingMapper
 
 __all__ = ["sound"]
 
-OURS = frozenset({HashRingMapper, FunctionMapper})  # they answer so by themselves
+OURS = frozenset({HashRingMapper, FunctionMapper})  # these mappers check their own answers
 
 
 def sound(mapper: QueueMapper) -> QueueMapper:
-    """The mapper, whose `queue_for` raises nothing but StreamError, and names queues that exist."""
+    """Return a mapper whose `queue_for` names existing queues, and raises only StreamError."""
     return mapper if type(mapper) in OURS else CheckedMapper(mapper)
 
 
 class CheckedMapper:
-    """Looks at what a mapper answers."""
+    """Checks the answers of another mapper."""
 
     __slots__ = ("_known", "_mapper", "_queues")
 

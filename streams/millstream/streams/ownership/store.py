@@ -1,8 +1,12 @@
-"""Where the rows of queues are stored.
+"""The storage of queue records.
 
-Owns: `OwnershipStore`. Not: what is in a row (`record`), or what is written when (`decision`).
-Invariants: a row changes only by compare-and-set, and by nothing but `OwnershipStore`; it is never
-deleted; it is sealed, and no field of a damaged row is used: nobody reads its queue.
+`record` describes a row, and `decision` decides about writes.
+
+Invariants:
+
+- A row changes only by compare-and-set, and only by `OwnershipStore`.
+- A row is never deleted.
+- A row is sealed with a checksum. No field of a damaged row is used, so no silo reads its queue.
 """
 
 from __future__ import annotations
@@ -24,12 +28,12 @@ __all__ = ["OwnershipStore"]
 log = logging.getLogger("millstream.manager")
 
 ROWS_PER_SCAN = 1000
-READS_MAX = 64  # records that are read at once
+READS_MAX = 64  # concurrent reads
 NO_FENCE = 0  # the record is fenced by its own epoch and etag
 
 
 class OwnershipStore:
-    """Reads and writes queue records in a provider's state store; nothing else writes them."""
+    """Reads and writes queue records in a provider's state store; only this class writes them."""
 
     __slots__ = ("_damage", "_decoder", "_encoder", "_prefix", "_store")
 
@@ -41,13 +45,13 @@ class OwnershipStore:
         self._damage = DamageLog(log)
 
     async def read(self, queue: QueueId) -> StoredRecord | None:
-        """The record, or None if the queue never had an owner. Raises Corrupt, StorageError."""
+        """Return the record; None if the queue never had an owner. Raises Corrupt, StorageError."""
         row = await self._store.read(self._prefix + queue)
         return None if row is None else self._open(queue, row)
 
     async def read_all(self, queues: Sequence[QueueId]) -> dict[QueueId, StoredRecord]:
-        """The records of those queues that ever had an owner; those that are damaged are left out,
-        and the log names each once. Raises StorageError."""
+        """Return the records of those queues that ever had an owner. Damaged ones are left out, and
+        the log names each once. Raises StorageError."""
         found: dict[QueueId, StoredRecord] = {}
         for start in range(0, len(queues), READS_MAX):
             some = queues[start : start + READS_MAX]
@@ -65,7 +69,7 @@ class OwnershipStore:
         return stored
 
     async def etags(self) -> dict[QueueId, Etag]:
-        """The version of every record of the provider. Raises StorageError."""
+        """Return the version of every record of the provider. Raises StorageError."""
         found: dict[QueueId, Etag] = {}
         after = ""
         while True:
@@ -80,7 +84,7 @@ class OwnershipStore:
         return StoredRecord(record, row.etag)
 
     async def write(self, queue: QueueId, record: QueueRecord, expect_etag: Etag | None) -> Etag:
-        """Replace the version `expect_etag` (None: no row yet); returns the new etag.
+        """Replace the version `expect_etag` (None: no row yet), and return the new etag.
 
         Raises Conflict (read and decide again), StorageUnavailable (the outcome is unknown: read).
         """

@@ -1,7 +1,7 @@
-"""Queues that nobody reads: which are to be told of, and when. Pure.
+"""Decides when to log queues that no silo reads. Pure.
 
-Owns: `Unread`. Not: who owns what (`record`), the log. Invariants: a queue is told of only after
-`UNREAD_S` without an owner, counted on this silo's clock; not more often than every `TELL_S`.
+`record` says which silo owns a queue. Invariants: a queue is logged only after `UNREAD_S` seconds
+without an owner, by this silo's clock. The log repeats at most every `TELL_S` seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TELL_S = 60.0
 
 
 class Unread:
-    """Since when queues have had no owner."""
+    """Remembers since when queues have had no owner."""
 
     __slots__ = ("_since", "_told_s")
 
@@ -27,8 +27,8 @@ class Unread:
         self._told_s: float | None = None
 
     def see(self, queues: Iterable[QueueId], now_s: float) -> dict[QueueId, float]:
-        """Note which queues have no owner now; returns those to tell of, and for how many seconds
-        each has had none."""
+        """Note the queues that have no owner now. Returns the queues to log, each with its seconds
+        without an owner."""
         self._since = {queue: self._since.get(queue, now_s) for queue in queues}
         long = {q: now_s - since_s for q, since_s in self._since.items()}
         long = {queue: for_s for queue, for_s in long.items() if for_s >= UNREAD_S}
