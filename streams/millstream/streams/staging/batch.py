@@ -1,9 +1,10 @@
-"""A staged batch: what its attempts hold, and which sequences its messages have. Pure.
+"""A staged batch: the contents of its attempts, and the sequences of its messages. Pure.
 
-Owns: the values that are stored with the decision, and the arithmetic of sequences. Not: the
-decision (`coordinator`), chunks themselves. Invariants: the sequences of a lane are consecutive,
-over chunks, attempts and batches; they depend on the decision alone, so whoever reads it gives the
-same message the same sequence.
+Owns the values that are stored with the decision, and the arithmetic of sequences. `coordinator`
+makes the decision.
+
+Invariants: the sequences of a lane are consecutive across chunks, attempts and batches. They depend
+only on the decision, so each reader gives the same message the same sequence.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import msgspec
 __all__ = ["CHUNKS_MAX", "Batch", "Manifest", "Placed", "check_manifests", "decide", "iter_placed"]
 
 CHUNKS_MAX = 10_000
-"""Chunks of one batch; each has at most 1 MiB."""
+"""Limit of the chunks of one batch; each chunk has at most 1 MiB."""
 
 
 class Manifest(msgspec.Struct, array_like=True, frozen=True):
-    """What one attempt has staged.
+    """The contents of one attempt.
 
-    Attributes: `attempt`, its name; `part`, of the batch, which it wrote; `lanes`, where its
-    messages go: a lane is a queue of a namespace, as it was called when they were staged;
-    `chunks`, of each chunk how many messages it has for each of these lanes.
+    Attributes:
+        attempt: its name.
+        part: the part of the batch that it wrote.
+        lanes: the lanes of its messages. A lane is a queue of a namespace, by the name that the
+            queue had when the messages were staged.
+        chunks: for each chunk, the number of its messages in each of these lanes.
     """
 
     attempt: str
@@ -33,12 +37,13 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def messages(self) -> int:
-        """Of all chunks."""
+        """The number of messages in all chunks."""
         return sum(map(sum, self.chunks))
 
 
 class Batch(msgspec.Struct, array_like=True, frozen=True):
-    """A batch that is decided: its attempts by part, and the first sequence in each lane."""
+    """A decided batch: its attempts in order of their parts, and the first sequence in each
+    lane."""
 
     number: int
     manifests: list[Manifest]
@@ -46,11 +51,11 @@ class Batch(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def messages(self) -> int:
-        """Of all attempts."""
+        """The number of messages in all attempts."""
         return sum(manifest.messages for manifest in self.manifests)
 
     def next(self) -> dict[str, int]:
-        """The sequence behind the last one, in each lane."""
+        """Return the next free sequence of each lane."""
         found = dict(self.first)
         for manifest in self.manifests:
             for chunk in manifest.chunks:
@@ -68,13 +73,13 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 def advance(at: dict[str, int], lanes: Sequence[str], counts: Sequence[int]) -> None:
-    """Go past the messages of a chunk."""
+    """Advance the sequences past the messages of a chunk."""
     for lane, count in zip(lanes, counts, strict=True):
         at[lane] += count
 
 
 def iter_placed(batch: Batch) -> Iterator[Placed]:
-    """The chunks of a batch in the order in which they are to be enqueued."""
+    """Yield the chunks of a batch in the order in which they must be enqueued."""
     at = dict(batch.first)
     for manifest in batch.manifests:
         for index, counts in enumerate(manifest.chunks):
@@ -84,7 +89,7 @@ def iter_placed(batch: Batch) -> Iterator[Placed]:
 
 
 def decide(number: int, manifests: Sequence[Manifest], next_of: Mapping[str, int]) -> Batch:
-    """A batch of these attempts, whose sequences go on where `next_of` says.
+    """Return a batch of these attempts, whose sequences continue at `next_of`.
 
     Raises ValueError for manifests that do not fit together.
     """

@@ -1,21 +1,24 @@
-"""Which batches of one writer are decided, and what becomes of what was staged for them. Pure.
+"""The decisions about the batches of one writer and about their attempts. Pure.
 
-Owns: `Coordinator`. Not: its row, the chunks, enqueueing them (who drives it). It reads no clock:
-`now_s` is the driver's loop, and nothing that is stored has a time in it; an attempt that was
-stored before counts from when the coordinator was opened.
-How it is driven: after a method that has set `is_changed`, the state is stored by compare-and-set;
-only then is the answer given, or anything done that follows from it. If that fails, the coordinator
-is thrown away and another one opened from what is stored.
+The driver (`desk`) stores the row and the chunks, and enqueues them. The coordinator reads no
+clock: `now_s` is the time of the driver's loop. The stored state contains no times. For an attempt
+that was stored before, the time counts from the opening of the coordinator.
+
+After a method that sets `is_changed`, the driver stores the state by compare-and-set. Only then
+does it send the answer or act on it. If the write fails, the driver discards the coordinator and
+opens another one from the stored state.
+
 Invariants:
-- a batch is decided once; a batch at or below `last` never again; batches are decided upwards;
-- one decided batch at most is not delivered: the next is decided after it, so sequences leave in
-  their order;
-- every attempt is open, or in the batch that is being delivered, or to be swept: never forgotten
-  before its chunks are deleted, and none is deleted that may still be delivered;
-- an answer of a coordinator that another one has replaced, without knowing it, is true, or does no
-  harm: what gives a right, a lease, is stored first;
-- a chunk may be stored for an attempt until `LEASE_S` after the last lease that was given for it:
-  what is dropped is swept later than that.
+
+- A batch is decided once. Batches are decided in ascending order, and never at or below `last`.
+- At most one decided batch is undelivered. The next one is decided after it, so sequences leave in
+  order.
+- Every attempt is open, in the batch that is being delivered, or dropped. It is forgotten only
+  after its chunks are deleted. Chunks that may still be delivered are not deleted.
+- A coordinator may have been replaced without knowing it. Its answers are still true or harmless,
+  because a lease is stored before it is granted.
+- A chunk may be stored for an attempt until `LEASE_S` after the attempt's last lease was requested.
+  A dropped attempt is swept later than that.
 """
 
 from __future__ import annotations
@@ -45,17 +48,17 @@ __all__ = [
 ]
 
 LEASE_S = 60.0
-"""How long after it asked a silo may store chunks of an attempt."""
+"""Seconds in which a silo may store chunks of an attempt, from its request for a lease."""
 SWEEP_AFTER_S = 90.0
-"""What was dropped is swept after so long: its last lease is over then, and its last write."""
+"""A dropped attempt is swept after this time: its last lease and its last write are over then."""
 SILENT_S = 3600.0
-"""An attempt of which nothing is heard for so long is dropped."""
+"""An attempt is dropped after this time without a call."""
 ATTEMPTS_MAX = 10_000
 STAGED_BYTES_MAX = 1 << 30
 
 
 class OpenAttempt(msgspec.Struct, array_like=True):
-    """An attempt that may be staged, and how many bytes it may have staged."""
+    """An open attempt, and the bytes that it may have staged."""
 
     batch: int
     part: int
@@ -63,10 +66,10 @@ class OpenAttempt(msgspec.Struct, array_like=True):
 
 
 class Abandoned(msgspec.Struct, array_like=True, frozen=True):
-    """A batch of which an operator has given up what queues refuse for good.
+    """A batch whose refused messages an operator has given up.
 
-    Attributes: `published`, how many of its messages are in the queues; `refused`, how many are
-    not, and never will be.
+    `published` is the number of its messages in the queues. `refused` is the number of those that
+    were given up.
     """
 
     batch: int
@@ -75,14 +78,18 @@ class Abandoned(msgspec.Struct, array_like=True, frozen=True):
 
 
 class WriterState(msgspec.Struct, array_like=True):
-    """What is stored of a writer.
+    """The stored state of a writer.
 
-    Attributes: `last`, the highest batch that is decided; `messages`, how many it has; `next`, the
-    next sequence of each lane; `open`, attempts by name; `delivering`, the decided batch until all
-    of it is enqueued; `is_abandoned`: an operator has given up what queues refuse of that batch;
-    `abandoned`, the last batch of which this is done; `dropped`, attempts whose chunks are to be
-    deleted, with their bytes; `once`: nobody writes under this name again, so its row is removed in
-    the end.
+    Attributes:
+        last: the highest decided batch.
+        messages: the number of its messages.
+        next: the next sequence of each lane.
+        open: the open attempts by name.
+        delivering: the decided batch, until all of it is enqueued.
+        is_abandoned: an operator has given up the refused messages of that batch.
+        abandoned: the last batch with messages that were given up.
+        dropped: attempts whose chunks must be deleted, with their bytes.
+        once: the writer has only one batch, so its row is removed in the end.
     """
 
     last: int = -1
@@ -97,15 +104,15 @@ class WriterState(msgspec.Struct, array_like=True):
 
     @property
     def has_staged(self) -> bool:
-        """Is there something to be delivered, expired or swept?"""
+        """Whether there is something to deliver, to expire or to sweep."""
         return bool(self.open or self.dropped or self.delivering is not None)
 
 
 class Begun(msgspec.Struct, frozen=True):
     """The attempt is open.
 
-    Attributes: `items_max`, `bytes_max`: of one message: its items, and their bytes with
-    `VALUE_HEAD_BYTES` more for each, with headers and the key of its stream.
+    A message may have `items_max` items. `bytes_max` limits the bytes of its items, plus
+    `VALUE_HEAD_BYTES` for each item, plus its headers and the key of its stream.
     """
 
     items_max: int = sys.maxsize
@@ -113,14 +120,14 @@ class Begun(msgspec.Struct, frozen=True):
 
 
 class Leased(msgspec.Struct, frozen=True):
-    """Chunks of so many bytes more may be stored, for so long since it was asked for."""
+    """Chunks of this many more bytes may be stored within `lease_s` of the request."""
 
     bytes: int
     lease_s: float
 
 
 class Full(msgspec.Struct, frozen=True):
-    """No room: the same may be asked a little later."""
+    """A limit is reached: ask again later."""
 
     what: str
     limit_name: str
@@ -128,31 +135,32 @@ class Full(msgspec.Struct, frozen=True):
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """Of these attempts nothing is taken, and nothing kept: write the parts again, as others."""
+    """These attempts were dropped: write their parts again as other attempts."""
 
     attempts: list[str]
 
 
 class EnqueueBatch(msgspec.Struct, frozen=True):
-    """This batch is decided: enqueue it, say `on_delivered`, and ask again."""
+    """This batch is decided: enqueue it, call `on_delivered`, and ask again."""
 
     batch: Batch
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """A batch is decided, and not all of it is accepted yet: ask again.
+    """A batch is decided and not yet fully accepted by the queues: ask again.
 
-    `steps`: another number whenever something more was accepted.
+    `steps` changes whenever a queue has accepted more.
     """
 
     steps: int
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A batch is decided, and a queue refuses a message of it for good: `why`.
+    """A batch is decided, and a queue refuses one of its messages permanently, for the reason
+    `why`.
 
-    It stays decided, and is tried again; it is published once the queue accepts the message, or
-    an operator abandons what is refused.
+    The batch stays decided, and its delivery is retried. It completes when the queue accepts the
+    message, or when an operator abandons the refused messages.
     """
 
     batch: int
@@ -160,9 +168,9 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The batch is decided, and all of it enqueued.
+    """The batch is decided, and all of it is enqueued.
 
-    `messages`: how many it has; -1 if that is not known any more.
+    `messages` is the number of its messages; -1 if that is no longer known.
     """
 
     messages: int
@@ -173,7 +181,7 @@ Committing: TypeAlias = EnqueueBatch | Done | Gone
 
 
 class Coordinator:
-    """One writer's decisions, on the state that is stored."""
+    """The decisions of one writer, on its stored state."""
 
     def __init__(
         self, state: WriterState, now_s: float, staged_bytes_max: int = STAGED_BYTES_MAX
@@ -183,7 +191,7 @@ class Coordinator:
         self._staged_bytes_max = staged_bytes_max
         self._heard_s = dict.fromkeys(state.open, now_s)
         self._dropped_s = dict.fromkeys(state.dropped, now_s)
-        self._accepted: list[str] = []  # attempts that may be deleted now, and once more later
+        self._accepted: list[str] = []  # attempts to delete now, and once more later
         self._used_s = now_s
 
     # -- staging
@@ -191,7 +199,8 @@ class Coordinator:
     def begin(
         self, attempt: str, batch: int, part: int, now_s: float, *, once: bool = False
     ) -> Beginning:
-        """Open an attempt, under a name that no other one has. Done: there is nothing to write."""
+        """Open an attempt with a unique name. Done: the batch is decided, so there is nothing to
+        write."""
         state, self._used_s = self.state, now_s
         if batch <= state.last:
             return self._make_done(batch)
@@ -206,7 +215,7 @@ class Coordinator:
         return Begun()
 
     def lease(self, attempt: str, size_bytes: int, now_s: float) -> Leased | Full | Gone:
-        """Let chunks of so many bytes more be stored for an attempt."""
+        """Permit the storage of chunks with this many more bytes for an attempt."""
         found = self.state.open.get(attempt)
         if found is None or self._is_chosen(attempt):
             return Gone([attempt])
@@ -215,21 +224,21 @@ class Coordinator:
             limit = self._staged_bytes_max
             return Full("bytes that one writer has staged", "staged_bytes_max", limit)
         found.bytes += size_bytes
-        self.is_changed = True  # also without bytes: one that was replaced must not give leases
+        self.is_changed = True  # even for 0 bytes: a replaced coordinator must not grant leases
         return Leased(size_bytes, LEASE_S)
 
     @property
     def staged_bytes(self) -> int:
-        """What may be stored, until it is swept."""
+        """The bytes that may be stored and are not swept yet."""
         state = self.state
         return sum(one.bytes for one in state.open.values()) + sum(state.dropped.values())
 
     # -- deciding
 
     def commit(self, batch: int, manifests: Sequence[Manifest], now_s: float) -> Committing:
-        """Decide a batch, or say what was decided. Raises ValueError for odd manifests.
+        """Decide a batch, or return the earlier decision. Raises ValueError for invalid manifests.
 
-        Deliver may name an earlier batch, which comes first.
+        The answer may be an earlier batch, which must be enqueued first.
         """
         state, self._used_s = self.state, now_s
         if state.delivering is not None:
@@ -254,13 +263,13 @@ class Coordinator:
         return found is not None and (found.batch, found.part) == (batch, manifest.part)
 
     def _make_done(self, batch: int) -> Done:
-        """A batch at or below the last one that is decided; what was given up is counted, too."""
+        """Return the answer for a batch at or below the last one; given-up messages count, too."""
         return Done(self.state.messages if batch == self.state.last else -1)
 
     def abandon(self, batch: int) -> EnqueueBatch | Abandoned | None:
-        """Give up what queues refuse of a decided batch; the rest of it is delivered.
+        """Give up the refused messages of a decided batch; the rest of it is delivered.
 
-        None: the batch does not wait, and was not abandoned last.
+        None: the batch is not undelivered, and was not the last one that was abandoned.
         """
         state = self.state
         if state.delivering is not None and state.delivering.number == batch:
@@ -270,8 +279,8 @@ class Coordinator:
         return state.abandoned if state.abandoned and state.abandoned.batch == batch else None
 
     def on_delivered(self, batch: int, now_s: float, refused: int = 0) -> None:
-        """All messages of the batch are accepted, but for those that were given up, since queues
-        refuse them. Again is harmless."""
+        """Note that the queues have accepted the batch, except for `refused` messages that were
+        given up. A repeated call is harmless."""
         found, state = self.state.delivering, self.state
         if found is None or found.number != batch:
             return
@@ -285,7 +294,7 @@ class Coordinator:
         self._accepted += chosen
 
     def abort(self, batch: int, now_s: float) -> None:
-        """Drop what is open of a batch, and of those before it; what is decided stays so."""
+        """Drop the open attempts of a batch and of earlier ones; a decision stays."""
         open_ = self.state.open.items()
         self._drop([a for a, one in open_ if one.batch <= batch and not self._is_chosen(a)], now_s)
 
@@ -293,10 +302,10 @@ class Coordinator:
         found = self.state.delivering
         return found is not None and any(one.attempt == attempt for one in found.manifests)
 
-    # -- what is dropped
+    # -- dropped attempts
 
     def expire(self, now_s: float) -> None:
-        """Drop attempts of which nothing was heard for `SILENT_S`."""
+        """Drop attempts that had no call for `SILENT_S`."""
         silent = [a for a, heard_s in self._heard_s.items() if now_s - heard_s >= SILENT_S]
         self._drop([a for a in silent if a in self.state.open and not self._is_chosen(a)], now_s)
 
@@ -308,18 +317,19 @@ class Coordinator:
             self.is_changed = True
 
     def to_sweep(self, now_s: float) -> list[str]:
-        """Attempts whose chunks are to be deleted now, oldest first."""
+        """Return the attempts whose chunks must be deleted now, oldest first."""
         return [a for a, since_s in self._dropped_s.items() if now_s - since_s >= SWEEP_AFTER_S]
 
     def to_free(self) -> list[str]:
-        """Attempts whose chunks are to be deleted for their room: nobody needs them any more.
+        """Return the accepted attempts, whose chunks can be deleted early to free their space.
 
-        They are swept later all the same: a chunk that was sent twice may be stored late.
+        They are swept later as well, because a chunk that was sent twice may be stored late.
         """
         return list(self._accepted)
 
     def on_freed(self, attempts: Sequence[str]) -> None:
-        """Their chunks are deleted, but for what is stored late."""
+        """Note that the chunks of these attempts are deleted, except for chunks that are stored
+        late."""
         self._accepted = [attempt for attempt in self._accepted if attempt not in attempts]
         for attempt in attempts:
             if attempt in self.state.dropped:
@@ -327,13 +337,14 @@ class Coordinator:
                 self.is_changed = True
 
     def on_swept(self, attempt: str) -> None:
-        """No chunk of it is stored any more."""
+        """Note that no chunk of this attempt is stored any more."""
         if attempt in self.state.dropped:
             del self.state.dropped[attempt], self._dropped_s[attempt]
             self.is_changed = True
 
     def next_due_s(self) -> float | None:
-        """When there is something to expire, to sweep or to be over; None: never, as it is."""
+        """Return the time at which an attempt expires, must be swept, or the writer ends; None:
+        never."""
         times = [heard_s + SILENT_S for heard_s in self._heard_s.values()]
         times += [since_s + SWEEP_AFTER_S for since_s in self._dropped_s.values()]
         if self.state.once and not self.state.has_staged:
@@ -341,7 +352,7 @@ class Coordinator:
         return min(times, default=None)
 
     def is_over(self, now_s: float) -> bool:
-        """May its row be removed? Nobody comes again, nothing is left, and nobody asked of late."""
+        """Say whether the row may be removed: nothing is left, and no call came for `SILENT_S`."""
         state = self.state
         return state.once and not state.has_staged and now_s - self._used_s >= SILENT_S
 

@@ -1,9 +1,13 @@
-"""Where a writer's decisions are stored, carried out and told: the driver of a `Coordinator`.
+"""The driver of a `Coordinator`: stores a writer's state, and carries out its decisions.
 
-Owns: `WriterDesk`: its row, delivering what is decided, sweeping. Not: the decisions
-(`coordinator`), the forms of rows (`rows`), who calls it. Invariants: an answer leaves once what it
-rests on is stored; after a failure of the store the coordinator is opened anew from its row; a
-decided batch is delivered in order, by one task, until all of it is accepted.
+Owns `WriterDesk`: the writer's row, the delivery of decided batches, and sweeping. `coordinator`
+makes the decisions, and `rows` has the forms of rows.
+
+Invariants:
+
+- An answer leaves only after the state behind it is stored.
+- After a failure of the store, the coordinator is opened again from its row.
+- One task delivers a decided batch in order, until the queues have accepted all of it.
 """
 
 from __future__ import annotations
@@ -59,30 +63,31 @@ T = TypeVar("T")
 
 
 class Enqueues(Protocol):
-    """What keeps the messages: a stream provider."""
+    """The stream provider that keeps the messages."""
 
     def check(self, message: OutMessage, /) -> None:
         """Raise ValueError or StreamError for a message that no queue will ever accept."""
         ...
 
     async def store(self, messages: Sequence[OutMessage], /) -> list[Token | StreamError | None]:
-        """The outcome of each message; per queue, a prefix of them is stored.
+        """Return the outcome of each message; in each queue, a prefix of them is stored.
 
-        Raises ValueError: one is too large; nothing is stored.
+        Raises ValueError if a message is too large; then nothing is stored.
         """
         ...
 
 
 class RefusedForGood(Exception):
-    """A queue refuses a message of a decided batch, and always will."""
+    """A queue refuses a message of a decided batch permanently."""
 
 
 class WriterDesk:
     """One writer of one provider, in one silo.
 
     Args:
-        identity: of the writer in the queues.
-        start: starts a task, which ends with the silo or before. Raises NotInCluster: it ended.
+        identity: the writer's identity in the queues.
+        start: starts a task that ends with the silo or earlier. Raises NotInCluster if the silo has
+            ended.
     """
 
     def __init__(
@@ -103,13 +108,13 @@ class WriterDesk:
         self._core: Coordinator | None = None
         self._etag: Etag | None = None
         self._delivery: asyncio.Task[None] | None = None
-        self._steps = 0  # chunks that were accepted, or messages of one that is settled
-        self._refusal = ""  # why a queue refuses a message of the decided batch for good
-        self._told: str  # the refusal of the present delivery that the log has
+        self._steps = 0  # grows when a queue accepts a chunk or settles a message
+        self._refusal = ""  # the reason why a queue refuses a message permanently
+        self._told: str  # the last refusal of this delivery in the log
         self._is_refused = asyncio.Event()
-        self._is_asked = asyncio.Event()  # somebody waits: try again at once
+        self._is_asked = asyncio.Event()  # a caller waits: retry at once
 
-    # -- what writers ask
+    # -- questions of writers
 
     async def begin(self, attempt: str, batch: int, part: int, *, once: bool = False) -> Beginning:
         """See `Coordinator.begin`. Raises StorageError."""
@@ -118,7 +123,8 @@ class WriterDesk:
         )
 
     async def lease(self, attempt: str, size_bytes: int) -> Leased | Full | Gone:
-        """See `Coordinator.lease`; it counts from when the silo asked. Raises StorageError."""
+        """See `Coordinator.lease`; the lease counts from the silo's request. Raises
+        StorageError."""
         return await self._ask_surely(
             lambda core: core.lease(attempt, size_bytes, self._loop.time())
         )
@@ -126,7 +132,7 @@ class WriterDesk:
     async def commit(
         self, batch: int, manifests: Sequence[Manifest], wait_s: float
     ) -> Done | Gone | Waiting | Refused:
-        """Decide a batch and deliver it. Waiting: it is decided, or waits for another one.
+        """Decide a batch and deliver it. Waiting: it is decided, or waits for another batch.
 
         Raises ValueError (manifests that do not fit), StorageError.
         """
@@ -137,19 +143,19 @@ class WriterDesk:
         return await self._answer_delivered(lambda: self._ask_surely(question), wait_s)
 
     async def abandon(self, batch: int, wait_s: float) -> Abandoned | Waiting | Refused | None:
-        """Give up what queues refuse of a decided batch, and deliver the rest of it.
+        """Give up the refused messages of a decided batch, and deliver the rest of it.
 
-        None: the batch does not wait to be delivered, and was not abandoned last. Raises
-        StorageError.
+        None: the batch does not wait for delivery, and was not the last one that was abandoned.
+        Raises StorageError.
         """
         return await self._answer_delivered(
             lambda: self._ask(lambda core: core.abandon(batch)), wait_s
         )
 
     async def state(self) -> tuple[WriterState, str]:
-        """What is stored of the writer, and why a queue refuses a message of it for good.
+        """Return the stored state, and the reason why a queue refuses a message permanently.
 
-        A batch that waits is tried, for `STATUS_WAIT_S` at most. Raises StorageError.
+        A batch that waits is tried first, for at most `STATUS_WAIT_S`. Raises StorageError.
         """
         core = await self._ask(lambda core: core)
         if core.state.delivering is not None:
@@ -165,7 +171,8 @@ class WriterDesk:
     async def _answer_delivered(
         self, ask: Callable[[], Awaitable[A | EnqueueBatch]], wait_s: float
     ) -> A | Waiting | Refused:
-        """The answer once nothing is to be delivered before it, or as far as that has come."""
+        """Return the answer after all earlier deliveries, or the state of the delivery after
+        `wait_s`."""
         end_s = self._loop.time() + wait_s
         while True:
             answer = await ask()
@@ -196,9 +203,9 @@ class WriterDesk:
         await self._ask(lambda core: core.abort(batch, self._loop.time()))
 
     async def keep_house(self) -> float | None:
-        """Go on with what is decided, drop what is silent, sweep what is due.
+        """Continue the delivery, drop silent attempts, and sweep those that are due.
 
-        Returns how long there is nothing to do; None: until the next call. Raises StorageError.
+        Returns the seconds until the next work; None: until the next call. Raises StorageError.
         """
         core = await self._ask(lambda core: core)
         if core.state.delivering is not None:
@@ -216,7 +223,7 @@ class WriterDesk:
         return None if due_s is None else due_s - self._loop.time()
 
     async def _forget(self) -> None:
-        """Remove the row of a writer that is over."""
+        """Remove the row of a writer that has ended."""
         async with self._lock:
             core, etag = self._core, self._etag
             if core is None or etag is None or not core.is_over(self._loop.time()):
@@ -228,13 +235,13 @@ class WriterDesk:
     # -- the row
 
     async def _ask(self, question: Callable[[Coordinator], T]) -> T:
-        """The core's answer, once what it changed is stored."""
+        """Return the core's answer, after its change is stored."""
         async with self._lock:
             core = self._core
             if core is None:
                 state, self._etag = await self._rows.read(self._identity)
                 core = Coordinator(state, self._loop.time(), self._staged_bytes_max)
-            self._core = None  # unless all goes well
+            self._core = None  # opened again unless the write succeeds
             answer = question(core)
             if core.is_changed:
                 self._etag = await self._rows.write(self._identity, core.state, self._etag)
@@ -243,7 +250,7 @@ class WriterDesk:
             return answer
 
     async def _ask_surely(self, question: Callable[[Coordinator], T]) -> T:
-        """`_ask`, and again if Gone was the answer of one that another desk has replaced."""
+        """Like `_ask`, but ask again if Gone came from a core that another desk has replaced."""
         answer = await self._ask(question)
         if isinstance(answer, Gone) and await self._is_replaced():
             answer = await self._ask(question)
@@ -264,7 +271,7 @@ class WriterDesk:
         return self._delivery
 
     async def _deliver_all(self, batch: Batch) -> None:
-        """Enqueue a decided batch, and note that it is; ends where another desk has done so."""
+        """Enqueue a decided batch and note its delivery; stop if another desk has delivered it."""
         self._told = ""
         for place in iter_placed(batch):
             if not await self._keep_trying(batch, partial(self._deliver_one, batch, place)):
@@ -274,7 +281,7 @@ class WriterDesk:
         await self._keep_trying(batch, self._forget_older)
 
     async def _keep_trying(self, batch: Batch, step: Callable[[], Awaitable[T]]) -> T:
-        """Its result, however long that takes."""
+        """Repeat a step until it succeeds, and return its result."""
         failures = 0
         while True:
             self._is_asked.clear()
@@ -288,7 +295,7 @@ class WriterDesk:
                 self._told = str(error)
             except (StorageError, StreamError) as error:
                 log.info(WAITS, self._identity, batch.number, error)
-            except Exception:  # what cannot be, or is another's fault: it is decided all the same
+            except Exception:  # unexpected errors are retried too: the batch is decided
                 log.exception(STUCK, self._identity, batch.number)
             failures += 1
             with suppress(TimeoutError):
@@ -296,16 +303,16 @@ class WriterDesk:
                     await self._is_asked.wait()
 
     def _note_refusal(self, batch: Batch, why: str) -> None:
-        """Tell who waits; the log hears of it once for each cause."""
+        """Report the refusal to waiting callers; log each cause once."""
         if why != self._told:
             log.error(REFUSED, self._identity, batch.number, why)
         self._refusal = self._told = why
         self._is_refused.set()
 
     async def _deliver_one(self, batch: Batch, place: Placed) -> bool:
-        """Enqueue a chunk; False: the batch is delivered, by another desk.
+        """Enqueue a chunk. False: another desk has delivered the batch.
 
-        Raises RefusedForGood, and what passes.
+        Raises RefusedForGood, and temporary errors.
         """
         chunk = await self._rows.get(place.attempt, place.index)
         if chunk is None:
@@ -322,18 +329,18 @@ class WriterDesk:
         return True
 
     async def _offer(self, messages: Sequence[OutMessage]) -> list[Exception | None]:
-        """Enqueue messages; of each why it is not stored, RefusedForGood if it never will be."""
+        """Enqueue messages. Returns the error of each one; RefusedForGood if it is permanent."""
         try:
             outcomes = await self._into.store(messages)
-        except ValueError:  # one is too large, since a limit was lowered, and none was sent
+        except ValueError:  # a limit was lowered: a message is too large, and none was sent
             outcomes = [refusal_of(self._into, message) for message in messages]
         return [failure_of(outcome) for outcome in outcomes]
 
     async def _settle(self, batch: Batch, place: Placed, messages: Sequence[OutMessage]) -> None:
-        """Enqueue a chunk of which refused messages are given up.
+        """Enqueue a chunk whose refused messages are given up.
 
-        They are noted before anything behind them is sent: from then on the queue would take their
-        sequences for known. Raises what passes.
+        A refused message is noted before later ones are sent: after that, the queue would take its
+        sequence for known. Raises temporary errors.
         """
         rows, row = self._rows, (self._identity, batch.number)
         given_up, etag = await rows.read_refused(*row, place.part, place.index)
@@ -354,7 +361,8 @@ class WriterDesk:
                 raise failure
 
     async def _note_delivered(self, batch: int) -> None:
-        """What was given up is counted by its rows: another desk may have noted some of it."""
+        """Note the delivery. Stored rows give the number of refused messages, because another desk
+        may have noted some."""
         refused, part, chunk = 0, 0, -1
         while page := await self._rows.next_refused(self._identity, batch, part, chunk):
             refused += len(page)
@@ -362,13 +370,14 @@ class WriterDesk:
         await self._ask(lambda core: core.on_delivered(batch, self._loop.time(), refused))
 
     async def _forget_older(self) -> None:
-        """Keep what was given up of the batch that was abandoned last."""
+        """Delete the refused messages of all batches except the last abandoned one."""
         last = await self._ask(lambda core: core.state.abandoned)
         if last is not None:
             await self._rows.forget_refused(self._identity, last.batch)
 
     async def _check_delivered(self, batch: Batch, place: Placed) -> None:
-        """A chunk is not there: read what another desk has stored. Raises StorageUnavailable."""
+        """A chunk is missing: read the state that another desk has stored. Raises
+        StorageUnavailable."""
         self._core = None
         found = await self._ask(lambda core: core.state.delivering)
         if found is not None and found.number == batch.number:
@@ -376,7 +385,7 @@ class WriterDesk:
 
 
 def failure_of(outcome: Token | StreamError | None) -> Exception | None:
-    """Why a message is not stored; None: it is."""
+    """Return the reason why a message is not stored; None if it is stored."""
     if not isinstance(outcome, StreamError):
         return None
     if not is_final(outcome):
@@ -385,7 +394,7 @@ def failure_of(outcome: Token | StreamError | None) -> Exception | None:
 
 
 def make_refused_message(place: Placed, at: int, message: OutMessage, why: str) -> RefusedMessage:
-    """What is kept of a message that was given up."""
+    """Return the record of a message that was given up."""
     size, count = sum(map(len, message.items)), len(message.items)
     key = message.stream.key
     return RefusedMessage(place.part, place.index, at, key, count, size, why)

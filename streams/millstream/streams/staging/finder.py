@@ -1,9 +1,10 @@
-"""Writers whose silo died while something of them was staged: one silo finds and wakes them.
+"""Finds writers with staged data whose silo crashed, and wakes their grains.
 
-Owns: `Finder`. Not: what is done about them (their grain). It wakes every writer that has staged
-something, also those that are awake: to these it is nothing.
-Invariants: at most `WAKES_MAX` are being woken at once; a round reads `ROWS_AT_ONCE` rows at a
-time, and the next one begins where it had to end.
+One silo does this for the cluster. The grain of a writer does the work. A writer that is awake is
+woken too, which has no effect.
+
+Invariants: at most `WAKES_MAX` writers are being woken at a time. A round reads pages of
+`ROWS_AT_ONCE` rows, and the next round begins where the last one ended.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class Finder:
     """Wakes the writers of one provider.
 
     Args:
-        grain_type: name of the writers' grain type.
-        wake: calls a writer; bounded in time by the caller.
+        grain_type: the name of the writers' grain type.
+        wake: calls a writer. It must end within a bounded time.
     """
 
     def __init__(
@@ -53,15 +54,15 @@ class Finder:
         self._lines = LineBudget()
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to search."""
         self._tasks.start(self._run())
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop the search."""
         await self._tasks.aclose()
 
     def abort(self) -> None:
-        """End at once."""
+        """Stop at once."""
         self._tasks.cancel()
 
     async def _run(self) -> None:
@@ -74,7 +75,7 @@ class Finder:
                     self._warn(f"writers that have staged something are not found: {error}")
 
     async def _round(self) -> None:
-        """Wake whom it finds, as far as there is room."""
+        """Wake writers with staged data, up to the limit."""
         while (room := WAKES_MAX - len(self._waking)) > 0:
             found = await self._rows.writers(self._after, ROWS_AT_ONCE)
             for writer, state in found:
@@ -88,7 +89,8 @@ class Finder:
                 return
 
     def _begin(self, writer: str) -> int:
-        """Wake a writer, unless that is under way; how much room it takes."""
+        """Wake a writer unless that is under way; returns the number of wakes that began (0 or
+        1)."""
         if writer in self._waking:
             return 0
         self._waking.add(writer)

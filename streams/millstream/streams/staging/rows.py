@@ -1,9 +1,14 @@
-"""What is stored of staged writes: a row for each writer, one for each chunk, and one for each
-chunk of which messages were given up.
+"""The stored rows of staged writes: one for each writer, one for each chunk, and one for the
+given-up messages of a chunk.
 
-Owns: keys and forms of these rows. Not: when they are written (`desk`). Invariants: a chunk that is
-stored never changes, so storing it again is harmless; a writer's row is written by compare-and-set;
-all are sealed, and of a damaged one nothing is believed: what it decides about stays as it is.
+Owns the keys and forms of these rows. `desk` decides when they are written.
+
+Invariants:
+
+- A stored chunk never changes, so storing it again is harmless.
+- A writer's row changes only by compare-and-set.
+- All rows are sealed with checksums. A damaged row is not used, so the state behind it does not
+  change.
 """
 
 from __future__ import annotations
@@ -42,16 +47,16 @@ T = TypeVar("T")
 
 CHUNK_BYTES_MAX = 1 << 20
 REASONS_MAX = 100
-"""Refusals of one chunk that are kept with their reasons."""
+"""The number of refusals of one chunk that are kept with their reasons."""
 REASON_CHARS_MAX = 500
 SWEPT_AT_ONCE = 16
-"""Chunks that are read in one page, to delete them."""
+"""The number of chunks in each page that is read for deletion."""
 NO_FENCE = 0
 NAME = re.compile(r"[0-9a-zA-Z-]{1,64}")
 
 
 class StagedMessage(msgspec.Struct, array_like=True, frozen=True):
-    """Items of one stream; `lane`: the place of its lane in the chunk's."""
+    """Items of one stream. `lane` is the index of its lane in the chunk."""
 
     lane: int
     key: str
@@ -90,7 +95,7 @@ class Chunk(msgspec.Struct, array_like=True, frozen=True):
     messages: list[StagedMessage]
 
     def counts(self) -> list[int]:
-        """How many messages each lane has."""
+        """Return the number of messages in each lane."""
         found = [0] * len(self.lanes)
         for message in self.messages:
             found[message.lane] += 1
@@ -104,7 +109,7 @@ STATE = msgspec.msgpack.Decoder(WriterState)
 
 
 class StoredChunk:
-    """A chunk as it is stored. Raises ValueError: it is too large."""
+    """An encoded chunk. Raises ValueError if it is too large."""
 
     __slots__ = ("chunk", "data")
 
@@ -117,14 +122,15 @@ class StoredChunk:
 
 
 def is_same(one: Chunk, other: Chunk) -> bool:
-    """Have they the same messages? The lanes of a stream may have changed between them."""
+    """Say whether two chunks have the same messages; the lanes of a stream may differ."""
     return one.namespace == other.namespace and [
         (m.key, m.items, m.headers) for m in one.messages
     ] == [(m.key, m.items, m.headers) for m in other.messages]
 
 
 def out_messages(chunk: Chunk, writer: str, first: dict[str, int]) -> list[OutMessage]:
-    """The messages of a chunk as they are enqueued; `first`: the first sequence of each lane."""
+    """Return the messages of a chunk for the queues. `first` has the first sequence of each
+    lane."""
     at = [first[lane] for lane in chunk.lanes]
     found: list[OutMessage] = []
     for message in chunk.messages:
@@ -146,7 +152,7 @@ class StagedRows:
         self._damage = DamageLog(log)
 
     async def read(self, writer: str) -> tuple[WriterState, Etag | None]:
-        """A writer's state, fresh if there is none. Raises Corrupt, StorageError."""
+        """Return a writer's state; a new one if nothing is stored. Raises Corrupt, StorageError."""
         key = f"{self._writers}{writer}"
         row = await self._store.read(key)
         return (
@@ -156,17 +162,17 @@ class StagedRows:
         )
 
     async def write(self, writer: str, state: WriterState, expect: Etag | None) -> Etag:
-        """Raises Conflict (somebody else has written), StorageError."""
+        """Store a writer's state. Raises Conflict (another desk has written), StorageError."""
         key = f"{self._writers}{writer}"
         return await self._store.write(key, seal_content(key, _encode(state)), expect, NO_FENCE)
 
     async def remove(self, writer: str, expect: Etag) -> None:
-        """Forget a writer. Raises Conflict (somebody else has written), StorageError."""
+        """Delete a writer's row. Raises Conflict (another desk has written), StorageError."""
         await self._store.clear(f"{self._writers}{writer}", expect, NO_FENCE)
 
     async def writers(self, after: str, limit: int) -> Sequence[tuple[str, WriterState]]:
-        """Writers behind a name, in order, as many as `limit` unless these are all. Those whose
-        rows are damaged are left out, and the log names them. Raises StorageError."""
+        """Return the writers after a name, in order: `limit` of them, or all that are left. Damaged
+        rows are left out, and the log names them. Raises StorageError."""
         found: list[tuple[str, WriterState]] = []
         last = f"{self._writers}{after}"
         while len(found) < limit:
@@ -180,7 +186,7 @@ class StagedRows:
         return found
 
     def _whole(self, key: str, data: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T | None:
-        """The content of a row; None: the row is damaged, and the log says so."""
+        """Return the content of a row. None: the row is damaged, and the log names it."""
         try:
             found = open_row(key, data, decoder.decode)
         except Corrupt as error:
@@ -195,10 +201,10 @@ class StagedRows:
         return f"{self._chunks}{attempt}/{index:05}"
 
     async def put(self, attempt: str, index: int, chunk: StoredChunk) -> Chunk:
-        """Store a chunk; again is harmless, and gives what is stored.
+        """Store a chunk, and return the stored chunk; a repeated call is harmless.
 
-        Raises ValueError (other messages are stored there), Corrupt (what is stored there is
-        damaged), StorageError.
+        Raises ValueError (other messages are stored there), Corrupt (the stored chunk is damaged),
+        StorageError.
         """
         key = self._chunk_key(attempt, index)
         try:
@@ -214,7 +220,7 @@ class StagedRows:
         return chunk.chunk
 
     async def get(self, attempt: str, index: int) -> Chunk | None:
-        """A chunk, None: it was swept. Raises Corrupt, StorageError."""
+        """Return a chunk; None if it was swept. Raises Corrupt, StorageError."""
         key = self._chunk_key(attempt, index)
         row = await self._store.read(key)
         return None if row is None else open_row(key, row.data, CHUNK.decode)
@@ -226,17 +232,17 @@ class StagedRows:
             for key, row in rows:
                 await self._clear(key, row.etag)
 
-    # -- what was given up
+    # -- messages that were given up
 
     def _make_refused_prefix(self, writer: str, batch: int | None = None) -> str:
-        """A prefix of keys; names of writers may have a `/`."""
+        """Return a prefix of keys. Names of writers may contain `/`, so they are quoted."""
         prefix = f"{self._refused}{quote(writer, safe='')}/"
         return prefix if batch is None else f"{prefix}{batch:020}/"
 
     async def read_refused(
         self, writer: str, batch: int, part: int, chunk: int
     ) -> tuple[list[RefusedMessage], Etag | None]:
-        """The messages of a chunk that were given up. Raises Corrupt, StorageError."""
+        """Return the given-up messages of a chunk. Raises Corrupt, StorageError."""
         key = f"{self._make_refused_prefix(writer, batch)}{part:020}/{chunk:05}"
         row = await self._store.read(key)
         return ([], None) if row is None else (open_row(key, row.data, REFUSED.decode), row.etag)
@@ -244,8 +250,7 @@ class StagedRows:
     async def put_refused(
         self, writer: str, batch: int, messages: Sequence[RefusedMessage], expect: Etag | None
     ) -> Etag:
-        """Store what was given up of a chunk, one message at least. Raises Conflict,
-        StorageError."""
+        """Store the given-up messages of a chunk, at least one. Raises Conflict, StorageError."""
         name = f"{messages[0].part:020}/{messages[0].chunk:05}"
         key = f"{self._make_refused_prefix(writer, batch)}{name}"
         return await self._store.write(key, seal_content(key, _encode(messages)), expect, NO_FENCE)
@@ -253,8 +258,8 @@ class StagedRows:
     async def next_refused(
         self, writer: str, batch: int, part: int, chunk: int
     ) -> list[RefusedMessage]:
-        """What was given up in the next chunk behind this one that has any; [] at the end. A row
-        that is damaged is passed over, and the log names it. Raises StorageError."""
+        """Return the given-up messages of the next chunk that has any; [] at the end. A damaged row
+        is skipped, and the log names it. Raises StorageError."""
         prefix = self._make_refused_prefix(writer, batch)
         after = f"{prefix}{part:020}/{chunk:05}" if chunk >= 0 else ""
         while rows := await self._store.scan(prefix, after, 1):
@@ -265,7 +270,8 @@ class StagedRows:
         return []
 
     async def forget_refused(self, writer: str, but: int | None = None) -> None:
-        """Delete what was given up of a writer's batches, but of one. Raises StorageError."""
+        """Delete the given-up messages of a writer's batches, except for the batch `but`. Raises
+        StorageError."""
         prefix, after = self._make_refused_prefix(writer), ""
         kept = "" if but is None else self._make_refused_prefix(writer, but)
         while rows := await self._store.scan(prefix, after, SWEPT_AT_ONCE):
@@ -278,4 +284,4 @@ class StagedRows:
         try:
             await self._store.clear(key, etag, NO_FENCE)
         except Conflict:
-            return  # another one was quicker
+            return  # another desk was faster

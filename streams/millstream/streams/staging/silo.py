@@ -1,7 +1,4 @@
-"""Staged writes of one provider in one silo: what is put together, and its life.
-
-Owns: `Staging`. Not: any of the parts.
-"""
+"""The parts of staged writes for one provider in one silo, and their life cycle."""
 
 from __future__ import annotations
 
@@ -24,10 +21,10 @@ __all__ = ["Staging"]
 
 
 class Staging:
-    """Desks, the way in, and the finder.
+    """The desks, the entry point and the finder of one provider.
 
     Args:
-        refusal: why nothing can be staged for this provider; empty: it can.
+        refusal: the reason why this provider cannot stage anything; empty if it can.
     """
 
     def __init__(
@@ -56,17 +53,17 @@ class Staging:
         self._finder = Finder(services, self._rows, writer_name(provider), wake)
 
     def desk(self, writer: str, start: Callable[[Any], asyncio.Task[None]]) -> WriterDesk:
-        """A desk of a writer, for its grain."""
+        """Make the desk of a writer, for its grain."""
         return WriterDesk(self._rows, writer, self._into, start, self._staged_bytes_max)
 
     def start(self) -> None:
-        """Look for writers that nobody looks after."""
+        """Start the finder."""
         self._finder.start()
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop the finder."""
         await self._finder.stop()
 
     def abort(self) -> None:
-        """End at once."""
+        """Stop at once."""
         self._finder.abort()

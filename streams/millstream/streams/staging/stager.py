@@ -1,8 +1,10 @@
-"""Staging from a client: an attempt's chunks go out, its manifest comes back; a batch is committed.
+"""The client's side of staging: an attempt sends chunks, and a batch is committed.
 
-Owns: `StagedAttempt`, `StagedBatch`: calls, how long they are tried again. Not: the target
-(`target`), what a chunk has (whoever writes). Invariants: everything is asked for again until it is
-answered, which is harmless; at most `window` chunks of `WINDOW_BYTES_MAX` bytes are out.
+Owns `StagedAttempt` and `StagedBatch`: their calls, and how long these are retried. `target` is the
+other side.
+
+Invariants: each call is repeated until it has an answer, which is harmless. At most `window` chunks
+and `WINDOW_BYTES_MAX` bytes are in flight.
 """
 
 from __future__ import annotations
@@ -34,20 +36,20 @@ T = TypeVar("T")
 
 
 class EncodedStaging(SystemTarget):
-    """`StagingTarget` for whoever has encoded the messages; it is called, and never served."""
+    """`StagingTarget` for callers with encoded messages; it is only called, never served."""
 
     target_name = StagingTarget.target_name
 
     async def stage(
         self, namespace: str, writer: str, attempt: str, index: int, messages: msgspec.Raw
     ) -> Staged | Full | Gone:
-        """`StagingTarget.stage`."""
+        """See `StagingTarget.stage`."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class StagedWriterName:
-    """Who writes, and where to: `once`: this name has one batch."""
+    """The name of a writer and its target. `once`: this name has only one batch."""
 
     provider: str
     namespace: str
@@ -60,21 +62,21 @@ class StagedWriterName:
 
 
 class Patience:
-    """How long one goes on trying while nothing succeeds."""
+    """The time for which a call is retried while nothing succeeds."""
 
     def __init__(self, what: str, patience_s: float) -> None:
         self._what = what
         self._patience_s = patience_s
         self._loop = asyncio.get_running_loop()
-        self._failures = 0  # since something succeeded
-        self._failed_s = 0.0  # the first of them
+        self._failures = 0  # since the last success
+        self._failed_s = 0.0  # the time of the first of them
 
     def on_success(self) -> None:
-        """What fails from here on is waited for anew."""
+        """Start the time again at the next failure."""
         self._failures = 0
 
     async def pause(self, error: Exception) -> None:
-        """Wait a little; raises the error if nothing succeeded for too long."""
+        """Wait before the next attempt; raises the error if nothing succeeded for too long."""
         now_s = self._loop.time()
         if not self._failures:
             self._failed_s = now_s
@@ -89,7 +91,8 @@ class Patience:
         await asyncio.sleep(min(RETRY.whole_s(self._failures), left_s))
 
     async def ask(self, call: Callable[[], Coroutine[Any, Any, T | Full]]) -> T:
-        """An answer, as soon as there is one. Raises what cannot pass, and what did not."""
+        """Repeat a call until it has an answer. Raises permanent errors, and the last one when the
+        time is over."""
         while True:
             try:
                 answer = await call()
@@ -107,11 +110,11 @@ class StagedAttempt:
     """One attempt to write one part of a batch.
 
     Args:
-        attempt: a name that no other one has, ever.
-        window: chunks without an answer.
-        patience_s: how long it goes on trying while nothing is accepted.
+        attempt: a name that no other attempt ever has.
+        window: the number of chunks that may wait for an answer.
+        patience_s: seconds of retries while nothing is accepted.
 
-    Used by one task at a time; `aclose` gives up what is out.
+    One task at a time may use it. `aclose` cancels chunks in flight.
     """
 
     def __init__(
@@ -135,15 +138,15 @@ class StagedAttempt:
         self._patience = Patience(self._where, patience_s)
         self._loop = asyncio.get_running_loop()
         self._out: deque[asyncio.Task[Staged]] = deque()
-        self._sizes: deque[int] = deque()  # their bytes
+        self._sizes: deque[int] = deque()  # sizes in bytes
         self._chunks: list[Staged] = []
-        self.limits = Begun()  # of each message, once it is open
+        self.limits = Begun()  # limits of each message, after `begin`
 
     async def begin(self) -> bool:
-        """Open it; False: the batch is decided, there is nothing to write.
+        """Open the attempt. False: the batch is decided, so there is nothing to write.
 
-        Raises the last error when nothing succeeded for `patience_s`, NotHosted (no silo has the
-        provider) sooner; at once what cannot pass: ConfigError, ValueError.
+        Raises the last error if nothing succeeded for `patience_s`; NotHosted (no silo has the
+        provider) sooner; permanent errors (ConfigError, ValueError) at once.
         """
         name = self._name
         answer = await self._patience.ask(
@@ -167,8 +170,8 @@ class StagedAttempt:
         return isinstance(answer, Begun)
 
     async def stage(self, messages: bytes) -> None:
-        """Send a chunk; return when another one may be sent. Raises as `begin`, and StreamError:
-        the attempt was dropped meanwhile."""
+        """Send a chunk; returns when another one may be sent. Raises the errors of `begin`, and
+        StreamError if the attempt was dropped meanwhile."""
         while self._out and sum(self._sizes) + len(messages) > WINDOW_BYTES_MAX:
             await self._settle_first()
         index = len(self._chunks) + len(self._out)
@@ -179,7 +182,7 @@ class StagedAttempt:
             await self._settle_first()
 
     async def finish(self) -> Manifest:
-        """What is staged, once all of it is. Raises as `stage`."""
+        """Return the manifest when all chunks are stored. Raises the errors of `stage`."""
         while self._out:
             await self._settle_first()
         lanes = sorted({lane for chunk in self._chunks for lane in chunk.lanes})
@@ -192,7 +195,7 @@ class StagedAttempt:
         )
 
     async def aclose(self) -> None:
-        """Give up what is out; again is harmless."""
+        """Cancel chunks in flight; a repeated call is harmless."""
         out = list(self._out)
         self._out.clear()
         self._sizes.clear()
@@ -231,7 +234,7 @@ class StagedAttempt:
 
 
 class StagedBatch:
-    """One batch of one writer, which is decided from here."""
+    """One batch of one writer, which this client commits or aborts."""
 
     def __init__(
         self, gateway: Gateway, name: StagedWriterName, batch: int, *, patience_s: float = 60.0
@@ -244,12 +247,18 @@ class StagedBatch:
         self._wait_s = min(COMMIT_WAIT_S_MAX, patience_s * COMMIT_WAIT_SHARE)
 
     async def commit(self, manifests: Sequence[Manifest]) -> int:
-        """Decide it; return when all of it is accepted: how many messages, -1 if not known.
+        """Decide the batch. Returns the number of its messages when the queues have accepted all;
+        -1 if it is unknown.
 
-        Raises StreamError (nothing is decided: attempts were dropped; or a queue refuses a message
-        of a decided batch for good, which an operator has to see to), QueueFull (it is decided,
-        and nothing more of it was accepted for `patience_s`; it arrives later), the last error when
-        nothing was answered for so long (what was decided is not known: commit again), ValueError.
+        Raises:
+            StreamError: attempts were dropped, so nothing is decided. Or the batch is decided and a
+                queue refuses a message permanently, so an operator has to act.
+            QueueFull: the batch is decided, and no more of it was accepted for `patience_s`. It
+                arrives later.
+            ValueError: the manifests do not fit together.
+
+        Raises the last error if no call was answered for `patience_s`: then the decision is
+        unknown, and the caller has to commit again.
         """
         name, asking = self._name, Patience(self._where, self._patience_s)
         waiting, steps = Patience(self._where, self._patience_s), -1
@@ -297,7 +306,7 @@ class StagedBatch:
         )
 
     async def abort(self) -> None:
-        """Drop what is open of it; what is decided stays so. Raises as calls do."""
+        """Drop the open attempts of the batch; a decision stays. Raises the errors of calls."""
         name = self._name
         await Patience(self._where, self._patience_s).ask(
             lambda: self._gateway.call(

@@ -47,7 +47,7 @@ class WriterStatus(msgspec.Struct, frozen=True):
 
 
 def status_of(writer: str, state: WriterState, refusal: str = "") -> WriterStatus:
-    """The status of a writer whose row says this."""
+    """Return the status of a writer with this row."""
     waiting = state.delivering
     staged = sum(one.bytes for one in state.open.values()) + sum(state.dropped.values())
     return WriterStatus(

@@ -1,9 +1,10 @@
-"""Staging from outside: writers send chunks to a gateway's `$staging` target, and commit there.
+"""The entry point of staged writes: the target `$staging` of a gateway.
 
-Owns: the target: what is refused, the lanes of messages, storing chunks under leases. Not: what is
-decided (`writer`, in whichever silo), the other side of it (`stager`). Invariants: every answer may
-be asked for again; a chunk is stored by the silo that received it, within the lease that it asked
-for before; what could not be enqueued later is refused here.
+It refuses invalid calls, assigns messages to lanes, and stores chunks under leases. The writer's
+grain (`writer`) makes the decisions, in any silo. `stager` is the client's side.
+
+Invariants: every call may be repeated. The silo that received a chunk stores it, within the lease
+that it requested before. A message that could not be enqueued later is refused here.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from .status import WriterStatus, status_of
 __all__ = ["FORM", "Staged", "StagingTarget"]
 
 FORM = 2
-"""Of these calls: a writer of another form is refused."""
+"""The form of these calls; a writer with another form is refused."""
 WRITER_BYTES_MAX = 512
 WRITERS_MAX = 100
-"""Writers in one list."""
+"""Limit of the writers in one answer."""
 LANE_BYTES_MAX = 256
-"""Of the name of a queue, as far as writers leave room for it in each message."""
+"""Bytes that each message reserves for the name of its queue."""
 COMMIT_WAIT_S_MAX = 5.0
-"""How long a commit is kept waiting; then it is answered, and asked again."""
+"""Seconds after which a waiting commit is answered; the caller then asks again."""
 NUMBER_MAX = 1 << 62
 
 
@@ -52,14 +53,14 @@ T = TypeVar("T")
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """A chunk is stored; of each of these lanes it has so many messages."""
+    """A chunk is stored, with this number of messages for each of these lanes."""
 
     lanes: list[str]
     counts: list[int]
 
 
 class Writer(Protocol):
-    """Who coordinates a writer, wherever it is."""
+    """The coordinator of a writer, in any silo."""
 
     def begin(
         self, attempt: str, batch: int, part: int, once: bool
@@ -79,12 +80,12 @@ class Writer(Protocol):
 
 
 class StagingTarget(SystemTarget):
-    """Takes what writers stage, for one provider (`$staging/<provider>`).
+    """Accepts staged messages for one provider (`$staging/<provider>`).
 
     Args:
-        writer: the coordinator of a writer's name.
-        queue_of: the queue that carries a stream. Raises StreamError.
-        refusal: why nothing can be staged for this provider; empty: it can.
+        writer: returns the coordinator of a writer's name.
+        queue_of: returns the queue that carries a stream. Raises StreamError.
+        refusal: the reason why this provider cannot stage anything; empty if it can.
     """
 
     target_name = "$staging"
@@ -114,10 +115,10 @@ class StagingTarget(SystemTarget):
         attempt: str,
         once: bool,
     ) -> Begun | Done | Full | Gone:
-        """Open an attempt to write a part of a batch; `once`: the writer has this batch alone.
+        """Open an attempt to write a part of a batch. `once`: the writer has only this batch.
 
-        Raises ConfigError (nothing can be staged here, or not in this form), ValueError (a name or
-        number), StorageError.
+        Raises ConfigError (staging is impossible here, or the form differs), ValueError (an invalid
+        name or number), StorageError.
         """
         if form != FORM:
             raise ConfigError(
@@ -133,7 +134,7 @@ class StagingTarget(SystemTarget):
         return self._with_limits(namespace, writer) if isinstance(answer, Begun) else answer
 
     def _with_limits(self, namespace: str, writer: str) -> Begun:
-        """What each message of an attempt may have, beside the names that are added here."""
+        """Return the limits of a message, less the space for the names that are added here."""
         mark = ProducerMark(f"{producer_of(namespace, writer)}/{'q' * LANE_BYTES_MAX}", 0)
         head = message_bytes(OutMessage(StreamId(namespace, ""), (), {}, mark))
         queue, content = self._limits.queue, self._limits.message_bytes_max
@@ -149,9 +150,9 @@ class StagingTarget(SystemTarget):
         index: int,
         messages: list[IngestMessage],
     ) -> Staged | Full | Gone:
-        """Store a chunk of an attempt that is open.
+        """Store a chunk of an open attempt.
 
-        Raises ValueError (a name, too large), StreamError (no queue carries a stream),
+        Raises ValueError (an invalid name, or too large), StreamError (no queue carries a stream),
         StorageError.
         """
         loop = asyncio.get_running_loop()
@@ -191,11 +192,12 @@ class StagingTarget(SystemTarget):
     async def commit(
         self, namespace: str, writer: str, batch: int, manifests: list[Manifest], wait_s: float
     ) -> Done | Gone | Waiting | Refused:
-        """Decide a batch, and wait until it is delivered. Refused: a queue never accepts it all.
+        """Decide a batch, and wait until it is delivered. Refused: a queue refuses a message
+        permanently.
 
         Args:
-            manifests: of the attempts that are to be seen, one for each part.
-            wait_s: at most `COMMIT_WAIT_S_MAX`.
+            manifests: the manifests of the chosen attempts, one for each part.
+            wait_s: seconds to wait, at most `COMMIT_WAIT_S_MAX`.
 
         Raises ValueError (manifests that do not fit), StorageError.
         """
@@ -207,9 +209,9 @@ class StagingTarget(SystemTarget):
     async def abandon(
         self, namespace: str, writer: str, batch: int, wait_s: float
     ) -> Abandoned | Waiting | Refused:
-        """Give up what queues refuse for good of a decided batch; what they accept is published.
+        """Give up the refused messages of a decided batch; the accepted ones are published.
 
-        Raises LookupError: the batch does not wait to be published. StorageError.
+        Raises LookupError (the batch does not wait to be published), StorageError.
         """
         check_number("batch", batch)
         wait_s = min(wait_s, COMMIT_WAIT_S_MAX)
@@ -223,7 +225,7 @@ class StagingTarget(SystemTarget):
 
     @open_to(Role.OPERATOR)
     async def writers(self, after: str, limit: int) -> list[WriterStatus]:
-        """Writers behind an identity, in order; of those whose batch waits also why.
+        """Return the writers after an identity, in order, with the refusal of batches that wait.
 
         Raises ValueError (the limit), StorageError.
         """
@@ -233,14 +235,14 @@ class StagingTarget(SystemTarget):
         for writer, state in await self._rows.writers(after, limit):
             status = status_of(writer, state)
             if state.delivering is not None:
-                with suppress(CallError, ClusterError):  # the row says enough of this one
+                with suppress(CallError, ClusterError):  # the row alone is good enough
                     status = await ask(self._writer(writer).status())
             found.append(status)
         return found
 
     @open_to(Role.OPERATOR)
     async def status(self, namespace: str, writer: str) -> WriterStatus:
-        """What is staged and decided of a writer. Raises LookupError: nothing ever was.
+        """Return the status of a writer. Raises LookupError (it never staged anything),
         StorageError."""
         identity = producer_of(namespace, writer)
         if (await self._rows.read(identity))[1] is None:
@@ -254,12 +256,13 @@ class StagingTarget(SystemTarget):
     async def list_refused(
         self, namespace: str, writer: str, batch: int, part: int, chunk: int
     ) -> list[RefusedMessage]:
-        """Messages of a batch that were given up, in the next chunk behind this one that has any.
+        """Return the given-up messages of the next chunk that has any; [] at the end.
 
         Args:
-            part, chunk: 0 and -1 at first, then those of the last message of the answer.
+            part: 0 at first, then that of the last message of the answer.
+            chunk: -1 at first, then that of the last message of the answer.
 
-        Returns [] at the end. Raises StorageError.
+        Raises StorageError.
         """
         check_number("batch", batch)
         check_number("part", part)
@@ -267,7 +270,7 @@ class StagingTarget(SystemTarget):
 
     @open_to(Role.CLIENT)
     async def abort(self, namespace: str, writer: str, batch: int) -> None:
-        """Drop what is open of a batch, and of those before it. Raises StorageError."""
+        """Drop the open attempts of a batch and of earlier ones. Raises StorageError."""
         check_number("batch", batch)
         await ask(self._of(namespace, writer).abort(batch))
 
@@ -281,8 +284,8 @@ class StagingTarget(SystemTarget):
 
 
 async def ask(call: Coroutine[Any, Any, T]) -> T:
-    """What a writer's grain answers. Raises what it raises, and SiloUnavailable: this silo stops,
-    which is nothing to whoever asks by another one."""
+    """Return the answer of a writer's grain. Raises its errors; SiloUnavailable if this silo stops,
+    because another silo can answer."""
     try:
         return await call
     except NotInCluster as error:

@@ -1,9 +1,11 @@
-"""The grain that coordinates what one writer stages: one for each, its key is the writer's name.
+"""The grain that coordinates one writer; its key is the writer's name.
 
-Owns: `StagedWriter`: one writer's desk, and how long it is kept. Not: what is decided
-(`coordinator`), the desk itself. Invariants: while something of the writer is open, dropped or not
-delivered, the activation lasts and looks after it: times count from when the desk was opened. Two
-activations may be there for a moment: their rows are written by compare-and-set.
+Owns `StagedWriter`: the desk of a writer, and the time for which the activation is kept.
+`coordinator` makes the decisions.
+
+Invariants: the activation lasts while the writer has open or dropped attempts, or an undelivered
+batch, because times count from the opening of the desk. Two activations may exist for a moment;
+compare-and-set protects their row.
 """
 
 from __future__ import annotations
@@ -38,13 +40,13 @@ __all__ = ["StagedWriter", "writer_grain_of", "writer_name"]
 log = logging.getLogger("millstream.staging")
 
 LOOK_S = 30.0
-"""How often something open is looked after, at least."""
+"""The longest time between two looks at open work."""
 LOOK_AGAIN_S = 1.0
 RETRY = Backoff(0.5, 2.0, 30.0)
 
 
 class Desks(Protocol):
-    """Staged writes of a provider in this silo."""
+    """The staged writes of a provider in this silo."""
 
     def desk(self, writer: str, start: Callable[[Any], asyncio.Task[None]], /) -> WriterDesk: ...
 
@@ -57,12 +59,12 @@ class StagingProvider(Protocol):
 
 
 class StagedWriter(Grain):
-    """One writer; each provider has a class of its own."""
+    """One writer. Each provider has its own class."""
 
     provider: ClassVar[str]
 
     async def on_activate(self) -> None:
-        """The desk reads its row when somebody asks."""
+        """Make the desk, which reads its row at the first question."""
         carrier: StagingProvider = services_of(self).part(self.provider)
         self._desk = carrier.staging.desk(self.key, self.context.create_task)
         self._house: asyncio.Task[None] | None = None
@@ -80,14 +82,14 @@ class StagedWriter(Grain):
 
     @isolated
     async def lease(self, attempt: str, size_bytes: int) -> Leased | Full | Gone:
-        """Let a silo store so many bytes more. Raises StorageError."""
+        """Let a silo store this many more bytes. Raises StorageError."""
         return await self._desk.lease(attempt, size_bytes)
 
     @isolated
     async def commit(
         self, batch: int, manifests: list[Manifest], wait_s: float
     ) -> Done | Gone | Waiting | Refused:
-        """Decide a batch, and wait so long until it is delivered. Raises ValueError,
+        """Decide a batch, and wait at most `wait_s` for its delivery. Raises ValueError,
         StorageError."""
         try:
             return await self._desk.commit(batch, manifests, wait_s)
@@ -95,11 +97,11 @@ class StagedWriter(Grain):
             return Waiting(-1)
         finally:
             self._look_after()
-            self._news.set()  # perhaps there is room to be made
+            self._news.set()  # dropped attempts may be swept
 
     @isolated
     async def abandon(self, batch: int, wait_s: float) -> Abandoned | Waiting | Refused | None:
-        """Give up what queues refuse of a decided batch; None: it does not wait. Raises
+        """Give up the refused messages of a decided batch; None: it does not wait. Raises
         StorageError."""
         try:
             return await self._desk.abandon(batch, wait_s)
@@ -110,36 +112,36 @@ class StagedWriter(Grain):
 
     @isolated
     async def status(self) -> WriterStatus:
-        """What is staged and decided of the writer. Raises StorageError."""
+        """Return the status of the writer. Raises StorageError."""
         try:
             return status_of(self.key, *await self._desk.state())
         finally:
-            self._look_after()  # what waits is tried, so that the next answer knows why
+            self._look_after()  # retry the delivery, so that the next answer knows the reason
 
     @isolated
     async def list_refused(self, batch: int, part: int, chunk: int) -> list[RefusedMessage]:
-        """What was given up in the next chunk behind this one. Raises StorageError."""
+        """Return the given-up messages of the next chunk. Raises StorageError."""
         return await self._desk.list_refused(batch, part, chunk)
 
     @isolated
     async def abort(self, batch: int) -> None:
-        """Drop what is open of a batch. Raises StorageError."""
+        """Drop the open attempts of a batch. Raises StorageError."""
         try:
             await self._desk.abort(batch)
         finally:
             self._look_after()
 
     async def wake(self) -> None:
-        """Look after what is open; asked where nobody may do so."""
+        """Continue open work; the finder calls this when no writer does."""
         self._look_after()
 
     def _look_after(self) -> None:
         if self._house is None or self._house.done():
-            with suppress(NotInCluster):  # this activation ends: the next one does it
+            with suppress(NotInCluster):  # this activation ends: the next one continues
                 self._house = self.context.create_task(self._keep_house())
 
     async def _keep_house(self) -> None:
-        """Until nothing is left to be done."""
+        """Do the open work until nothing is left."""
         failures = 0
         while True:
             self.context.keep_alive(2 * LOOK_S)
@@ -159,13 +161,13 @@ class StagedWriter(Grain):
 
 
 def writer_name(provider: str) -> str:
-    """The name of the grain type of a provider's writers."""
+    """Return the name of the grain type of a provider's writers."""
     return f"millstream.StagedWriter.{provider}"
 
 
 @cache  # one class for each provider, in every silo of the process
 def writer_grain_of(provider: str) -> type[StagedWriter]:
-    """The writers of a provider, to be hosted."""
+    """Return the grain class of a provider's writers."""
     named = {"__module__": __name__, "__doc__": StagedWriter.__doc__, "provider": provider}
     options = grain(name=writer_name(provider), reentrant=True)
     return options(type("StagedWriter", (StagedWriter,), named))
