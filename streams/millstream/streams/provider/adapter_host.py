@@ -1,6 +1,6 @@
-"""What an adapter sees of its silo.
+"""The view that an adapter has of its silo.
 
-Owns: `SiloAdapterHost`. Not: the rows behind it (`ownership`).
+Owns `SiloAdapterHost`. `ownership` owns the rows that it reads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SiloAdapterHost:
         self.mapper = mapper
 
     async def agree(self) -> MapperRecord:
-        """Compare queues and mapper with what is stored; returns that.
+        """Compare this silo's queues and mapper with the stored record, and return that record.
 
         Raises ConfigError, StorageError.
         """

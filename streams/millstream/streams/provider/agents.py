@@ -1,8 +1,8 @@
-"""Telling the agent of a queue, in whichever silo it is, of subscriptions made and ended.
+"""Calls the agent of a queue, in any silo, about subscriptions that begin, pause or end.
 
-Owns: finding the agent by the queue's record. Not: the rows (`rendezvous`). Invariant: `attach`
-returns when the agent knows the subscription, or when there is none: whoever acquires the queue
-asks the rendezvous. One that begins further back waits for an agent that has stored it.
+The queue's record names the silo. `rendezvous` owns the rows. Invariant: `attach` returns when the
+agent knows the subscription, or when there is no agent: the next owner asks the rendezvous. A
+subscription that begins at an earlier event waits for an agent that has stored it.
 """
 
 from __future__ import annotations
@@ -63,21 +63,22 @@ class AgentCalls:
 
     @property
     def store(self) -> str:
-        """Name of the store that keeps the provider's rows."""
+        """The name of the store that keeps the provider's rows."""
         return self._store
 
     def implicit(self, stream: StreamId, /) -> Sequence[ImplicitSubscription]:
-        """The implicit subscriptions of a stream, by the present view."""
+        """Return the implicit subscriptions of a stream, by the present view."""
         now_s, view = self._services.clock.wall_s(), self._services.members.view
         found = implicit_in(view, self._provider, now_s, self._retention_s)
         return list(found.of(stream).values())
 
     def is_absent(self, stream: StreamId, row: SubscriptionRow, /) -> bool:
-        """Has its consumer been hosted by no silo for so long that it is to be forgotten?"""
+        """Say whether no silo has hosted the consumer for so long that its row must be
+        forgotten."""
         return self._absence.is_over(stream, row)
 
     async def attach(self, stream: StreamId, row: SubscriptionRow, /) -> None:
-        """Tell the agent of a subscription. Raises QueueUnavailable: it could not be told."""
+        """Tell the agent about a subscription. Raises QueueUnavailable if it cannot be reached."""
 
         def tell(silo: str, queue: QueueId) -> Coroutine[Any, Any, bool]:
             call, target = self._services.targets.call, self._target
@@ -86,7 +87,8 @@ class AgentCalls:
         await self._tell(stream, tell, needs_agent=row.start not in (HERE, "next"))
 
     async def pause(self, stream: StreamId, row: SubscriptionRow, /) -> None:
-        """Tell the agent that one is paused. Raises QueueUnavailable: it could not be told."""
+        """Tell the agent that a subscription is paused. Raises QueueUnavailable if it cannot be
+        reached."""
 
         def tell(silo: str, queue: QueueId) -> Coroutine[Any, Any, bool]:
             call, target = self._services.targets.call, self._target
@@ -109,16 +111,17 @@ class AgentCalls:
         except StreamError:
             if needs_agent:
                 raise
-            return  # no queue carries it; should one ever do, its agent asks
+            return  # no queue carries the stream; an agent that ever does asks the rendezvous
         for queue in queues:
             await self._tell_queue(stream, queue, tell, needs_agent=needs_agent)
 
     async def _tell_queue(
         self, stream: StreamId, queue: QueueId, tell: Tell, *, needs_agent: bool
     ) -> None:
-        """Tell whoever reads the queue, as often as it takes. Raises QueueUnavailable.
+        """Call the silo that reads the queue, with retries. Raises QueueUnavailable.
 
-        Where nobody reads it, the next one asks; `needs_agent`: that would not do.
+        If no silo reads the queue, the next owner asks the rendezvous. With `needs_agent`, that is
+        not enough, so this call waits for an owner.
         """
         for attempt in range(TRIES_MAX):
             owner = await self.owner(queue)
@@ -133,11 +136,12 @@ class AgentCalls:
         raise QueueUnavailable(f"{stream}: the agent of {queue} could not be told")
 
     async def owner(self, queue: QueueId) -> str | None:
-        """The silo that reads a queue, if it lives; None: no silo does. Raises StorageError."""
+        """Return the silo that reads a queue, if it is alive; None: no silo does. Raises
+        StorageError."""
         return self._owner(await self._records.read(queue))
 
     def _owner(self, stored: StoredRecord | None) -> str | None:
-        """The silo that reads a queue, if it lives."""
+        """Return the owner in a record, if it is alive."""
         if stored is None or stored.record.state is QueueState.FREE:
             return None
         owner = stored.record.owner

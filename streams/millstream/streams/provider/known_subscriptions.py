@@ -1,8 +1,8 @@
-"""Which subscriptions a provider knows: the implicit ones as the members' rows change, the explicit
-ones by asking.
+"""The subscriptions that a provider knows: implicit ones by the members' rows, explicit ones by
+reading.
 
-Owns: `KnownSubscriptions`. Not: what follows from a view (`implicit`). Invariants: what only dead
-silos' marks say ends in time; agents are told only of a change.
+`implicit` computes the implicit subscriptions of a view. Invariants: a subscription that only the
+marks of dead silos declare ends in time. Agents are told only about changes.
 """
 
 from __future__ import annotations
@@ -52,43 +52,47 @@ class KnownSubscriptions:
     async def rows_of(
         self, streams: Collection[StreamId], /
     ) -> Mapping[StreamId, Sequence[SubscriptionRow]]:
-        """The rows of these streams, straight from the store. Raises StorageUnavailable."""
+        """Return the rows of these streams, straight from the store. Raises StorageUnavailable."""
         return await rows_of_streams(self._store, self._provider, streams)
 
     async def read_stored(self, stream: StreamId, /) -> Sequence[SubscriptionRow]:
-        """The rows of a stream, straight from the store. Raises StorageUnavailable."""
+        """Return the rows of a stream, straight from the store. Raises StorageUnavailable."""
         return (await self.rows_of([stream]))[stream]
 
     async def is_stored(self, stream: StreamId, subscription: str, /) -> bool:
-        """Is there a row? Raises StorageUnavailable."""
+        """Say whether a subscription has a row. Raises StorageUnavailable."""
         key = row_key(rendezvous_key(self._provider, stream), subscription)
         return await self._store.read(key) is not None
 
     async def look_again(self, stream: StreamId, /) -> None:
-        """Let the stream's rendezvous know what is stored. Raises what calls raise."""
+        """Let the stream's rendezvous read its stored rows again. Raises the errors of calls."""
         key = rendezvous_key(self._provider, stream)
         await self._services.grain(rendezvous_of(self._provider), key).look_again()
 
     def is_absent(self, stream: StreamId, row: SubscriptionRow, /) -> bool:
-        """Has its consumer been hosted by no silo for so long that it is to be forgotten?"""
+        """Say whether no silo has hosted the consumer for so long that its row must be
+        forgotten."""
         return self._absence.is_over(stream, row)
 
     async def forget(self, stream: StreamId, subscription: str, /) -> None:
-        """Remove a row, unless its consumer is hosted again. Raises what calls raise."""
+        """Remove a row, unless its consumer is hosted again. Raises the errors of calls."""
         key = rendezvous_key(self._provider, stream)
         await self._services.grain(rendezvous_of(self._provider), key).forget(subscription)
 
     def implicit_now(self) -> ImplicitSet:
-        """The implicit ones in the present view, also in a silo that reads no queues."""
+        """Return the implicit subscriptions in the present view, even in a silo that reads no
+        queues."""
         now_s = self._services.clock.wall_s()
         return implicit_in(self._services.members.view, self._provider, now_s, self._retention_s)
 
     def read_held(self, namespace: str, /) -> Awaitable[Sequence[tuple[StreamId, SubscriptionRow]]]:
-        """The rows of a namespace that has implicit ones only. Raises StorageUnavailable."""
+        """Return the rows of a namespace with implicit subscriptions only. Raises
+        StorageUnavailable."""
         return rows_of_namespace(self._store, self._provider, namespace)
 
     def refresh(self) -> None:
-        """See which implicit subscriptions hold in the present view."""
+        """Compute the implicit subscriptions of the present view, and tell the agents about
+        changes."""
         self.close()
         now_s, before = self._services.clock.wall_s(), self.implicit
         self.implicit = after = self.implicit_now()
@@ -103,6 +107,6 @@ class KnownSubscriptions:
             self._changed()
 
     def close(self) -> None:
-        """Forget the time of the next refresh."""
+        """Cancel the next refresh."""
         if self._timer is not None:
             self._timer.cancel()

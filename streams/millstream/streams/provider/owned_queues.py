@@ -1,8 +1,10 @@
-"""The queues of one provider that one silo reads: wanted by its balancer, read by its agents.
+"""The queues of one provider that one silo reads: its balancer wants them, and its agents read
+them.
 
-Owns: `OwnedQueues`, its beginning and end. Not: publishing, the adapter's life (`provider`).
-Invariants: agents run only between `start` and `stop`, or `abort`; the balancer is closed once,
-whatever fails; delivery calls end with `aclose`, after their agents.
+Owns `OwnedQueues` and its life cycle. `provider` owns publishing and the adapter.
+
+Invariants: agents run only between `start` and `stop` or `abort`. The balancer is closed once, even
+after failures. Delivery calls end with `aclose`, after their agents.
 """
 
 from __future__ import annotations
@@ -42,10 +44,13 @@ NAMES_MAX = 5
 
 
 class OwnedQueues:
-    """What reads; made when the adapter is open.
+    """The reading side of a provider; made when the adapter is open.
 
-    Attributes: `manager`: who owns which queue here; `letters`: where the failed ones end;
-    `following`: which subscriptions there are.
+    Attributes:
+        manager: the ownership of queues in this silo.
+        letters: the stored dead letters.
+        following: the known subscriptions.
+        is_balanced: whether the balancer was started and is not closed.
     """
 
     def __init__(
@@ -75,7 +80,7 @@ class OwnedQueues:
         self._watch: asyncio.Task[None] | None = None
         self._services: SiloServices | None = None
         self._balanced: Sequence[QueueId] = ()
-        self.is_balanced = False  # the balancer was started, and is not closed
+        self.is_balanced = False
         self.letters = LetterRows(store, provider, services.options.frame_bytes_max)
         self._parts = AgentParts(
             adapter=adapter,
@@ -135,7 +140,8 @@ class OwnedQueues:
         )
 
     async def start(self, services: SiloServices) -> None:
-        """Read what the balancer wants. What fails is undone by `abort` and `close_balancer`."""
+        """Read the queues that the balancer wants. After a failure, call `abort` and
+        `close_balancer`."""
         self.following.refresh()
         self.manager.start()
         self._unwatch = services.members.watch(self._follow)
@@ -149,7 +155,7 @@ class OwnedQueues:
         await self._balance()
 
     async def _balance(self) -> None:
-        """Let the balancer deal out the queues that have to be read now."""
+        """Let the balancer assign the queues that have to be read now."""
         assert self._services is not None
         services, queues = self._services, self._layout.read_queues()
         self._balanced = queues
@@ -163,12 +169,12 @@ class OwnedQueues:
         await self._settings.balancer.start(queues, silos, self.manager.want)
 
     def on_stirred(self, queue: QueueId) -> None:
-        """The record of a queue was changed by hand: every silo should look at it."""
+        """Let every silo read the record of a queue again, because an operator changed it."""
         self.manager.wake(queue)
         self._silo.on_freed(queue)
 
     async def relaid(self) -> None:
-        """Other queues may have to be read now."""
+        """Start the balancer again if the set of queues to read has changed."""
         if self.is_balanced and self._layout.read_queues() != self._balanced:
             await self.close_balancer()
             await self._balance()
@@ -197,35 +203,36 @@ class OwnedQueues:
         await self.manager.stop()
 
     def abort(self) -> None:
-        """Stop without a word."""
+        """Stop at once and hand nothing over."""
         self._follow_no_more()
         self.manager.abort()
         self._runners.cancel()
 
     async def close_balancer(self) -> None:
-        """Close it; again is harmless."""
+        """Close the balancer; a repeated call is harmless."""
         if self.is_balanced:
             self.is_balanced = False
             await self._settings.balancer.aclose()
 
     async def aclose(self) -> None:
-        """End the delivery calls that are still out."""
+        """End the delivery calls that are still in flight."""
         await self._runners.aclose()
 
     def stats(self) -> list[QueueStats]:
-        """The queues that are read; their backlog is that of the last `measure`."""
+        """Return the figures of the queues that are read; the backlog is that of the last
+        `measure`."""
         return [agent_stats(agent, self._clock.wall_s()) for agent in self.manager.agents()]
 
     async def measure(self) -> None:
-        """Ask for the backlogs, where the adapter can tell."""
+        """Ask for the backlogs, if the adapter can tell them."""
         await asyncio.gather(*(agent.reader.measure() for agent in self.manager.agents()))
 
 
 class Audit:
-    """Looks at the owners of one provider's queues, for as long as the silo runs, and tells of
-    queues that nobody reads (`ownership.unread` says when).
+    """Watches the owners of one provider's queues while the silo runs, and logs queues that no silo
+    reads. `ownership.unread` decides when.
 
-    Of the silos that may read the provider's queues one does it, the first by address.
+    One silo does this: the first by address of those that may read the provider's queues.
     """
 
     def __init__(
@@ -247,10 +254,10 @@ class Audit:
             try:
                 await self.look()
             except StorageError:
-                continue  # who owns queues says that the store is away
+                continue  # the owners of queues log that the store is unavailable
 
     async def look(self) -> None:
-        """Compare the records with who is alive. Raises StorageError."""
+        """Compare the records with the live silos. Raises StorageError."""
         owners, held = await self._silos.owners_and_held()
         live = self._all_silos.live()
         read = held | {queue for queue, owner in owners.items() if owner.silo in live}

@@ -74,7 +74,7 @@ __all__ = ["PersistentStreams"]
 log = logging.getLogger("millstream.streams")
 
 BALANCER = "deployment"
-"""The entry point of the balancer of a provider that is given none."""
+"""The entry point of the default balancer."""
 
 
 class PersistentStreams:
@@ -522,7 +522,7 @@ class PersistentStreams:
 
 
 def limits_of(adapter: QueueAdapter) -> MessageLimits:
-    """The largest message that an adapter's queues accept. Raises ConfigError."""
+    """Return the largest message that an adapter's queues accept. Raises ConfigError."""
     if not isinstance(adapter, LimitsMessages):
         return MessageLimits()
     check_kind(f"{type(adapter).__name__}.message_limits", adapter.message_limits, MessageLimits)

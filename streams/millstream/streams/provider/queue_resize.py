@@ -32,11 +32,11 @@ log = logging.getLogger("millstream.streams")
 
 LOOK_S = 1.0
 BUSY_LOOK_S = 0.1
-"""How often the record is read; the second while a change is under way."""
+"""Seconds between two reads of the record; the second value holds during a change."""
 
 
 class Reads(Protocol):
-    """Whoever reads a queue in this silo."""
+    """The reader of a queue in this silo."""
 
     def undone_up_to(self, token: Token, /) -> frozenset[StreamId] | None: ...
 
@@ -45,9 +45,9 @@ class QueueResize:
     """One silo's part in changes of the number of queues.
 
     Args:
-        remap: lets publishers go over to another ring; calls its argument in between.
-        relaid: the queues that have to be read may be others.
-        reader: what reads a queue here.
+        remap: moves publishers to another ring; calls its argument in between.
+        relaid: called when the set of queues to read may have changed.
+        reader: returns this silo's reader of a queue.
     """
 
     def __init__(
@@ -78,19 +78,19 @@ class QueueResize:
         self._task = self._services.tasks.start(self._follow())
 
     def close(self) -> None:
-        """Follow it no more."""
+        """Stop following the record."""
         if self._task is not None:
             self._task.cancel()
 
     def nudge(self) -> None:
-        """Look at the record now."""
+        """Read the record now."""
         self._nudged.set()
 
     async def resize(self, queues: int) -> None:
         """Change the number of queues; returns when publishers of this silo use the new ones.
 
-        Raises ConfigError: the adapter or the mapper cannot, or another change is under way;
-        StorageError.
+        Raises ConfigError if the adapter or the mapper cannot do that, or another change is under
+        way; StorageError.
         """
         if not isinstance(self._adapter, Seals):
             raise ConfigError(
@@ -102,7 +102,7 @@ class QueueResize:
         record = await self._records.resize(new, self._layout.ring_of)
         self.nudge()
         self._tell_others()
-        while self._layout.epoch < record.mapper_epoch:  # noqa: ASYNC110  nothing tells
+        while self._layout.epoch < record.mapper_epoch:  # noqa: ASYNC110 no event signals this
             await asyncio.sleep(BUSY_LOOK_S)
 
     def _tell_others(self) -> None:
@@ -115,7 +115,7 @@ class QueueResize:
             target = target_of(self._provider)
             await self._services.targets.call(silo, target, StreamsTarget.look_at_queues)
         except MillstreamError:
-            return  # it looks by itself
+            return  # that silo reads the record by itself
 
     async def _follow(self) -> None:
         while True:
@@ -134,7 +134,7 @@ class QueueResize:
                 continue
 
     async def look(self) -> None:
-        """Read the record, do what it says, and take the next step of a change."""
+        """Read the record, adopt it, and take the next step of a change."""
         asked_era = self._layout.asked_era
         record = await self._records.read()
         await self._adopt(record)
@@ -157,7 +157,7 @@ class QueueResize:
         await self._relaid()
 
     async def _step(self, old: OldRing, epoch: int) -> MapperRecord | None:
-        """Seal what is not sealed; then say which queues are done."""
+        """Seal the next unsealed queue; if there is none, note a queue that is done."""
         if old.unsealed:
             return await self._seal(old.unsealed[0], epoch, old.begun_era)
         for queue, barrier in old.barriers.items():

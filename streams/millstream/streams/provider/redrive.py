@@ -1,7 +1,7 @@
-"""Giving an event that was given up to its subscription again.
+"""Delivers an event that was given up to its subscription again.
 
-Owns: `Redrive`. Not: the letter (`failures`), running the handler (`consumer`). Invariant: only
-the subscription that failed gets the event, and only while it exists.
+`failures` stores the letter, and `consumer` runs the handler. Invariant: only the subscription that
+failed gets the event, and only while it exists.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Redrive:
         self._timeout_s = options.handler_timeout_s
 
     async def redrive(self, letter: DeadLetter, /) -> None:
-        """Returns when it is done. Raises what the handler raises, and what calls raise."""
+        """Deliver the event; returns when it is done. Raises the errors of the handler and of
+        calls."""
         failure = letter.failure
         if failure.subscription == OUTBOX:
             await self._publisher.publish(failure.stream, [failure.body], failure.headers)
@@ -64,7 +65,7 @@ class Redrive:
             raise self._services.decode_error(reply.error)
 
     async def _row(self, failure: DeliveryFailure) -> SubscriptionRow | None:
-        """The subscription that failed; None: it has ended."""
+        """Return the subscription that failed; None if it has ended."""
         if is_implicit(failure.subscription):
             marks = self._following.implicit_now().of(failure.stream)
             one = marks.get(failure.subscription)

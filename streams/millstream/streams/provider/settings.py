@@ -1,7 +1,7 @@
-"""What `PersistentStreams` was given, as objects of the contracts' shapes.
+"""The settings of a `PersistentStreams`, as objects of the contracts' shapes.
 
-Owns: `Settings`, and what silos of one cluster must have alike of them. Invariant: what is wrong is
-refused when the provider is made, before a silo starts.
+Owns `Settings`, and the settings that all silos of a cluster must share. Invariant: wrong settings
+are refused when the provider is made, before a silo starts.
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ __all__ = ["Settings", "settings_of"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The parts that a user chose, and what a test may put in the place of ours: the consumers of
-    events, and who is told of every event that is given up, with what becomes of it."""
+    """The parts that a user chose, and two that tests may replace.
+
+    Tests may replace `consumer`, the extension that receives events, and `gave_up`, which is called
+    for every event that is given up.
+    """
 
     factory: QueueAdapterFactory
     mapper: QueueMapper
@@ -51,25 +54,27 @@ class Settings:
     on_give_up: FailureHandler
     consumer: type[ConsumerExtension] = ConsumerExtension
     gave_up: Callable[[DeliveryFailure, str], None] = log_outcome
-    has_own_mapper: bool = True  # else an adapter may bring one
+    has_own_mapper: bool = True  # False: an adapter may bring one
 
     def list_capabilities(self) -> frozenset[Capability]:
-        """What the factory declares; of a function nothing is known until it has opened."""
+        """Return the capabilities that the factory declares; those of a function are unknown before
+        it opens."""
         if isinstance(self.factory, OpenedByFunction) and not self.factory.capabilities:
             return frozenset()
         return capabilities_of(self.factory, "PersistentStreams(queues)")
 
     def list_grains(self) -> Sequence[type[Grain]]:
-        """Grain classes that the adapter needs."""
+        """Return the grain classes that the adapter needs."""
         found: Sequence[type[Grain]] = getattr(self.factory, "grains", ())
         return found
 
     def has_bookie(self) -> bool:
-        """Does the factory say that what it opens keeps data for all silos?"""
+        """Say whether the adapter keeps data for all silos, by the factory's declaration."""
         return getattr(self.factory, "has_bookie", False) is True
 
     def agreement(self) -> Mapping[str, str]:
-        """Queues and mapper: where they differ, a stream would be in two queues."""
+        """Return the settings that all silos must share; otherwise a stream would be in two
+        queues."""
         names, kind = self.mapper.queues(), type(self.mapper).__qualname__
         ends = f"{names[0]} to {names[-1]}" if names else "none"
         name = name_of(self.mapper)
@@ -87,7 +92,7 @@ def settings_of(
     options: StreamOptions | None,
     on_give_up: FailureHandler | GiveUpDecision | None,
 ) -> Settings:
-    """Checked, and with the defaults. Raises ConfigError."""
+    """Return the settings, checked and with defaults. Raises ConfigError."""
     found = Settings(
         factory_of(queues),
         HashRingMapper(queues=8) if mapper is None else mapper,
@@ -103,7 +108,7 @@ def settings_of(
 
 
 def check_cache(limits: CacheLimits, capabilities: Collection[Capability], provider: str) -> None:
-    """Raise ConfigError where the cache's policy does not go with the adapter."""
+    """Raise ConfigError if the cache's policy does not fit the adapter."""
     if limits.policy == "streams":
         return
     if Capability.REWIND in capabilities:
@@ -119,7 +124,7 @@ def check_cache(limits: CacheLimits, capabilities: Collection[Capability], provi
 
 
 def handler_of(on_give_up: FailureHandler | GiveUpDecision | None) -> FailureHandler:
-    """Who decides about events that were given up. Raises ConfigError."""
+    """Return the handler that decides about events that were given up. Raises ConfigError."""
     if on_give_up is None:
         return KeepDeadLetters()
     if not isinstance(on_give_up, str):

@@ -1,6 +1,6 @@
-"""What balancers and the queue manager see of their silo.
+"""The views that balancers and the queue manager have of their silo.
 
-Owns: what each of them gets of `SiloServices`. Invariant: none gets more than it needs.
+Invariant: each view has only the parts of `SiloServices` that its user needs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["ManagerSilo", "QueueSilos", "fate_of"]
 
 
 class _OwnSilo:
-    """What both of those below give of their silo."""
+    """The common part of both views."""
 
     def __init__(self, services: SiloServices) -> None:
         self._services = services
@@ -39,7 +39,7 @@ class _OwnSilo:
 
 
 class QueueSilos(_OwnSilo):
-    """The silos that have the provider and may read its queues, and who owns these (`SiloSet`)."""
+    """The silos that have the provider and may read its queues, with the owners (`SiloSet`)."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class QueueSilos(_OwnSilo):
         lease_s: float,
     ) -> None:
         super().__init__(services)
-        self._hosted = kind_of(rendezvous_of(provider))  # by whoever has the provider, only
+        self._hosted = kind_of(rendezvous_of(provider))  # hosted only by silos with the provider
         self._queues = queues
         self._records = records
         self._seen = FirstSeen()
@@ -75,7 +75,7 @@ class QueueSilos(_OwnSilo):
         return (await self.owners_and_held())[0]
 
     async def owners_and_held(self) -> tuple[Mapping[QueueId, QueueOwner], frozenset[QueueId]]:
-        """The owner of each queue that has one, and the queues that are paused by hand.
+        """Return the owner of each owned queue, and the queues that an operator paused.
 
         Raises StorageError.
         """
@@ -96,7 +96,8 @@ class QueueSilos(_OwnSilo):
 
 
 def fate_of(silo: str, view: TableView) -> Fate:
-    """Who stops in order says so first, and answers what is out: who is dead all at once, died."""
+    """Return the fate of a silo. A silo that stops in order says so first and answers open calls; a
+    silo that is dead without that has crashed."""
     row = next((row for row in view.rows if row.silo == silo), None)
     if row is not None and row.status is Status.DEAD:
         return Fate.DIED
@@ -104,7 +105,7 @@ def fate_of(silo: str, view: TableView) -> Fate:
 
 
 class ManagerSilo(_OwnSilo):
-    """What the owner of queues asks of its silo (`Surroundings`)."""
+    """The silo as the queue manager sees it (`Surroundings`)."""
 
     def __init__(self, services: SiloServices, provider: str) -> None:
         super().__init__(services)
@@ -127,4 +128,4 @@ class ManagerSilo(_OwnSilo):
         try:
             await self._services.targets.call(silo, self._target, StreamsTarget.tell_freed, queue)
         except MillstreamError:
-            return  # it polls the record as well
+            return  # that silo polls the record as well

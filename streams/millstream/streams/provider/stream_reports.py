@@ -1,7 +1,8 @@
-"""What one silo can say about a stream and its queue: reports for `why`.
+"""The reports of one silo about a stream and its queue, for `why`.
 
-Owns: making `QueueReport` and `SubscriptionReport` of an agent, and the target `$why/<provider>`.
-Not: what follows from them (`insight/verdict`). Cost: only when it is asked.
+Owns the reports of an agent (`QueueReport`, `SubscriptionReport`), and the target
+`$why/<provider>`. `insight/verdict` draws the conclusions. Reports cost nothing until somebody
+asks.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from millstream.streams.ownership.store import OwnershipStore
 __all__ = ["StreamReports", "queue_report"]
 
 ASKED_FOR_LETTERS_MAX = 20
-"""Subscriptions of one stream whose dead letters are looked for."""
-BETWEEN_S = 0.5  # two looks, from which rates are told
+"""Limit of the subscriptions of one stream whose dead letters are searched."""
+BETWEEN_S = 0.5  # between two looks, which give the rates
 
 
 class StreamReports:
-    """Reports of one provider's streams, from whichever silo owns the queue (`Reports`)."""
+    """Reports of one provider's streams, from the silo that owns the queue (`Reports`)."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class StreamReports:
         self._agents = agents
 
     async def why(self, stream: StreamId, /) -> Why:
-        """Two looks, and what they say. Raises StorageError."""
+        """Look twice, and return the verdict. Raises StorageError."""
         before = await self._look(stream)
         await asyncio.sleep(BETWEEN_S)
         after = await self._look(stream)
@@ -77,7 +78,8 @@ class StreamReports:
     async def _dead(
         self, stream: StreamId, known: Sequence[SubscriptionReport] | None
     ) -> list[LetterReport]:
-        """Dead letters of the stream, as many as a report names. Raises StorageError."""
+        """Return the dead letters of the stream, up to the limit of a report. Raises
+        StorageError."""
         if known is None:
             key = rendezvous_key(self._provider, stream)
             try:
@@ -96,7 +98,7 @@ class StreamReports:
         return found
 
     async def lagging(self, namespace: str, limit: int, /) -> list[LaggingStream]:
-        """The streams of a namespace that are furthest behind, of all silos that answer."""
+        """Return the streams of a namespace with the largest lag, of all silos that answer."""
         call = self._services.targets.call
         answers = await asyncio.gather(
             *(
@@ -109,7 +111,7 @@ class StreamReports:
         return sorted(found, key=lambda one: one.lag, reverse=True)[:limit]
 
     async def lagging_here(self, namespace: str, limit: int, /) -> list[LaggingStream]:
-        """Those of the queues that this silo reads. Cost: O(streams that are known)."""
+        """Return such streams of the queues that this silo reads. Cost: O(known streams)."""
         found: list[LaggingStream] = []
         for agent in self._agents.agents():
             for stream in agent.work.list_undelivered(namespace):
@@ -145,7 +147,7 @@ class StreamReports:
         )
 
     async def look(self, queue: QueueId, stream: StreamId, /) -> StreamReport:
-        """What this silo's agent of the queue knows."""
+        """Return the report of this silo's agent of the queue."""
         agent, clock = self._agents.agent(queue), self._services.clock
         if agent is None:
             return StreamReport(stream, queue)
@@ -165,7 +167,7 @@ class StreamReports:
 
 
 def queue_report(agent: PullingAgent, silo: str, clock: Clock) -> QueueReport:
-    """One queue, as its agent sees it; the backlog is that of the last `measure`."""
+    """Return the report of one queue by its agent; the backlog is that of the last `measure`."""
     reader, cache, limits = agent.reader, agent.cache, agent.options.cache
     return QueueReport(
         agent.queue,
@@ -191,14 +193,14 @@ def queue_report(agent: PullingAgent, silo: str, clock: Clock) -> QueueReport:
 
 
 def letter_report(letter: DeadLetter) -> LetterReport:
-    """A dead letter, without its event."""
+    """Return the report of a dead letter, without its event."""
     failure = letter.failure
     lines = failure.error.splitlines() or [""]
     return LetterReport(letter.id, failure.subscription, failure.attempts, lines[0])
 
 
 def lagging_stream(agent: PullingAgent, stream: StreamId, services: SiloServices) -> LaggingStream:
-    """One stream, by the subscription that is furthest behind."""
+    """Return the report of one stream, by the subscription with the largest lag."""
     known = agent.subscribers.of(stream)
     reason = agent.work.waits_for(stream)
     ones = [one for one in known or () if one.work is not None]
@@ -209,7 +211,7 @@ def lagging_stream(agent: PullingAgent, stream: StreamId, services: SiloServices
 
 
 def holder_report(agent: PullingAgent, clock: Clock) -> HolderReport | None:
-    """Who holds the oldest message of the cache."""
+    """Return the report of the subscription that pins the oldest message of the cache."""
     oldest = agent.cache.oldest
     if oldest is None:
         return None
@@ -221,7 +223,7 @@ def holder_report(agent: PullingAgent, clock: Clock) -> HolderReport | None:
 
 
 def subscription_report(one: Subscriber, agent: PullingAgent, clock: Clock) -> SubscriptionReport:
-    """One subscription."""
+    """Return the report of one subscription."""
     grain, delivery = f"{one.grain_type}/{one.grain_key}", one.work
     if delivery is None:
         return SubscriptionReport(
@@ -254,15 +256,15 @@ def subscription_report(one: Subscriber, agent: PullingAgent, clock: Clock) -> S
 
 
 def delivery_state(one: Subscriber, state: DeliveryState) -> str:
-    """That of its delivery, and where that waits, why."""
+    """Return the state of the delivery; if the subscription is stopped, the reason."""
     return show_held(one) or state.value if state is DeliveryState.FAULTED else state.value
 
 
 def show_held(one: Subscriber) -> str:
-    """How a subscription is held; empty: it is not."""
+    """Return the reason why a subscription is stopped; empty if it is not."""
     return one.held or ("stream_paused" if one.is_paused else "")
 
 
 def age_s(since_s: float | None, clock: Clock) -> float:
-    """Seconds since a wall-clock time; 0 where there is none."""
+    """Return the seconds since a wall-clock time; 0 if there is none."""
     return max(0.0, clock.wall_s() - since_s) if since_s else 0.0

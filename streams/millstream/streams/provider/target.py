@@ -87,7 +87,7 @@ class SiloStats(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StreamsTarget(SystemTarget):
-    """What can be asked of a silo about one provider."""
+    """The questions that silos and tools may ask this silo about one provider."""
 
     target_name = "$streams"
 
@@ -106,7 +106,8 @@ class StreamsTarget(SystemTarget):
         self._queues = queues
 
     async def attach(self, queue: str, namespace: str, key: str, row: SubscriptionRow) -> bool:
-        """Attach one, or let a whole stream go on; False: no agent is here, or it ends."""
+        """Attach a subscription, or resume a whole stream. False: no agent is here, or it is
+        ending."""
         agent = self._queues.agent(queue)
         if agent is None:
             return False
@@ -118,7 +119,8 @@ class StreamsTarget(SystemTarget):
         return True
 
     async def hold(self, queue: str, namespace: str, key: str, row: SubscriptionRow) -> bool:
-        """Pause one, or a whole stream, in the agent of a queue; False: no agent is here."""
+        """Pause a subscription or a whole stream in the agent of a queue. False: no agent is
+        here."""
         agent = self._queues.agent(queue)
         if agent is None:
             return False
@@ -129,7 +131,7 @@ class StreamsTarget(SystemTarget):
         return True
 
     async def detach(self, queue: str, namespace: str, key: str, subscription: str) -> bool:
-        """Forget a subscription; False: no agent of the queue is here."""
+        """Detach a subscription. False: no agent of the queue is here."""
         agent = self._queues.agent(queue)
         if agent is None:
             return False
@@ -137,7 +139,7 @@ class StreamsTarget(SystemTarget):
         return True
 
     async def look_at_queues(self) -> None:
-        """The number of queues is being changed."""
+        """Read the mapper record now: the number of queues is being changed."""
         self._nudge()
 
     @open_to(Role.OPERATOR)
@@ -146,12 +148,12 @@ class StreamsTarget(SystemTarget):
         await self._resize(queues)
 
     async def tell_freed(self, queue: str) -> None:
-        """A queue has no owner any more."""
+        """Decide about a queue that no longer has an owner."""
         self._queues.wake(queue)
 
     @open_to(Role.OPERATOR)
     async def silo_stats(self) -> SiloStats:
-        """This silo and the queues that it reads."""
+        """Return the figures of this silo and of the queues that it reads."""
         agents, services = self._queues.agents(), self._services
         await asyncio.gather(*(agent.reader.measure() for agent in agents))
         queues = [agent_stats(agent, services.clock.wall_s()) for agent in agents]
@@ -159,7 +161,7 @@ class StreamsTarget(SystemTarget):
 
     @open_to(Role.OPERATOR)
     async def cluster_stats(self) -> list[SiloStats]:
-        """Every active silo that answers, by name."""
+        """Return the figures of every active silo that answers, by name."""
         services, target = self._services, target_of(self._provider)
         answers = await asyncio.gather(
             *(
@@ -173,12 +175,12 @@ class StreamsTarget(SystemTarget):
 
 
 def target_of(provider: str) -> str:
-    """The name of a provider's target."""
+    """Return the name of a provider's target."""
     return f"{StreamsTarget.target_name}/{provider}"
 
 
 def agent_stats(agent: PullingAgent, now_s: float) -> QueueStats:
-    """One queue; its backlog is that of the last `measure`."""
+    """Return the figures of one queue; the backlog is that of the last `measure`."""
     return QueueStats(
         agent.queue,
         agent.epoch,
