@@ -1,9 +1,11 @@
-"""Adding subscriptions to the entries of streams.
+"""Adds subscriptions to the entries of streams.
 
-Owns: `Audience`, and `Known`, where subscriptions come from. Not: reading the stored ones
-(`cold_streams`), what is told of one (`subscribers`), making the subscriber (`newcomers`).
-Invariants: what was told of a subscription is newer than its row; a subscription begins where a
-former owner of the queue has left it, and hears of what the queue has lost since it was there.
+Owns `Audience`, and `Known`, the source of subscriptions. `cold_streams` reads the stored ones,
+`subscribers` receives messages about them, and `newcomers` makes the subscribers.
+
+Invariants: a message about a subscription is newer than its row. A subscription begins at the place
+where a former owner of the queue left it. It hears of everything that the queue has lost since
+then.
 """
 
 from __future__ import annotations
@@ -32,18 +34,18 @@ class Known(Protocol):
 
     @property
     def implicit(self) -> ImplicitSet:
-        """The implicit ones of the provider, as of now."""
+        """The implicit subscriptions of the provider at present."""
         ...
 
     def rows_of(
         self, streams: Collection[StreamId], /
     ) -> Awaitable[Mapping[StreamId, Sequence[SubscriptionRow]]]:
-        """The explicit ones of streams, and implicit ones that are held. Whatever it raises: ask
-        again."""
+        """Return the explicit subscriptions of streams, and implicit ones that are stopped. After
+        any error, the caller asks again."""
         ...
 
     def read_held(self, namespace: str, /) -> Awaitable[Sequence[tuple[StreamId, SubscriptionRow]]]:
-        """The implicit ones that are held in streams of a namespace that has no others."""
+        """Return the stopped subscriptions of a namespace with implicit subscriptions only."""
         ...
 
 
@@ -79,7 +81,7 @@ class Audience:
         self._losses = losses
 
     def add_implicit(self, stream: StreamId, entry: StreamEntry) -> None:
-        """Add the subscriptions that marks make now, and end those whose mark is not there."""
+        """Add the subscriptions of present marks, and end those whose mark is gone."""
         implicit = self._known.implicit.of(stream)
         for old in [s for s in entry.subscribers.values() if not s.is_explicit]:
             if old.id not in implicit:
@@ -91,13 +93,13 @@ class Audience:
             else:
                 new.held = entry.holds.get(subscription, "")
                 self._add(entry, new)
-                if entry.cold is None:  # else it may be held
+                if entry.cold is None:  # otherwise it may be stopped
                     self._deliveries.restore(new)
 
     def add_stored(
         self, stream: StreamId, entry: StreamEntry, rows: Iterable[SubscriptionRow]
     ) -> None:
-        """Add the stored subscriptions; those that were told meanwhile are newer."""
+        """Add the stored subscriptions; messages that arrived during the read are newer."""
         for row in rows:
             if row.id in entry.detached:
                 continue
@@ -110,7 +112,8 @@ class Audience:
                 self._deliveries.hold(subscriber)
 
     def restore(self, stream: StreamId, entry: StreamEntry) -> None:
-        """All are known: those that are behind go on there."""
+        """Let lagging subscriptions continue at their places, because all subscriptions are
+        known."""
         entry.detached.clear()
         entry.is_parked = False
         if self._laggards.of(stream):
@@ -121,7 +124,8 @@ class Audience:
     def obtain(
         self, stream: StreamId, entry: StreamEntry, row: SubscriptionRow
     ) -> Subscriber | None:
-        """The subscription of a row; None: an implicit one whose mark is not there now."""
+        """Return the subscription of a row; None: an implicit one whose mark is missing at
+        present."""
         known = entry.subscribers.get(row.id)
         if known is None and not is_implicit(row.id):
             known = self._newcomers.explicit(row, stream)
@@ -130,7 +134,7 @@ class Audience:
         return known
 
     def tell_losses(self, stream: StreamId, subscriber: Subscriber) -> None:
-        """A subscription that was there before the queue lost something is known now."""
+        """Report earlier losses to a subscription that becomes known."""
         for loss in self._losses.of(stream):
             subscriber.lose(loss)
 

@@ -1,9 +1,10 @@
-"""Streams whose subscriptions are not known yet: these are read from the store.
+"""Reads the subscriptions of streams from the store, while they are unknown.
 
-Owns: `ColdStreams`: what is asked for when, again and again until there is an answer. Not: the
-entries of streams (`subscribers`), what a row makes (`audience`). Invariants: streams that become
-cold in one turn of the loop are asked for together; a stream that cannot be read keeps no other one
-waiting.
+Owns `ColdStreams`: it chooses the questions and repeats them until there is an answer.
+`subscribers` has the entries of streams, and `audience` adds subscriptions from rows.
+
+Invariants: streams that become cold in one iteration of the loop are read together. A stream that
+cannot be read delays no other stream.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ log = logging.getLogger("millstream.subscribers")
 ASKED_AT_ONCE = 1_000
 """Streams whose subscription rows are read by one question."""
 ASK_RETRY_S = 0.5
-ASK_LIMIT_S = 60.0  # for the store to say which subscriptions a stream has
+ASK_LIMIT_S = 60.0  # seconds for one question to the store
 
 
 class ColdStreams:
-    """Asks for the subscriptions of the streams of one queue.
+    """Reads the subscriptions of the streams of one queue.
 
     Args:
-        stopped: what is stored of streams that have no explicit subscriptions.
-        progressed: a message that had waited may be done.
+        stopped: the stored rows of streams without explicit subscriptions.
+        progressed: called when a waiting message may be done.
     """
 
     __slots__ = (
@@ -74,15 +75,15 @@ class ColdStreams:
         self._clock = clock
         self._tasks = tasks
         self._progressed = progressed
-        self._unasked: list[tuple[StreamId, StreamEntry]] = []  # since this turn of the loop
+        self._unasked: list[tuple[StreamId, StreamEntry]] = []  # since this iteration of the loop
         self._lines = LineBudget()
 
     def is_implicit_only(self, stream: StreamId) -> bool:
-        """Has the stream no explicit subscriptions, ever?"""
+        """Say whether the stream can never have explicit subscriptions."""
         return self._known.implicit.kinds(stream.namespace) == "implicit"
 
     def ask(self, stream: StreamId, entry: StreamEntry) -> None:
-        """Read the rows of all streams that become cold in this turn of the loop at once."""
+        """Read the rows of all streams together that become cold in this iteration of the loop."""
         entry.asking = "its subscriptions are being read"
         self._unasked.append((stream, entry))
         if len(self._unasked) == 1:
@@ -99,7 +100,7 @@ class ColdStreams:
             try:
                 rows = await self._rows_of([stream for stream, _ in asked])
                 break
-            except Exception as error:  # whatever it is; perhaps the trouble of one stream
+            except Exception as error:  # any error; one stream may be the cause
                 if len(asked) > 1:
                     for one in asked:
                         self._tasks.start(self._ask([one]))
@@ -126,7 +127,7 @@ class ColdStreams:
     async def _rows_of(
         self, streams: Collection[StreamId]
     ) -> Mapping[StreamId, Sequence[SubscriptionRow]]:
-        """Raises whatever reading raises."""
+        """Return the rows of these streams. Raises any error of the store."""
         implicit = {stream for stream in streams if self.is_implicit_only(stream)}
         others = [stream for stream in streams if stream not in implicit]
         async with asyncio.timeout(ASK_LIMIT_S):
@@ -138,7 +139,7 @@ class ColdStreams:
     def _on_answer(
         self, stream: StreamId, entry: StreamEntry, rows: Sequence[SubscriptionRow]
     ) -> None:
-        """The stream goes on now, or, with many subscriptions, later."""
+        """Let the stream continue, at once or, with many subscriptions, a little later."""
         entry.asking = ""
         if len(rows) > AT_ONCE:
             self._tasks.start(self._learn(stream, entry, rows))

@@ -1,8 +1,10 @@
-"""Giving the messages of a stream to its subscriptions.
+"""Gives the messages of a stream to its subscriptions.
 
-Owns: `FanOut`. Not: which subscriptions there are (`audience`), delivering to one of them
-(`delivery`). Invariants of a stream with very many subscriptions: they get a message a part at a
-time, one message after the other, each to all; a subscription that has ended meanwhile gets none.
+`audience` knows the subscriptions, and `delivery` delivers to one of them.
+
+Invariants for a stream with very many subscriptions: they get a message in several parts, so that
+other tasks can run in between. The next message begins after all of them have this one. A
+subscription that ends meanwhile gets nothing more.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class FanOut:
     """Gives messages of the cache to subscriptions.
 
     Args:
-        progressed: a message may be done by all.
+        progressed: called when all subscriptions may have finished a message.
     """
 
     __slots__ = ("_cache", "_deliveries", "_dispatch", "_progressed", "_tasks")
@@ -56,7 +58,7 @@ class FanOut:
         if entry.starts is not None:
             self._begin(entry, entry.starts, message)
         if entry.spread:
-            entry.spread.append(slot)  # behind what is not everywhere yet
+            entry.spread.append(slot)  # after the messages that are still being given
             return
         if len(entry.subscribers) > AT_ONCE:
             waiting = entry.spread = deque([slot])
@@ -72,13 +74,13 @@ class FanOut:
         self._cache.release(slot)
 
     def offer_cold(self, entry: StreamEntry) -> None:
-        """Give what has waited until the subscriptions were known; the stream is cold no more."""
+        """Give the messages that waited for the subscriptions; the stream is no longer cold."""
         cold, entry.cold = entry.cold or [], None
         for slot in cold:
             self.offer(entry, slot)
 
     def _begin(self, entry: StreamEntry, starts: Starts, message: QueueMessage) -> None:
-        """Subscriptions that wait for a token ahead of the queue begin with this message."""
+        """Let subscriptions begin here that waited for a token after the end of the queue."""
         for subscription, start in starts.came(message):
             subscriber = entry.subscribers.get(subscription)
             if subscriber is not None:
@@ -87,7 +89,8 @@ class FanOut:
                 self._deliveries.move(subscriber, before(message.token))
 
     async def _spread(self, entry: StreamEntry, waiting: deque[Slot]) -> None:
-        """Until all that waits was given to everyone, or let go."""
+        """Give the waiting messages to all subscriptions, until none is left or they are
+        unpinned."""
         while waiting:
             slot = waiting[0]
             for part in parts(list(entry.subscribers.values()), AT_ONCE):
@@ -97,7 +100,7 @@ class FanOut:
                 self._dispatch.pump()
                 await asyncio.sleep(0)
                 if entry.spread is not waiting:
-                    return  # they were let go
+                    return  # the messages were unpinned
             waiting.popleft()
             self._cache.release(slot)
         entry.spread = None

@@ -1,9 +1,10 @@
-"""The subscriptions that a hand-over lists: where each one is, and what it was delivered.
+"""The list of subscriptions at a hand-over, with their marks and delivered events. Pure.
 
-Owns: `Former`, what the queue record said of subscriptions whose events were not read yet;
-`list_unfinished`. Not: the record (`ownership`), when it is written (`standing`). Pure.
-Invariant: each subscription has done everything up to `upto` of the record, or is listed; its mark
-is not above the first item that it has not done.
+Owns `Former`, the record's list of subscriptions whose events are not read yet, and
+`list_unfinished`. `ownership` has the record, and `progress.tracker` says when it is written.
+
+Invariant: each subscription has done everything up to `upto` of the record, or is listed. Its mark
+is not after the first item that it has not done.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from .stream_entry import StreamEntry
 __all__ = ["LISTED_MAX", "Former", "list_unfinished"]
 
 LISTED_MAX = 5_000
-"""Subscriptions of a queue that a hand-over lists."""
+"""Limit of the subscriptions of a queue that a hand-over lists."""
 
 Listed = dict[SubscriptionKey, ListedSubscription]
 
@@ -38,8 +39,8 @@ Listed = dict[SubscriptionKey, ListedSubscription]
 class Former:
     """The list of the former owner of a queue that cannot be read again.
 
-    Its messages up to `upto` come once more, for the subscriptions that are listed. `end` is the
-    position just behind `upto`; None: nothing comes once more.
+    Messages up to `upto` arrive once more, for the listed subscriptions. `end` is the position just
+    after `upto`; None: no message arrives once more.
     """
 
     def __init__(self, progress: QueueProgress, *, is_used: bool) -> None:
@@ -50,7 +51,7 @@ class Former:
             self.listed[one.stream, one.subscription] = one
 
     def place(self, subscriber: Subscriber) -> None:
-        """A subscription has become known: it begins where the former owner has left it."""
+        """Place a subscription that has become known where the former owner left it."""
         if self.end is None:
             return
         stream, _ = subscriber.key
@@ -59,7 +60,7 @@ class Former:
         subscriber.note_sent(None if one is None else one.sent_upto)
 
     def left(self, newest: Token | None) -> Listed:
-        """The list as it is now, as far as it is not read: `newest` is the last message read."""
+        """Return the part of the list that is not read yet. `newest` is the last message read."""
         if self.upto is None or (newest is not None and newest >= self.upto):
             return {}
         begin = BEGINNING if newest is None else following(newest)
@@ -69,15 +70,15 @@ class Former:
 def list_unfinished(
     entries: Mapping[StreamId, StreamEntry], laggards: LaggingCursors, former: Former
 ) -> tuple[ListedSubscription, ...]:
-    """All that are not done with what was read, or with what a former owner has read.
+    """Return all subscriptions with unfinished events, of this owner or a former one.
 
-    Cost: O(subscriptions known).
+    Cost: O(known subscriptions).
     """
     newest = laggards.cache.newest
     found = former.left(newest)
     for cursor in laggards.cursors():
         one = cursor.entry()
-        if cursor.may_repeat:  # it may have been delivered all that there is
+        if cursor.may_repeat:  # a former owner may have delivered any of its events
             last = max(filter(None, (newest, cursor.dropped, one.mark)))
             one = replace(one, sent_upto=last._replace(index=LAST_INDEX))
         found[cursor.key] = one
@@ -91,14 +92,14 @@ def list_unfinished(
 
 
 def was_sent(one: ListedSubscription) -> bool:
-    """Was something delivered that it has not done?"""
+    """Say whether an unfinished event was delivered."""
     return one.sent_upto is not None and one.sent_upto >= one.mark
 
 
 def _list(
     subscriber: Subscriber, first: Token | None, laggards: LaggingCursors, found: Listed
 ) -> None:
-    """Add one subscription; `first`: what it was not given yet, as it waits for all of them."""
+    """Add one subscription. `first` is the first message that not every subscription was given."""
     key, delivery = subscriber.key, subscriber.delivery
     if laggards.get(key) is not None:
         one = found[key]

@@ -1,6 +1,6 @@
-"""Making the subscriber of a mark, or of a stored row.
+"""Makes subscribers from marks and from stored rows.
 
-Owns: `Newcomers`: what of them an agent goes by. Not: which there are (`subscribers`).
+`subscribers` knows which ones there are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ __all__ = ["Newcomers"]
 
 
 class Newcomers:
-    """Makes the subscribers of one provider: by its limits, but for what they say themselves."""
+    """Makes the subscribers of one provider: with its limits, or with their own where they have
+    some."""
 
     def __init__(self, options: DeliveryOptions, filters: HostedFilters | None = None) -> None:
         self._options = options
@@ -32,7 +33,7 @@ class Newcomers:
         return options if backoff is None else replace(options, backoff=backoff)
 
     def implicit(self, one: ImplicitSubscription, stream: StreamId) -> Subscriber:
-        """The subscription that a `@subscribe` mark makes for a stream."""
+        """Return the subscriber of a `@subscribe` mark for a stream."""
         return Subscriber(
             one.subscription,
             stream,
@@ -49,7 +50,7 @@ class Newcomers:
         )
 
     def explicit(self, row: SubscriptionRow, stream: StreamId) -> Subscriber:
-        """The subscription of a stored row."""
+        """Return the subscriber of a stored row."""
         policy = row.policy
         return Subscriber(
             row.id,

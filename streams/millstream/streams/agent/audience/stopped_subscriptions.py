@@ -1,8 +1,8 @@
-"""Which implicit subscriptions are held in namespaces that have no others.
+"""The stopped implicit subscriptions of namespaces without explicit subscriptions.
 
-Owns: `StoppedSubscriptions`. Such a namespace's streams are known without asking for each: all that
-is held is read once, at the first event, and later changes are told. Invariant: what was told is
-newer than what is read.
+An agent need not read the rows of each stream of such a namespace. It reads all stopped
+subscriptions once, at the first event, and messages report later changes. Invariant: a message is
+newer than a row that is read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["StoppedSubscriptions"]
 
 
 class StoppedRows(Protocol):
-    """Where it is read."""
+    """The source of the rows."""
 
     def read_held(
         self, namespace: str, /
@@ -25,21 +25,22 @@ class StoppedRows(Protocol):
 
 
 class StoppedSubscriptions:
-    """What one agent knows."""
+    """The stopped subscriptions that one agent knows."""
 
     def __init__(self, stored: StoppedRows) -> None:
         self._stored = stored
-        self._rows: dict[StreamId, dict[str, SubscriptionRow | None]] = {}  # None: told, not held
+        self._rows: dict[StreamId, dict[str, SubscriptionRow | None]] = {}  # None: not stopped
         self._read: set[str] = set()
 
     def find_known(self, stream: StreamId) -> Sequence[SubscriptionRow] | None:
-        """Those of a stream; None: its namespace was not read yet."""
+        """Return the stopped subscriptions of a stream; None: its namespace was not read yet."""
         if stream.namespace not in self._read:
             return None
         return [row for row in self._rows.get(stream, {}).values() if row is not None]
 
     async def of(self, stream: StreamId) -> Sequence[SubscriptionRow]:
-        """Those of a stream. Raises what reading raises."""
+        """Return the stopped subscriptions of a stream, and read them if necessary. Raises errors
+        of the store."""
         namespace = stream.namespace
         if namespace not in self._read:
             for other, row in await self._stored.read_held(namespace):
@@ -48,7 +49,7 @@ class StoppedSubscriptions:
         return self.find_known(stream) or ()
 
     def tell(self, stream: StreamId, row: SubscriptionRow, *, is_held: bool) -> None:
-        """A subscription is held, or is not any more."""
+        """Note that a subscription is stopped, or no longer stopped."""
         rows = self._rows.setdefault(stream, {})
         if is_held or stream.namespace not in self._read:
             rows[row.id] = row if is_held else None

@@ -1,7 +1,7 @@
 """One stream of a queue, as its agent knows it.
 
-Owns: `StreamEntry`, where its subscriptions are, and pausing all of them. Not: making and ending
-them (`audience`, `subscribers`), giving them messages (`fan_out`).
+Owns `StreamEntry`, which has the stream's subscriptions, and pausing all of them. `audience` and
+`subscribers` add and end them, and `fan_out` gives them messages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ P = TypeVar("P")
 
 
 class StreamEntry:
-    """One stream: its subscriptions, and what waits while they are being asked for."""
+    """One stream: its subscriptions, and the messages that wait while they are being read."""
 
     __slots__ = (
         "asking",
@@ -56,32 +56,32 @@ class StreamEntry:
     def __init__(self) -> None:
         self.subscribers: dict[str, Subscriber] = {}
         self.cold: list[Slot] | None = None
-        self.is_parked = False  # while it is cold: its messages are read anew
-        self.detached: dict[str, None] = {}  # while it is cold: the answer may be older
-        self.holds: dict[str, Held] = {}  # what was told of subscriptions, and of all of them
+        self.is_parked = False  # while cold: its messages are read again later
+        self.detached: dict[str, None] = {}  # while cold: ended since the rows were read
+        self.holds: dict[str, Held] = {}  # reported stops, also of the whole stream
         self.spread: deque[Slot] | None = None  # being given to very many
-        self.spreading: asyncio.Task[None] | None = None  # which does that
-        self.asking = ""  # what a cold stream waits for, in words
-        self.starts: Starts | None = None  # once somebody waits for a token
+        self.spreading: asyncio.Task[None] | None = None  # the task that gives them
+        self.asking = ""  # the reason why a cold stream waits
+        self.starts: Starts | None = None  # set once a subscription waits for a token
         self.is_asked_for = False  # it may have explicit subscriptions
-        self.told: set[str] | None = None  # of which, while it is compared with what is stored
-        self.newest: Token | None = None  # the last item that came
+        self.told: set[str] | None = None  # messages during a comparison with the store
+        self.newest: Token | None = None  # the last item that arrived
         self.used_s = 0.0
 
     @property
     def is_paused(self) -> bool:
-        """Are all subscriptions to wait? They do until it is known."""
+        """Whether all subscriptions must wait; true until that is known."""
         return self.holds.get(WHOLE_STREAM, "paused") != ""
 
     def waits_for(self) -> str:
-        """The causes that all its work waits for; empty: none, or none that is known."""
+        """Return the reason why all its work waits; empty: none, or none is known."""
         if self.cold is not None:
             return self.asking
         is_given = self.spreading is not None and not self.spreading.done()
         return "its events are being given to very many subscriptions" if is_given else ""
 
     def dump(self) -> str:
-        """Its state, for a report of a fault."""
+        """Return its state, for a report of a fault."""
         cold = None if self.cold is None else len(self.cold)
         spread = None if self.spread is None else len(self.spread)
         return (
@@ -91,7 +91,7 @@ class StreamEntry:
 
     @property
     def has_deliveries(self) -> bool:
-        """Is something of it not done for one of its subscriptions?"""
+        """Whether a subscription has unfinished events."""
         return any(one.work is not None for one in self.subscribers.values())
 
     @property
@@ -101,31 +101,33 @@ class StreamEntry:
         return waiting[0].message.token if waiting else None
 
     def is_idle(self, before_s: float, losses: Losses) -> bool:
-        """Has it had no event since then, and is nothing of it undelivered or untold?"""
+        """Say whether it had no event since then, and has no undelivered events or unreported
+        losses."""
         if self.used_s >= before_s or self.cold is not None or self.spread:
             return False
         all_of_them = self.subscribers.values()
         return all(one.work is None and losses.covers(one.gaps) for one in all_of_them)
 
     def park(self) -> list[Slot]:
-        """Let the messages that wait for subscriptions be read again later; returns them."""
+        """Unpin the messages that wait for subscriptions, to read them again later; returns
+        them."""
         waiting, self.cold, self.is_parked = self.cold or [], [], True
         return waiting
 
     def let_go(self) -> list[Slot]:
-        """Nothing waits here any more; returns which messages did."""
+        """Drop all waiting messages; returns them."""
         waiting = [*(self.cold or ()), *(self.spread or ())]
         self.cold, self.spread = None if self.cold is None else [], None
         return waiting
 
     def hear_of(self, subscription: str) -> None:
-        """Something was told of a subscription: what is being read may be older."""
+        """Note a message about a subscription: rows that are being read may be older."""
         if self.told is not None:
             self.told.add(subscription)
 
 
 def places(entry: StreamEntry) -> Iterator[tuple[int, Subscriber]]:
-    """The subscriptions that hold something in the cache, and the oldest message of each."""
+    """Yield the subscriptions that pin messages in the cache, each with its oldest message."""
     for subscriber in entry.subscribers.values():
         index = None if subscriber.work is None else subscriber.work.cursor.index
         if index is not None:
@@ -133,10 +135,10 @@ def places(entry: StreamEntry) -> Iterator[tuple[int, Subscriber]]:
 
 
 def has_backlog(entry: StreamEntry, upto: int) -> bool:
-    """Is something up to a message of the cache, or that may be repeated, being delivered?
+    """Say whether a message up to `upto`, or one that may be a repeat, is being delivered.
 
-    Not what is held, or cannot be delivered now. While it is not known who hears the stream, there
-    may be. Cost: O(subscriptions).
+    Stopped subscriptions and those that cannot be delivered now do not count. While the
+    subscriptions are unknown, the answer is True. Cost: O(subscriptions).
     """
     if entry.cold is not None:
         return True
@@ -153,20 +155,20 @@ def _is_within(delivery: Delivery, upto: int) -> bool:
 
 
 def parts(all_of_them: Sequence[P], size: int) -> Iterator[Sequence[P]]:
-    """So many at a time."""
+    """Yield slices of at most this size."""
     for start in range(0, len(all_of_them), size):
         yield all_of_them[start : start + size]
 
 
 AT_ONCE = 100
-"""Subscriptions of one stream that are given a message, or are made known, without a pause."""
+"""Subscriptions of one stream that are handled before other tasks may run."""
 
 
 async def follow_stream(entry: StreamEntry, deliveries: Deliveries) -> None:
-    """Let all subscriptions wait, or go on, as is known of the stream.
+    """Pause or resume all subscriptions of a stream, by its present state.
 
     The newest state of the stream applies, also to subscriptions that are added meanwhile. A
-    subscription that is itself paused or faulted stays so when the stream goes on.
+    subscription that is itself paused or faulted stays so when the stream is resumed.
     """
     many = parts(list(entry.subscribers.values()), AT_ONCE)
     for number, part in enumerate(many):
@@ -176,7 +178,7 @@ async def follow_stream(entry: StreamEntry, deliveries: Deliveries) -> None:
 
 
 def follow_few(entry: StreamEntry, deliveries: Deliveries) -> None:
-    """As `follow_stream`, for a stream with few subscriptions."""
+    """Do the same as `follow_stream`, for a stream with few subscriptions."""
     _follow(entry.subscribers.values(), deliveries, is_paused=entry.is_paused)
 
 
