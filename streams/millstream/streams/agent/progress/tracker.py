@@ -1,9 +1,8 @@
-"""How far the reading of a queue is, as its record should say it.
+"""The progress of reading a queue, as its record should have it.
 
-Owns: `ProgressTracker`: what is stored while the queue is read and at a hand-over, and the futures
-of callers that wait for that. Not: which subscriptions are listed (`listing`), when the record is
-written (`ownership`). Invariant: each waiting caller is answered once, at the latest when the agent
-ends.
+Owns `ProgressTracker`: the progress to store during reading and at a hand-over, and the callers
+that wait for that. `audience.handover_list` lists the subscriptions, and `ownership` writes the
+record. Invariant: each waiting caller gets one answer, at the latest when the agent ends.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ class ProgressTracker:
     """The progress of one agent.
 
     Args:
-        stored: what the record said when the queue was acquired.
-        has_positions: tokens are positions; else nothing can be said.
-        is_sole: the provider keeps no position.
+        stored: the progress in the record when the queue was acquired.
+        has_positions: whether tokens are positions; otherwise there is no progress to store.
+        is_sole: whether the provider keeps no position of its own.
 
     Attributes:
         waiters: callers that wait until the record lists a subscription.
@@ -58,24 +57,24 @@ class ProgressTracker:
         self._former = former
         self._wary, self._losses = wary, losses
         self._stored = stored
-        self._asked_s: dict[Token, float] = {}  # since when is asked of it
+        self._asked_s: dict[Token, float] = {}  # the time of the first question about a token
         self._has_positions = has_positions
         self._is_sole = is_sole
         self.waiters: dict[SubscriptionKey, asyncio.Future[bool]] = {}
 
     @property
     def is_awaited(self) -> bool:
-        """Does a caller wait until the record is stored?"""
+        """Whether a caller waits until the record is stored."""
         return bool(self.waiters) or self._wary.is_waiting or self._losses.is_waiting
 
     def progress(self) -> QueueProgress | None:
-        """The progress to store; None: nothing, as the provider keeps the position."""
+        """Return the progress to store; None: nothing, because the provider keeps the position."""
         is_kept = self._is_sole or self._laggards.matters or self._stored.listed
         if not (is_kept or self._wary.matters or self._losses.matters):
             return None
         progress, former = self._laggards.progress(), self._former
         if former.upto is not None and (progress.upto is None or progress.upto < former.upto):
-            # what is read again of the former owner's is for those that it has listed
+            # messages of the former owner that are read again are only for its listed subscriptions
             progress = QueueProgress(former.upto, tuple(former.listed.values()), progress.upto)
         return self._note_in(progress)
 
@@ -83,7 +82,7 @@ class ProgressTracker:
         return self._losses.note_in(self._wary.note_in(progress))
 
     def on_stored(self, progress: QueueProgress) -> None:
-        """The queue record says this now."""
+        """Note that the queue record has this progress."""
         self._stored = progress
         self._laggards.on_stored(progress)
         self._wary.on_stored(progress)
@@ -91,7 +90,7 @@ class ProgressTracker:
         self._answer({(one.stream, one.subscription) for one in progress.listed})
 
     def look(self) -> None:
-        """A subscription that is waited for may lag no more: then the record need not list it."""
+        """Answer callers whose subscription no longer lags, because the record need not list it."""
         self._answer(())
 
     def _answer(self, stored: Collection[SubscriptionKey]) -> None:
@@ -100,10 +99,10 @@ class ProgressTracker:
                 self.waiters.pop(key).set_result(True)
 
     def handoff(self, *, is_known: bool) -> QueueProgress | None:
-        """All that the next owner can use; None where a token is no position.
+        """Return all that the next owner can use; None if tokens are not positions.
 
-        With too many subscriptions to list, it is as after a crash: the next owner begins where
-        everything is done. `is_known`: it is known what former owners have delivered.
+        With too many subscriptions to list, the next owner begins at the frontier, as after a
+        crash. `is_known` says that the deliveries of former owners are known.
         """
         if not self._has_positions:
             return None
@@ -120,11 +119,11 @@ class ProgressTracker:
     def undone_up_to(
         self, token: Token, reading: ReaderCore, now_s: float
     ) -> frozenset[StreamId] | None:
-        """Streams of which something up to a message may come again; None: not known, or many.
+        """Return the streams that may get events up to a token again; None: unknown, or too many.
 
-        Everything before the first message that this owner has found was done before. So was
-        everything that is not there any more: a read that began after this was asked for the first
-        time finds nothing, and everything that was found before is done.
+        Everything before the first message that this owner read was done before. Everything that is
+        no longer in the queue was done, too. A read that began after the first question, and found
+        nothing, proves this, once all earlier messages are done.
         """
         asked_s, stored = self._asked_s.setdefault(token, now_s), self._stored
         if stored.upto is not None and stored.upto >= token:
@@ -137,15 +136,15 @@ class ProgressTracker:
         return frozenset() if is_acked or (was_done and not self._laggards.matters) else None
 
     def until_stored(self, key: SubscriptionKey) -> asyncio.Future[bool]:
-        """True once the record lists a subscription, or it lags no more; False if neither will
-        be."""
+        """Return a future: True when the record lists a subscription, or it no longer lags; False
+        if the agent ends first."""
         waiter = self.waiters.get(key)
         if waiter is None:
             waiter = self.waiters[key] = asyncio.get_running_loop().create_future()
         return asyncio.shield(waiter)
 
     def close(self) -> None:
-        """Nothing more is stored."""
+        """Answer all waiting callers with False."""
         for waiter in self.waiters.values():
             waiter.set_result(False)
         self.waiters.clear()
