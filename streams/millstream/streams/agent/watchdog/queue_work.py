@@ -1,7 +1,7 @@
-"""The work of one queue: what is not done yet, and what each piece of it waits for.
+"""The unfinished work of one queue, and the reason why each piece waits.
 
-Owns: `QueueWork`, the answers to the watch and to `why`. Not: the times (`standstill`), the reason
-of one delivery (`waits`). It only looks, and changes nothing.
+Owns `QueueWork`, which answers the watch and `why`. It changes nothing. `standstill` has the times,
+and `waits` has the reason of one delivery.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class QueueWork:
         self._clock = clock
 
     def pieces(self) -> Iterator[PieceOfWork]:
-        """All that is not read, undelivered or not done, by stream and subscription."""
+        """Yield all unfinished work: reading, and deliveries by stream and subscription."""
         if (reading := self._reading()) is not None:
             yield reading
         for stream, entry in list(self._subscribers.streams.items()):
             yield from self._of_stream(str(stream), entry)
 
     def _reading(self) -> PieceOfWork | None:
-        """Reading, where there is something to read, or nothing can be."""
+        """Return reading as work, if there are events to read, or reading is impossible."""
         reader, core = self._reader, self._reader.core
         if core.state is ReaderState.FENCED:
             return None
@@ -79,7 +79,7 @@ class QueueWork:
                 yield PieceOfWork(name, one.id, delivery.place, reason, dump)
 
     def list_undelivered(self, namespace: str) -> list[StreamId]:
-        """The streams of a namespace of which something is not done."""
+        """Return the streams of a namespace with unfinished work."""
         return [
             stream
             for stream, entry in self._subscribers.streams.items()
@@ -88,12 +88,12 @@ class QueueWork:
         ]
 
     def waits_for(self, stream: StreamId) -> str:
-        """The causes that all of a stream waits for; empty: none, or none that is known."""
+        """Return the reason why all of a stream waits; empty: none, or none is known."""
         entry = self._subscribers.streams.get(stream)
         return "" if entry is None else entry.waits_for()
 
     def reason_of(self, one: Subscriber) -> str:
-        """The causes that a subscription waits for; empty: it has no work, or none is known."""
+        """Return the reason why a subscription waits; empty: it has no work, or none is known."""
         return reason_of(one, self._seat_of(one))
 
     def _seat_of(self, one: Subscriber) -> Seat:

@@ -1,9 +1,10 @@
-"""Work of a queue that does not go on: for how long, and when to say so.
+"""Work of a queue that makes no progress: for how long, and when to report it. Pure.
 
-Owns: `PieceOfWork`, with the place that it has reached; `Standstills`, which notices that a place
-has not changed. Not: why it has not (whoever gives the work says that), nor the log (`watch`).
-Pure. Invariants: work is told of after `limit_s` at one place, then each time the wait has doubled,
-after `AGAIN_S` at the latest; what was told of is told of once more when it goes on.
+Owns `PieceOfWork`, which has a place, and `Standstills`, which notices an unchanged place. The
+source of the work knows the reason, and `watch` logs it.
+
+Invariants: work is reported after `limit_s` at one place. The report repeats each time the wait has
+doubled, and at the latest after `AGAIN_S`. If reported work moves again, that is reported once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 __all__ = ["AGAIN_S", "PieceOfWork", "Standstill", "Standstills"]
 
 AGAIN_S = 3600.0
-"""A standstill is told of again after this long at the latest."""
+"""A standstill is reported again after this many seconds at the latest."""
 
 Subject = tuple[str, str]
 
@@ -23,9 +24,12 @@ Subject = tuple[str, str]
 class PieceOfWork(msgspec.Struct, frozen=True):
     """One piece of work.
 
-    `stream`: empty: the whole queue. `subscription`: empty: all of the stream. `place`: what
-    changes when it goes on. `reason`: what it waits for, from its state now; empty: nothing is
-    known that it could wait for, which is a fault of ours. `dump`: its state, for that case.
+    - `stream`: empty: the whole queue.
+    - `subscription`: empty: all of the stream.
+    - `place`: a value that changes when the work makes progress.
+    - `reason`: the reason for waiting, from the present state; empty: no reason is known, which is
+      a fault of Millstream.
+    - `dump`: the state, for a report of such a fault.
     """
 
     stream: str
@@ -36,7 +40,7 @@ class PieceOfWork(msgspec.Struct, frozen=True):
 
 
 class Standstill(msgspec.Struct, frozen=True):
-    """One thing to tell: `work` is at one place for `still_s`; None: it goes on after that."""
+    """A report: `work` has been at one place for `still_s` seconds; None: it moves again."""
 
     stream: str
     subscription: str
@@ -45,7 +49,7 @@ class Standstill(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct):
-    """The place of a piece of work, since when it is there, and when that is to be told."""
+    """The place of a piece of work, since when it is there, and the time of the next report."""
 
     at: Hashable
     since_s: float
@@ -54,19 +58,19 @@ class Place(msgspec.Struct):
 
 
 class Standstills:
-    """The work of one queue, as it was seen at each look."""
+    """The places of the work of one queue, at each look."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._places: dict[Subject, Place] = {}
 
     def still_s(self, stream: str, subscription: str, now_s: float) -> float:
-        """For how long it is at one place, as far as was seen; 0: it has no work."""
+        """Return the seconds that the work has been at one place; 0: it has no work."""
         place = self._places.get((stream, subscription))
         return 0.0 if place is None else now_s - place.since_s
 
     def look(self, work: Iterable[PieceOfWork], now_s: float) -> list[Standstill]:
-        """All the work that there is now; returns what is to be told."""
+        """Note all present work; returns the reports."""
         told: list[Standstill] = []
         before, self._places = self._places, {}
         for one in work:

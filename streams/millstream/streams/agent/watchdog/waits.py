@@ -1,8 +1,7 @@
-"""Why one delivery does not go on, in words, from its state at this instant.
+"""The reason why one delivery makes no progress, in words, from its present state. Pure.
 
-Owns: `reason_of`, with one reason for each state. Pure.
-Invariant: a state that nothing is known to end has no reason: whoever tells of it calls that a
-fault of ours.
+Invariant: if nothing is known to end a state, it has no reason. The log then reports a fault of
+Millstream.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from millstream.streams.agent.delivery.subscriber import Seat, Subscriber
 
 __all__ = ["reason_of"]
 
-LATE_S = 30.0  # a timer, or the end of a call, is not late before
+LATE_S = 30.0  # seconds before a timer or the end of a call counts as late
 TROUBLE_CHARS_MAX = 300
 
 
 def reason_of(one: Subscriber, seat: Seat) -> str:
-    """The reason why a subscription waits; empty: it has no work, or nothing is known."""
+    """Return the reason why a subscription waits; empty: it has no work, or none is known."""
     delivery = one.work
     if delivery is None:
         return ""

@@ -1,8 +1,10 @@
-"""Logging which work of a queue stands still, and why.
+"""Logs the standstills of a queue, with their reasons.
 
-Owns: `Watch`: when it is looked at, and the lines. Not: what stands still (`standstill`), and why
-(whoever gives the work). Invariants: a reason is asked for at the moment in which it is told; a
-look that fails is logged, and does not end the watch; a flood of lines is some lines and a count.
+Owns `Watch`, which chooses the time of a look and writes the lines. `standstill` finds standstills,
+and the source of the work knows the reason.
+
+Invariants: a reason is computed when it is logged. A look that fails is logged, and the watch
+continues. A flood of lines becomes a few lines and a count.
 """
 
 from __future__ import annotations
@@ -21,17 +23,17 @@ log = logging.getLogger("millstream.agent")
 
 LOOKS_PER_LIMIT = 4
 LOOKED_AT_ONCE = 1_000
-"""Pieces of work that are looked at without a pause."""
+"""Pieces of work that are looked at before other tasks may run."""
 
 
 class Watch:
-    """Looks at the work of one agent.
+    """Watches the work of one agent.
 
     Args:
-        ask_backlog: asks the provider how much is not read yet, if it can tell; the answer is
-            there when the watch looks next.
-        work: gives all that there is; whatever changes meanwhile may be told in either form.
-        limit_s: how long a piece of work may stay at one place (`StreamOptions.standstill_s`).
+        ask_backlog: asks the provider for the unread backlog, if it can tell; the answer is there
+            at the next look.
+        work: yields all present work; if a piece changes meanwhile, either state may appear.
+        limit_s: seconds that a piece of work may stay at one place (`StreamOptions.standstill_s`).
         where: names provider and queue.
         extra: fields of each line of the log.
     """
@@ -54,7 +56,7 @@ class Watch:
         self.standstills = Standstills(limit_s)
 
     async def look(self) -> None:
-        """Look once, and tell in the log what stands still. An error of ours is logged."""
+        """Look once, and log standstills. An unexpected error is logged."""
         try:
             await self._look()
         except Exception:
@@ -90,9 +92,10 @@ class Watch:
 
 
 async def keep_watch(watches: Callable[[], Iterable[Watch]], limit_s: float) -> None:
-    """Look at all queues of a provider now and then, until the task is cancelled.
+    """Look at all queues of a provider regularly, until the task is cancelled.
 
-    `limit_s`: `StreamOptions.standstill_s`. One task for all: a queue without work costs no timer.
+    `limit_s` is `StreamOptions.standstill_s`. One task serves all queues, so a queue without work
+    costs no timer.
     """
     while True:
         await asyncio.sleep(limit_s / LOOKS_PER_LIMIT)
@@ -103,7 +106,7 @@ async def keep_watch(watches: Callable[[], Iterable[Watch]], limit_s: float) -> 
 
 
 def subject_of(told: Standstill) -> str:
-    """The subject of a line, in words."""
+    """Return the subject of a log line, in words."""
     if not told.stream:
         return "reading"
     if not told.subscription:
