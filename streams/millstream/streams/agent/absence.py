@@ -1,7 +1,7 @@
-"""Consumers that no silo hosts any more, and since when.
+"""Consumers that no silo hosts any longer, and the times since when.
 
-Owns: `Absence`. Not: what follows (`reconciliation`, `rendezvous`). Invariant: a silo that lives
-and hosts the type ends the absence; what nobody remembers began when it was asked for first.
+`reconciliation` and `rendezvous` act on them. Invariant: a live silo that hosts the type ends the
+absence. If no silo remembers the beginning, the absence begins with the first question.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ NOTED_MAX = 10_000
 
 
 class View(Protocol):
-    """Who is in the cluster."""
+    """The members of the cluster."""
 
     @property
     def view(self) -> TableView: ...
 
 
 class WallClock(Protocol):
-    """The time that is compared with that of the members' signs of life."""
+    """A clock that can be compared with the members' signs of life."""
 
     def wall_s(self) -> float: ...
 
 
 class Absence:
-    """What one silo knows of the consumers of one provider."""
+    """The absent consumers of one provider, as one silo knows them."""
 
     def __init__(self, provider: str, members: View, clock: WallClock, retention_s: float) -> None:
         self._provider = provider
         self._members = members
         self._clock = clock
         self._retention_s = retention_s
-        self._noted: dict[str, float] = {}  # what is absent, and since when, as far as known here
+        self._noted: dict[str, float] = {}  # by absent consumer: the first known time
 
     def is_over(self, stream: StreamId, row: SubscriptionRow) -> bool:
-        """Has nobody hosted the consumer of a row for so long that it is to be forgotten?"""
+        """Say whether no silo has hosted the consumer for so long that its row must be
+        forgotten."""
         now_s = self._clock.wall_s()
         name = row.id if is_implicit(row.id) else row.grain_type
         if self._is_there(stream, row, now_s):
@@ -62,7 +63,7 @@ class Absence:
         )
 
     def _last_sign_s(self, row: SubscriptionRow, default_s: float) -> float:
-        """Of the silos that have hosted it, when the last was heard of."""
+        """Return the newest sign of life of the silos that have hosted the type."""
         if is_implicit(row.id):
             return default_s
         signs = [

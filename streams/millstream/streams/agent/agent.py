@@ -1,11 +1,15 @@
 """A pulling agent: reads one queue into its cache and drives the deliveries from it.
 
-Owns: how the parts are put together, its life, and what the owner of the queue asks of it. Not:
-reading (`reading.driver`), which subscriptions a stream has (`subscribers`), sending to consumers
-(`dispatch`), owning the queue (`manager`).
-Invariants: reads, deliveries and acknowledgements never wait for each other, except that reading
-stops while the cache is full; what the adapter does is contained here, named and counted; what is
-acknowledged is the minimum over all subscriptions.
+Owns the wiring of its parts, its life cycle, and the interface for the owner of the queue.
+`reading.driver` reads, `subscribers` knows the subscriptions, `dispatch` calls consumers, and
+`manager` owns the queue.
+
+Invariants:
+
+- Reads, deliveries and acknowledgements never wait for each other, except that reading stops while
+  the cache is full.
+- Faults of the adapter are contained, named and counted here.
+- The agent acknowledges up to the minimum over all subscriptions.
 """
 
 from __future__ import annotations
@@ -48,13 +52,13 @@ class PullingAgent:
     """Reads one queue in one epoch, until it is stopped or fenced.
 
     Args:
-        progress: where a former owner was, as the record says it.
-        may_repeat: what is read may have been delivered by a former owner.
-        has_rival: a former owner may still deliver, also messages that are stored from now on.
-        changed: called when the owner of the queue should decide anew.
+        progress: the progress of a former owner, from the record.
+        may_repeat: a former owner may have delivered the messages that are read.
+        has_rival: a former owner may still deliver, even messages that are stored later.
+        changed: called when the owner of the queue should decide again.
 
     Attributes:
-        work: what is not done yet, and what it waits for.
+        work: the unfinished work, and the reasons why it waits.
     """
 
     __slots__ = (
@@ -106,7 +110,7 @@ class PullingAgent:
         former = Former(progress, is_used=are_positions and not can_rewind)
         self._wary = Wary(progress, is_used=are_positions)
         self._losses = Losses(progress.lost, clock.wall_s(), is_noted=are_positions)
-        given_up: dict[Token, str] = {}  # events that are to be acknowledged as failed
+        given_up: dict[Token, str] = {}  # events to acknowledge as failed
         self.dispatch = self._new_dispatch(parts, given_up)
         self.subscribers = Subscribers(
             self.cache,
@@ -167,7 +171,7 @@ class PullingAgent:
         )
 
     def _wire_reading(self, parts: AgentParts, given_up: dict[Token, str]) -> None:
-        """Reading, reading again, and what watches both."""
+        """Make the parts that read, read again, and watch both."""
         self.reader = ReaderDriver(
             self._core,
             parts,
@@ -211,7 +215,7 @@ class PullingAgent:
         self.reader.step(self._core.tick)
 
     def pause(self) -> None:
-        """Read no more and start no more deliveries; what is out goes on, and is kept."""
+        """Stop reading and starting deliveries; deliveries in flight continue, and are recorded."""
         self.dispatch.pause()
         self.reader.step(self._core.hold, True)
 
@@ -221,17 +225,18 @@ class PullingAgent:
         self.dispatch.resume()
 
     async def stop(self) -> None:
-        """Acknowledge what is done and let the queue go; repeatable. Ends in bounded time."""
+        """Acknowledge finished events and stop. A repeated call is harmless. Ends in bounded
+        time."""
         self._close()
         try:
             await self.reader.stop()
             await self._catch_up.close()
             await end_tasks(list(self._tasks))
-        finally:  # the caller may be cancelled meanwhile: nobody calls again then
+        finally:  # a cancelled caller does not call again
             self._tasks.cancel()
 
     def abort(self) -> None:
-        """Stop without a word, as when the silo was evicted."""
+        """Stop at once and acknowledge nothing, for example because the silo was evicted."""
         self._close()
         self.reader.abort()
         self._tasks.cancel()
@@ -242,15 +247,15 @@ class PullingAgent:
         self._tracker.close()
         self.dispatch.close()
 
-    # -- what the owner of the queue asks and tells
+    # -- the interface for the owner of the queue
 
     @property
     def progress(self) -> QueueProgress | None:
-        """The progress to store; None: nothing, as the provider keeps the position."""
+        """The progress to store; None: nothing, because the provider keeps the position."""
         return self._tracker.progress()
 
     def on_stored(self, progress: QueueProgress) -> None:
-        """The queue record says this now."""
+        """Note that the queue record has this progress."""
         self._tracker.on_stored(progress)
         self._core.settling.waits = self._losses.is_waiting
         self.on_progress()
@@ -258,48 +263,50 @@ class PullingAgent:
             self.dispatch.pump()
 
     def handoff(self) -> QueueProgress | None:
-        """All that the next owner can use; None where a token is no position."""
+        """Return all that the next owner can use; None if tokens are not positions."""
         has_backlog = self.cache.base <= self.cache.repeats_upto or self._core.has_repeats
         return self._tracker.handoff(is_known=not has_backlog)
 
     def undone_up_to(self, token: Token) -> frozenset[StreamId] | None:
-        """Streams of which something up to a message may come again; None: not known, or many."""
+        """Return the streams that may get events up to a token again; None: unknown, or too
+        many."""
         return self._tracker.undone_up_to(token, self._core, self._clock.now())
 
     @property
     def is_acked(self) -> bool:
-        """Does the provider know of all that is done? If not, it comes again."""
+        """Whether the provider knows all finished events; otherwise it delivers them again."""
         return self.reader.is_acked
 
     @property
     def is_fenced(self) -> bool:
-        """Does another silo read the queue in a newer epoch?"""
+        """Whether another silo reads the queue in a newer epoch."""
         return self._epoch.is_fenced
 
     def fence(self) -> None:
-        """Another silo owns the queue: write nothing more. The caller decides what comes next."""
+        """Write nothing more, because another silo owns the queue. The caller decides the next
+        step."""
         self._epoch.is_fenced = True
 
     @property
     def is_urgent(self) -> bool:
-        """Does somebody wait until the record has the progress?"""
+        """Whether a caller waits until the record has the progress."""
         return self._tracker.is_awaited
 
     @property
     def in_flight(self) -> int:
-        """Delivery calls that are out."""
+        """The number of delivery calls in flight."""
         return self.dispatch.calls_out
 
     @property
     def unacked(self) -> int:
-        """Subscriptions that are to acknowledge something by hand."""
+        """The number of subscriptions that still have to acknowledge events by hand."""
         return self.subscribers.unacked
 
     @property
     def undone(self) -> int:
-        """Events that were read and are not done for each of their subscriptions.
+        """The number of events that were read and are not done for all their subscriptions.
 
-        One at least while the backlog that a former owner may have delivered is not in the cache.
+        It is at least 1 while messages that a former owner may have delivered are not in the cache.
         """
         events = self.cache.events + self.cache.chained_events
         return events + len(self.behind) + self._core.has_repeats
@@ -307,9 +314,9 @@ class PullingAgent:
     # -- subscriptions
 
     async def attach(self, stream: StreamId, row: SubscriptionRow) -> bool:
-        """Take a subscription that was made or resumed; False: it could not be kept.
+        """Add a subscription that was made or resumed. False: it could not be stored.
 
-        One that goes back is in the queue record before this returns.
+        If the subscription moves back, the queue record has it before this returns.
         """
         when = time_of(row.start)
         if when is not None:
@@ -326,13 +333,13 @@ class PullingAgent:
         return await stored
 
     def on_acked(self, stream: StreamId, subscription: str, upto: Token) -> bool:
-        """A subscription has acknowledged by hand, up to a token; False: tell it again."""
+        """Accept a manual acknowledgement up to a token. False: the caller has to send it again."""
         return not self.reader.is_closed and self.subscribers.on_acked(stream, subscription, upto)
 
-    # -- what deliveries tell
+    # -- reports of deliveries
 
     def on_progress(self) -> None:
-        """A delivery moved: there may be room, and something to acknowledge."""
+        """Handle the progress of a delivery: there may be room, and messages to acknowledge."""
         if self._tracker.waiters:
             self._tracker.look()
         if self._wary.is_on:
@@ -341,7 +348,7 @@ class PullingAgent:
             self.reader.step(self._core.tick)
 
     def _be_wary(self) -> None:
-        """Until all is done that the former owners may have had, or enough of it."""
+        """Stop being wary when enough events that former owners may have delivered are done."""
         has_backlog = self._core.has_repeats or self.subscribers.has_backlog(
             self.cache.repeats_upto
         )
@@ -351,6 +358,7 @@ class PullingAgent:
             self.dispatch.pump()
 
     def _give_back(self, tokens: Sequence[Token], delay_s: float, has_run: bool) -> None:
-        """The queue gives out messages again: their handler has failed, or they are held here."""
+        """Return messages to the queue because their handler has failed, or the queue is paused
+        here."""
         self.cache.disown(tokens)
         self.reader.step(self._core.on_returned, tokens, delay_s, has_run)

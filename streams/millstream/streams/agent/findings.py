@@ -1,7 +1,7 @@
-"""Faults of the adapter of a queue, and events that are gone, as its agent finds them.
+"""Faults of a queue's adapter, and missing events, as the agent finds them.
 
-Owns: `QueueFindings`: counting and logging them. Not: the reaction to them (`reading`).
-Invariant: each is counted, and logged once; a flood of faults is a few lines and a count.
+Owns `QueueFindings`, which counts and logs them. `reading` reacts to them. Invariant: each finding
+is counted and logged once, but a flood of faults becomes a few lines and a count.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class QueueFindings:
         self._where, self._extra = epoch.where, epoch.extra
         self._clock = clock
         self._lines = LineBudget()
-        self.fault_count = 0  # of the adapter
+        self.fault_count = 0  # faults of the adapter
         self.last_fault = ""
         self.gap_count = 0
 
     def at_fault(self, text: str) -> None:
-        """The adapter broke its contract, or raised an error."""
+        """Count a fault: the adapter broke its contract, or raised an error."""
         self.fault_count += 1
         self.last_fault = text
         left_out = self._lines.take(self._clock.now())
@@ -40,7 +40,7 @@ class QueueFindings:
             log.warning("%s%s", text, left_out, extra=self._extra)
 
     def on_lost(self, gap: GapFound) -> None:
-        """The receiver found that events of the queue are gone."""
+        """Count a gap that the receiver found in the queue."""
         self.gap_count += 1
         log.error(
             "%s: events behind %s are gone; reading goes on at %s",
@@ -51,13 +51,14 @@ class QueueFindings:
         )
 
     def on_gone(self, behind: Cursor, wanted: Token, first: Token) -> None:
-        """A subscription that is behind needed events that the provider does not keep any more."""
+        """Count a gap of a lagging subscription: the provider no longer has the events that it
+        needs."""
         self.gap_count += 1
         text = "%s: events of %s from %s on, before %s, are gone: %s goes on without them"
         names = show_text(str(behind.key[0])), wanted, first, show_text(behind.key[1])
         log.error(text, self._where, *names, extra=self._extra)
 
     def begins_ahead(self, behind: Cursor, start: Token, last: Token | None) -> None:
-        """A subscription was to begin at a token that the queue has not reached."""
+        """Log that a subscription should begin at a token that the queue has not reached."""
         text = "%s: %s was to begin at %s, and the queue ends at %s: it begins with the next event"
         log.warning(text, self._where, show_text(behind.key[1]), start, last, extra=self._extra)

@@ -1,7 +1,4 @@
-"""What the agents of one provider in one silo share, and the cache that fits their queues.
-
-Owns: `AgentParts`, `cache_for`. Not: the agents.
-"""
+"""The parts that the agents of one provider in one silo share, and the choice of their cache."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ __all__ = ["AgentParts", "cache_for"]
 
 @dataclass(frozen=True, slots=True)
 class AgentParts:
-    """What the agents of one provider in one silo share."""
+    """The parts that the agents of one provider in one silo share."""
 
     adapter: QueueAdapter
     capabilities: frozenset[Capability]
@@ -42,17 +39,17 @@ class AgentParts:
     budget: Budget  # of the silo
     filters: HostedFilters
     stored: StoredSubscriptions
-    fate: Callable[[str], Fate]  # what is known of a silo
+    fate: Callable[[str], Fate]  # the fate of a silo, as far as known
     layout: Layout | None = None  # of providers whose number of queues can change
 
 
 def cache_for(
     options: StreamOptions, capabilities: Collection[Capability], after: Token | None
 ) -> QueueCache:
-    """The cache of a queue with these capabilities.
+    """Return the cache of a queue with these capabilities.
 
-    What is not ordered is read only as fast as it is delivered: what waits here has lost its place
-    among what is more urgent.
+    A queue without order is read only as fast as it is delivered, because a waiting message could
+    no longer be overtaken by a more urgent one.
     """
     limits = options.cache
     is_ordered = Capability.ORDERED in capabilities

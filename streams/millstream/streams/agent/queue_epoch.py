@@ -1,7 +1,7 @@
-"""One queue in one epoch, as the agent that reads it knows it.
+"""One queue in one epoch, as its agent knows it.
 
-Owns: `QueueEpoch`: the names of both, and whether a newer epoch has fenced this one. Not: the queue
-record, and what follows from it (`ownership`).
+Owns `QueueEpoch`: the names of both, and whether a newer epoch has fenced this one. `ownership` has
+the queue record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class QueueEpoch:
 
     Args:
         silo: the address of the agent's silo.
-        changed: called when the owner of the queue should decide anew.
+        changed: called when the owner of the queue should decide again.
 
     Attributes:
         where: names provider and queue.
@@ -43,10 +43,10 @@ class QueueEpoch:
         self._changed = changed
 
     def decide_again(self) -> None:
-        """Something about the queue changed: its owner should decide anew."""
+        """Let the owner of the queue decide again, because something changed."""
         self._changed(self.queue)
 
     def fence(self) -> None:
-        """Another silo reads the queue in a newer epoch: write nothing more."""
+        """Write nothing more: another silo reads the queue in a newer epoch."""
         self.is_fenced = True
         self._changed(self.queue)

@@ -1,12 +1,18 @@
-"""Comparing what an agent knows of subscriptions with what is stored, stream by stream.
+"""Compares the subscriptions that an agent knows with the stored ones, stream by stream.
 
-Owns: `Reconciliation`: which stream is looked at when, and what follows. Not: telling and being
-told (`subscribers`). A message about a subscription that was lost, or came to a silo that was
-leaving, leaves it known on one side only; here that is found and repaired.
-Invariants: the store is right, as it is written before anybody is told, and the rendezvous knows it
-before it is followed; what was told, or has changed here, while it was read is newer, and left
-alone; nothing is ended that is stored. One stream is read every `reconcile_s`, in turn, while the
-queue has streams that are asked for.
+Owns `Reconciliation`: it chooses the next stream and repairs differences. A message about a
+subscription may be lost, or may reach a silo that is stopping. Then only one side knows the
+subscription, which is found and repaired here.
+
+Invariants:
+
+- The store is right, because it is written before agents are told. The rendezvous reads it before
+  the agent follows it.
+- A subscription is left alone if a message about it arrived, or it changed here, during the read:
+  that is newer.
+- A stored subscription is never ended here.
+- One stream is read every `reconcile_s` seconds, in turn, while the queue has streams with explicit
+  subscriptions.
 """
 
 from __future__ import annotations
@@ -40,46 +46,46 @@ __all__ = ["Reconciliation", "Repair", "StoredSubscriptions", "repairs"]
 log = logging.getLogger("millstream.subscribers")
 
 COMPARED_AT_ONCE = 1_000
-"""Subscriptions of one stream that are compared without a pause."""
+"""Subscriptions of one stream that are compared before other tasks may run."""
 
 
 class StoredSubscriptions(Protocol):
-    """The subscriptions of a provider as they are stored, without anybody in between."""
+    """The stored subscriptions of a provider, read directly from the store."""
 
     async def read_stored(self, stream: StreamId, /) -> Sequence[SubscriptionRow]:
-        """The rows of a stream. Raises StorageError."""
+        """Return the rows of a stream. Raises StorageError."""
         ...
 
     async def is_stored(self, stream: StreamId, subscription: str, /) -> bool:
-        """Is there a row? Raises StorageError."""
+        """Say whether a subscription has a row. Raises StorageError."""
         ...
 
     async def look_again(self, stream: StreamId, /) -> None:
-        """Let the stream's rendezvous know what is stored. Raises MillstreamError."""
+        """Let the stream's rendezvous read its rows again. Raises MillstreamError."""
         ...
 
     def is_absent(self, stream: StreamId, row: SubscriptionRow, /) -> bool:
-        """Has its consumer been hosted by no silo for `absent_type_retention_s`?"""
+        """Say whether no silo has hosted the consumer for `absent_type_retention_s`."""
         ...
 
     async def forget(self, stream: StreamId, subscription: str, /) -> None:
-        """Remove it, unless its consumer is hosted again. Raises MillstreamError."""
+        """Remove a row, unless its consumer is hosted again. Raises MillstreamError."""
         ...
 
 
 class Told(Protocol):
-    """Who is told what differs, as by a rendezvous grain."""
+    """The receiver of differences, as if a rendezvous grain reported them."""
 
     def attach(self, stream: StreamId, row: SubscriptionRow, /) -> None: ...
     def hold(self, stream: StreamId, row: SubscriptionRow, /) -> None: ...
     def detach(self, stream: StreamId, subscription: str, /) -> None: ...
     async def follow(self, stream: StreamId, /) -> None:
-        """Let a whole stream wait, or go on, as was told."""
+        """Pause or resume a whole stream, as was reported."""
         ...
 
 
 class Repair(msgspec.Struct, frozen=True):
-    """What differs: `row` is to be attached or held; None: the subscription ends here."""
+    """A difference: `row` must be attached or paused; None: the subscription ends here."""
 
     subscription: str
     row: SubscriptionRow | None
@@ -94,22 +100,23 @@ def repairs(
     gone: Collection[str],
     told: Collection[str],
 ) -> list[Repair]:
-    """What of the subscriptions that are known differs from what is stored. Pure.
+    """Return the differences between known and stored subscriptions. Pure.
 
     Args:
-        were_held: those that were known when reading began, and how they were held then.
-        rows, gone: what is stored, or a part of it, and what is not.
-        told: what was told of meanwhile.
+        were_held: the subscriptions that were known when the read began, each with its stop state.
+        rows: the stored subscriptions, or a part of them.
+        gone: the subscriptions that are not stored.
+        told: the subscriptions with a message during the read.
     """
     found: list[Repair] = []
     for row in rows:
         subscriber, is_held = known.get(row.id), row.state in HELD
         if subscriber is not None and (subscriber.held != "") is is_held:
-            continue  # as a rule
+            continue  # the common case
         if row.id in told or (subscriber is not None and _has_changed(subscriber, were_held)):
             continue
         if subscriber is None and is_implicit(row.id):
-            continue  # its mark is not there now
+            continue  # its mark is missing at present
         if subscriber is None:
             note = "is stored, and was not known here"
         else:
@@ -131,12 +138,12 @@ def _has_changed(subscriber: Subscriber, were_held: Mapping[str, Held]) -> bool:
 
 
 def _row_of(one: Subscriber) -> SubscriptionRow:
-    """The row of an implicit subscription."""
+    """Return the row of an implicit subscription."""
     return SubscriptionRow(one.id, one.grain_type, one.grain_key, one.handler, False, HERE)
 
 
 class Reconciliation:
-    """Looks at the streams of one agent in turn."""
+    """Compares the streams of one agent in turn."""
 
     def __init__(
         self,
@@ -151,16 +158,16 @@ class Reconciliation:
         self._stored = stored
         self._every_s = every_s
         self._tasks = tasks
-        self._round: list[StreamId] = []  # the next one is the last
+        self._round: list[StreamId] = []  # taken from the end
         self._running: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """There is a stream to look at; again is harmless."""
+        """Begin if there is a stream to compare; a repeated call is harmless."""
         if self._running is None or self._running.done():
             self._running = self._tasks.start(self._run())
 
     async def _run(self) -> None:
-        """Until there is nothing to look at."""
+        """Compare streams until there is nothing to compare."""
         while self._streams:
             await asyncio.sleep(self._every_s)
             if not self._round:
@@ -171,13 +178,13 @@ class Reconciliation:
             await self.look(self._round.pop())
 
     async def look(self, stream: StreamId) -> None:
-        """Compare one stream, and repair what differs."""
+        """Compare one stream, and repair the differences."""
         entry = self._streams.get(stream)
         if entry is None or entry.cold is not None or entry.told is not None:
             return
         try:
             await self._look(stream, entry)
-        except Exception as error:  # whatever a store raises: the next look tries again
+        except Exception as error:  # a store may raise anything: the next look tries again
             is_known = isinstance(error, MillstreamError)
             text = "subscriptions of %s were not compared: %s: %s"
             name = type(error).__name__
@@ -195,7 +202,7 @@ class Reconciliation:
         rows = await self._stored.read_stored(stream)
         pause = next((row for row in rows if row.id == WHOLE_STREAM), None)
         if pause is None and was_paused and await self._stored.is_stored(stream, WHOLE_STREAM):
-            return  # it has just come
+            return  # the pause was written during the read
         rows = [row for row in rows if row is not pause]
         stored = {row.id for row in rows}
         missing = [name for name in were_held if name not in stored]
@@ -224,7 +231,8 @@ class Reconciliation:
             await self._forget(stream, absent)
 
     async def _look_again(self, stream: StreamId, entry: StreamEntry) -> None:
-        """The rendezvous may not know either, and call well who subscribes again."""
+        """Let the rendezvous read the store first: it may be wrong, too, and would mislead new
+        subscribers."""
         await self._stored.look_again(stream)
         await self._look(stream, entry, has_looked_again=True)
 

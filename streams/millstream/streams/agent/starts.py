@@ -1,9 +1,11 @@
-"""Subscriptions that were told to begin at a token which their stream has not come to.
+"""Subscriptions that should begin at a token that their stream has not reached. Pure.
 
-Owns: `Starts`, of one stream; for providers that cannot be read again, where nobody can ask how far
-the queue is (`lagging.behind` has the others). Pure.
-Invariant: who begins at a token that is stored already begins there; who begins at one that lies
-ahead of the queue begins with the first message that was stored after it asked.
+Owns `Starts`, for one stream of a provider that cannot be read again. There, no silo can ask for
+the end of the queue. For other providers, `cache.cursor` compares the token with the stored
+messages.
+
+Invariant: a subscription that asks for a stored token begins there. If the token lies after the end
+of the queue, the subscription begins with the first message that is stored after its request.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ __all__ = ["Starts", "last_token"]
 
 
 def last_token(message: QueueMessage) -> Token:
-    """The token of a message's last item."""
+    """Return the token of a message's last item."""
     era, seq, first = message.token
     return Token(era, seq, first + max(0, len(message.items) - 1))
 
 
 class Starts:
-    """Who waits for which token, and since when (wall clock)."""
+    """The subscriptions that wait for a token, and since when (wall clock)."""
 
     __slots__ = ("_waiting",)
 
@@ -29,20 +31,22 @@ class Starts:
         self._waiting: dict[str, tuple[Token, float]] = {}
 
     def wait(self, subscription: str, start: Token, newest: Token | None, at_s: float) -> None:
-        """A subscription is to begin at `start`; `newest`: how far its stream has come."""
+        """Let a subscription begin at `start`. `newest` is the last token of its stream."""
         self.forget(subscription)
         if newest is None or newest < start:
             self._waiting[subscription] = (start, at_s)
 
     def forget(self, subscription: str) -> None:
-        """It goes elsewhere, or ended."""
+        """Forget a subscription that moved or ended."""
         self._waiting.pop(subscription, None)
 
     def came(self, message: QueueMessage) -> list[tuple[str, Token]]:
-        """A message came: which subscriptions wait for a token that lies ahead of the queue.
+        """Note a message; returns the subscriptions that wait for a token after the end of the
+        queue.
 
-        A token is stored before anyone can name it. So what was stored later and is before it shows
-        that it was never given; a provider that tells no time is taken to have stored it later.
+        A token is stored before anyone can name it. So a message that is stored later with a lower
+        token shows that the wanted token does not exist yet. If the provider gives no time, the
+        message counts as stored later.
         """
         ahead: list[tuple[str, Token]] = []
         for subscription, (start, since_s) in list(self._waiting.items()):

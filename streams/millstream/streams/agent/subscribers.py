@@ -1,10 +1,14 @@
-"""Which subscriptions the streams of one queue have, as its agent knows them.
+"""The subscriptions of the streams of one queue, as its agent knows them.
 
-Owns: one entry per stream, and what is told of subscriptions: made, paused, ended. Not: reading
-those of a cold stream (`audience.cold_streams`), adding them to its entry (`audience.audience`),
-giving them its messages (`audience.fan_out`). Invariants: a cold stream's messages stay pinned
-until its subscriptions are known; an idle subscription is one entry without a cursor; a
-subscription attached at `next` sees every message that is routed after it was attached.
+Owns one entry for each stream, and the messages about subscriptions: made, paused, ended.
+`audience.cold_streams` reads the subscriptions of a cold stream, `audience.audience` adds them to
+its entry, and `audience.fan_out` gives them messages.
+
+Invariants:
+
+- A stream is cold while its subscriptions are unknown. Its messages stay pinned until then.
+- An idle subscription is one entry without a cursor.
+- A subscription attached at `next` sees every message that is routed after that.
 """
 
 from __future__ import annotations
@@ -45,7 +49,7 @@ __all__ = ["Subscribers", "give_back"]
 
 
 class Subscribers:
-    """The streams of one queue that had events lately."""
+    """The streams of one queue that had events recently."""
 
     __slots__ = (
         "_audience",
@@ -116,7 +120,7 @@ class Subscribers:
     def route(self, slot: Slot) -> None:
         """Give a message that was just appended to the subscriptions of its stream."""
         message = slot.message
-        if not message.items:  # done by a former owner
+        if not message.items:  # a former owner has finished it
             self._cache.release(slot)
             return
         entry = self.streams.get(message.stream)
@@ -153,19 +157,19 @@ class Subscribers:
         return entry
 
     def on_lost(self, loss: Loss) -> None:
-        """A part of the queue is gone, whichever streams it was of: all of them hear of it."""
+        """Report a loss to all streams, because it may concern any of them."""
         self._losses.add(loss, self._clock.wall_s())
         for subscriber in self._everyone():
             subscriber.lose(loss)
 
     def expect(self) -> None:
-        """Meet the streams of which the former owner has listed subscriptions."""
+        """Create the entries of streams with subscriptions that the former owner listed."""
         for stream in self._laggards.streams():
             if stream not in self.streams:
                 self._meet(stream)
 
     def relieve(self, stream: StreamId) -> None:
-        """Let the slowest subscriptions of a stream hold nothing in the cache any more."""
+        """Unpin the messages of the slowest subscriptions of a stream; they lag from now on."""
         entry = self.streams.get(stream)
         if entry is None or not self._laggards.has_place:
             return
@@ -180,19 +184,21 @@ class Subscribers:
                 self._dispatch.start_lagging(subscriber)
 
     def follow_implicit(self) -> None:
-        """Other implicit subscriptions hold now: a new one sees what is routed from here on."""
+        """Follow a change of implicit subscriptions; a new one sees the messages routed from now
+        on."""
         for stream, entry in self.streams.items():
             self._audience.add_implicit(stream, entry)
         self._progressed()
 
     def attach(self, stream: StreamId, row: SubscriptionRow) -> None:
-        """A subscription was made or resumed: from here on it sees the stream's events."""
+        """Attach a subscription that was made or resumed: it sees the stream's events from here
+        on."""
         self._stopped.tell(stream, row, is_held=False)
         entry = self.streams.get(stream)
         if entry is None and row.start not in (HERE, "next"):
             entry = self._meet(stream)
         if entry is None:
-            return  # cold: the row is stored, and is read with the first event
+            return  # cold: the stored row is read with the first event
         entry.detached.pop(row.id, None)
         entry.hear_of(row.id)
         entry.holds[row.id] = ""
@@ -209,7 +215,7 @@ class Subscribers:
         if row.start == HERE:
             self._deliveries.retry(subscriber)
             return
-        subscriber.gaps = ()  # what it missed is what it asked to leave out, or to look for again
+        subscriber.gaps = ()  # old gaps do not matter at the new position
         if row.start == "next":
             self._skip(subscriber, entry)
         else:
@@ -223,7 +229,7 @@ class Subscribers:
         if entry.newest is not None:
             self._deliveries.move(subscriber, entry.newest)
         else:
-            subscriber.drop()  # all that it has is old
+            subscriber.drop()  # all its events are old
             subscriber.position = self._former.end
 
     def _go_back(self, entry: StreamEntry, subscriber: Subscriber, start: str) -> None:
@@ -238,7 +244,7 @@ class Subscribers:
             self._deliveries.move(subscriber, before(token))
 
     def hold(self, stream: StreamId, row: SubscriptionRow) -> None:
-        """A subscription was paused: it keeps what comes, and is delivered nothing."""
+        """Stop a subscription: it keeps its place, and gets no deliveries."""
         self._stopped.tell(stream, row, is_held=True)
         entry = self.streams.get(stream)
         if entry is None:
@@ -251,13 +257,13 @@ class Subscribers:
             self._deliveries.hold(subscriber)
 
     async def follow(self, stream: StreamId) -> None:
-        """All subscriptions of a stream wait, or go on, as was told of `WHOLE_STREAM`."""
+        """Pause or resume all subscriptions of a stream, as `WHOLE_STREAM` says."""
         entry = self.streams.get(stream)
         if entry is not None:
             await follow_stream(entry, self._deliveries)
 
     def detach(self, stream: StreamId, subscription: str) -> None:
-        """A subscription was removed."""
+        """Detach a subscription that was removed."""
         entry = self.streams.get(stream)
         if entry is None:
             return
@@ -273,7 +279,7 @@ class Subscribers:
             self._progressed()
 
     def let_go(self) -> None:
-        """Hold none of the messages that were routed; what is out ends without consequence."""
+        """Unpin all routed messages; the results of deliveries in flight are ignored."""
         for entry in self.streams.values():
             for slot in entry.let_go():
                 self._cache.release(slot)
@@ -289,24 +295,26 @@ class Subscribers:
             self._losses.forget(stream, is_told=not any(one.gaps for one in subscribers))
 
     def list_unfinished(self) -> tuple[ListedSubscription, ...]:
-        """The subscriptions that have not done everything. Cost: O(subscriptions known)."""
+        """Return the subscriptions with unfinished events. Cost: O(known subscriptions)."""
         return list_unfinished(self.streams, self._laggards, self._former)
 
     def of(self, stream: StreamId) -> Sequence[Subscriber] | None:
-        """The subscriptions of a stream; None: it had no event lately, or they are asked for."""
+        """Return the subscriptions of a stream; None: it had no recent event, or they are being
+        read."""
         entry = self.streams.get(stream)
         return None if entry is None or entry.cold is not None else [*entry.subscribers.values()]
 
     @property
     def unacked(self) -> int:
-        """Subscriptions that are to acknowledge something by hand. Cost: O(subscriptions known)."""
+        """The number of subscriptions with events to acknowledge by hand. Cost: O(known
+        subscriptions)."""
         return sum(one.unacked > 0 for one in self._everyone())
 
     def _everyone(self) -> Iterator[Subscriber]:
         return (one for entry in self.streams.values() for one in entry.subscribers.values())
 
     def on_acked(self, stream: StreamId, subscription: str, upto: Token) -> bool:
-        """A subscription has acknowledged by hand; False: it is not known, or not yet."""
+        """Accept a manual acknowledgement; False: the subscription is not known yet, or ended."""
         entry = self.streams.get(stream)
         if entry is None or entry.cold is not None or subscription not in entry.subscribers:
             return False
@@ -314,24 +322,26 @@ class Subscribers:
         return True
 
     def has_backlog(self, upto: int) -> bool:
-        """Is something up to a message, or that may be repeated, being delivered?"""
+        """Say whether a message up to `upto`, or one that may be a repeat, is being delivered."""
         return any(has_backlog(entry, upto) for entry in self.streams.values())
 
     def close(self) -> None:
-        """Stop asking."""
+        """Stop reading subscriptions."""
         self._tasks.cancel()
 
 
 def give_back(
     streams: Mapping[StreamId, StreamEntry], cache: QueueCache
 ) -> list[tuple[list[Token], bool]]:
-    """Give back the messages behind the last one of each stream that is being handled.
+    """Return messages to the queue: those after the last one in flight of each stream.
 
-    Returns their tokens in two lists: messages that no handler has tried, and those that one has
-    (`has_run`). A message goes back to a queue that has no order, before another silo reads it. A
-    message that one subscription is handling stays here for all. A message that goes back is held
-    by nobody here, and is delivered again to all its subscriptions, also to those that have done
-    it. A message that is being delivered to very many subscriptions stays.
+    A queue without order gets its messages back before another silo reads it. The result has two
+    lists of tokens: messages that no handler has tried, and messages that one has tried
+    (`has_run`).
+
+    A message that one subscription is handling stays here for all. No subscription keeps a returned
+    message, and it is delivered again to all of them, even to those that have finished it. A
+    message that is being given to very many subscriptions stays.
     """
     fresh: list[Token] = []
     tried: list[Token] = []
@@ -346,7 +356,7 @@ def give_back(
 
 
 def _find_failed(entry: StreamEntry, last: int) -> frozenset[Token]:
-    """The messages behind an index at which a handler has failed."""
+    """Return the messages after an index at which a handler has failed."""
     found: set[Token] = set()
     for index, one in places(entry):
         delivery = one.delivery
@@ -356,7 +366,7 @@ def _find_failed(entry: StreamEntry, last: int) -> frozenset[Token]:
 
 
 def _let_go(entry: StreamEntry, last: int, cache: QueueCache) -> None:
-    """Nothing here holds a message behind an index."""
+    """Unpin all messages after an index."""
     cold = entry.cold or ()
     if entry.cold is not None:
         entry.cold = []
