@@ -1,15 +1,19 @@
-"""The place of one subscription in its stream.
+"""The place of one subscription in its stream. Pure.
 
-Owns: `Cursor`: which event is the first that is not done, which one is sent next, what is to be
-read again. Not: what is cached (`queue_cache`), which cursors lag (`lagging_cursors`), when
-something is sent (`delivery`). Pure. Invariants:
-- a cursor is idle, or at an event that is not done; an idle cursor holds nothing;
-- acknowledged automatically, it sends where it stands; by hand, it sends at most `unacked_max`
-  events ahead of where it stands; it stands at no event that is acknowledged or given up;
-- a lagging cursor holds nothing in the cache but its tail. Each message that it must get was read
-  again, from its slot on, or is to be read again (from `following` up to `dropped`), or is in the
-  cache from its tail on;
-- a cursor lags until the first event that is not done is in the cache, or nothing is left.
+A `Cursor` knows the first event that is not done, the next event to send, and the events that must
+be read again. `queue_cache` has the cached messages, `lagging_cursors` the cursors that lag, and
+`delivery` decides when to send.
+
+Invariants:
+
+- A cursor is idle, or at an event that is not done. An idle cursor pins nothing.
+- With automatic acknowledgement, the next event to send is the first one that is not done. With
+  manual acknowledgement, up to `unacked_max` events after that one may be sent. The first event is
+  never one that is acknowledged or given up.
+- A lagging cursor pins nothing in the cache except its tail. Each message that it needs is in one
+  of three places. It was read again (from `slot`), it must be read again (from `following` to
+  `dropped`), or it is in the cache (from the tail).
+- A cursor lags until its first unfinished event is in the cache, or nothing is left.
 """
 
 from __future__ import annotations
@@ -43,37 +47,41 @@ class LagRegistry(Protocol):
     @property
     def reread(self) -> RereadMessages: ...
     def add(self, cursor: Cursor, /) -> None:
-        """The cursor lags from now on."""
+        """Note that the cursor lags from now on."""
         ...
 
     def remove(self, cursor: Cursor, /) -> None:
-        """The cursor lags no more."""
+        """Note that the cursor no longer lags."""
         ...
 
 
 class Cursor:
-    """The place of one subscription; new, it is idle.
+    """The place of one subscription. A new cursor is idle.
 
     Attributes:
         key: the stream and the subscription.
-        unacked_max: events that may be sent and not acknowledged by hand; 0: each is acknowledged
-            with its reply.
-        ahead: events that were sent, and are not acknowledged by hand.
-        slot: the message in which it stands; None: it is idle, or that is not here.
-        is_lagging: the cursor holds nothing in the cache but its tail.
+        unacked_max: the number of events that may be sent and not yet acknowledged by hand; 0: a
+            reply acknowledges its events.
+        ahead: the number of events that were sent, and are not acknowledged by hand.
+        slot: the message with the first unfinished event; None: the cursor is idle, or the message
+            is not here.
+        is_lagging: the cursor pins nothing in the cache except its tail.
 
-    Attributes while it lags:
-        start: the first item that it must get.
-        following: from here on its messages are read again.
-        dropped: up to here they are; None: it has them all, and goes on in the cache.
-        floor: this message and all before it are done, or are not for it; None: not known.
-        tail: where it goes on in the cache, once something came.
-        keeps: what comes stays in the cache for it.
-        is_new: where it begins has not been compared with what the provider keeps.
-        is_rewound: its consumer has not heard that what it has seen comes again.
-        may_repeat: what it gets may have been delivered before.
-        is_full: there was no room for the next message, and nothing was done since.
-        sent: up to here a former owner has delivered what is not done; None: see `may_repeat`.
+    Attributes of a lagging cursor:
+
+        start: the first item that it needs.
+        following: from this token on, messages must be read again.
+        dropped: up to this token, messages must be read again; None: none are missing, and it
+            continues in the cache.
+        floor: this message and all before it are done, or are not for this subscription; None:
+            unknown.
+        tail: the message where it continues in the cache, once one has arrived.
+        keeps: new messages stay in the cache for it.
+        is_new: its beginning was not compared with the messages that the provider keeps.
+        is_rewound: its consumer does not know yet that earlier events are delivered again.
+        may_repeat: its events may have been delivered before.
+        is_full: there was no room for the next message, and no event was finished since.
+        sent: a former owner delivered unfinished events up to this token; None: see `may_repeat`.
     """
 
     __slots__ = (
@@ -108,11 +116,11 @@ class Cursor:
         self.key = key
         self.unacked_max = unacked_max
         self.slot: Slot | None = None
-        self._item = 0  # of that message
-        self._sends: Place | None = None  # by hand; None: so many items on as it is ahead
+        self._item = 0  # in that message
+        self._sends: Place | None = None  # by hand; None: `ahead` items after the first one
         self.ahead = 0
-        # By hand: so many items, at that time; and those that do not come again. None as long as
-        # there were none: most subscriptions never have any.
+        # For manual acknowledgement: counts of sent items with their times, and given-up items.
+        # None until there are any, because most subscriptions never have any.
         self._given: deque[tuple[int, float]] | None = None
         self._given_up: set[Token] | None = None
         self.tail: Slot | None = None
@@ -122,61 +130,64 @@ class Cursor:
         self.is_lagging = self.keeps = self.is_new = False
         self.is_rewound = self.may_repeat = self.is_full = False
 
-    # -- where it stands
+    # -- the first unfinished event
 
     @property
     def is_drained(self) -> bool:
-        """Is nothing left?"""
+        """Whether nothing is left."""
         return self.slot is None and not self.is_lagging
 
     @property
     def index(self) -> int | None:
-        """The absolute index of the message in which it stands; None: in none of the cache."""
+        """The absolute index of the message with the first unfinished event; None: not in the
+        cache."""
         slot = self.slot
         return None if slot is None or slot.index < 0 else slot.index
 
     @property
     def token(self) -> Token | None:
-        """The first item that is not done, or where it is looked for; None when drained."""
+        """The first unfinished item, or the place where it must be read; None if nothing is
+        left."""
         if self.slot is not None:
             return self.slot.token_at(self._item)
         return self.position if self.is_lagging else None
 
     @property
     def position(self) -> Token:
-        """The first item that is not done, of a cursor that lags, or has just met the cache."""
+        """The first unfinished item of a cursor that lags, or has just reached the cache."""
         if self.slot is not None:
             return self.slot.token_at(self._item)
         return max(self.start, self.following)
 
     @property
     def after(self) -> Token:
-        """Up to here everything is done, of a cursor that lags, or has just met the cache."""
+        """The position just before `position`: everything up to here is done."""
         return before(self.position)
 
     @property
     def message(self) -> Token:
-        """The token of the message in which it stands."""
+        """The token of the message with the first unfinished event."""
         assert self.slot is not None, f"{self.key} is at no message"
         return self.slot.message.token
 
     @property
     def tried(self) -> int:
-        """How often its message was tried before, as the provider counts."""
+        """The number of earlier attempts at its message, as the provider counts them."""
         return 0 if self.slot is None else max(0, self.slot.message.attempt - 1)
 
     @property
     def goes_back(self) -> bool:
-        """Does its message go back to the queue when its handler fails?"""
+        """Whether its message returns to the queue when the handler fails."""
         return self.slot is not None and self.slot.goes_back
 
     @property
     def is_last(self) -> bool:
-        """Does the queue give it out no more, if its handler fails?"""
+        """Whether the queue will not deliver the message again after a failure."""
         return self.slot is not None and self.slot.message.is_last
 
     def going_back(self) -> Sequence[Token]:
-        """The messages from here on, if each goes back to the queue for this subscription."""
+        """Return the messages from here on, if each of them returns to the queue for this
+        subscription."""
         found: list[Token] = []
         slot = self.slot
         while slot is not None:
@@ -187,7 +198,8 @@ class Cursor:
         return found
 
     def index_at(self, count: int) -> int:
-        """The message of the item `count` behind this one, all of which `peek` has given."""
+        """Return the index of the message with the item `count` items later; `peek` has returned
+        it."""
         slot, item = self.slot, self._item + count
         while slot is not None and item >= len(slot.message.items):
             item -= len(slot.message.items)
@@ -196,15 +208,16 @@ class Cursor:
         return slot.index
 
     def lag(self) -> tuple[int, float]:
-        """Items from here on that are here, and when the first was stored (wall clock; 0: none)."""
+        """Return the number of items that are here from this one on, and when the first was stored
+        (wall clock; 0: none)."""
         return lag_from(self.slot, self._item)
 
     # -- moving
 
     def enter(self, slot: Slot, after: Token | None = None) -> bool:
-        """An idle cursor goes to the first item above `after`, from a message of the cache on.
+        """Move an idle cursor to the first item above `after`, starting at a message of the cache.
 
-        Returns whether there is one.
+        Returns whether there is such an item.
         """
         at: Slot | None = slot
         item = 0 if after is None or slot.message.token > after else slot.first_item(after)
@@ -218,17 +231,17 @@ class Cursor:
         return True
 
     def seek(self, after: Token | None) -> None:
-        """Go to the first item of the cache above `after`; None: the oldest that is held."""
+        """Move to the first item of the cache above `after`; None: the oldest cached one."""
         slot = self._cache.first_slot(self.key[0], after)
         if slot is not None:
-            slot.holds += 1  # it may be held by this cursor alone
+            slot.holds += 1  # the cursor may be the only one that pins it
         self.close()
         if slot is not None:
             self.enter(slot, after)
             self._cache.release(slot)
 
     def advance(self, count: int) -> None:
-        """Move past `count` items, all of which are here. Amortised O(1) per message."""
+        """Move past `count` items, which are all here. Amortised O(1) for each message."""
         if self.is_lagging:
             self._advance_reread(count)
             return
@@ -245,7 +258,8 @@ class Cursor:
         assert slot is not None or item == 0, f"moved {item} items past the end of {self.key}"
 
     def _advance_reread(self, count: int) -> None:
-        """Move past items that were read again; behind the last one it goes on in the cache."""
+        """Move past items that were read again; after the last one, the cursor continues in the
+        cache."""
         self.is_rewound = self.is_full = False
         slot, item = self.slot, self._item + count
         self._item = item
@@ -256,11 +270,11 @@ class Cursor:
             self._item = item
         assert slot is not None or item == 0, f"{item} items of {self.key} are not here"
         if slot is None:
-            self._sends = None  # it may be behind the last message that was here
+            self._sends = None  # the next item may be after the last message that was here
         self._rejoin()
 
     def _pass(self, slot: Slot) -> Slot | None:
-        """Go to the next message that was read again, and let go of this one."""
+        """Move to the next message that was read again, and unpin this one."""
         assert slot.lane is not None, f"{slot.message.token} is in no lane"
         upcoming = slot.next
         if upcoming is None:
@@ -277,7 +291,7 @@ class Cursor:
         self.advance(len(self.slot.message.items) - self._item)
 
     def close(self) -> None:
-        """Let go of everything, and be idle; again is harmless."""
+        """Unpin everything and become idle; a repeated call is harmless."""
         self.rewind()
         self._given_up = None
         if self.is_lagging:
@@ -291,11 +305,11 @@ class Cursor:
         elif slot is not None:
             self._reread.release(slot)
 
-    # -- where it sends
+    # -- the next event to send
 
     @property
     def next_token(self) -> Token | None:
-        """The item that is sent next; None: it is not here, or nothing is left."""
+        """The next item to send; None: it is not here, or nothing is left."""
         if not self.unacked_max:
             return self.token
         place = self._place()
@@ -303,7 +317,7 @@ class Cursor:
 
     @property
     def next_index(self) -> int | None:
-        """The absolute index of the message that is sent next; None: in none of the cache."""
+        """The absolute index of the message with the next item to send; None: not in the cache."""
         if not self.unacked_max:
             return self.index
         place = self._place()
@@ -311,12 +325,13 @@ class Cursor:
 
     @property
     def can_send(self) -> bool:
-        """By hand: is there an item to send, and may it be?"""
+        """With manual acknowledgement: whether an item is here that may be sent."""
         return self.ahead < self.unacked_max and self._place() is not None
 
     @property
     def is_away(self) -> bool:
-        """Is nothing here to send, and something to be read again for which there is room?"""
+        """Whether no item to send is here, and messages must be read again for which there is
+        room."""
         if not self.is_lagging:
             return False
         if not self.unacked_max:
@@ -326,7 +341,7 @@ class Cursor:
         return (self.dropped is not None or self.is_new) and self._place() is None
 
     def _place(self) -> Place | None:
-        """Where it sends, by hand; None: what would be next is not here."""
+        """Return the place of the next item to send, by hand; None: it is not here."""
         at = self._sends
         if at is None and self.slot is not None:
             at = (self.slot, self._item + self.ahead)
@@ -344,7 +359,8 @@ class Cursor:
         return None
 
     def _beyond(self, slot: Slot) -> Slot | None:
-        """The message in the cache that follows the last one that was read again, if that is it."""
+        """Return the message in the cache that follows the last one that was read again, if it is
+        known."""
         if slot.lane is None or slot.index >= 0 or not self.has_all:
             return None
         at = self.tail
@@ -353,9 +369,10 @@ class Cursor:
         return at
 
     def peek(self, max_events: int, max_bytes: int) -> Sequence[Item]:
-        """The next items to send, without moving; none: they are not here, or too many are out.
+        """Return the next items to send, without moving; none: they are not here, or too many are
+        unacknowledged.
 
-        One at least otherwise, whatever its size. Cost: O(items returned).
+        Otherwise there is at least one item, whatever its size. Cost: O(items returned).
         """
         if not self.unacked_max:
             return items_from(self.slot, self._item, max_events, max_bytes)
@@ -370,17 +387,17 @@ class Cursor:
         ends = (at for at, item in enumerate(items) if item.token in given_up)
         return items[: next(ends, len(items))]
 
-    # -- acknowledging by hand
+    # -- manual acknowledgement
 
     @property
     def given_s(self) -> float:
-        """When the oldest item that is not acknowledged was given; infinite: none is."""
+        """The time when the oldest unacknowledged item was sent; infinite if there is none."""
         return self._given[0][1] if self._given else math.inf
 
     def give(self, count: int, at_s: float) -> None:
-        """So many of the items that `peek` has given were given at that time.
+        """Note that `count` items of the last `peek` were sent at this time.
 
-        They need not be here any more: `let_go` may have come first.
+        They may have left the cache meanwhile, if `let_go` came first.
         """
         place = self._place()
         self._sends = None if place is None else (place[0], place[1] + count)
@@ -393,7 +410,7 @@ class Cursor:
         self._given.append((count, at_s))
 
     def _keep_given(self) -> None:
-        """Of the items that were given, only those count that are here. O(messages here)."""
+        """Count sent items only if they are here. Cost: O(messages here)."""
         slot, here = self.slot, -self._item
         while slot is not None and here < self.ahead:
             here += len(slot.message.items)
@@ -409,25 +426,26 @@ class Cursor:
             left -= min(left, last_count)
 
     def give_up(self, token: Token) -> None:
-        """The item at `token`, which is sent next, is done once all before it are."""
+        """Give up the item at `token`, which is the next to send; it is done once all before it
+        are."""
         self.give(1, math.inf)
         self._given_up = {*(self._given_up or ()), token}
 
     def rewind(self) -> None:
-        """All that is not acknowledged is sent again."""
+        """Send all unacknowledged items again."""
         self.ahead, self._sends = 0, None
         self._given = None
 
     def settle(self, upto: Token | None) -> None:
-        """All items up to a token are acknowledged, as far as they were given."""
+        """Acknowledge the sent items up to a token."""
         while self.ahead and (count := self._count_acked(upto, self.ahead)):
             self._release(count)
 
     def pass_over(self, upto: Token) -> bool:
-        """Items up to a token are acknowledged, though no reply said that they were given.
+        """Acknowledge items up to a token, although no reply said that they were sent.
 
-        Nothing is out. Returns whether there were any. They need not be here: items that are still
-        to be read again are not read for this subscription.
+        No call may be in flight. Returns whether there were any such items. They need not be here:
+        items that must still be read again are then skipped.
         """
         is_any = False
         while not self.ahead and (count := self._count_acked(upto, sys.maxsize)):
@@ -439,7 +457,7 @@ class Cursor:
         return True
 
     def _count_acked(self, upto: Token | None, count_max: int) -> int:
-        """So many items of the message in which it stands are acknowledged, or were given up."""
+        """Return the number of leading items of this message that are acknowledged or given up."""
         slot = self.slot
         if slot is None:
             return 0
@@ -467,13 +485,13 @@ class Cursor:
 
     @property
     def following(self) -> Token:
-        """From here on its messages are to be read again, while it lags."""
+        """From this token on, its messages must be read again, while it lags."""
         slot = self.slot
         return self._following if slot is None or slot.lane is None else slot.lane.end
 
     @property
     def has_all(self) -> bool:
-        """Is nothing left to be read again?"""
+        """Whether no message is left to be read again."""
         return self.dropped is None
 
     def begin(
@@ -485,7 +503,7 @@ class Cursor:
         may_repeat: bool,
         is_new: bool = False,
     ) -> None:
-        """An idle cursor lags: it must get what is stored from `start` on."""
+        """Let an idle cursor lag: it needs the stored messages from `start` on."""
         assert self.is_drained, f"{self.key} is at {self.token}"
         self.start, self._following = start, Token(start.era, start.seq)
         self.dropped, self.floor = dropped, floor
@@ -497,11 +515,11 @@ class Cursor:
         self._meet()
 
     def start_lagging(self, out: int, *, has_chain: bool, may_repeat: bool) -> None:
-        """Hold nothing in the cache any more.
+        """Unpin everything in the cache.
 
         Args:
-            out: items from where it stands on that it must have at hand.
-            has_chain: it keeps what is here already, as far as there is room.
+            out: the number of items, from the first unfinished one, that must stay at hand.
+            has_chain: whether the cursor keeps messages that are here, as far as there is room.
         """
         slot, item = self.slot, self._item
         assert slot is not None and not self.is_lagging, f"{self.key} lags, or is drained"
@@ -515,8 +533,8 @@ class Cursor:
         self._cache.release(slot)
 
     def _keep(self, slot: Slot, out: int, *, has_chain: bool) -> None:
-        """Keep messages of the cache as if they were read again: those of `out` items, and more of
-        them as far as there is room."""
+        """Keep messages of the cache as if they were read again: those with the first `out` items,
+        and more as far as there is room."""
         kept, must = [slot.message], slot.message.token
         upcoming = slot.next
         left = out - len(slot.message.items)
@@ -528,11 +546,11 @@ class Cursor:
         self._enter_reread(kept, following(kept[-1].token), must)
 
     def _enter_reread(self, messages: Sequence[QueueMessage], end: Token, must: Token) -> None:
-        """Go to the first message at or above `following` that was read again, if there is one.
+        """Move to the first message at or above `following` that was read again, if there is one.
 
         Args:
-            messages: all of its stream up to `end`, from `following` or an earlier place on.
-            must: up to here there is room for them.
+            messages: all messages of its stream up to `end`, from `following` or an earlier place.
+            must: up to this token, messages are kept even without room.
         """
         slot, self._following = self._reread.enter(
             self.key[0], self._following, messages, end, must
@@ -543,13 +561,13 @@ class Cursor:
         self._item = 0 if slot is None else slot.first_item(after)
 
     def _meet(self) -> None:
-        """See whether it has all that is to be read again, and goes on in the cache."""
+        """Check whether all its messages were read again, so that it continues in the cache."""
         if self.dropped is not None and self.following > self.dropped:
             self.dropped = None
         self._rejoin()
 
     def _rejoin(self) -> None:
-        """With nothing to be read again, and no chain, it lags no more."""
+        """Stop lagging if there is nothing to read again and no message that was read again."""
         if self.slot is not None or self.dropped is not None or self.is_new:
             return
         if self.tail is not None:
@@ -567,7 +585,7 @@ class Cursor:
             self._cache.release(tail)
 
     def came(self, slot: Slot) -> None:
-        """A message of its stream came into the cache, while it lags."""
+        """Handle a new message of its stream in the cache, while it lags."""
         token = slot.message.token
         if token < self.following or (self.dropped is not None and token <= self.dropped):
             return  # it was read again, or will be
@@ -579,28 +597,30 @@ class Cursor:
             self._meet()
 
     def needs(self, token: Token) -> bool:
-        """Is this message of its stream not done?"""
+        """Say whether this message of its stream is unfinished."""
         position = self.position
         return token >= Token(position.era, position.seq)
 
     def let_go(self) -> None:
-        """Keep nothing in the cache: what came is read again."""
+        """Pin nothing in the cache; new messages are read again later."""
         self.keeps = False
         if self.tail is not None:
             newest = self._cache.newest_of(self.key[0])
             assert newest is not None, "a tail is in the cache"
             self.dropped = newest if self.dropped is None else max(self.dropped, newest)
-            self._sends = None  # it may be in a message that goes
+            self._sends = None  # it may be in a message that leaves
             self._let_tail_go()
 
     def take(self, messages: Sequence[QueueMessage], upto: Token) -> None:
-        """Take messages that were read again: all of its stream in [some earlier place, upto).
+        """Accept messages that were read again: all of its stream from an earlier place up to
+        `upto`.
 
-        Cursors that take the same messages, the earliest cursor first, share them.
+        Cursors share messages if they take the same ones and the cursor with the earliest place is
+        first.
         """
         if self.dropped is None:
             return
-        end = min(upto, following(self.dropped))  # later messages come by themselves
+        end = min(upto, following(self.dropped))  # later messages arrive through the cache
         slot = self.slot
         if slot is None:
             self._enter_reread(messages, end, BEGINNING)
@@ -612,10 +632,12 @@ class Cursor:
             self.let_go()
 
     def lose(self, first: Token) -> Token | None:
-        """All before `first` is gone; returns where it was if it would have needed that.
+        """Note that all messages before `first` are lost; returns the place of the cursor if it
+        needed them.
 
-        At the beginning it needs none of that: it gets the oldest messages that are kept. By hand,
-        items that were given and are not here are sent again, as some of them may be gone.
+        At the beginning of the queue, the cursor needs none of them: it gets the oldest kept
+        messages. With manual acknowledgement, sent items that are not here are sent again, because
+        some of them may be lost.
         """
         if self.dropped is None or first <= self.following:
             return None
@@ -629,14 +651,15 @@ class Cursor:
         return None if wanted == BEGINNING else wanted
 
     def begin_within(self, first: Token | None, last: Token | None, newest: Token | None) -> bool:
-        """Compare where it begins with what the provider keeps.
+        """Compare the beginning of the cursor with the messages that the provider keeps.
 
         Args:
-            first: the first message that was kept when the provider was asked; None: none was.
-            last: the last one; None: none was.
-            newest: the last message that had come by then; None: none had.
+            first: the first message that the provider kept at the time of the question; None: none.
+            last: the last one; None: none.
+            newest: the last message that had arrived by then; None: none.
 
-        Returns True if it was to begin behind the last; then it gets what comes from now on.
+        Returns True if the cursor should have begun after the last message; then it gets only new
+        messages.
         """
         self.is_new = False
         known = [one for one in (last, self._cache.newest) if one is not None]
@@ -647,7 +670,7 @@ class Cursor:
         elif self.start == BEGINNING and first is not None:
             self._following = first
         elif self.start == BEGINNING and newest is not None:
-            self._following = following(newest)  # not of what came since
+            self._following = following(newest)  # without messages that arrived since
         if last is not None:
             self.dropped = last if self.dropped is None else max(self.dropped, last)
         self._meet()
@@ -660,7 +683,7 @@ class Cursor:
         self._meet()
 
     def unload(self) -> None:
-        """Hold nothing: all that is not done is read again."""
+        """Pin nothing: all unfinished messages are read again."""
         slot = self.slot
         if slot is not None and slot.lane is not None:
             dropped = slot.lane.tail.message.token
@@ -672,7 +695,7 @@ class Cursor:
         self.let_go()
 
     def entry(self) -> ListedSubscription:
-        """As the queue record has it, while it lags."""
+        """Return the entry of a lagging cursor for the queue record."""
         (namespace, name), subscription = self.key
         position = self.position
         return ListedSubscription(

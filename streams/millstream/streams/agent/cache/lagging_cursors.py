@@ -1,12 +1,14 @@
-"""The lagging cursors of one queue.
+"""The lagging cursors of one queue. Pure.
 
-Owns: `LaggingCursors`: which cursors lag, what is stored of them, what may be acknowledged
-meanwhile.
-Not: where each is (`cursor`), what was read again for them (`reread_messages`), which one lags when
-(`subscribers`, `dispatch`), what is stored when (`ownership`). Pure.
-Invariants: at most `BEHIND_MAX` fall behind, beside those that a former owner has listed; `upto`
-and the list, taken at one instant, name all that is not done; nothing is acknowledged that a reader
-of the stored record would need again.
+Owns `LaggingCursors`: the cursors that lag, their entries in the record, and the acknowledgements
+that are possible meanwhile. `cursor` has the place of each, `reread_messages` their messages.
+`subscribers` and `dispatch` choose which cursor lags, and `ownership` writes the record.
+
+Invariants:
+
+- At most `BEHIND_MAX` cursors may begin to lag, besides those that a former owner listed.
+- At each moment, `upto` and the list together name all unfinished events.
+- No message is acknowledged that a reader of the stored record would need again.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from .reread_messages import RereadMessages
 __all__ = ["BEHIND_MAX", "UNKNOWN", "LaggingCursors"]
 
 BEHIND_MAX = 1_000
-"""Lagging cursors of one queue."""
+"""Limit of the lagging cursors of one queue."""
 UNKNOWN = ""
-"""Stands for all subscriptions of a stream, while they are not known."""
+"""The name that stands for all subscriptions of a stream, while they are unknown."""
 
 
 class LaggingCursors:
@@ -53,39 +55,39 @@ class LaggingCursors:
 
     @property
     def is_used(self) -> bool:
-        """May anybody fall behind?"""
+        """Whether cursors may lag."""
         return self._is_used
 
     @property
     def has_place(self) -> bool:
-        """May somebody else be behind?"""
+        """Whether one more cursor may lag."""
         return self._is_used and len(self._behind) < BEHIND_MAX
 
     @property
     def matters(self) -> bool:
-        """Is somebody behind, or was when the record was written?"""
+        """Whether a cursor lags, or did when the record was written."""
         return bool(self._behind) or self._is_stored
 
     def cursors(self) -> Sequence[Cursor]:
-        """All of them."""
+        """Return all lagging cursors."""
         return tuple(self._behind.values())
 
     def get(self, key: SubscriptionKey) -> Cursor | None:
-        """The subscription, if it is behind."""
+        """Return the cursor of a subscription, if it lags."""
         return self._behind.get(key)
 
     def of(self, stream: StreamId) -> Sequence[Cursor]:
-        """Those of a stream."""
+        """Return the lagging cursors of a stream."""
         return tuple(self._by_stream.get(stream, ()))
 
     def streams(self) -> list[StreamId]:
-        """Streams of which somebody is behind."""
+        """Return the streams with lagging cursors."""
         return list(self._by_stream)
 
-    # -- falling behind
+    # -- beginning to lag
 
     def begin(self, key: SubscriptionKey, start: Token, unacked_max: int = 0) -> Cursor:
-        """A new cursor that lags: it gets what is stored from `start` on.
+        """Return a new lagging cursor, which gets the stored messages from `start` on.
 
         A lagging cursor with the same key is closed.
         """
@@ -96,7 +98,7 @@ class LaggingCursors:
         return cursor
 
     def take_over(self, progress: QueueProgress, *, may_repeat: bool) -> None:
-        """The subscriptions that the former owner has listed lag: what it read is read again."""
+        """Let the subscriptions lag that the former owner listed: their messages are read again."""
         self._is_stored, self._stored_floor = bool(progress.listed), progress.floor
         for one in progress.listed if self._is_used else ():
             cursor = Cursor(self, (one.stream, one.subscription))
@@ -107,12 +109,12 @@ class LaggingCursors:
             cursor.is_new = cursor.has_all or one.mark == BEGINNING
 
     def add(self, cursor: Cursor) -> None:
-        """The cursor lags from now on."""
+        """Note that the cursor lags from now on."""
         self._behind[cursor.key] = cursor
         self._by_stream.setdefault(cursor.key[0], []).append(cursor)
 
     def remove(self, behind: Cursor) -> None:
-        """The cursor lags no more, or was closed."""
+        """Note that the cursor no longer lags, or was closed."""
         if self._behind.get(behind.key) is behind:
             del self._behind[behind.key]
         of_stream = self._by_stream.get(behind.key[0], [])
@@ -123,13 +125,13 @@ class LaggingCursors:
             self._by_stream.pop(behind.key[0], None)
 
     def park_unknown(self, stream: StreamId, slot: Slot, *, may_repeat: bool) -> None:
-        """All subscriptions of a stream lag from a message on, whichever they are."""
+        """Let all subscriptions of a stream lag from a message on, while they are unknown."""
         newest = self.cache.newest_of(stream)
         cursor = Cursor(self, (stream, UNKNOWN))
         cursor.begin(slot.message.token, newest, slot.before, may_repeat=may_repeat)
 
     def fork(self, stream: StreamId, subscription: str) -> None:
-        """One of the subscriptions that were not known is known now."""
+        """Make the cursor of a subscription that was unknown and becomes known."""
         unknown = self._behind.get((stream, UNKNOWN))
         if unknown is None or (stream, subscription) in self._behind:
             return
@@ -142,20 +144,20 @@ class LaggingCursors:
         )
 
     def keep_only(self, stream: StreamId, subscriptions: Collection[str]) -> None:
-        """The stream has these subscriptions, and no others."""
+        """Close the cursors of subscriptions that the stream does not have."""
         for behind in self.of(stream):
             if behind.key[1] not in subscriptions:
                 behind.close()
 
     def let_go(self, stream: StreamId | None = None) -> None:
-        """Those of a stream, or all, keep nothing in the cache."""
+        """Let the cursors of a stream, or all, pin nothing in the cache."""
         for behind in self._behind.values() if stream is None else self.of(stream):
             behind.let_go()
 
-    # -- what is done
+    # -- progress
 
     def progress(self) -> QueueProgress:
-        """How far the queue is, at this instant."""
+        """Return the progress of the queue at this moment."""
         upto = self.cache.find_acked()
         listed = tuple(behind.entry() for behind in self._behind.values())
         return QueueProgress(upto, listed, self._floor(upto))
@@ -169,13 +171,14 @@ class LaggingCursors:
         return lowest
 
     def on_stored(self, progress: QueueProgress) -> None:
-        """The record says this now."""
+        """Note that the record has this progress."""
         self._is_stored = bool(progress.listed)
         self._stored_floor = progress.floor
         self.cache.moved += 1
 
     def ackable(self) -> Token | None:
-        """Up to here the provider may forget; None: nothing more than before."""
+        """Return the token up to which the provider may be acknowledged; None: no more than
+        before."""
         upto = self.cache.find_acked()
         if not self.matters:
             return upto

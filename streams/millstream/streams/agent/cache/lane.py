@@ -1,7 +1,6 @@
 """The cached messages of one stream: a chain of slots.
 
-Owns: `Slot`, `Lane`, walking a chain. Not: which messages are dropped, and when (`queue_cache`).
-Invariant: the slots of a chain are in the order of the queue.
+`queue_cache` drops messages. Invariant: the slots of a chain are in the order of the queue.
 """
 
 from __future__ import annotations
@@ -17,21 +16,22 @@ from millstream.streams.contracts.token import Token
 __all__ = ["REREAD", "Lane", "Slot", "chain", "items_from", "lag_from"]
 
 
-new_token: Callable[..., Token] = tuple.__new__  # `Token(...)`, at half of its cost
+new_token: Callable[..., Token] = tuple.__new__  # like `Token(...)`, at half the cost
 
 
 REREAD = -1  # the index of a message that was read again
 
 
 class Slot:
-    """A message in memory, and the next message of its stream.
+    """A message in memory, linked to the next message of its stream.
 
     Attributes:
-        index: absolute index in the cache; `REREAD`: it was read again.
-        before: the message that arrived just before it, of whichever stream; it may have left.
-        lane: the chain that it is linked into; None: it has no items.
-        holds: cursors at this message, and one while its subscriptions are not known.
-        goes_back: the queue gives the message again when its handler fails, and counts attempts.
+        index: the absolute index in the cache; `REREAD`: it was read again.
+        before: the message that arrived just before it, of any stream; it may have left.
+        lane: the chain of this slot; None: it has no items.
+        holds: the number of pins: cursors at this message, plus one while its subscriptions are
+            unknown.
+        goes_back: the queue delivers the message again when its handler fails, and counts attempts.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class Slot:
         self.goes_back = False
 
     def items(self, start: int, end: int) -> list[Item]:
-        """Items start..end-1. Cost: O(items), about 0.3 µs each."""
+        """Return items start..end-1. Cost: O(items), about 0.3 µs each."""
         era, seq, first = self.message.token
         headers = dict(self.message.headers) if self.message.headers else None
         bodies = self.message.items
@@ -73,21 +73,21 @@ class Slot:
         ]
 
     def last_token(self) -> Token:
-        """The token of the last item."""
+        """Return the token of the last item."""
         era, seq, index = self.message.token
         return Token(era, seq, index + self.events - 1)
 
     def is_at_most(self, after: Token | None) -> bool:
-        """Has it no item above that token?"""
+        """Say whether it has no item above that token."""
         return after is not None and self.last_token() <= after
 
     def token_at(self, item: int) -> Token:
-        """The token of an item."""
+        """Return the token of an item."""
         era, seq, first = self.message.token
         return Token(era, seq, first + item)
 
     def first_item(self, after: Token | None) -> int:
-        """The first item with a token above `after`; the number of items if there is none."""
+        """Return the first item above `after`; the number of items if there is none."""
         token, count = self.message.token, len(self.message.items)
         if after is None or token > after:
             return 0
@@ -101,7 +101,8 @@ NOWHERE = Token(0, 0)
 class Lane(msgspec.Struct):
     """Messages of one stream, as a chain from head to tail.
 
-    `begin`, `end`: of messages that were read again: everything in [begin, end) is in the lane.
+    `begin` and `end` are for messages that were read again: the lane has everything in [begin,
+    end).
     """
 
     head: Slot
@@ -113,7 +114,7 @@ class Lane(msgspec.Struct):
 
 
 def chain(lane: Lane) -> Iterator[Slot]:
-    """The slots of a lane, from head to tail."""
+    """Yield the slots of a lane, from head to tail."""
     slot: Slot | None = lane.head
     while slot is not None:
         assert slot.next is not None or slot is lane.tail
@@ -122,7 +123,7 @@ def chain(lane: Lane) -> Iterator[Slot]:
 
 
 def lag_from(slot: Slot | None, item: int) -> tuple[int, float]:
-    """Items from here on, and when the first was stored (wall clock; 0: there are none).
+    """Return the number of items from here on, and when the first was stored (wall clock; 0: none).
 
     Cost: O(messages).
     """
@@ -136,7 +137,8 @@ def lag_from(slot: Slot | None, item: int) -> tuple[int, float]:
 
 
 def items_from(slot: Slot | None, start: int, max_events: int, max_bytes: int) -> Sequence[Item]:
-    """The next items of a chain, one at least while there is a slot. Cost: O(items returned)."""
+    """Return the next items of a chain, at least one if there is a slot. Cost: O(items
+    returned)."""
     assert max_events >= 1, f"max_events is {max_events}"
     found: list[Item] = []
     room = max_bytes
@@ -159,9 +161,10 @@ def items_from(slot: Slot | None, start: int, max_events: int, max_bytes: int) -
 def _end_within(
     bodies: Sequence[bytes], start: int, end: int, room: int, has_some: bool, each: int
 ) -> int:
-    """Up to where items from `start` on fit into `room` bytes; the very first one always does.
+    """Return the end of the items from `start` that fit into `room` bytes; the first item always
+    fits.
 
-    `each`: bytes that every item brings along.
+    `each` is the number of bytes that every item adds.
     """
     for at in range(start, end):
         room -= len(bodies[at]) + each

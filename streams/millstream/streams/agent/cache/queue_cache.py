@@ -1,18 +1,22 @@
-"""The cache of one queue: the messages that were read and are not done by every subscription.
+"""The cache of one queue: the messages that were read and not yet finished by every subscription.
 
-Owns: messages by stream in the order of arrival, and up to where everything is done. Not: when to
-read or acknowledge (`reading`), or what to deliver and when (`delivery`).
+Owns the messages by stream, in order of arrival, and the position up to which everything is done.
+`reading` decides when to read and acknowledge, and `delivery` when to deliver.
+
 Invariants:
-- at most `events_max` events and `bytes_max` bytes, save one message that is alone in the cache;
-- a message has an absolute index that never changes; messages of a stream leave in their order,
-  whatever other streams do;
-- a hold on a message holds all messages of its stream that came after it;
-- a message leaves as soon as nothing holds it: a cursor that moves takes the next hold first;
-- a lagging cursor holds nothing here but its tail; the messages that were read again for it count
-  for the room.
 
-A message is linked to the next one of its stream, so a cursor skips the messages of other streams
-at no cost.
+- The cache has at most `events_max` events and `bytes_max` bytes, except for one message that is
+  alone in it.
+- A message has an absolute index that never changes. Messages of a stream leave in their order,
+  independently of other streams.
+- A pin on a message also pins all later messages of its stream.
+- A message leaves as soon as nothing pins it. A moving cursor pins the next message before it
+  unpins the last one.
+- A lagging cursor pins nothing here except its tail. Messages that were read again for it count
+  towards the limits.
+
+Each message is linked to the next one of its stream, so a cursor skips the messages of other
+streams at no cost.
 """
 
 from __future__ import annotations
@@ -37,11 +41,11 @@ class Follower(Protocol):
     """A lagging cursor, as the cache sees it."""
 
     def came(self, slot: Slot, /) -> None:
-        """A message of its stream was appended."""
+        """Handle a message of its stream that was appended."""
         ...
 
     def needs(self, token: Token, /) -> bool:
-        """Is this message of its stream not done by it?"""
+        """Say whether the cursor has not finished this message of its stream."""
         ...
 
 
@@ -49,10 +53,10 @@ class QueueCache:
     """The messages of one queue between reading and acknowledging.
 
     Args:
-        after: the position from which the queue is read: nothing at or below it will come.
-        gives_back: what is not done can be given back to the queue, one by one.
-        notes: which tokens `take_done` gives: of all messages that leave, of those that leave
-            before older ones, or of none.
+        after: the position from which the queue is read: no message at or below it will arrive.
+        gives_back: whether single unfinished messages can be returned to the queue.
+        notes: the messages that `take_done` returns: all that leave, those that leave before older
+            ones, or none.
     """
 
     def __init__(
@@ -64,65 +68,67 @@ class QueueCache:
         gives_back: bool = False,
     ) -> None:
         self.limits = limits
-        self.unheard: dict[StreamId, int] = {}  # streams without subscriptions, and in which era
-        self.unheard_count = 0  # events of them
-        self._fills = limits.policy == "streams"  # it is read until it is full
+        self.unheard: dict[StreamId, int] = {}  # streams without subscriptions, each with its era
+        self.unheard_count = 0  # the number of their events
+        self._fills = limits.policy == "streams"  # False: with the policy of buckets
         self.gives_back = gives_back
-        self.has_tried = False  # has a message come that was tried before?
+        self.has_tried = False  # whether a message arrived that was tried before
         self._slots: OrderedDict[int, Slot] = OrderedDict()
-        self.next_index = 0  # of the message that is appended next
+        self.next_index = 0  # the index of the next message
         self._events = 0
         self._bytes = 0
         self._lanes: dict[StreamId, Lane] = {}
         self._newest = after
         self._notes = notes
         self.repeats_upto = -1  # index of the last message that a former owner may have delivered
-        self.repeats_to: Token | None = None  # the last one that it can have; None: not known
+        self.repeats_to: Token | None = None  # the last token that it can have; None: unknown
         self._followers: Mapping[StreamId, Sequence[Follower]] = {}
         self._done: list[Token] = []
-        self._disowned: set[Token] = set()  # held, and not to be acknowledged
+        self._disowned: set[Token] = set()  # cached, and not to be acknowledged
         self.chained_events = self.chained_bytes = 0  # of messages that were read again
-        # How often what they have done, or need, has changed. The record of a former owner counts:
-        # its acknowledgement may be lost, and a full queue has no room until another one comes.
+        # Counts the changes of finished or needed messages. The record of a former owner counts as
+        # one: its acknowledgement may be lost, and a full queue has no room until another one
+        # arrives.
         self.moved = int(after is not None)
-        self.left = 0  # messages that have left
-        self._left_events = self.evicted = self._given_back = 0  # of these, in events
+        self.left = 0  # the number of messages that have left
+        self._left_events = self.evicted = self._given_back = 0  # events of these
 
     @property
     def base(self) -> int:
-        """The absolute index of the oldest message held: all before it are done."""
+        """The absolute index of the oldest cached message: all before it are done."""
         return next(iter(self._slots)) if self._slots else self.next_index
 
     @property
     def events(self) -> int:
-        """Events held."""
+        """The number of cached events."""
         return self._events
 
     @property
     def size_bytes(self) -> int:
-        """Bytes held."""
+        """The number of cached bytes."""
         return self._bytes
 
     @property
     def purged(self) -> int:
-        """Events that have left as all of their subscriptions were done with them.
+        """The number of events that left because all their subscriptions had finished them.
 
-        Not `evicted`: those that somebody who is behind still needed; nor what was given back.
+        Events that a lagging cursor still needed count as `evicted`, and returned events do not
+        count.
         """
         return self._left_events - self.evicted - self._given_back
 
     @property
     def oldest(self) -> QueueMessage | None:
-        """The oldest message held; None while empty."""
+        """The oldest cached message; None while empty."""
         return self._slots[self.base].message if self._slots else None
 
     @property
     def oldest_s(self) -> float | None:
-        """When the oldest message held was stored (wall clock); None while empty."""
+        """The time when the oldest cached message was stored (wall clock); None while empty."""
         return self._slots[self.base].message.enqueued_s if self._slots else None
 
     def room(self) -> tuple[int, int]:
-        """Events and bytes that may still be read; (0, 0) when full."""
+        """Return the events and bytes that may still be read; (0, 0) when full."""
         limits = self.limits
         if not self._events:
             return limits.events_max if self._fills else limits.bucket_messages, limits.bytes_max
@@ -133,15 +139,17 @@ class QueueCache:
         return (events, size_bytes) if events > 0 and size_bytes > 0 else (0, 0)
 
     def _bucket_room(self) -> int:
-        """A bucket, while nine at most are begun from the oldest message that is held on."""
+        """Return the size of a bucket, if at most nine have begun since the oldest cached
+        message."""
         bucket = self.limits.bucket_messages
         return bucket if self.span <= bucket * (BUCKETS - 1) else 0
 
     def append(self, message: QueueMessage) -> Slot | None:
         """Add a message; None: there is no room. An empty cache takes a message of any size.
 
-        It is held once, for the code that routes it: `release` it when each of its subscriptions
-        has a cursor. A message without items is kept in order for its acknowledgement only.
+        The message is pinned once for the caller, who must `release` it when each of its
+        subscriptions has a cursor. A message without items stays in order only for its
+        acknowledgement.
         """
         index, limits = self.next_index, self.limits
         slot = Slot(message, index, self._newest)
@@ -166,7 +174,8 @@ class QueueCache:
         return slot
 
     def passes_by(self, message: QueueMessage) -> bool:
-        """Does nobody hear the message? Then it is done, and takes no room. Else: False."""
+        """Finish a message at once if its stream has no subscriptions; False: it must be
+        appended."""
         if self.unheard.get(message.stream) != message.token.era:
             return False
         self._newest = message.token
@@ -178,34 +187,34 @@ class QueueCache:
         return True
 
     def follow(self, followers: Mapping[StreamId, Sequence[Follower]]) -> None:
-        """Tell these of what comes, by stream; the mapping may change."""
+        """Report new messages to these followers, by stream; the mapping may change."""
         self._followers = followers
 
     @property
     def newest(self) -> Token | None:
-        """The last message that came; nothing at or below it will come."""
+        """The last message that arrived; no message at or below it will arrive."""
         return self._newest
 
     def newest_of(self, stream: StreamId) -> Token | None:
-        """The last message of a stream that is held."""
+        """Return the last cached message of a stream."""
         lane = self._lanes.get(stream)
         return None if lane is None else lane.tail.message.token
 
     def is_crowded(self, stream: StreamId) -> bool:
-        """Has the stream more than its share of a cache that fills?"""
+        """Say whether the stream has more than its share of a cache that is half full."""
         limits, lane = self.limits, self._lanes.get(stream)
         if lane is None or not self.is_half_full:
             return False
         return lane.events > limits.stream_events_max or lane.size_bytes > limits.stream_bytes_max
 
     def first_of(self, stream: StreamId) -> int:
-        """The index of the oldest message of a stream that is held; -1: none is."""
+        """Return the index of the oldest cached message of a stream; -1 if there is none."""
         lane = self._lanes.get(stream)
         return -1 if lane is None else lane.head.index
 
     @property
     def is_half_full(self) -> bool:
-        """Does it fill?"""
+        """Whether the cache is at least half full."""
         limits = self.limits
         return (
             2 * (self._events + self.chained_events) >= limits.events_max
@@ -214,12 +223,12 @@ class QueueCache:
 
     @property
     def oldest_stream(self) -> StreamId | None:
-        """The stream of the oldest message held; None while empty."""
+        """The stream of the oldest cached message; None while empty."""
         return self._slots[self.base].message.stream if self._slots else None
 
     @property
     def span(self) -> int:
-        """Messages from the oldest that is held on."""
+        """The number of messages since the oldest cached one."""
         return self.next_index - self.base
 
     def _link(self, slot: Slot) -> None:
@@ -234,9 +243,11 @@ class QueueCache:
         lane.size_bytes += slot.size_bytes
 
     def first_slot(self, stream: StreamId, after: Token | None) -> Slot | None:
-        """The message in which a subscription that saw `after` goes on; None if it is idle.
+        """Return the message where a subscription continues that has seen `after`; None if it is
+        idle.
 
-        None for `after`: the oldest message of the stream. Cost: O(messages of the stream held).
+        If `after` is None, this is the oldest message of the stream. Cost: O(cached messages of the
+        stream).
         """
         lane = self._lanes.get(stream)
         slot = None if lane is None else lane.head
@@ -245,7 +256,7 @@ class QueueCache:
         return slot
 
     def release(self, slot: Slot) -> None:
-        """Undo a hold, also that of `append`. Amortised O(1)."""
+        """Undo a pin, such as that of `append`. Amortised O(1)."""
         slot.holds -= 1
         assert slot.holds >= 0, f"message {slot.index} is not held"
         if slot.holds:
@@ -281,11 +292,11 @@ class QueueCache:
             lane.size_bytes -= slot.size_bytes
 
     def _is_needed(self, message: QueueMessage) -> bool:
-        """By a lagging cursor."""
+        """Say whether a lagging cursor needs the message."""
         return any(one.needs(message.token) for one in self._followers.get(message.stream, ()))
 
     def _is_noted(self, slot: Slot, is_needed: bool) -> bool:
-        """Is it acknowledged by itself: before older ones, or while cursors lag?"""
+        """Say whether it is acknowledged by itself: before older ones, or while cursors lag."""
         if slot.message.token in self._disowned:
             self._disowned.discard(slot.message.token)
             return False
@@ -294,31 +305,32 @@ class QueueCache:
         return not is_needed
 
     def disown(self, tokens: Collection[Token]) -> None:
-        """Somebody else may have these by now: done or not, they are not acknowledged here."""
+        """Never acknowledge these messages here: another silo may have them by now."""
         held = {slot.message.token for slot in self._slots.values()}
         self._disowned |= held.intersection(tokens)
         self._done = [token for token in self._done if token not in tokens]
 
     def note_passed(self, message: QueueMessage) -> None:
-        """A message that was read again has left: it is done, if no lagging cursor needs it."""
+        """Handle a message that was read again and leaves: it is done unless a lagging cursor needs
+        it."""
         self.moved += 1
         if self._notes == "none" or self._is_needed(message):
             return
         stream, token = message.stream, message.token
         lane = self._lanes.get(stream)
         is_held = lane is not None and lane.head.message.token <= token
-        is_to_come = self._newest is None or token > self._newest  # it was read again before
+        is_to_come = self._newest is None or token > self._newest  # read again before it arrived
         if not is_held and not is_to_come:
             self._done.append(token)
 
     def find_acked(self) -> Token | None:
-        """This message and all that arrived before it are done; None: nothing is known to be."""
+        """Return the message up to which everything is done, in order of arrival; None: unknown."""
         return self._slots[self.base].before if self._slots else self._newest
 
     def cut(self, stream: StreamId, upto: int, let_go: Callable[[], None]) -> list[Token]:
-        """Give back the messages of a stream behind an index; returns them.
+        """Return the messages of a stream after an index to the queue, and give their tokens.
 
-        `let_go` makes every cursor behind that index let go of its message.
+        `let_go` makes every cursor after that index unpin its message.
         """
         lane = self._lanes.get(stream)
         given = [] if lane is None else [slot for slot in chain(lane) if slot.index > upto]
@@ -336,9 +348,9 @@ class QueueCache:
         return [slot.message.token for slot in given]
 
     def forget(self, let_go: Callable[[], None]) -> None:
-        """The provider gives again what is held: that a message leaves does not mean it is done.
+        """Drop all messages: the provider delivers them again, so leaving does not mean done.
 
-        `let_go` makes every cursor let go of its message.
+        `let_go` makes every cursor unpin its message.
         """
         done, self._done = self._done, []
         self._given_back += self._events
@@ -347,7 +359,7 @@ class QueueCache:
         self._newest, self._done = None, done
 
     def take_done(self) -> list[Token]:
-        """The messages that have left since this was asked last, as far as they are noted."""
+        """Return the messages that have left since the last call, if they are noted."""
         done, self._done = self._done, []
         return done
 

@@ -1,10 +1,13 @@
-"""The messages of a queue that were read again, which the lagging cursors of a stream share.
+"""The messages of a queue that were read again, which the lagging cursors of a stream share. Pure.
 
-Owns: `RereadMessages`, and the room that these messages have. Not: which cursor needs which message
-(`cursor`), reading them (`reading.catch_up`). Pure.
-Invariants: a message leaves once no cursor holds it, or an earlier one of its lane; the messages
-have at most half of the cache, except for the first one of each lane; a lane has every message of
-its stream from its head to its end.
+Owns `RereadMessages`, and the limits of these messages. `cursor` knows which message a cursor
+needs, and `reading.catch_up` reads them.
+
+Invariants:
+
+- A message leaves when no cursor pins it or an earlier message of its lane.
+- These messages have at most half of the cache, except for the first one of each lane.
+- A lane has every message of its stream from its head to its end.
 """
 
 from __future__ import annotations
@@ -37,11 +40,12 @@ class RereadMessages:
         end: Token,
         must: Token = BEGINNING,
     ) -> tuple[Slot | None, Token]:
-        """The first message of a stream at or above `start`, held once; None: there is none.
+        """Return the first message of a stream at or above `start`, pinned once; None: there is
+        none.
 
-        Adds the messages in [start, end), as far as there is room. There is room for the first one,
-        if no other message is here for the caller, and for those up to `must`. Returns also up to
-        where everything is here.
+        Adds the messages in [start, end), as far as there is room. The messages up to `must` are
+        added without room. So is the first one, if no other message is here for the caller. The
+        second result is the token up to which everything is here.
         """
         lanes = self._lanes.get(stream, ())
         lane = next((one for one in lanes if one.begin <= start <= one.end), None)
@@ -65,8 +69,8 @@ class RereadMessages:
     def extend(
         self, lane: Lane, messages: Iterable[QueueMessage], end: Token, must: Token = BEGINNING
     ) -> None:
-        """Add the messages of the stream in [lane.end, end), as far as there is room, and up to
-        `must` in any case."""
+        """Add the messages of the stream in [lane.end, end), as far as there is room, and those up
+        to `must` in any case."""
         for message in messages:
             if not lane.end <= message.token < end or not message.items:
                 continue
@@ -89,7 +93,7 @@ class RereadMessages:
         )
 
     def release(self, slot: Slot) -> None:
-        """Undo a hold. Amortised O(1)."""
+        """Undo a pin. Amortised O(1)."""
         slot.holds -= 1
         assert slot.holds >= 0, f"{slot.message.token} is not held"
         lane = slot.lane
@@ -117,7 +121,7 @@ class RereadMessages:
         self._cache.chained_bytes += size_bytes
 
     def lanes(self) -> Sequence[Lane]:
-        """All of them."""
+        """Return all lanes."""
         return [lane for lanes in self._lanes.values() for lane in lanes]
 
     def check(self) -> None:
