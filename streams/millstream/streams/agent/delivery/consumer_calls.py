@@ -1,7 +1,7 @@
-"""Calling a consumer: what goes out, and what each outcome means for the delivery.
+"""Calls of consumers, and the meaning of each outcome for the delivery.
 
-Owns: `ConsumerCalls`. Not: what is sent, and when (`delivery`, `dispatch`).
-Invariant: each call returns how it ended; only a cancellation of the caller's own task is raised.
+`delivery` and `dispatch` decide when to send. Invariant: each call returns how it ended; only a
+cancellation of the caller's own task is raised.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from .subscriber import Subscriber
 
 __all__ = ["ConsumerCalls"]
 
-# not the handler's fault: wait and try again without end
+# These are not the handler's fault: the delivery waits and retries without limit.
 UNREACHABLE = (CallTimeout, ClusterError, NotHosted, Overloaded, Rejected, StorageError)
-ANSWER_S = 5.0  # for a handler's answer to arrive, beyond the handler's own time
+ANSWER_S = 5.0  # for the reply to arrive, beyond the handler's own time
 
 
 class ConsumerCalls:
@@ -60,9 +60,9 @@ class ConsumerCalls:
         gaps: Sequence[Loss],
         by_hand: ByHand | None = None,
     ) -> Outcome:
-        """Call the consumer, unless the subscription's filter lets none of the items through.
+        """Call the consumer, unless the subscription's filter rejects all items.
 
-        `gaps`: what is gone just before the items. `by_hand`: how they are acknowledged.
+        `gaps` are the losses just before the items. `by_hand` is for manual acknowledgement.
         """
         sifted = None
         if subscriber.fits is not None:
@@ -110,7 +110,7 @@ class ConsumerCalls:
     def deliver(
         self, kind: str, key: str, batch: WireBatch, timeout_s: float
     ) -> Coroutine[Any, Any, Delivered]:
-        """Call the consumer of a grain, or the inbox of a program. Raises what calls raise."""
+        """Call the consumer of a grain, or the inbox of a program. Raises the errors of calls."""
         if kind == self._inbox_kind:
             inbox = self._services.grain(inbox_grain_of(self._provider), key)
             return with_options(inbox, timeout=timeout_s).deliver(batch)
@@ -132,7 +132,7 @@ class ConsumerCalls:
         return CallReply(reply.done, failure, now_s, roll, True, reply.acked, reply.is_anew)
 
     def make_failed(self, kind: FailureKind, text: str) -> CallReply:
-        """The outcome of a call in which the first item failed."""
+        """Return the outcome of a call in which the first item failed."""
         return CallReply(0, Failure(kind, text), self._clock.now(), self._roll())
 
     def _roll(self) -> float:
@@ -140,6 +140,6 @@ class ConsumerCalls:
 
 
 def gap_at(gaps: Sequence[Loss], token: Token) -> tuple[Token | None, Token]:
-    """The loss of all events just before the one at a token, as one gap. Pure."""
+    """Return the losses just before the event at a token, as one gap. Pure."""
     gap = spanning(gaps)
     return gap.after, gap.first or token

@@ -1,8 +1,8 @@
-"""Calls whose silo may have died while they were out: only later is known which silos did.
+"""Calls whose silo may have crashed while they were in flight; the fate of the silo is known later.
+Pure.
 
-Owns: `Deaths`. Not: what follows for a delivery (`delivery`), or finding out what became of a silo.
-Pure. Invariants: a call is blamed once, and only while its delivery is where it was and has heard
-nothing since; a silo that stopped in order is nobody's fault.
+`delivery` decides about the consequences. Invariants: a call counts at most once, and only if its
+delivery has not moved and has had no reply since. A silo that stopped in order does not count.
 """
 
 from __future__ import annotations
@@ -23,37 +23,38 @@ __all__ = ["Deaths", "Fate"]
 class Fate(Enum):
     """The fate of a silo, as far as it is known."""
 
-    LIVES = "lives"  # or nobody knows yet
+    LIVES = "lives"  # or its fate is not known yet
     DIED = "died"
     LEFT = "left"  # it stopped in order
 
 
 class LostCall(NamedTuple):
-    """A call that told nothing."""
+    """A call without a reply."""
 
     subscriber: Subscriber
-    at: Token | None  # where its delivery was
-    died: Died  # what it would mean
+    at: Token | None  # the place of its delivery
+    died: Died  # the meaning of a crash of the silo
 
 
 class Deaths:
-    """The lost calls of one agent; `fate`: what is known of a silo."""
+    """The lost calls of one agent. `fate` returns the fate of a silo."""
 
     def __init__(self, fate: Callable[[str], Fate]) -> None:
         self._fate = fate
         self._lost: dict[str, dict[Delivery, LostCall]] = {}
 
     def may_have_died(self, silo: str) -> bool:
-        """Is there a silo, and has it not said that it stops?"""
+        """Say whether a silo is named and has not announced that it stops."""
         return silo != "" and self._fate(silo) is not Fate.LEFT
 
     def on_lost(self, silo: str, subscriber: Subscriber, delivery: Delivery, died: Died) -> None:
-        """The connection to a silo broke while a call was out; it may have died of that."""
+        """Note a call whose connection broke; the call may have crashed the silo."""
         lost = LostCall(subscriber, delivery.cursor.next_token, died)
         self._lost.setdefault(silo, {})[delivery] = lost
 
     def iter_judged(self) -> Iterator[tuple[Subscriber, Delivery, Died]]:
-        """The calls whose silo has died; these, and those whose delivery went on, are forgotten."""
+        """Yield and forget the calls whose silo crashed; forget those whose delivery has moved
+        on."""
         for silo in list(self._lost):
             fate = self._fate(silo)
             waiting = {

@@ -1,9 +1,13 @@
-"""Where the delivery of each subscription begins, goes and waits.
+"""The places where the delivery of each subscription begins, continues and waits.
 
-Owns: `Deliveries`. Not: sending what a delivery offers (`dispatch`), what it offers and when
-(`delivery`), which messages a subscription is given (`audience`). Invariants: a subscription has
-one delivery at a time, from its first event on; one that is moved goes on where it is told to, once
-its call has ended; what is held sends nothing, and holds nothing in the cache if it may lag.
+Owns `Deliveries`. `dispatch` sends, `delivery` chooses the events and the time, and `audience`
+chooses the messages of a subscription.
+
+Invariants:
+
+- A subscription has one delivery at a time, from its first event on.
+- A delivery that is moved continues at its new place after its call has ended.
+- A stopped delivery sends nothing, and pins nothing in the cache if it may lag.
 """
 
 from __future__ import annotations
@@ -35,13 +39,13 @@ class Deliveries:
         self._has_positions = has_positions
 
     def offer(self, subscriber: Subscriber, slot: Slot) -> None:
-        """A message of the cache is for this subscription."""
+        """Offer a message of the cache to a subscription."""
         if self._dispatch.is_closed:
             return
         delivery = subscriber.delivery or self._new_delivery(subscriber)
         cursor, state = delivery.cursor, delivery.state
         if (cursor.slot is not None or cursor.is_lagging) and state is not DeliveryState.UNACKED:
-            return  # it comes to the message by itself
+            return  # it reaches the message by itself
         is_held = subscriber.is_paused or subscriber.held != ""
         self._dispatch.apply(subscriber, delivery, delivery.on_arrival(slot, is_held=is_held))
         if delivery.state is DeliveryState.FAULTED:
@@ -65,17 +69,18 @@ class Deliveries:
         return delivery
 
     def retry(self, subscriber: Subscriber) -> None:
-        """Let a subscription go on where it is, after a fault too, unless it is held."""
+        """Let a subscription continue at its place, also after a fault, unless it is stopped."""
         subscriber.returns = 0
         if subscriber.delivery is not None and not subscriber.is_held:
             self._dispatch.apply(subscriber, subscriber.delivery, subscriber.delivery.retry())
             self._dispatch.pump()
 
     def move(self, subscriber: Subscriber, after: Token | None) -> None:
-        """Let it go on behind a token (None: at the oldest event held), once its call has ended."""
+        """Let it continue after a token (None: at the oldest cached event), once its call has
+        ended."""
         cursor, is_out = None, subscriber.delivery is not None and subscriber.delivery.is_out
         if is_out and after is not None and self._laggards.is_used:
-            cursor = self._laggards.begin(subscriber.key, past(after))  # what comes need not stay
+            cursor = self._laggards.begin(subscriber.key, past(after))  # new events can be reread
             cursor.may_repeat = False
         self._resume(subscriber, after, cursor)
 
@@ -94,7 +99,7 @@ class Deliveries:
         self._dispatch.pump()
 
     def restore(self, subscriber: Subscriber) -> None:
-        """Take in a subscription that became known; a former owner may have left it lagging."""
+        """Restore a subscription that became known; a former owner may have left it lagging."""
         self._laggards.fork(*subscriber.key)
         cursor = self._laggards.get(subscriber.key)
         if cursor is not None and subscriber.work is None:
@@ -102,18 +107,19 @@ class Deliveries:
             subscriber.note_sent(cursor.sent)
             delivery = subscriber.delivery
             seen = subscriber.position if delivery is None else delivery.position
-            if seen is not None:  # attached while it was not known
+            if seen is not None:  # attached while its place was unknown
                 cursor.skip_to(past(seen))
             self._take_up(subscriber, cursor, seen)
 
     def _take_up(self, subscriber: Subscriber, cursor: Cursor, seen: Token | None) -> None:
-        """Another delivery goes on at a cursor; `seen`: what is done, if nothing is left."""
+        """Let another delivery continue at a cursor; `seen` is the last done token if nothing is
+        left."""
         token = cursor.token
         after = seen if token is None else before(token)
         self._dispatch.apply(subscriber, self._new_delivery(subscriber, cursor, after), ())
 
     def hold(self, subscriber: Subscriber) -> None:
-        """Hold a subscription: its call ends, and nothing more is delivered."""
+        """Stop a subscription: its call ends, and nothing more is delivered."""
         if subscriber.delivery is not None:
             subscriber.delivery.pause()
             if subscriber.delivery.state is DeliveryState.FAULTED:
@@ -122,7 +128,7 @@ class Deliveries:
     def follow(self, subscriber: Subscriber, made_anew: Subscriber) -> None:
         """Follow a subscription that was made again.
 
-        Events that are not done come again if they are acknowledged in another way now.
+        If the way of acknowledgement changed, unfinished events are delivered again.
         """
         subscriber.follow(made_anew)
         delivery = subscriber.delivery

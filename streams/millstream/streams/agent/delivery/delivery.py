@@ -1,24 +1,29 @@
-"""Delivering to one subscription: the events to send, when to send them again or give them up.
+"""The core of a delivery to one subscription: it decides about sending, retries and giving up.
 
-Owns: the attempts of the subscription, the size of its calls, what is acknowledged by hand, and
-when the rest comes again. Not: places in the stream (`cache.cursor`), calls, clocks, chance, dead
-letters, or which subscription comes next: the driver (`dispatch`) has these, and calls a method
-for each thing that happens. Methods return the actions that follow. All that come after the end are
-ignored: a late reply, a late tick. `at_s` and `now_s` are the loop's clock; `roll` is a chance in
-[0, 1) for the back-off.
+Owns the attempts, the size of calls, and the events that are acknowledged by hand. `cache.cursor`
+has the places in the stream. The driver (`dispatch`) has calls, clocks, chance and dead letters,
+and calls a method for each event. A method returns the actions that follow.
+
+Everything after the end is ignored, such as a late reply. `at_s` and `now_s` are the loop's clock;
+`roll` is a random number in [0, 1) for the back-off.
+
 Invariants:
-- one call at a time; the cursor moves only after its reply, or after a give-up was answered;
-- attempts count what the handler did (raised, ran out of time, could not be activated) to the
-  item at the cursor; everything else waits and tries again without end;
-- an item that has failed is tried alone until it is done or given up, or goes back to a queue that
-  counts attempts; what such a queue has counted before is counted here, too;
-- the death of a silo that had the item at the cursor counts as an attempt, but an item is given up
-  for that only if it died alone once; what was in one call with it is tried one by one;
-- a death that becomes known while the next try is out does not count if that one fails: no failure
-  is the last one unless its handler was told so, or the error is final;
-- by hand, what is delivered is done when it is acknowledged, with all before it; one `ack_due` is
-  awaited at a time, and one is while anything is not acknowledged; nothing comes again while
-  something is out, or fails.
+
+- One call is in flight at a time. The cursor moves only after its reply, or after the answer to a
+  give-up.
+- Attempts count the failures of the handler at the cursor's item: it raised, timed out, or could
+  not be activated. Every other failure waits and retries without limit.
+- A failed item is sent alone until it is done or given up, or returns to a queue that counts
+  attempts. The attempts that such a queue counted before count here, too.
+- A crash of the silo that had the cursor's item counts as an attempt. If the last error is a crash,
+  the item is given up only if a silo crashed at least once while the item ran alone. Other items of
+  that call are sent one by one.
+- A crash that becomes known during the next attempt does not count if that attempt fails. So an
+  item is given up only after an attempt that its handler could recognise as the last one, or after
+  a final error.
+- With manual acknowledgement, a delivered event is done when it is acknowledged, with all before
+  it. At most one `ack_due` is awaited, and one is while events are unacknowledged. Nothing is
+  redelivered while a call is in flight or an item fails.
 
     idle ──arrived──▶ ready ──sent──▶ in_flight ──replied──▶ ready │ backoff │ giving_up │ idle
     backoff ──tick──▶ ready │ giving_up         giving_up ──given_up──▶ ready │ faulted │ idle
@@ -27,8 +32,8 @@ Invariants:
     faulted, backoff ──resume, retry──▶ ready │ idle
     in_flight, giving_up ──unreachable──▶ backoff
 
-While the state is `ready`, the driver owes a `wake` as soon as it has a call to spare. `closed` is
-the end.
+While the state is `ready`, the driver must call `wake` as soon as a call is free. `closed` is the
+end.
 """
 
 from __future__ import annotations
@@ -64,21 +69,22 @@ from .steps import (
 
 __all__ = ["FATE_WAIT_S", "UNTRIED", "Delivery", "Tries"]
 
-FATE_WAIT_S = 30.0  # for it to be known whether a silo died, before an event's last try
-DEATHS_FEARED = 2  # an item that had so many runs alone in its queue
-BATCH_FIRST = 16  # the size of the first call, before anything is known about the handler
-SMOOTHING = 0.2  # weight of the newest call in `event_s`
+FATE_WAIT_S = 30.0  # to learn the fate of a silo before an event's last attempt
+DEATHS_FEARED = 2  # an item with this many runs alone in its queue
+BATCH_FIRST = 16  # the size of the first call, before the handler's speed is known
+SMOOTHING = 0.2  # the weight of the newest call in `event_s`
 NO_WORK = (DeliveryState.IDLE, DeliveryState.CLOSED)
 
 Place = tuple[Token | None, Cursor | None]
-"""Behind a token; with a cursor that lags there, if it does."""
+"""The token after which the delivery continues, and its cursor if that lags."""
 
 
 class Tries(msgspec.Struct, frozen=True):
-    """The tries of one item, as far as they were seen here.
+    """The attempts at one item, as far as they were seen here.
 
-    `failures`: of its handler; `deaths`: of silos that had it; `died_alone`: one of them while
-    nothing else of its queue was out; `error`: the last of both.
+    `failures` counts those of its handler, and `deaths` the crashes of silos that had it.
+    `died_alone` says that one of these crashes came while nothing else of its queue was in flight.
+    `error` is the last error of both kinds.
     """
 
     failures: int = 0
@@ -87,18 +93,19 @@ class Tries(msgspec.Struct, frozen=True):
     error: Failure | None = None
 
     def on_failure(self, error: Failure) -> Tries:
-        """The tries after another failure of the handler."""
+        """Return the attempts after another failure of the handler."""
         return msgspec.structs.replace(self, failures=self.failures + 1, error=error)
 
     def on_death(self, event: Died) -> Tries:
-        """The tries after the death of silos that had the item."""
+        """Return the attempts after a crash of silos that had the item."""
         deaths = self.deaths + event.times
         text = f"SiloUnavailable: the silo of its handler died {deaths} times while it ran"
         is_alone = self.died_alone or event.is_alone
         return Tries(self.failures, deaths, is_alone, Failure(FailureKind.DEATH, text))
 
     def is_hopeless(self, tried: int, retries: int) -> bool:
-        """Is the item to be given up? `tried`: all attempts that are known, here and elsewhere."""
+        """Say whether to give the item up. `tried` counts all known attempts, here and
+        elsewhere."""
         if self.error is None:
             return False
         if self.error.is_final:
@@ -107,7 +114,7 @@ class Tries(msgspec.Struct, frozen=True):
         return is_known and tried > retries
 
     def is_feared(self, more: int, tried: int, retries: int) -> bool:
-        """Is the item to run alone, if so many more deaths are counted than are known?"""
+        """Say whether the item must run alone, with `more` crashes than are known."""
         deaths = self.deaths + more
         return deaths >= DEATHS_FEARED or (deaths > 0 and tried > retries)
 
@@ -120,17 +127,18 @@ class Delivery:
 
     Args:
         cursor: its place in the stream; it belongs to this object from now on.
-        after: the last token that the subscription has done, if known.
-        has_positions: tokens rise within the queue, so nothing at or below `position` is for it.
-        is_faulted: keep its events, and deliver none.
+        after: the last token that the subscription has finished, if known.
+        has_positions: whether tokens rise in the queue, so that no event at or below `position` is
+            new.
+        is_faulted: whether its events are kept and not delivered.
 
     Attributes:
-        tries: those of the item at the cursor.
-        losses: calls in a row that told nothing.
-        when_s: while it backs off, when it is tried again.
-        careful: so many items are sent one by one.
-        is_feared: the item at the cursor is to run alone in its queue.
-        event_s: how long an event takes, smoothed; 0: not known.
+        tries: the attempts at the item of the cursor.
+        losses: the number of calls in a row without a reply.
+        when_s: the time of the next attempt, during a back-off.
+        careful: the number of items to send one by one.
+        is_feared: whether the item of the cursor must run alone in its queue.
+        event_s: the smoothed time for an event; 0: unknown.
     """
 
     __slots__ = (
@@ -160,7 +168,7 @@ class Delivery:
         "window",
     )
 
-    _sent_s: float  # when the call was made that is out
+    _sent_s: float  # the start of the call in flight
     when_s: float
 
     def __init__(
@@ -181,19 +189,19 @@ class Delivery:
         self.position = after
         self.window = min(options.max_batch, BATCH_FIRST)
         self.event_s = 0.0
-        self._resume: Place | None = None  # where it goes once what is out has ended
+        self._resume: Place | None = None  # its next place, after the call in flight has ended
         self._is_paused = False  # since `pause`, until `retry` or `resume`
-        self._is_awaited = False  # `ack_due` is to come
+        self._is_awaited = False  # whether `ack_due` will be called
         self._rest()
         if not cursor.is_drained:
             self.state = DeliveryState.FAULTED if is_faulted else DeliveryState.READY
 
     def _rest(self) -> None:
-        """Be idle, and forget all that was known of the items that are done."""
+        """Become idle, and forget the attempts at finished items."""
         self._start_anew()
         self._note_former()
         self.careful = 0
-        self._trouble = ""  # why the last call told nothing
+        self._trouble = ""  # why the last call had no reply
         self.state = DeliveryState.IDLE
 
     def _start_anew(self) -> None:
@@ -203,38 +211,39 @@ class Delivery:
         self._forget()
 
     def _forget(self) -> None:
-        """Forget the attempts of the item at the cursor."""
+        """Forget the attempts at the item of the cursor."""
         self.tries = UNTRIED
-        self._told = UNTRIED  # of these the handler of what is out was told
+        self._told = UNTRIED  # the attempts that the handler in flight knows
         self.is_feared = False
         self._is_retried = False  # `retry` came while the failure handler had the item
 
     def _note_former(self) -> None:
-        """Of what a lagging cursor gets by hand, a former owner may have sent the beginning."""
-        self._upto: Token | None = None  # acknowledged by hand, also what is out still
-        self._sent_upto = self.cursor.sent if self.cursor.is_lagging else None  # as far as is known
-        self._is_overdue = False  # what is not acknowledged comes again
+        """Note how far a former owner sent, for a lagging cursor with manual acknowledgement."""
+        self._upto: Token | None = None  # acknowledged by hand, also items in flight
+        self._sent_upto = self.cursor.sent if self.cursor.is_lagging else None  # as far as known
+        self._is_overdue = False  # unacknowledged events must be sent again
 
     def follow(self, options: DeliveryOptions) -> None:
-        """The subscription has these limits from now on."""
+        """Use these limits from now on."""
         self._options = options
         self.window = min(self.window, options.max_batch)
         if self.is_manual:
             self.cursor.unacked_max = options.max_unacked
 
     def close(self) -> None:
-        """The subscription, or its agent, ends; a reply that is still out will be ignored."""
+        """Close the delivery, because the subscription or its agent ends; a late reply is
+        ignored."""
         self.cursor.close()
         self._stay_here()
         self._out, self.state = (), DeliveryState.CLOSED
 
     def let_go(self) -> None:
-        """Be idle: the queue gives again what is not done."""
+        """Become idle: the queue delivers unfinished events again."""
         self.cursor.close()
         self._rest()
 
     def leave(self) -> Cursor:
-        """End, and let another delivery go on from its place; what is out will be ignored."""
+        """Close, and return the cursor for another delivery; the call in flight is ignored."""
         if self._resume is not None:
             self._reopen(*self._resume)
         self._out, self.state = (), DeliveryState.CLOSED
@@ -242,12 +251,12 @@ class Delivery:
         return self.cursor
 
     def going_back(self) -> Sequence[Token]:
-        """The messages that a held subscription gives back to a queue without order."""
+        """Return the messages that a stopped subscription returns to a queue without order."""
         is_held = self.state is DeliveryState.FAULTED
         return self.cursor.going_back() if is_held and not self.cursor.is_lagging else ()
 
     def start_lagging(self, *, may_repeat: bool) -> None:
-        """Hold nothing in the cache any more; a faulted delivery holds nothing at all."""
+        """Unpin everything in the cache; a faulted delivery keeps no messages at all."""
         cursor, is_faulted = self.cursor, self.state is DeliveryState.FAULTED
         if self._is_moving or cursor.is_drained:
             return
@@ -262,62 +271,63 @@ class Delivery:
 
     @property
     def _is_moving(self) -> bool:
-        """Does a cursor lag already where the delivery goes on once its call has ended?"""
+        """Whether it will continue at a lagging cursor after its call has ended."""
         return self._resume is not None and self._resume[1] is not None
 
     def _stay_here(self) -> None:
-        """Forget the place where the delivery was to go on."""
+        """Forget the place where the delivery should continue."""
         if self._resume is not None and self._resume[1] is not None:
             self._resume[1].close()
         self._resume = None
 
-    # -- what it looks like
+    # -- its state, for reports
 
     @property
     def is_out(self) -> bool:
-        """Has its consumer, or the failure handler, something of it now?"""
+        """Whether its consumer, or the failure handler, has an item at present."""
         return self.state in (DeliveryState.IN_FLIGHT, DeliveryState.GIVING_UP)
 
     @property
     def attempts(self) -> int:
-        """Failures of the item that is delivered next, or now, those that the queue counts too."""
+        """The number of failures of the next or present item, including those that the queue
+        counted."""
         return self.tries.failures + self.tries.deaths + self.cursor.tried
 
     @property
     def trouble(self) -> str:
-        """The last error, while one holds the delivery up."""
+        """The last error, while it delays the delivery."""
         if self.tries.error is not None:
             return self.tries.error.text
         return self._trouble if self.losses else ""
 
     @property
     def place(self) -> tuple[Token | None, Token | None]:
-        """The first item that is not done, and the next to send; both change when it goes on."""
+        """The first unfinished item, and the next to send; they change when it makes progress."""
         return self.cursor.token, self.cursor.next_token
 
     @property
     def last_out(self) -> int:
-        """The last message of which something is out; -1: none, or it is behind."""
+        """The index of the last message in flight; -1: none, or the cursor lags."""
         if self.is_manual:
-            return sys.maxsize  # what was delivered before is out until it is acknowledged
+            return sys.maxsize  # delivered events count until they are acknowledged
         if not self.is_out or self.cursor.is_lagging:
             return -1
         return self.cursor.index_at(len(self._out) - 1)
 
     def out_s(self, now_s: float) -> float:
-        """Since when a call is out; 0: none is."""
+        """Return how long a call has been in flight; 0: there is none."""
         return now_s - self._sent_s if self.state is DeliveryState.IN_FLIGHT else 0.0
 
-    # -- what is sent
+    # -- sending
 
     def on_arrival(self, slot: Slot, *, is_held: bool) -> Sequence[Action]:
-        """Another message of the stream is here; `is_held`: keep it, and do not deliver it."""
+        """Handle a new message of the stream; `is_held`: keep it, and do not deliver it."""
         cursor = self.cursor
         if cursor.slot is not None or cursor.is_lagging:
             return self._next() if self.state is DeliveryState.UNACKED else ()
-        if self.is_out or self.state is DeliveryState.CLOSED:  # it goes on elsewhere
+        if self.is_out or self.state is DeliveryState.CLOSED:  # it continues elsewhere
             return ()
-        if self.state is not DeliveryState.IDLE:  # it has met the cache, and is to hear of that
+        if self.state is not DeliveryState.IDLE:  # it has reached the cache, and needs to know that
             self.position = cursor.after
         has_entered = cursor.enter(slot, self.position if self.has_positions else None)
         if self.state is DeliveryState.IDLE and has_entered:
@@ -326,7 +336,7 @@ class Delivery:
         return ()
 
     def on_fetched(self) -> Sequence[Action]:
-        """The answer to `Fetch`: the items are here, or lost, or not yet."""
+        """Handle the answer to `Fetch`: the items are here, or lost, or not yet."""
         if self.state is DeliveryState.LAGGING:
             self.position = self.cursor.after
             return self._next()
@@ -336,12 +346,12 @@ class Delivery:
         return ()
 
     def wake(self) -> Sequence[Action]:
-        """A call may be made now."""
+        """Offer the next items, because a call may be made now."""
         if self.state is not DeliveryState.READY:
             return ()
         cursor = self.cursor
         if self.is_manual and self._pass_over():
-            return self._next()  # nothing is sent that was acknowledged meanwhile
+            return self._next()  # sends nothing that was acknowledged meanwhile
         if cursor.is_lagging and cursor.is_away:
             self.state = DeliveryState.LAGGING
             return (Fetch(),)
@@ -358,7 +368,7 @@ class Delivery:
         return (Deliver(self._out, tried + 1),)
 
     def on_sent(self, count: int, at_s: float) -> None:
-        """The first `count` items of the last `Deliver` are on their way."""
+        """Note that the first `count` items of the last `Deliver` were sent."""
         if self.state is DeliveryState.CLOSED:
             return
         assert self.state is DeliveryState.READY, f"sent while {self.state.value}"
@@ -372,7 +382,7 @@ class Delivery:
             self._sent_upto = last if self._sent_upto is None else max(self._sent_upto, last)
 
     def on_reply(self, event: CallReply) -> Sequence[Action]:
-        """The consumer has answered what was sent."""
+        """Handle the reply of the consumer."""
         if self.state is DeliveryState.CLOSED:
             return ()
         assert self.state is DeliveryState.IN_FLIGHT, f"a reply while {self.state.value}"
@@ -380,11 +390,11 @@ class Delivery:
             return self._reopen(*self._resume)
         out, done = self._out, min(max(event.done, 0), len(self._out))
         if done == 0 and event.error is None:
-            if event.is_anew and self.cursor.ahead:  # first, what another one had not acknowledged
+            if event.is_anew and self.cursor.ahead:  # first resend unacknowledged events
                 self._start_anew()
                 self.cursor.rewind()
                 return self._next()
-            return self._on_lost(event.at_s, event.roll)  # else it would be sent in a hot loop
+            return self._on_lost(event.at_s, event.roll)  # otherwise a busy loop
         self.losses = 0
         self._move(done, event.at_s)
         if self.is_manual:
@@ -395,7 +405,8 @@ class Delivery:
         return self._next()
 
     def _move(self, done: int, at_s: float) -> None:
-        """So many items were handled, or one was given up: by hand, once all before it are done."""
+        """Move past items that were handled or given up; by hand, they stay until they are
+        acknowledged."""
         if done:
             self.position = last = self._out[done - 1].token
             if self.careful:
@@ -416,7 +427,7 @@ class Delivery:
         target_s = self._options.target_call_s
         if took_s > target_s:
             self.window = max(1, self.window // 2)
-        elif took_s < target_s / 2 and count >= self.window:  # a short call tells nothing
+        elif took_s < target_s / 2 and count >= self.window:  # a short call proves nothing
             self.window = min(self._options.max_batch, self.window * 2)
 
     def _next(self) -> Sequence[Action]:
@@ -437,14 +448,14 @@ class Delivery:
             self.state = DeliveryState.UNACKED
         return self._await_ack() if self.is_manual else ()
 
-    # -- what fails
+    # -- failures
 
     def _on_failure(self, error: Failure, at_s: float, roll: float) -> Sequence[Action]:
         if self._pass_over():
             return self._next()
         self.tries = self._told.on_failure(error)
         if error.kind is FailureKind.TIMEOUT:
-            self.window = 1  # halving would cost one whole deadline per step
+            self.window = 1  # halving would cost one time-out for each step
         if self._is_hopeless:
             return self._give_up()
         if self.cursor.goes_back:
@@ -452,7 +463,8 @@ class Delivery:
         return self._back_off(self.tries.failures, at_s, roll)
 
     def _hand_back(self, error: Failure, roll: float) -> Sequence[Action]:
-        """The queue gives it out again, and counts; what comes behind it need not wait."""
+        """Return the item to the queue, which counts attempts and delivers it again; later items do
+        not wait."""
         cursor, attempts = self.cursor, self.attempts
         assert cursor.token is not None
         delay_s = self._options.backoff.delay_s(attempts, roll)
@@ -463,7 +475,7 @@ class Delivery:
 
     @property
     def _is_hopeless(self) -> bool:
-        """Is the item at the cursor to be given up? Not before a failure was seen here."""
+        """Whether to give up the item of the cursor; only after a failure was seen here."""
         if self.tries.failures and self.cursor.is_last:
             return self.cursor.goes_back
         return self.tries.is_hopeless(self.attempts, self._options.retries)
@@ -479,13 +491,13 @@ class Delivery:
         return (WaitUntil(self.when_s),)
 
     def unreachable(self, event: Unreachable) -> Sequence[Action]:
-        """No answer came to a call, or an item that was given up could not be stored."""
+        """Handle a call without a reply, or a given-up item that could not be stored."""
         if not self.is_out and self.state is not DeliveryState.READY:
             return ()
         if self._resume is not None:
             return self._reopen(*self._resume)
         self._trouble = event.reason
-        if event.silo:  # which may have died of this
+        if event.silo:  # the call may have crashed it
             self.careful = max(self.careful, len(self._out))
             tried, retries = self.attempts + 1, self._options.retries
             self.is_feared = self.tries.is_feared(1, tried, retries)
@@ -501,7 +513,7 @@ class Delivery:
         return self._back_off(self.losses, at_s, roll, least_s)
 
     def on_death(self, event: Died) -> Sequence[Action]:
-        """Count the death; an item that waited for the news is sent again now, or given up."""
+        """Count a crash; an item that waited for this news is sent again at once, or given up."""
         if self.state in NO_WORK:
             return ()
         self.tries = self.tries.on_death(event)
@@ -510,7 +522,7 @@ class Delivery:
         return self.tick(math.inf)
 
     def tick(self, now_s: float) -> Sequence[Action]:
-        """The time of `WaitUntil` has come."""
+        """Handle the time of `WaitUntil`."""
         if self.state is not DeliveryState.BACKOFF:
             return ()
         if now_s < self.when_s:
@@ -528,7 +540,7 @@ class Delivery:
         return (GiveUp(item, error, self.attempts),)
 
     def on_given_up(self, outcome: GiveUpOutcome) -> Sequence[Action]:
-        """The answer to `GiveUp`; what was to be stored is stored."""
+        """Handle the answer to `GiveUp`; the dead letter or the fault is stored."""
         if self.state is DeliveryState.CLOSED:
             return ()
         assert self.state is DeliveryState.GIVING_UP, f"{outcome} while {self.state.value}"
@@ -543,16 +555,16 @@ class Delivery:
             self._settle(None)
         return self._next()
 
-    # -- where it goes on
+    # -- moving
 
     def pause(self) -> None:
-        """Deliver nothing more; what is out ends first."""
+        """Deliver nothing more; the call in flight ends first."""
         self._is_paused, self._is_retried = True, False
         if not self.is_out and self.state not in NO_WORK:
             self._out, self.state = (), DeliveryState.FAULTED
 
     def retry(self) -> Sequence[Action]:
-        """Go on, after a fault or a pause too; what failed is tried as if it were new."""
+        """Continue, also after a fault or a pause; a failed item is retried as if it were new."""
         self._is_paused = False
         self._is_retried = self.state is DeliveryState.GIVING_UP
         if self.state in (DeliveryState.FAULTED, DeliveryState.BACKOFF):
@@ -562,16 +574,16 @@ class Delivery:
         return ()
 
     def resume(self, after: Token | None, cursor: Cursor | None = None) -> Sequence[Action]:
-        """Go on behind a token (None: at the oldest event held), from wherever it is now.
+        """Continue after a token (None: at the oldest cached event), from any place.
 
-        `cursor`: it lags there.
+        `cursor` is a lagging cursor at the new place.
         """
         if self.state is DeliveryState.CLOSED:
             return ()
         self._is_paused = False
         if self.is_out:
             self._stay_here()
-            self._resume = (after, cursor)  # one call at a time: what is out ends first
+            self._resume = (after, cursor)  # one call at a time: the call in flight ends first
             return ()
         return self._reopen(after, cursor)
 
@@ -588,7 +600,7 @@ class Delivery:
         self._note_former()
         return self._next()
 
-    # -- what is acknowledged by hand
+    # -- manual acknowledgement
 
     def _settle(self, upto: Token | None) -> None:
         if upto is not None:
@@ -596,9 +608,9 @@ class Delivery:
         self.cursor.settle(self._upto)
 
     def _pass_over(self) -> bool:
-        """Pass over events that were sent and are acknowledged, though no reply said so.
+        """Skip events that were sent and acknowledged, although no reply said that they were sent.
 
-        Nothing is out. Returns whether there were any.
+        No call may be in flight. Returns whether there were any.
         """
         if self._sent_upto is None or self._upto is None:
             return False
@@ -608,7 +620,7 @@ class Delivery:
         return True
 
     def on_acked(self, upto: Token) -> Sequence[Action]:
-        """The consumer has acknowledged up to a token, by hand."""
+        """Handle a manual acknowledgement up to a token."""
         if not self.is_manual or self.state in NO_WORK:
             return ()
         self._settle(upto)
@@ -626,11 +638,11 @@ class Delivery:
 
     @property
     def _due_s(self) -> float:
-        """The time at which unacknowledged events come again."""
+        """The time at which unacknowledged events are sent again."""
         return self.cursor.given_s + self._options.ack_timeout_s
 
     def ack_due(self, now_s: float) -> Sequence[Action]:
-        """The time of `AckBy` has come."""
+        """Handle the time of `AckBy`."""
         if self.state is DeliveryState.CLOSED:
             return ()
         self._is_awaited = False

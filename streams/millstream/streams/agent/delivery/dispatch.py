@@ -1,11 +1,14 @@
-"""Sending the events that deliveries offer: the driver of the delivery cores of one agent.
+"""The driver of the delivery cores of one agent: sends the events that deliveries offer.
 
-Owns: the calls that are out (at most `calls_out_max`), their order (round robin over subscriptions
-with work), timers of back-off. Not: what to send and when to retry (`delivery`), where deliveries
-begin (`deliveries`), what becomes of events that are given up (`give_ups`).
-Invariants: one call at a time per subscription, also if it was ended and made again meanwhile;
-after each step a delivery that is ready is queued and one that is closed is dropped; nothing is
-sent while paused, and nothing before the former queue of its stream is done.
+Owns the calls in flight (at most `calls_out_max`), their order (round robin over subscriptions with
+work), and the timers of back-off. `delivery` chooses the events and the time of retries,
+`deliveries` the places of deliveries. `give_ups` handles events that are given up.
+
+Invariants:
+
+- A subscription has one call in flight at a time, even if it was ended and made again meanwhile.
+- After each step, a delivery that is ready is queued, and one that is closed is dropped.
+- Nothing is sent while paused, and no event before the former queue of its stream is done.
 """
 
 from __future__ import annotations
@@ -63,19 +66,21 @@ log = logging.getLogger("millstream.delivery")
 
 
 HELD = Backoff(first_s=2.0, ceiling_s=60.0)
-"""How long messages stay away that a held subscription gives back to a queue without order."""
+"""The delay for messages that a stopped subscription returns to a queue without order."""
 
 
 class Dispatch:
     """Drives the deliveries of one agent.
 
     Args:
-        layout: tells which events wait for the former queue of their stream; None: the number of
+        layout: knows the events that wait for the former queue of their stream; None: the number of
             queues cannot change.
-        failed: takes the events that were given up, and why, where the queue wants to know that.
-        give_back: lets the queue give messages out again after a while; whether a handler had them.
-        fetch: has items read anew for those that are behind.
-        progressed: a delivery moved: there may be room, and something to acknowledge.
+        failed: receives the given-up events with their errors, if the queue needs them.
+        give_back: returns messages to the queue with a delay; the last argument says whether a
+            handler had them.
+        fetch: reads items again for lagging cursors.
+        progressed: called when a delivery has moved: there may be room, and messages to
+            acknowledge.
     """
 
     __slots__ = (
@@ -139,14 +144,14 @@ class Dispatch:
         self._wary = wary
         self._deaths = deaths
         self._tasks = tasks
-        self._runners = runners  # which outlive the agent: a hand-over ends no handler
+        self._runners = runners  # they outlive the agent: a hand-over ends no handler
         self._give_back, self._fetch = give_back, fetch
         self._progressed = progressed
         self._attempts = AttemptLog(epoch.silo, epoch.queue)
         self._ready: deque[Subscriber] = deque()
-        self._out: dict[SubscriptionKey, Subscriber | None] = {}  # and who waits for its end
+        self._out: dict[SubscriptionKey, Subscriber | None] = {}  # and its waiting successor
         self._lagging: dict[SubscriptionKey, Subscriber] = {}
-        self._early: dict[StreamId, list[Subscriber]] = {}  # whose former queue is not done
+        self._early: dict[StreamId, list[Subscriber]] = {}  # their former queue is not done
         self._timers: dict[asyncio.TimerHandle, None] = {}
         self._is_paused = False
         self.is_closed = False
@@ -157,9 +162,9 @@ class Dispatch:
     # -- work
 
     def start_lagging(self, subscriber: Subscriber) -> None:
-        """Let it hold nothing in the cache any more, if another cursor may lag.
+        """Let its cursor lag, if one more cursor may, so that it pins nothing in the cache.
 
-        A queue without order gives its messages again instead.
+        A queue without order gets its messages back instead.
         """
         delivery = subscriber.delivery
         if delivery is None:
@@ -174,12 +179,12 @@ class Dispatch:
         elif tokens := delivery.going_back():
             subscriber.returns += 1
             self._give_back(tokens, HELD.whole_s(subscriber.returns), False)
-            delivery.let_go()  # only now, or they would look done
+            delivery.let_go()  # only now, otherwise they would look done
 
     def on_acked(self, subscriber: Subscriber, upto: Token) -> None:
-        """The consumer has acknowledged by hand."""
+        """Handle a manual acknowledgement."""
         if subscriber.work is None or subscriber.rewinds_done < subscriber.rewinds:
-            return  # it is done, or of before it was moved back
+            return  # it has no work, or was moved back since
         self.apply(subscriber, subscriber.work, subscriber.work.on_acked(upto))
         self._progressed()
         self.pump()
@@ -196,14 +201,14 @@ class Dispatch:
         self.pump()
 
     def close(self) -> None:
-        """End: calls that are out run on, and their replies are ignored."""
+        """Close: calls in flight continue, and their replies are ignored."""
         self.is_closed = self._is_paused = True
         for timer in self._timers:
             timer.cancel()
         self._tasks.cancel()
 
     def lagging(self) -> list[Cursor]:
-        """The cursors that wait for items to be read anew."""
+        """Return the cursors that wait for items to be read again."""
         found: list[Cursor] = []
         for key, subscriber in list(self._lagging.items()):
             delivery, cursor = subscriber.delivery, self._laggards.get(key)
@@ -211,30 +216,31 @@ class Dispatch:
                 found.append(cursor)
                 continue
             del self._lagging[key]
-            if delivery is not None:  # it may have met the cache without reading anew
+            if delivery is not None:  # it may have reached the cache by itself
                 self.apply(subscriber, delivery, delivery.on_fetched())
         self.pump()
         return found
 
     def on_events_lost(self, behind: Cursor, loss: Loss) -> None:
-        """Events are gone that a waiting cursor needs."""
+        """Report a loss to the subscription of a waiting cursor."""
         subscriber = self._lagging.get(behind.key)
         if subscriber is not None:
             subscriber.lose(loss)
 
     def on_fetched(self) -> None:
-        """Items came, or are lost: who waited for them looks again."""
+        """Let the waiting deliveries continue, because items were read again, or are lost."""
         for key, subscriber in list(self._lagging.items()):
-            del self._lagging[key]  # one by one: a step that fails takes no other's place
+            del self._lagging[key]  # one by one: a failing step affects no other one
             if subscriber.delivery is not None:
                 self.apply(subscriber, subscriber.delivery, subscriber.delivery.on_fetched())
         self._progressed()
         self.pump()
 
-    # -- what it looks like
+    # -- its state, for reports
 
     def seat_of(self, subscriber: Subscriber, reading: str) -> Seat:
-        """The surroundings of its delivery; `reading`: what reading anew does now, in words."""
+        """Return the surroundings of a delivery; `reading` describes the present rereading, in
+        words."""
         delivery, key = subscriber.delivery, subscriber.key
         is_feared = delivery is not None and delivery.is_feared
         return Seat(
@@ -252,7 +258,7 @@ class Dispatch:
         )
 
     def dump_of(self, subscriber: Subscriber) -> str:
-        """The state of a subscription and of what drives it, for a report of a fault."""
+        """Return the state of a subscription and of its delivery, for a report of a fault."""
         delivery, behind = subscriber.delivery, self._laggards.get(subscriber.key)
         seen: dict[str, object] = {
             "held": subscriber.held,
@@ -271,14 +277,14 @@ class Dispatch:
         return ", ".join(f"{name}={value}" for name, value in seen.items())
 
     def leave_early(self, subscriber: Subscriber) -> None:
-        """It is moved: what it goes back to need not wait for the former queue of its stream."""
+        """Let a moved subscription no longer wait for the former queue of its stream."""
         early = self._early.get(subscriber.stream, [])
         if subscriber in early:
             early.remove(subscriber)
             subscriber.is_queued = False
 
     def pump(self) -> None:
-        """Start as many calls as may be out."""
+        """Start as many calls as the limit permits."""
         while self._ready and self.calls_out < self._limit and not self._is_paused:
             subscriber = self._ready.popleft()
             subscriber.is_queued = False
@@ -286,7 +292,7 @@ class Dispatch:
             if delivery is None or delivery.state is not DeliveryState.READY:
                 continue
             if subscriber.key in self._out:
-                self._out[subscriber.key] = subscriber  # the call of its predecessor is out
+                self._out[subscriber.key] = subscriber  # the call of its predecessor is in flight
             elif delivery.is_feared or self._wary.is_on:
                 if not self._send_alone(subscriber, delivery):
                     subscriber.is_queued = True
@@ -296,7 +302,7 @@ class Dispatch:
                 self.apply(subscriber, delivery, delivery.wake())
 
     def _send_alone(self, subscriber: Subscriber, delivery: Delivery) -> bool:
-        """Send one item while nothing else of the queue is out; False: not yet."""
+        """Send one item while no other call of the queue is in flight; False: not yet."""
         if self.calls_out:
             return False
         wary, cursor = self._wary, delivery.cursor
@@ -316,13 +322,13 @@ class Dispatch:
         return True
 
     def judge(self) -> None:
-        """Silos have come or gone: calls that were out to one that died count."""
+        """Count the lost calls whose silo crashed, after a change of the membership."""
         for subscriber, delivery, died in list(self._deaths.iter_judged()):
             self.apply(subscriber, delivery, delivery.on_death(died))
             self.pump()
 
     def apply(self, subscriber: Subscriber, delivery: Delivery, actions: Sequence[Action]) -> None:
-        """Do as a delivery says, and queue it if it is ready then."""
+        """Carry out the actions of a delivery, and queue it if it is ready then."""
         for action in actions:
             match action:
                 case Deliver():
@@ -370,11 +376,12 @@ class Dispatch:
     def _open_part(
         self, subscriber: Subscriber, items: Sequence[Item], layout: Layout
     ) -> Sequence[Item]:
-        """The items that do not wait for the stream's former queue; none: the subscription does."""
+        """Return the items that need not wait for the former queue; if none, the subscription
+        waits."""
         stream, queue = subscriber.stream, self._epoch.queue
         found = list(takewhile(lambda one: layout.is_open(stream, queue, one.token.era), items))
         if not found:
-            subscriber.is_queued = True  # here, until it is queued again
+            subscriber.is_queued = True  # in `_early`, until it is queued again
             if stream not in self._early:
                 self._tasks.start(self._await_former(stream, items[0].token.era, layout))
             self._early.setdefault(stream, []).append(subscriber)
@@ -388,9 +395,10 @@ class Dispatch:
     def _find_repeated(
         self, delivery: Delivery, items: Sequence[Item]
     ) -> tuple[Sequence[Item], bool]:
-        """The first of these items that are alike: a former owner may have delivered them, or not.
+        """Return the leading items that have the same answer: a former owner may have sent them, or
+        not.
 
-        Returns whether one may have.
+        Also returns that answer.
         """
         cursor, last = delivery.cursor, self._cache.repeats_to
         index = cursor.next_index
@@ -444,7 +452,7 @@ class Dispatch:
         except asyncio.CancelledError:
             if self.is_closed:
                 raise
-            # only a handler can have done that: it runs in this task, which ends with the call
+            # Only a handler can have done that: it runs in this task, which ends with the call.
             outcome = self._consumers.make_failed(
                 FailureKind.HANDLER, "the handler cancelled the task it runs in"
             )
@@ -487,7 +495,7 @@ class Dispatch:
     def _on_lost(
         self, subscriber: Subscriber, delivery: Delivery, outcome: Unreachable, died: Died
     ) -> None:
-        """A call told nothing; `died`: what that means if its silo died."""
+        """Handle a call without a reply; `died` is the meaning if its silo crashed."""
         may_have_died = self._deaths.may_have_died(outcome.silo)
         if not may_have_died:
             outcome = Unreachable(outcome.reason, outcome.at_s, outcome.roll)
@@ -505,9 +513,9 @@ class Dispatch:
             outcome = await self._give_ups.decide(subscriber, delivery, failure)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # a handler of failures that fails is asked again
+        except BaseException as error:  # a failure handler that fails is asked again
             if self.is_closed or not is_task(me):
-                return  # nobody waits for the answer any more, or the loop is no more
+                return  # no caller is left, or the loop has ended
             take_back_cancellation(error)
             self._give_ups.log_no_answer(failure, error)
             outcome = None
@@ -534,7 +542,7 @@ class Dispatch:
 
 
 class AttemptLog:
-    """Says what fails: each time a line, a flood of them a few lines and a count."""
+    """Logs failures, one line each; a flood of them becomes a few lines and a count."""
 
     def __init__(self, silo: str, queue: str) -> None:
         self._silo = silo
@@ -549,7 +557,7 @@ class AttemptLog:
         failure: Failure,
         now_s: float,
     ) -> None:
-        """A handler raised, took too long, or its grain could not start."""
+        """Log that a handler raised, timed out, or could not be activated."""
         left_out = self._lines.take(now_s)
         if left_out is None:
             return

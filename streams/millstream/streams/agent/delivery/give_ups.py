@@ -1,9 +1,13 @@
-"""Giving up an event: the failure handler is asked, and what it decides is done.
+"""Gives up an event: asks the failure handler, and carries out its decision.
 
-Owns: the question, its time limit, storing the outcome, and telling the consumer. Not: when an
-event is given up (`delivery`). Invariants: a dead letter is stored, and a fault is written, before
-the answer is given; a failure handler that fails, or takes too long, is asked again for ever; the
-last answer holds, also where an earlier one may have been stored.
+Owns the question, its time limit, the storage of the outcome, and the report to the consumer.
+`delivery` decides when to give up.
+
+Invariants:
+
+- A dead letter or a fault is stored before the answer is given.
+- A failure handler that fails or takes too long is asked again, without limit.
+- The last answer is valid, even if an earlier one may have been stored.
 """
 
 from __future__ import annotations
@@ -41,9 +45,9 @@ __all__ = [
 log = logging.getLogger("millstream.delivery")
 
 OUTCOMES = ("dead_letter", "skip", "pause")
-ERROR_CHARS_MAX = 16_384  # of an error that is stored
+ERROR_CHARS_MAX = 16_384  # of a stored error
 TELL_S = 10.0
-"""How long a method with `@on_error` may take."""
+"""Time limit of a method with `@on_error`, in seconds."""
 
 
 class NoAnswer(Exception):
@@ -51,11 +55,12 @@ class NoAnswer(Exception):
 
 
 class GiveUps:
-    """Asks the failure handler of one provider, and does what it says.
+    """Asks the failure handler of one provider, and carries out its decision.
 
     Args:
-        gave_up: hears of each event what became of it.
-        are_known: a token tells an event for good, so that one that is given up again is known.
+        gave_up: called with each event and its outcome.
+        are_known: whether a token identifies an event forever, so that a repeated give-up is
+            recognised.
     """
 
     def __init__(
@@ -78,9 +83,9 @@ class GiveUps:
     async def decide(
         self, subscriber: Subscriber, delivery: Delivery, failure: DeliveryFailure
     ) -> Any:
-        """The outcome, once it is stored; None: the subscription ended meanwhile.
+        """Return the outcome after it is stored; None: the subscription ended meanwhile.
 
-        Raises whatever the handler raises, and what storing raises: ask again.
+        Raises the errors of the handler and of the store; then the caller asks again.
         """
         outcome = subscriber.on_give_up
         if outcome is None:
@@ -93,14 +98,14 @@ class GiveUps:
         if outcome == "pause":
             subscriber.may_be_faulted = True
             await self._rendezvous(subscriber).change(subscriber.id, "faulted", failure.error)
-        elif subscriber.may_be_faulted:  # its answer was lost, or it is stored later
+        elif subscriber.may_be_faulted:  # the answer was lost, or the fault is stored later
             await self._rendezvous(subscriber).undo_fault(subscriber.id)
         subscriber.may_be_faulted = False
         if outcome == "dead_letter":
             await self.keep(failure)
         self._gave_up(failure, outcome)
         if failure.grain_type != self._inbox_kind:
-            self._services.tasks.start(self._tell(failure))  # what is delivered next comes behind
+            self._services.tasks.start(self._tell(failure))  # later deliveries follow this call
         return outcome
 
     def _rendezvous(self, subscriber: Subscriber) -> Rendezvous:
@@ -114,18 +119,18 @@ class GiveUps:
         await self._letters.put(DeadLetter(failure, now_s, letter_id(failure, unique)))
 
     async def _tell(self, failure: DeliveryFailure) -> None:
-        """Tell the grain, if it can be reached."""
+        """Report the outcome to the grain, if it can be reached."""
         kind, key = failure.grain_type, failure.grain_key
         try:
             await self._services.extensions.method(kind, ConsumerExtension.give_up, TELL_S)(
                 key, failure
             )
-        except Exception as error:  # the grain's own, or on the way to it
+        except Exception as error:  # an error of the grain, or of the call
             text = "%s/%s was not told, or failed, that %s was given up: %s"
             log.warning(text, kind, show_text(key), failure.token, error)
 
     async def _ask(self, failure: DeliveryFailure, timeout_s: float) -> Any:
-        """The failure handler's answer. Raises what it raises, and NoAnswer."""
+        """Return the failure handler's answer. Raises its errors, and NoAnswer."""
         limit = asyncio.timeout(timeout_s)
         try:
             async with limit:
@@ -142,7 +147,7 @@ class GiveUps:
         return outcome
 
     def log_no_answer(self, failure: DeliveryFailure, error: BaseException) -> None:
-        """Say that the failure handler will be asked again, and why."""
+        """Log that the failure handler will be asked again, with the reason."""
         is_known = isinstance(error, MillstreamError | NoAnswer)
         log.log(
             logging.WARNING if isinstance(error, MillstreamError) else logging.ERROR,
@@ -158,7 +163,7 @@ class GiveUps:
 def failure_of(
     subscriber: Subscriber, action: GiveUp, provider: str, queue: QueueId
 ) -> DeliveryFailure:
-    """The report to the failure handler on an event that is to be given up."""
+    """Return the report for the failure handler about an event."""
     item = action.item
     return DeliveryFailure(
         provider,
@@ -190,23 +195,25 @@ def log_outcome(failure: DeliveryFailure, outcome: str) -> None:
 
 
 def is_task(me: asyncio.Task[object] | None) -> bool:
-    """Does this task run? Not if a coroutine of it is closed, because its loop has ended."""
+    """Say whether this task is running. It is not if its coroutine is closed because its loop has
+    ended."""
     loop = asyncio._get_running_loop()
     return loop is not None and asyncio.current_task(loop) is me
 
 
 def error_text(error: BaseException) -> str:
-    """An error with its notes, which hold the callee's traceback, as text that can be stored."""
+    """Return an error with its notes, which have the callee's traceback, as text to store."""
     notes = "\n".join(getattr(error, "__notes__", ()))
     text = f"{type(error).__name__}: {text_of(error)}\n{notes}".rstrip()
-    if len(text) > ERROR_CHARS_MAX:  # the end tells where it was raised
+    if len(text) > ERROR_CHARS_MAX:  # the end says where it was raised
         half = ERROR_CHARS_MAX // 2 - 20
         text = f"{text[:half]}\n[{len(text) - 2 * half} characters]\n{text[-half:]}"
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def take_back_cancellation(error: BaseException) -> None:
-    """While the dispatch is open only the failure handler can have cancelled its task."""
+    """Undo a cancellation: while the dispatch is open, only the failure handler can have caused
+    it."""
     task = asyncio.current_task()
     if isinstance(error, asyncio.CancelledError) and task is not None:
         task.uncancel()

@@ -1,10 +1,14 @@
-"""Asking a filter of the items of one delivery, before they are sent.
+"""Applies a filter to the items of one delivery before they are sent.
 
-Owns: `ItemFilter`, `FilteredItems`. Not: filters themselves (`api.filters`), sending
-(`consumer_calls`).
-Invariants: what does not fit is done without a call; what the filter fails at is not sent, counts
-as an attempt, and nothing behind it is looked at; a run of items that are only looked at yields to
-the loop; a filter that takes long is named in the log.
+Owns `ItemFilter`, `FilteredItems`. `api.filters` has the filters, and `consumer_calls` sends.
+
+Invariants:
+
+- An item that does not match is done without a call.
+- An item at which the filter fails is not sent. It counts as an attempt, and the items after it are
+  not looked at.
+- A long run of items yields to the loop.
+- A slow filter is named in the log.
 """
 
 from __future__ import annotations
@@ -28,18 +32,18 @@ __all__ = ["FILTER_SLOW_S", "FilteredItems", "ItemFilter"]
 log = logging.getLogger("millstream.delivery")
 
 FILTER_SLOW_S = 0.05
-"""A filter that takes longer for one event holds up its silo, and is named in the log."""
+"""A filter that takes longer for one event delays its silo, and is named in the log."""
 
 
 class FilteredItems(msgspec.Struct, frozen=True):
-    """The places of the items that fit, among the first `seen`, which were looked at."""
+    """The indexes of the matching items, among the first `seen` items."""
 
     fitting: Sequence[int]
     seen: int
     failure: Failure | None
 
     def widen(self, outcome: Outcome) -> Outcome:
-        """The outcome for all of them, from that for those that fit."""
+        """Return the outcome of all items, from that of the matching ones."""
         if not isinstance(outcome, CallReply) or (outcome.done == 0 and outcome.error is None):
             return outcome
         done, error, is_heard = self.seen, outcome.error or self.failure, outcome.done > 0
@@ -49,7 +53,7 @@ class FilteredItems(msgspec.Struct, frozen=True):
 
 
 class ItemFilter:
-    """Asks the filters of one agent's subscriptions."""
+    """Applies the filters of one agent's subscriptions."""
 
     def __init__(self, clock: Clock, budget: Budget) -> None:
         self._clock = clock
@@ -59,7 +63,7 @@ class ItemFilter:
     async def sift(
         self, subscriber: Subscriber, fits: EventFilter, items: Sequence[Item]
     ) -> FilteredItems:
-        """Look at the items, up to the first at which the filter fails."""
+        """Filter the items, up to the first one at which the filter fails."""
         fitting: list[int] = []
         for at, item in enumerate(items):
             began_s = self._clock.now()
@@ -68,7 +72,7 @@ class ItemFilter:
                     fitting.append(at)
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # it is sync: nobody else can have cancelled it
+            except BaseException as error:  # the filter is sync: only it can have cancelled
                 return FilteredItems(fitting, at, failure_of(fits, error))
             if self._clock.now() - began_s > FILTER_SLOW_S:
                 self._log_slow(fits.label, subscriber, self._clock.now() - began_s)
@@ -83,7 +87,7 @@ class ItemFilter:
 
 
 def failure_of(fits: EventFilter, error: BaseException) -> Failure:
-    """A filter that raised, as an attempt at its event."""
+    """Return the failure of a filter that raised, as an attempt at its event."""
     where = "".join(traceback.format_tb(error.__traceback__))
     error.add_note(f"in filter {fits.label}\n{where}")
     return Failure(FailureKind.FILTER, error_text(error), fits.gives_up_on(error))

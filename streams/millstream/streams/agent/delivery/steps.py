@@ -1,7 +1,7 @@
-"""The states of a delivery, how its calls end, and the actions that it returns.
+"""The states of a delivery, the outcomes of its calls, and the actions that it returns.
 
-Owns: `DeliveryState`, and the values between `Delivery` and its driver. Not: what follows from
-what (`delivery`).
+Owns `DeliveryState`, and the values between `Delivery` and its driver. `delivery` has the
+transitions.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class DeliveryState(Enum):
     """The states of a delivery."""
 
     IDLE = "idle"  # nothing is left
-    READY = "ready"  # has items; waits for its turn
-    IN_FLIGHT = "in_flight"  # a call is out
+    READY = "ready"  # has items, and waits for its turn
+    IN_FLIGHT = "in_flight"  # a call is in flight
     GIVING_UP = "giving_up"  # the failure handler has the item
     BACKOFF = "backoff"  # waits for a time
-    UNACKED = "unacked"  # all that may be out is out, and is to be acknowledged by hand
-    LAGGING = "lagging"  # its items have left the cache, and are read anew
-    FAULTED = "faulted"  # given up with "pause", or paused; its cursor keeps what is not done
+    UNACKED = "unacked"  # the limit of unacknowledged events is reached
+    LAGGING = "lagging"  # its items have left the cache, and are read again
+    FAULTED = "faulted"  # given up with "pause", or paused; the cursor keeps the rest
     CLOSED = "closed"  # the subscription, or its agent, has ended
 
 
@@ -54,27 +54,28 @@ class FailureKind(Enum):
     """The kinds of failures that count as attempts."""
 
     HANDLER = "handler"  # the handler raised
-    TIMEOUT = "timeout"  # the handler ran past its deadline
+    TIMEOUT = "timeout"  # the handler exceeded its deadline
     ACTIVATION = "activation"  # on_activate raised
     FILTER = "filter"  # the subscription's filter raised, or gave no answer
-    DEATH = "death"  # the silo died that ran the handler
+    DEATH = "death"  # the silo crashed that ran the handler
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why the item at the cursor was not done; `is_final`: it is not to be tried again."""
+    """The failure of the item at the cursor. `is_final`: it must not be retried."""
 
     kind: FailureKind
     text: str
     is_final: bool = False
 
 
-# How a call ends. `at_s` is the loop's clock; `roll` is a chance in [0, 1) for the back-off.
+# The outcomes of a call. `at_s` is the loop's clock; `roll` is a random number in [0, 1) for the
+# back-off.
 
 
 class CallReply(msgspec.Struct, frozen=True):
     """A reply: the first `done` items are done, then came `error`, if any.
 
-    `is_heard`: the handler has done one of them, not only a filter.
+    `is_heard` says that the handler finished one of them, not only a filter.
     """
 
     done: int
@@ -82,15 +83,15 @@ class CallReply(msgspec.Struct, frozen=True):
     at_s: float
     roll: float
     is_heard: bool = True
-    acked: Token | None = None  # by hand, up to here
-    is_anew: bool = False  # the consumer has not had what was delivered before, unacknowledged
+    acked: Token | None = None  # acknowledged by hand, up to here
+    is_anew: bool = False  # a new activation, without the earlier unacknowledged events
 
 
 class Unreachable(msgspec.Struct, frozen=True):
-    """No fault of the handler: overloaded, silo gone, grain moved, storage, reply lost.
+    """A failure that is not the handler's fault: overload, a lost silo, grain or reply, or storage.
 
-    It also answers `GiveUp` when the item could not be stored. `silo`: the call was sent there, and
-    the connection broke. `is_fenced`: the consumer knows an owner of a newer epoch.
+    It also answers `GiveUp` if the item could not be stored. `silo` is the receiver of the call if
+    its connection broke. `is_fenced` says that the consumer knows an owner with a newer epoch.
     """
 
     reason: str
@@ -104,10 +105,10 @@ Outcome = CallReply | Unreachable
 
 
 class Died(msgspec.Struct, frozen=True):
-    """The silo died that had the item at the cursor.
+    """The silo crashed that had the item at the cursor.
 
-    `times`: how often; `sent`: items of the call that was out, any of which may be the reason;
-    `is_alone`: nothing else of the queue was out.
+    `times` is the number of crashes. `sent` is the number of items in the call, any of which may be
+    the cause. `is_alone` says that no other call of the queue was in flight.
     """
 
     times: int = 1
@@ -115,7 +116,7 @@ class Died(msgspec.Struct, frozen=True):
     is_alone: bool = False
 
 
-# Actions.
+# The actions of a delivery.
 
 
 class Deliver(msgspec.Struct, frozen=True):
@@ -135,9 +136,9 @@ class GiveUp(msgspec.Struct, frozen=True):
 
 
 class HandBack(msgspec.Struct, frozen=True):
-    """The queue is to give the message of this item out again, after a while.
+    """Return the message of this item to the queue, to be delivered again after a delay.
 
-    `attempts`: how often it was tried; the queue counts them.
+    `attempts` is the number of attempts, which the queue counts.
     """
 
     token: Token
@@ -159,7 +160,7 @@ class AckBy(msgspec.Struct, frozen=True):
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """Read the items anew; answer with `on_fetched`."""
+    """Read the items again; answer with `on_fetched`."""
 
 
 Action = Deliver | GiveUp | HandBack | WaitUntil | AckBy | Fetch

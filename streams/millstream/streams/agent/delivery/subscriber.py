@@ -1,6 +1,6 @@
 """One subscription as its agent sees it: one entry, and a delivery from its first event on.
 
-Owns: `Subscriber`, `Seat`. Invariant: `work` is None exactly while nothing is undelivered.
+Owns `Subscriber`, `Seat`. Invariant: `work` is None exactly while nothing is undelivered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Seat", "Subscriber", "upto"]
 
 
 class Subscriber:
-    """One subscription: its consumer, and how far the deliveries to it are."""
+    """One subscription: its consumer, and the progress of its deliveries."""
 
     __slots__ = (
         "commit_with",
@@ -80,7 +80,7 @@ class Subscriber:
         commit_with: str = "",
     ) -> None:
         self.id = subscription
-        self.key = (stream, subscription)  # the same for whoever comes after it
+        self.key = (stream, subscription)  # stays the same if it is made again
         self.stream = stream
         self.grain_type = grain_type
         self.grain_key = grain_key
@@ -88,30 +88,30 @@ class Subscriber:
         self.options = options
         self.keeps_dead_letters = keeps_dead_letters
         self.on_give_up = on_give_up  # None: the failure handler is asked
-        self.give_up_on = give_up_on  # names of exceptions that are not worth another try
+        self.give_up_on = give_up_on  # names of exceptions that are not retried
         self.is_explicit = is_explicit
-        self.commit_with = commit_with  # an explicit one's state, written with its position
+        self.commit_with = commit_with  # explicit: the state that is written with its position
         self.is_manual = is_manual  # its consumer acknowledges by hand
-        self.fits = fits  # what is asked of each event, before it is sent
-        self.where = where if fits is None else ""  # the filter that the consumer's side asks
+        self.fits = fits  # the filter that the agent applies
+        self.where = where if fits is None else ""  # the filter that the consumer's side applies
         self.delivery: Delivery | None = None
-        self.position: Token | None = None  # where it begins, before its first delivery
-        self.sent_upto: Token | None = None  # what is at or below it may be known
+        self.position: Token | None = None  # its place before its first delivery
+        self.sent_upto: Token | None = None  # events up to here may have been delivered
         self.is_queued = False
-        self.held: Held = ""  # faulted or paused: its events wait, undelivered
-        self.returns = 0  # how often something went back to the queue since it is held
-        self.may_be_faulted = False  # that is being stored, or its answer was lost
-        self.is_paused = False  # so do those of its whole stream
+        self.held: Held = ""  # faulted or paused: its events wait
+        self.returns = 0  # returns to the queue since it was stopped
+        self.may_be_faulted = False  # a fault is being stored, or the answer was lost
+        self.is_paused = False  # its whole stream is paused
         self.is_redelivered = False
-        self.retries = 0  # calls that brought an event again which had failed
-        self.gaps: tuple[Loss, ...] = ()  # it is still to hear of these
-        self.gaps_told = 0  # it has heard of so many,
-        self.gone_max: int | None = 0  # in which so many messages went at most; None: not known
-        self.rewinds = 0  # how often it was moved back,
-        self.rewinds_done = 0  # and how many of these its consumer has heard of
+        self.retries = 0  # calls with an event that had failed before
+        self.gaps: tuple[Loss, ...] = ()  # losses that it was not told of yet
+        self.gaps_told = 0  # the number of losses that it was told of
+        self.gone_max: int | None = 0  # the most messages lost in these; None: unknown
+        self.rewinds = 0  # how often it was moved back
+        self.rewinds_done = 0  # the part of these that its consumer knows
 
     def follow(self, made_anew: Subscriber) -> None:
-        """The subscription was made again: what its consumer says now is what holds."""
+        """Adopt the settings of a subscription that was made again."""
         self.on_give_up = made_anew.on_give_up
         self.give_up_on = made_anew.give_up_on
         self.fits, self.where = made_anew.fits, made_anew.where
@@ -122,51 +122,51 @@ class Subscriber:
             self.delivery.follow(made_anew.options)
 
     def drop(self) -> None:
-        """It ends, or goes on without what it has; the reply to its call will be ignored."""
+        """Close its delivery, because it ends or continues elsewhere; a late reply is ignored."""
         if self.delivery is not None:
             self.delivery.close()
             self.delivery = None
 
     @property
     def is_held(self) -> bool:
-        """Do its events wait, undelivered?"""
+        """Whether it is stopped, so that its events wait."""
         return self.is_paused or self.held != ""
 
     @property
     def work(self) -> Delivery | None:
-        """Its delivery, while something is not done."""
+        """Its delivery, while it has unfinished events."""
         delivery = self.delivery
         return None if delivery is None or delivery.state is DeliveryState.IDLE else delivery
 
     @property
     def unacked(self) -> int:
-        """Events that were delivered, and are to be acknowledged by hand."""
+        """The number of delivered events that its consumer must still acknowledge by hand."""
         return 0 if self.delivery is None else self.delivery.cursor.ahead
 
-    # -- what is gone
+    # -- losses
 
     def lose(self, loss: Loss) -> None:
-        """Note a loss, which is told with the next event that follows it."""
+        """Note a loss; it is reported with the next event that follows it."""
         self.gaps = with_loss(self.gaps, loss)
 
     def gaps_before(self, token: Token) -> tuple[Loss, ...]:
-        """The losses to tell with the event at a token: those that it follows."""
+        """Return the losses to report with the event at a token: those that it follows."""
         return tuple(gap for gap in self.gaps if gap.is_before(token))
 
     def upto_gap(self, items: Sequence[Item]) -> Sequence[Item]:
-        """The first of these items, up to the next gap among them."""
+        """Return the leading items up to the next gap."""
         told = self.gaps_before(items[0].token)
         if len(self.gaps_before(items[-1].token)) == len(told):
             return items
         return [item for item in items if len(self.gaps_before(item.token)) == len(told)]
 
     def note_sent(self, upto: Token | None) -> None:
-        """A former owner has sent it this."""
+        """Note that a former owner sent it events up to this token."""
         if upto is not None and (self.sent_upto is None or upto > self.sent_upto):
             self.sent_upto = upto
 
     def on_told(self, gaps: Sequence[Loss]) -> None:
-        """The consumer has heard of these; losses that came meanwhile are still to be told."""
+        """Note that the consumer knows these losses; later ones must still be reported."""
         self.gaps = tuple(gap for gap in self.gaps if gap not in gaps)
         for gap in gaps:
             self.gaps_told += 1
@@ -175,7 +175,7 @@ class Subscriber:
 
 
 def upto(items: Sequence[Item], last: Token) -> Sequence[Item]:
-    """The first of these items, up to a token."""
+    """Return the leading items up to a token."""
     if items[-1].token <= last:
         return items
     return list(takewhile(lambda item: item.token <= last, items))
@@ -184,11 +184,14 @@ def upto(items: Sequence[Item], last: Token) -> Sequence[Item]:
 class Seat(msgspec.Struct, frozen=True):
     """The surroundings of a delivery, as its driver knows them.
 
-    `is_paused`: no call of the queue begins now. `is_alone`: an event runs alone in the queue.
-    `is_wary`: an event is held back until the queue record names it. `is_out`: a call of this
-    subscription is out. `is_early`: its event waits for the former queue of its stream.
-    `is_lagging`: it is among those for whom events are read anew; `reading`: what that does now,
-    empty: nothing. `silo`: where its consumer is; empty: not known.
+    - `is_paused`: no call of the queue begins at present.
+    - `is_alone`: an event runs alone in the queue.
+    - `is_wary`: an event waits until the queue record names it.
+    - `is_out`: a call of this subscription is in flight.
+    - `is_early`: its event waits for the former queue of its stream.
+    - `is_lagging`: it waits for events to be read again.
+    - `reading`: the present rereading, in words; empty: there is none.
+    - `silo`: the silo of its consumer; empty: unknown.
     """
 
     now_s: float
