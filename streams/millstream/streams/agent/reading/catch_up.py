@@ -1,11 +1,16 @@
-"""Reading the queue again, beside its receiver: for subscriptions that are behind, and questions.
+"""Reads the queue again, beside its receiver: for lagging subscriptions, and for questions.
 
-Owns: `ContainedReader`, a reader whose calls are contained and whose answers are checked;
-`CatchUp`, one scan for all subscriptions that are behind, and the gaps that it finds. Not: what
-each still needs (`behind`), which of them wait (`dispatch`). Invariants: a wrong answer is logged,
-and the page is read again; what the provider has dropped is a gap, and never waited for; messages
-that come before an answer stay in the cache for those for whom the reader is asked, and no longer;
-an answer says nothing of messages that came after its question.
+Owns `ContainedReader`, whose calls are contained and whose answers are checked, and `CatchUp`, one
+scan for all lagging subscriptions with the gaps that it finds. `cache.cursor` knows the missing
+messages of each, and `dispatch` the ones that wait.
+
+Invariants:
+
+- A wrong answer is logged, and the page is read again.
+- Messages that the provider has dropped are a gap; no subscription waits for them.
+- Messages that arrive before an answer stay in the cache for the cursors of the question, and no
+  longer.
+- An answer says nothing about messages that arrived after its question.
 """
 
 from __future__ import annotations
@@ -34,13 +39,13 @@ from .contained_receiver import answer_of, end_tasks
 
 __all__ = ["CatchUp", "ContainedReader"]
 
-EVENTS_MIN = 64  # of a page, however full the cache is
+EVENTS_MIN = 64  # events of a page, however full the cache is
 BYTES_MIN = 1 << 16
-END = Token(1 << 32, 0)  # behind every message
+END = Token(1 << 32, 0)  # after every message
 
 
 class ContainedReader:
-    """A reader of the queue, made with its first call; each call ends within the limit.
+    """A reader of the queue, made at its first call; each call ends within the limit.
 
     Args:
         make: makes a reader.
@@ -63,11 +68,11 @@ class ContainedReader:
         self._reader: QueueReader | None = None
 
     def at(self, method: str) -> str:
-        """Names adapter and method."""
+        """Return the names of adapter and method."""
         return f"{self._where}: {type(self._reader).__name__}.{method}"
 
     async def bounds(self) -> tuple[Token | None, Token | None]:
-        """The first message that is kept and the last; None while empty. Raises AdapterFault."""
+        """Return the first and the last kept message; None while empty. Raises AdapterFault."""
         bounds = await self._call("bounds", lambda reader: reader.bounds())
         if isinstance(bounds, tuple) and len(bounds) == 2:
             first, last = bounds
@@ -76,15 +81,16 @@ class ContainedReader:
         raise AdapterFault(f"{self.at('bounds')} returned no two tokens")
 
     async def seek(self, when: datetime) -> Token | None:
-        """The first message accepted at that time or later; None: none yet. Raises AdapterFault."""
+        """Return the first message accepted at that time or later; None: none yet. Raises
+        AdapterFault."""
         token = await self._call("seek", lambda reader: reader.seek(when))
         if isinstance(token, Token | None):
             return token
         raise AdapterFault(f"{self.at('seek')} returned no token")
 
     async def find_start(self, when: datetime) -> str:
-        """Where messages of that time begin, or those that came since this was called, as the start
-        of a subscription. Raises AdapterFault."""
+        """Return the beginning of the messages of that time as the start of a subscription. If
+        there are none, it is the beginning of the messages after this call. Raises AdapterFault."""
         _, last = await self.bounds()
         token = await self.seek(when)
         if token is None:
@@ -94,7 +100,7 @@ class ContainedReader:
     async def page(
         self, position: Token, events: int, size_bytes: int, streams: frozenset[StreamId]
     ) -> Page | CursorTooOld:
-        """The messages from a position on, or an error that says they are gone.
+        """Return the messages from a position on, or the error that they are lost.
 
         Raises AdapterFault.
         """
@@ -135,14 +141,15 @@ class ContainedReader:
 
 
 def _is_here(cursor: Cursor) -> bool:
-    """Need nothing be read for it, also since others of its stream have what it needs?"""
+    """Say whether nothing must be read for it; rereads of its stream may already have its
+    messages."""
     if cursor.is_lagging:
         cursor.take((), cursor.following)
     return not cursor.is_away
 
 
 class CatchUp:
-    """Reads one queue again, while a subscription waits for it."""
+    """Reads one queue again, while a subscription waits for that."""
 
     def __init__(
         self,
@@ -166,12 +173,12 @@ class CatchUp:
         self._retries = Backoff(options.read_retry_s, 2, options.read_retry_ceiling_s)
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
-        self._doing = ""  # what is under way,
-        self._since_s = 0.0  # and since when
+        self._doing = ""  # the present step,
+        self._since_s = 0.0  # and its beginning
 
     @property
     def doing(self) -> str:
-        """The step that is waited for, in words; empty: nothing is read again."""
+        """The present step, in words; empty: nothing is being read again."""
         if self._task is None or self._task.done():
             return ""
         since_s = self._clock.now() - self._since_s
@@ -181,7 +188,7 @@ class CatchUp:
         self._doing, self._since_s = text, self._clock.now()
 
     def wake(self) -> None:
-        """A subscription waits."""
+        """Begin, because a subscription waits."""
         if not self._is_closed and (self._task is None or self._task.done()):
             self._task = self._tasks.start(self._run())
 
@@ -209,7 +216,7 @@ class CatchUp:
             self._dispatch.on_fetched()
 
     async def _begin(self, new: Sequence[Cursor]) -> None:
-        """Compare where they begin with what the provider keeps. Raises AdapterFault."""
+        """Compare the beginnings of cursors with the kept messages. Raises AdapterFault."""
         self._do(f"{self._reader.at('bounds')} is to answer")
         newest = self._cache.newest
         for behind in new:
@@ -239,12 +246,13 @@ class CatchUp:
         found: dict[StreamId, list[QueueMessage]] = defaultdict(list)
         for message in page.messages:
             found[message.stream].append(message)
-        for behind in sorted(wanted, key=lambda one: one.following):  # so that they share
+        for behind in sorted(wanted, key=lambda one: one.following):  # so that they share messages
             if behind.is_lagging:
                 behind.take(found[behind.key[0]], page.next)
 
     def _lose(self, wanted: Sequence[Cursor], position: Token, first: Token) -> None:
-        """The messages before `first` are gone. Raises AdapterFault: `position` is not."""
+        """Handle the loss of all messages before `first`. Raises AdapterFault if `position` is not
+        among them."""
         for behind in wanted:
             if behind.is_lagging and (lost := behind.lose(first)) is not None:
                 self._findings.on_gone(behind, lost, behind.following)
@@ -256,7 +264,7 @@ class CatchUp:
             raise AdapterFault(f"{where} has {first}, and refuses {position}")
 
     async def close(self) -> None:
-        """End, in bounded time."""
+        """Stop, in bounded time."""
         self._is_closed = True
         if self._task is not None:
             await end_tasks([self._task])

@@ -1,10 +1,13 @@
-"""Calls to a queue adapter, contained: whatever they raise, and if they never end.
+"""Calls to a queue adapter, contained: they may raise anything, or never end.
 
-Owns: `answer_of`, a call with a time limit; `ContainedReceiver`, the tasks in which one receiver is
-called.
-Not: which call is made when, and for how long (`reader`). Invariants: an error that an adapter
-raises becomes a fault of that adapter, its CancelledError too; no call is cancelled before the
-receiver was closed; a call that does not end even then is left behind, and nobody waits for it.
+Owns `answer_of`, a call with a time limit, and `ContainedReceiver`, the tasks that call one
+receiver. `reader` decides which call is made, when, and for how long.
+
+Invariants:
+
+- An error that an adapter raises becomes a fault of that adapter, even a CancelledError.
+- No call is cancelled before the receiver was closed.
+- A call that does not end even then is abandoned; no task waits for it.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ __all__ = ["ContainedReceiver", "answer_of", "end_tasks"]
 
 log = logging.getLogger("millstream.agent")
 
-END_S = 1.0  # for a call to end that is cancelled
+END_S = 1.0  # for a cancelled call to end
 
 
 class ContainedReceiver:
@@ -38,12 +41,12 @@ class ContainedReceiver:
     Args:
         make: makes it.
         where: names provider and queue.
-        core: hears of the end of each call.
-        tell: calls a method of `core`, and does what it asks for.
-        limit_s: how long `aclose`, or a call of `settle_last`, may take.
+        core: is told the end of each call.
+        tell: calls a method of `core`, and carries out its actions.
+        limit_s: time limit of `aclose`, and of a call of `settle_last`.
         runners: run `open` and `read`.
-        budget: of the silo: reads that find something at once yield by it.
-        given_up: events that are acknowledged as failed, and why; taken out once they are.
+        budget: of the silo: reads that find messages at once yield by it.
+        given_up: events to acknowledge as failed, with their errors; removed once they are.
     """
 
     def __init__(
@@ -69,14 +72,14 @@ class ContainedReceiver:
         self._runners = runners
         self._budget = budget
         self._given_up = given_up
-        self._reading: asyncio.Task[Any] | None = None  # the runner of the call that is out
+        self._reading: asyncio.Task[Any] | None = None  # the runner of the call in flight
         self._read_at = ""  # names adapter and method
-        self._has_found = False  # the last read did
+        self._has_found = False  # the last read found messages
         self._settling: asyncio.Task[None] | None = None
         self._measurable: Measurable | None = None
         self._measuring: asyncio.Task[None] | None = None
         self._is_ended = False
-        self.backlog = 0  # events not read yet, when it was measured last
+        self.backlog = 0  # unread events at the last measurement
         self.receiver: QueueReceiver | None = None
 
     # -- calls
@@ -101,7 +104,7 @@ class ContainedReceiver:
         self._tell(*told)
 
     async def read(self, events: int, size_bytes: int, wait_s: float) -> None:
-        """Read next, in a runner; one read is out at a time."""
+        """Read the next messages, in a runner; one read is in flight at a time."""
         if self._is_ended:
             return
         assert self.receiver is not None, "read before start"
@@ -109,26 +112,26 @@ class ContainedReceiver:
         told: tuple[Any, ...]
         try:
             if self._has_found:
-                await next_turn()  # what came of that, such as acknowledgements, is not kept off
+                await next_turn()  # lets acknowledgements of the last read run
             answer = await self.receiver.read(events, size_bytes, wait_s)
             self._has_found = bool(answer)
             told = (self._core.on_read, self._serial, answer, self._read_at)
         except BaseException as error:
             told = self._failure("read", error)
         self._reading = None
-        # the deliveries that follow begin as this ends, in the same turn of the loop
+        # The following deliveries begin when this ends, in the same iteration of the loop.
         self._runners.goes_on = True
         try:
             self._tell(*told)
         finally:
             self._runners.goes_on = False
-        self._budget.left -= 1  # `spend`, without its frame
+        self._budget.left -= 1  # like `spend`, without its frame
         if not self._budget.left:
             self._runners.share()
             await self._budget.pause()
 
     def settle(self, call: Ack | Extend | Release) -> None:
-        """Make this call; one of these is out at a time, beside a read."""
+        """Make this call; one of these is in flight at a time, beside a read."""
         self._settling = self._tasks.start(self._settle(call))
 
     async def _settle(self, call: Ack | Extend | Release) -> None:
@@ -143,7 +146,7 @@ class ContainedReceiver:
         self._tell(*told)
 
     async def _answer_to(self, call: Ack | Extend | Release) -> object:
-        """Raises whatever the adapter raises."""
+        """Make the call. Raises any error of the adapter."""
         receiver = self.receiver
         assert receiver is not None, "nothing is settled before start"
         if isinstance(call, Extend):
@@ -155,7 +158,8 @@ class ContainedReceiver:
         return None
 
     async def _acknowledge(self, ack: Ack, receiver: QueueReceiver) -> None:
-        """Fail the events that were given up, where the queue tells these from those done."""
+        """Acknowledge; given-up events are acknowledged as failed, if the queue distinguishes
+        them."""
         given_up = self._given_up
         if not given_up or not isinstance(receiver, TellsFailed):
             given_up.clear()
@@ -169,29 +173,29 @@ class ContainedReceiver:
             given_up.pop(token, None)
 
     async def measure(self) -> None:
-        """Ask how much is not read yet, if the receiver can tell; waits no longer than the limit.
+        """Ask for the unread backlog, if the receiver can tell; waits no longer than the limit.
 
-        A call that is late goes on, and no other is made while it does.
+        A late call continues, and no other one is made meanwhile.
         """
         self.ask_backlog()
         if self._measuring is not None:
             await asyncio.wait([self._measuring], timeout=self._limit_s)
 
     def ask_backlog(self) -> None:
-        """`measure`, without waiting for the answer."""
+        """Do the same as `measure`, without waiting for the answer."""
         if self._measurable is not None and (self._measuring is None or self._measuring.done()):
             self._measuring = self._tasks.start(self._measure(self._measurable))
 
     async def _measure(self, receiver: Measurable) -> None:
         try:
             self.backlog = await receiver.backlog()
-        except Exception as error:  # whatever an adapter raises
+        except Exception as error:  # an adapter may raise anything
             log.info("%s", fault_of(self._at("backlog"), error))
 
     def _failure(self, method: str, error: BaseException) -> tuple[Any, ...]:
-        """The call that tells the core of an error; raises one that is not the adapter's.
+        """Return the call that tells the core of an error; raises one that is not the adapter's.
 
-        A task that was cancelled ends with this call: nobody but the adapter can have done that.
+        A cancelled task ends with this call, because only the adapter can have cancelled it.
         """
         if isinstance(error, QueueFenced):
             return self._core.overtaken, f"{self._at(method)}: {error}"
@@ -205,13 +209,13 @@ class ContainedReceiver:
     # -- the end
 
     def abort(self) -> None:
-        """Call nothing more, and end the call that is out."""
+        """Make no more calls, and cancel the call in flight."""
         self._is_ended = True
         if self._reading is not None:
             self._reading.cancel()
 
     async def discard(self) -> None:
-        """Close it; tells `on_closed` when that is done, or took too long."""
+        """Close it; calls `on_closed` when that is done, or took too long."""
         await self.close()
         self._tell(self._core.on_closed, self._serial)
 
@@ -225,11 +229,11 @@ class ContainedReceiver:
         return is_acked
 
     async def close(self) -> None:
-        """End: close the receiver, then the calls still out; takes the limit and a little more."""
+        """Close the receiver, then end its calls; takes the limit and a little more."""
         self._is_ended = True
         if self.receiver is not None:
             await self._attempt("aclose", self.receiver.aclose)
-        # only now: a runner whose read has ended by that does something else
+        # Only now: a runner whose read has ended by then does other work.
         calls = [one for one in (self._reading, self._settling, self._measuring) if one is not None]
         left = await end_tasks(calls)
         if self._reading is not None:
@@ -242,7 +246,7 @@ class ContainedReceiver:
             )
 
     async def _attempt(self, method: str, call: Callable[[], Awaitable[object]]) -> bool:
-        """A last step: the queue is let go whether it succeeds or not."""
+        """Make a last call; the queue is given up whether it succeeds or not."""
         try:
             await answer_of(self._tasks, lambda: self._at(method), call, self._limit_s)
         except AdapterFault as fault:
@@ -257,10 +261,10 @@ async def answer_of(
     call: Callable[[], Awaitable[object]],
     limit_s: float,
 ) -> Any:
-    """The answer of an adapter to a call, which runs in a task of its own.
+    """Return the answer of an adapter to a call, which runs in a task of its own.
 
-    Raises AdapterFault for whatever the adapter raises, its CancelledError too, and for a call
-    without an answer after `limit_s`, which is left behind. `where` names adapter and method.
+    Raises AdapterFault for any error of the adapter, even a CancelledError. It is also raised for a
+    call without an answer within `limit_s`, which is abandoned. `where` names adapter and method.
     """
 
     async def contain() -> object:
@@ -286,12 +290,12 @@ async def answer_of(
 
 @coroutine
 def next_turn() -> Generator[None, None, None]:
-    """Let the loop go round once."""
+    """Let the loop run one iteration."""
     yield
 
 
 async def end_tasks(tasks: Sequence[asyncio.Task[Any]]) -> int:
-    """Cancel tasks and wait a little; returns how many do not end."""
+    """Cancel tasks and wait a little; returns the number of those that do not end."""
     running = [task for task in tasks if not task.done() and task is not asyncio.current_task()]
     for task in running:
         task.cancel()

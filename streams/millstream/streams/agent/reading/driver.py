@@ -1,10 +1,15 @@
-"""Carrying out what the core of reading decides: the driver of `reader`.
+"""The driver of `reader`: carries out the decisions of the core of reading.
 
-Owns: `ReaderDriver`: the receiver that is in use, one timer, and where what was read goes. Not:
-when to read (`reader`), the calls (`contained_receiver`), which subscriptions a stream has
-(`subscribers`). Invariants: reads and acknowledgements never wait for deliveries, except that
-reading stops while the cache is full; calls of the core do not nest; once it is closed it decides
-nothing more.
+Owns `ReaderDriver`: the present receiver, one timer, and the way of messages to their
+subscriptions. `reader` decides when to read, `contained_receiver` makes the calls, and
+`subscribers` knows the subscriptions of a stream.
+
+Invariants:
+
+- Reads and acknowledgements never wait for deliveries, except that reading stops while the cache is
+  full.
+- Calls of the core do not nest.
+- A closed driver decides nothing.
 """
 
 from __future__ import annotations
@@ -60,15 +65,15 @@ Args = TypeVarTuple("Args")
 
 
 class ReaderDriver:
-    """Reads one queue into its cache, and offers what was read to its subscriptions.
+    """Reads one queue into its cache, and offers the messages to their subscriptions.
 
     Args:
-        given_up: events that are to be acknowledged as failed, and why.
-        progressed: some of what was read is for no subscription, so there may be something to
-            acknowledge.
+        given_up: events to acknowledge as failed, with their errors.
+        progressed: called when some messages are for no subscription, so that they may be
+            acknowledged.
 
     Attributes:
-        is_acked: False: the last acknowledgement failed, so what is done comes again.
+        is_acked: False: the last acknowledgement failed, so finished events are delivered again.
     """
 
     __slots__ = (
@@ -119,14 +124,15 @@ class ReaderDriver:
         self._progressed = progressed
         self._calls: list[tuple[Callable[..., Sequence[Action]], tuple[Any, ...]]] = []
         self._is_stepping = self.is_closed = False
-        self._alarm: TimerHandle | None = None  # rings at `_alarm_s` or before
+        self._alarm: TimerHandle | None = None  # rings at `_alarm_s` or earlier
         self._alarm_s = math.inf
         self._receiving: ContainedReceiver | None = None
         self._forget_at_s = 0.0
         self.is_acked = True
 
     def step(self, call: Callable[[*Args, float], Sequence[Action]], *args: *Args) -> None:
-        """Call the core, with the time, and do what it asks for; calls that this causes follow."""
+        """Call the core with the time, and carry out its actions; calls that these cause come
+        next."""
         self._calls.append((call, args))
         if self._is_stepping:
             return
@@ -142,14 +148,14 @@ class ReaderDriver:
             self._set_alarm(self.core.wake_s())
 
     def _set_alarm(self, when_s: float) -> None:
-        """Tick at this time at the latest."""
+        """Call `tick` at this time at the latest."""
         if self._alarm is not None and self._alarm_s <= when_s:
             return
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
         if when_s < math.inf:
-            self._alarm_s = when_s  # uvloop's handle of a time that has come does not tell it
+            self._alarm_s = when_s  # uvloop's handle of a past time does not tell it
             self._alarm = self._tasks.call_at(when_s, self._tick)
 
     def _tick(self) -> None:
@@ -199,7 +205,7 @@ class ReaderDriver:
         for slot in slots:
             self._subscribers.route(slot)
         self._dispatch.pump()
-        if self._cache.left != left:  # no subscription waits for some of them
+        if self._cache.left != left:  # some have no waiting subscription
             self._progressed()
 
     def _on_gap(self, gap: GapFound) -> None:
@@ -207,10 +213,10 @@ class ReaderDriver:
         self._findings.on_lost(gap)
         self._subscribers.on_lost(Loss(gap.after, gap.first) if is_known else Loss(None, None))
         self.core.settling.waits = self._losses.is_waiting
-        self._epoch.decide_again()  # the record is to say it
+        self._epoch.decide_again()  # the record must list it
 
     def _forget_idle_streams(self, now_s: float) -> None:
-        """Now and then, as it looks at each stream."""
+        """Forget idle streams at intervals, because this looks at each stream."""
         idle_s = self._parts.options.stream_idle_s
         self._forget_at_s = now_s + idle_s / FORGETS_PER_IDLE_TIME
         self._subscribers.forget_idle(now_s - idle_s)
@@ -238,7 +244,7 @@ class ReaderDriver:
         parts.runners.start(self._receiving.open(action.after))
 
     def new_reader(self) -> ContainedReader:
-        """A reader of the queue, beside the receiver."""
+        """Return a reader of the queue, beside the receiver."""
         adapter, queue = self._parts.adapter, self._epoch.queue
 
         def make() -> QueueReader:
@@ -249,7 +255,8 @@ class ReaderDriver:
         return ContainedReader(make, self._epoch.where, self._findings, self._tasks, limit_s)
 
     async def _ask_bounds(self) -> None:
-        """Without an answer, more events than necessary are marked as redelivered."""
+        """Ask for the bounds of the queue. Without an answer, more events than necessary are marked
+        as redelivered."""
         try:
             async with aclosing(self.new_reader()) as reader:
                 _, last = await reader.bounds()
@@ -260,33 +267,33 @@ class ReaderDriver:
 
     @property
     def backlog(self) -> int:
-        """Events not read yet, when it was measured last."""
+        """The number of unread events, at the last measurement."""
         return 0 if self._receiving is None else self._receiving.backlog
 
     async def measure(self) -> None:
-        """Ask the provider how much is not read yet, if it can tell."""
+        """Ask the provider for the unread backlog, if it can tell."""
         if self._receiving is not None:
             await self._receiving.measure()
 
     def ask_backlog(self) -> None:
-        """`measure`, without waiting for the answer."""
+        """Do the same as `measure`, without waiting for the answer."""
         if self._receiving is not None:
             self._receiving.ask_backlog()
 
-    # -- what it looks like
+    # -- its state, for reports
 
     @property
     def is_reading(self) -> bool:
-        """Is a receiver open, and the queue this silo's?"""
+        """Whether a receiver is open, and this silo owns the queue."""
         return self.core.is_open and not self._epoch.is_fenced
 
     @property
     def trouble(self) -> str:
-        """The adapter's last fault, while reading has not succeeded since."""
+        """The adapter's last fault, until the next successful read."""
         return self._findings.last_fault if self.core.is_failing else ""
 
     def stops(self) -> tuple[int, float]:
-        """How often reading stopped for a full cache, and for how many seconds in all."""
+        """Return how often a full cache stopped reading, and for how many seconds in all."""
         return self.core.stop_count, self.core.count_stopped_s(self._clock.now())
 
     # -- the end
@@ -298,7 +305,8 @@ class ReaderDriver:
             self._alarm.cancel()
 
     async def stop(self) -> None:
-        """Acknowledge what is done and close the receiver; repeatable. Ends in bounded time."""
+        """Acknowledge finished events and close the receiver. A repeated call is harmless. Ends in
+        bounded time."""
         receiving, self._receiving = self._receiving, None
         if receiving is None:
             return
@@ -308,10 +316,10 @@ class ReaderDriver:
                 is_open = self.core.is_open
                 self.is_acked = await receiving.settle_last(ack, back) if is_open else ack is None
             await receiving.close()
-        finally:  # the caller may be cancelled meanwhile: nobody calls again then
+        finally:  # a cancelled caller does not call again
             receiving.abort()
 
     def abort(self) -> None:
-        """Call the adapter no more, without a word."""
+        """Make no more calls to the adapter, and acknowledge nothing."""
         if self._receiving is not None:
             self._receiving.abort()

@@ -1,9 +1,8 @@
-"""The leases of messages that were read and are not acknowledged: extended at half of their time.
+"""The leases of messages that were read and not acknowledged: extended at half of their time. Pure.
 
-Owns: `Leases`. Not: the call (`contained_receiver`), or what becomes of messages whose lease is
-lost (`reader`, `cache`). Pure.
-Invariant: a message is extended as long as it is neither acknowledged, given back nor lost, and by
-as much as it was leased for.
+`contained_receiver` makes the call. `reader` and `cache` handle messages whose lease is lost.
+Invariant: a message is extended until it is acknowledged, returned or lost, each time by its full
+lease time.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ class Leases:
     __slots__ = ("_due_s", "_lease_s", "_next_s", "_out")
 
     def __init__(self) -> None:
-        self._due_s: dict[Token, float] = {}  # half of its lease is over then
-        self._lease_s = 0.0  # the longest that was given
-        self._next_s = math.inf  # none is due before
+        self._due_s: dict[Token, float] = {}  # when half of the lease is over
+        self._lease_s = 0.0  # the longest lease time so far
+        self._next_s = math.inf  # no lease is due earlier
         self._out: Sequence[Token] = ()
 
     def on_read(self, messages: Iterable[QueueMessage], now_s: float) -> None:
-        """These were read now."""
+        """Note messages that were read at this time."""
         for message in messages:
             if message.lease_s > 0:
                 self._lease_s = max(self._lease_s, message.lease_s)
@@ -40,21 +39,21 @@ class Leases:
                 self._next_s = min(self._next_s, due_s)
 
     def on_done(self, tokens: Iterable[Token]) -> None:
-        """These are acknowledged, or given back."""
+        """Note messages that are acknowledged, or returned."""
         for token in tokens:
             self._due_s.pop(token, None)
 
     @property
     def next_s(self) -> float:
-        """When to ask next, at or before the time at which a lease is due: to know the very time,
-        each message that is done would cost a look at all leases."""
+        """The time of the next question, at or before a lease is due. An exact time would cost a
+        look at all leases for each finished message."""
         return self._next_s if self._due_s else math.inf
 
     def _look(self) -> None:
         self._next_s = min(self._due_s.values(), default=math.inf)
 
     def ask(self, now_s: float) -> Extend | None:
-        """The call to be made now, if any; it extends the leases that are due soon, too."""
+        """Return the call to make now, if any; it also extends leases that are due soon."""
         if now_s >= self._next_s:
             self._look()
         if now_s < self._next_s:
@@ -64,7 +63,8 @@ class Leases:
         return Extend(self._out, self._lease_s)
 
     def on_extended(self, answer: object, where: str, now_s: float) -> Sequence[Token]:
-        """The call has returned `answer`: the tokens whose lease is lost. Raises AdapterFault."""
+        """Handle the answer of the call; returns the tokens whose lease is lost. Raises
+        AdapterFault."""
         lost = check_lost(answer, where)
         for token in self._out:
             if token in self._due_s:
@@ -74,13 +74,13 @@ class Leases:
         return lost
 
     def on_failed(self, wait_s: float, now_s: float) -> None:
-        """The call has raised: it is made again after `wait_s`."""
+        """Handle an error of the call: it is repeated after `wait_s`."""
         for token in self._out:
             if token in self._due_s:
                 self._due_s[token] = now_s + wait_s
         self._look()
 
     def clear(self) -> None:
-        """The receiver is closed, and all is given back."""
+        """Forget all leases, because the receiver is closed, which returns all messages."""
         self._due_s.clear()
         self._next_s = math.inf

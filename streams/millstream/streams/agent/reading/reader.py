@@ -1,16 +1,19 @@
-"""Reading one queue: when to open a receiver, to read, to acknowledge, and to take another one.
+"""The core of reading one queue: when to open a receiver, read, acknowledge, and replace it. Pure.
 
-Owns: the position of reading, the messages that were read and have no room yet, the time limits of
-starts and reads, the replacement of receivers, how often reading stopped for a full cache. Not: the
-calls (`contained_receiver`), which messages are acknowledged or given back when (`settlement`),
-delivering them (`subscribers`, `dispatch`). Pure: each call returns the actions to take, in order.
+Owns the position of reading, the messages without room in the cache, and the time limits of starts
+and reads. It also owns the replacement of receivers, and counts the stops for a full cache.
+`contained_receiver` makes the calls, `settlement` decides about acknowledgements and returns, and
+`subscribers` and `dispatch` deliver. Each call returns the actions to take, in order.
+
 Invariants:
-- one receiver is in use at a time; of it one read, and one other call, are out;
-- a receiver whose call failed (other than an acknowledgement) or was late is closed, and what it
-  says after that is ignored; the next one begins behind the message that was read last;
-- where tokens tell, no message is appended twice; a message is appended in the order of reading;
-- while paused nothing is read; the messages of a read that was out wait here, unseen, or go back
-  to a queue that has no order.
+
+- One receiver is in use at a time, with at most one read and one other call in flight.
+- A receiver is closed after a failed call (except for an acknowledgement) or a late one, and its
+  later answers are ignored. The next receiver begins after the last message that was read.
+- If tokens identify messages, no message is appended twice. Messages are appended in the order of
+  reading.
+- While paused, nothing is read. The messages of a read in flight wait here, or return to a queue
+  without order.
 
     starting ──opened──▶ reading ◀──room──▶ full       any ◀──hold──▶ paused
     reading, full ──failed, late──▶ starting (next receiver)        any ──overtaken──▶ fenced
@@ -53,7 +56,7 @@ from .steps import (
 
 __all__ = ["ReaderCore"]
 
-CLOCKS_APART_S = 60.0  # wall clocks of silos and queue servers differ by less
+CLOCKS_APART_S = 60.0  # the largest difference between wall clocks of silos and queue servers
 
 
 class Stage(Enum):
@@ -63,26 +66,26 @@ class Stage(Enum):
     OPENING = "opening"
     OPEN = "open"
     CLOSING = "closing"
-    FENCED = "fenced"  # there is no other one
+    FENCED = "fenced"  # no other one follows
 
 
 class ReaderCore:
     """The state of reading one queue in one epoch.
 
-    A call for a receiver carries its `serial`, and is ignored if another receiver is in use.
+    A call for a receiver has its `serial`, and is ignored if another receiver is in use.
 
     Args:
         where: names provider and queue in messages.
-        after: up to here everything was read, and is done or listed, by former owners.
-        may_repeat: messages that are read may have been delivered by a former owner.
-        asks_bounds: no former owner can deliver messages that are stored after the receiver has
-            started, and the adapter says which message was stored last.
+        after: former owners read everything up to here, and it is done or listed.
+        may_repeat: a former owner may have delivered messages that are read.
+        asks_bounds: whether no former owner can deliver messages that are stored after the start of
+            the receiver, and the adapter can tell the last stored message.
         wall_s: when the queue was acquired, by the wall clock.
 
     Attributes:
         position: the last message that was read.
-        found_nothing_s: when the last read began, if it has found nothing.
-        stop_count: how often reading stopped for a full cache, with the stop that lasts.
+        found_nothing_s: the beginning of the last read, if it found nothing.
+        stop_count: how often a full cache stopped reading, including a present stop.
     """
 
     __slots__ = (
@@ -146,14 +149,14 @@ class ReaderCore:
         self._retries = Backoff(options.read_retry_s, 2, options.read_retry_ceiling_s)
         self._polls = Backoff(options.poll_first_s, 2, options.poll_ceiling_s)
         self.settling = Settlement(cache, behind, options, capabilities, self._retries, now_s)
-        self._given: Token | None = None  # the last that the present receiver has returned
+        self._given: Token | None = None  # the last message that the present receiver returned
         self._out: list[Action] = []
-        self._waiting: list[QueueMessage] = []  # read, and not in the cache
+        self._waiting: list[QueueMessage] = []  # read, and not in the cache yet
         self._stage = Stage.NONE
         self._serial = 0
         self._open_at_s = -math.inf  # no receiver is made before
-        self._read_at_s = -math.inf  # no read is begun before
-        self._until_s = math.inf  # the start or read that is out is late then
+        self._read_at_s = -math.inf  # no read begins before
+        self._until_s = math.inf  # the start or read in flight is late after this
         self._relief = Relief(cache) if behind.is_used else None
         self._failures = 0  # in a row
         self.first_read: Token | None = None
@@ -171,11 +174,11 @@ class ReaderCore:
         self.read_count = 0
         self.stop_count = 0
         self._full_since_s = math.inf  # finite while a full cache stops reading
-        self._stopped_s = 0.0  # by the stops that are over
+        self._stopped_s = 0.0  # in stops that are over
 
     @property
     def state(self) -> ReaderState:
-        """The state of the reading."""
+        """The state of reading."""
         if self._stage is Stage.FENCED:
             return ReaderState.FENCED
         if self._is_paused:
@@ -188,12 +191,12 @@ class ReaderCore:
 
     @property
     def is_failing(self) -> bool:
-        """Has a receiver failed, and none read since?"""
+        """Whether a receiver has failed, and no read has succeeded since."""
         return self._failures > 0
 
     @property
     def is_open(self) -> bool:
-        """Is there a receiver that can be called?"""
+        """Whether a receiver can be called."""
         return self._stage is Stage.OPEN
 
     @property
@@ -203,13 +206,14 @@ class ReaderCore:
 
     @property
     def has_repeats(self) -> bool:
-        """May something that is not in the cache have been delivered by a former owner?"""
+        """Whether a former owner may have delivered messages that are not in the cache."""
         return self.may_repeat or self._repeats_waiting > 0
 
     def rests(self, now_s: float) -> bool:
-        """Would `tick` do nothing now? Then `wake_s` is soon enough for it.
+        """Say whether `tick` would do nothing now, so that `wake_s` is soon enough for it.
 
-        A start or a read is out, nothing waits for room, and no acknowledgement is due for a while.
+        That is so if a start or a read is in flight, no message waits for room, and no
+        acknowledgement is due.
         """
         cache, settling = self._cache, self.settling
         return (
@@ -222,10 +226,10 @@ class ReaderCore:
             < self._options.flow.ack_every_events
         )
 
-    # -- what the receiver says
+    # -- reports of the receiver
 
     def on_opened(self, serial: int, now_s: float) -> Sequence[Action]:
-        """`start` has returned."""
+        """Handle the return of `start`."""
         if serial == self._serial and self._stage is Stage.OPENING:
             self._stage, self._until_s, self._given = Stage.OPEN, math.inf, None
             if self._asks_bounds and self.may_repeat and self._cache.repeats_to is None:
@@ -233,7 +237,7 @@ class ReaderCore:
         return self.tick(now_s)
 
     def on_gone(self, serial: int, first: Token | None, now_s: float) -> Sequence[Action]:
-        """`start` has raised CursorTooOld: the receiver stands at `first`."""
+        """Handle CursorTooOld of `start`: the receiver is at `first`."""
         is_new = first is None or first != self._gap_first
         if serial == self._serial and self._stage is Stage.OPENING and is_new:
             self._gap_first = first
@@ -241,9 +245,9 @@ class ReaderCore:
         return self.on_opened(serial, now_s)
 
     def on_bounds(self, last: Token | None, now_s: float) -> Sequence[Action]:
-        """The last message that was stored; None: the queue was empty.
+        """Handle the last stored message; None: the queue was empty.
 
-        Messages above it were stored after every former owner had stopped.
+        Messages after it were stored after every former owner had stopped.
         """
         if self._cache.repeats_to is None:
             self._cache.repeats_to = last or BEGINNING
@@ -251,11 +255,13 @@ class ReaderCore:
         return self.tick(now_s)
 
     def _is_past_repeats(self, token: Token | None) -> bool:
-        """Has reading come to the last message that a former owner can have delivered?"""
+        """Say whether reading has reached the last message that a former owner can have
+        delivered."""
         return self._cache.repeats_to is not None and (token or BEGINNING) >= self._cache.repeats_to
 
     def on_read(self, serial: int, answer: Any, where: str, now_s: float) -> Sequence[Action]:
-        """`read` has returned `answer`, which is not checked; `where` names adapter and method."""
+        """Handle the answer of `read`, which is not checked yet; `where` names adapter and
+        method."""
         if serial != self._serial or self._stage is not Stage.OPEN:
             return ()  # the next receiver reads these messages again
         self._until_s = math.inf
@@ -268,7 +274,7 @@ class ReaderCore:
         if answer:
             self._given = answer[-1].token
         if self.may_repeat and (messages or not answer):
-            self._mark_repeats(messages)  # an answer that is all known says nothing of the backlog
+            self._mark_repeats(messages)  # an answer of known messages proves nothing
         if self.settling.leases is not None:
             self.settling.leases.on_read(messages, now_s)
         self._waiting.extend(messages)
@@ -282,7 +288,8 @@ class ReaderCore:
         return self.tick(now_s)
 
     def _plan_read(self, now_s: float) -> None:
-        """When to read after a read that found nothing: less and less, unless it has waited."""
+        """Plan the next read after one that found nothing: later each time, unless that one
+        waited."""
         has_waited = now_s - self._read_begun_s >= self._options.read_wait_s / 2
         if self._has_wakeup and has_waited:
             self._empty_reads = 0
@@ -291,11 +298,11 @@ class ReaderCore:
             self._read_at_s = now_s + self._polls.whole_s(self._empty_reads)
 
     def _mark_repeats(self, messages: Sequence[QueueMessage]) -> None:
-        """After an unclean hand-over, handlers may know messages that were stored before it.
+        """Mark messages that former owners may have delivered, after an unclean hand-over.
 
-        That is the backlog: up to the message that was stored last when reading began, if that is
-        known; else up to the first read that finds nothing, or a message that is younger than the
-        hand-over.
+        These are the messages up to the last one stored when reading began, if that is known.
+        Otherwise they end at the first read that finds nothing, or at a message that is younger
+        than the hand-over.
         """
         if self._cache.repeats_to is None:
             self.may_repeat = bool(messages) and messages[-1].enqueued_s < self._young_s
@@ -305,7 +312,7 @@ class ReaderCore:
             self.may_repeat = bool(messages) and not self._is_past_repeats(messages[-1].token)
 
     def on_settled(self, serial: int, answer: object, where: str, now_s: float) -> Sequence[Action]:
-        """`ack`, `extend` or `release` has returned `answer`; `where` names adapter and method."""
+        """Handle the answer of `ack`, `extend` or `release`; `where` names adapter and method."""
         if serial == self._serial and self._stage is Stage.OPEN:
             try:
                 lost = self.settling.on_settled(answer, where, now_s)
@@ -317,7 +324,8 @@ class ReaderCore:
         return self.tick(now_s)
 
     def on_failed(self, serial: int, method: str, text: str, now_s: float) -> Sequence[Action]:
-        """A call has raised; `method` is its name, `text` says where, and what it raised."""
+        """Handle an error of a call; `method` is its name, and `text` has the place and the
+        error."""
         if serial == self._serial and self._stage in (Stage.OPENING, Stage.OPEN):
             if method in ("start", "read"):
                 self._replace(text, now_s)
@@ -326,36 +334,37 @@ class ReaderCore:
         return self.tick(now_s)
 
     def on_closed(self, serial: int, now_s: float) -> Sequence[Action]:
-        """The receiver is closed, or left behind."""
+        """Note that the receiver is closed, or abandoned."""
         if serial == self._serial and self._stage is Stage.CLOSING:
             self._stage = Stage.NONE
         return self.tick(now_s)
 
     def overtaken(self, text: str, now_s: float) -> Sequence[Action]:
-        """A call has raised QueueFenced."""
+        """Handle QueueFenced of a call."""
         if self._stage is Stage.FENCED:
             return ()
         self._end_receiver(Stage.FENCED, now_s)
         self._waiting.clear()
         return (Fence(text),)
 
-    # -- what the agent says
+    # -- calls of the agent
 
     def on_returned(
         self, tokens: Sequence[Token], delay_s: float, has_run: bool, now_s: float
     ) -> Sequence[Action]:
-        """These messages go back to the queue: nobody here has them, and they are not done.
+        """Return unfinished messages to the queue, which no subscription here has any longer.
 
-        `delay_s`: they are not to be given out before. `has_run`: a handler has tried them.
+        `delay_s` is the time before their next delivery. `has_run` says that a handler has tried
+        them.
         """
-        if self._stage is Stage.OPEN:  # else the receiver that had them has given them back
+        if self._stage is Stage.OPEN:  # otherwise the closed receiver has returned them
             self.settling.give_back(tokens, delay_s, has_run=has_run)
             if self.settling.is_stuck:
                 self._replace(f"{self._where}: release takes nothing back", now_s)
         return self.tick(now_s)
 
     def hold(self, is_paused: bool, now_s: float) -> Sequence[Action]:
-        """Read no more, or go on."""
+        """Pause or resume reading."""
         self._is_paused = is_paused
         self._end_stop(now_s)
         if is_paused and self.settling.gives_back and self._stage is not Stage.FENCED:
@@ -363,7 +372,8 @@ class ReaderCore:
         return self.tick(now_s)
 
     def tick(self, now_s: float) -> Sequence[Action]:
-        """Ask for all that is due: the time of `wake_s` may have come, or a message may be done."""
+        """Ask for everything that is due: the time of `wake_s` has come, or a message may be
+        done."""
         self._now_s = now_s
         settling, is_open = self.settling, self._stage is Stage.OPEN
         if is_open and self._waiting:
@@ -389,7 +399,7 @@ class ReaderCore:
     # -- the end of a receiver
 
     def _leave_behind(self, now_s: float) -> None:
-        """A call is out for too long."""
+        """Replace the receiver because a call is late."""
         method, limit_s = self.settling.method, self._options.call_limit_s
         if now_s >= self._until_s and self._stage is Stage.OPENING:
             method, limit_s = "start", self._options.start_limit_s
@@ -399,13 +409,13 @@ class ReaderCore:
         self._replace(f"{self._where}: {text}", now_s)
 
     def _replace(self, why: str, now_s: float) -> None:
-        """The receiver cannot be trusted any further: the next one reads on."""
+        """Replace the receiver because it has failed."""
         self._failures += 1
         wait_s = self._retries.whole_s(self._failures)
         self._open_at_s = now_s + wait_s
         self._end_receiver(Stage.CLOSING, now_s)
         self._out += [Say(f"{why}; another receiver is made in {wait_s:g} s"), Discard()]
-        if not self._is_log:  # the next one gives it again, and nothing would tell that it is known
+        if not self._is_log:  # the next receiver returns it again, and no token identifies it
             self._drop_waiting()
             self._out.append(Forget())
 
@@ -417,10 +427,10 @@ class ReaderCore:
     # -- the cache
 
     def _take(self) -> None:
-        """Append the messages that wait, as far as there is room."""
+        """Append the waiting messages, as far as there is room."""
         waiting, cache = self._waiting, self._cache
         if self._is_paused:
-            if self.settling.gives_back:  # nobody has seen them, and the next owner need not wait
+            if self.settling.gives_back:  # unseen: the next owner need not wait for them
                 self.settling.give_back([one.token for one in waiting], 0.0, has_run=False)
                 self._drop_waiting()
             return
@@ -441,14 +451,14 @@ class ReaderCore:
         if taken:
             self._out.append(Offer(taken))
             if self._relief is not None and cache.next_index - cache.left > len(taken):
-                self._out += self._relief.on_appended(taken)  # not for what is here alone
+                self._out += self._relief.on_appended(taken)  # only if older messages are here
 
     def _drop_waiting(self) -> None:
         self._waiting.clear()
         self._repeats_waiting = 0
 
     def _ask_read(self, now_s: float) -> None:
-        """Read, or note that a full cache stops reading."""
+        """Ask for a read, or note that a full cache stops reading."""
         events, size_bytes = (0, 0) if self._waiting else self._cache.room()
         if events:
             flow, wait_s = self._options.flow, self._read_wait_s
@@ -466,13 +476,13 @@ class ReaderCore:
         self._stopped_s, self._full_since_s = self.count_stopped_s(now_s), math.inf
 
     def count_stopped_s(self, now_s: float) -> float:
-        """For how long a full cache has stopped reading, all stops together."""
+        """Return the seconds that a full cache has stopped reading, in all."""
         return self._stopped_s + max(0.0, now_s - self._full_since_s)
 
     # -- time
 
     def waits_for(self, now_s: float) -> str:
-        """The reason why reading does not go on, in words; empty: none is known."""
+        """Return the reason why reading makes no progress, in words; empty: none is known."""
         if self.state is ReaderState.PAUSED:
             return "the queue is being handed over"
         if self._stage is not Stage.OPEN:
@@ -486,7 +496,7 @@ class ReaderCore:
         return ""
 
     def wake_s(self) -> float:
-        """When `tick` is to be called; infinite: not before another call."""
+        """Return the time for the next `tick`; infinite: not before another call."""
         if self._stage is Stage.NONE:
             return math.inf if self._is_paused else self._open_at_s
         if self._stage is not Stage.OPEN:

@@ -1,7 +1,7 @@
-"""Which stream holds up its queue, so that its slowest subscription is to fall behind.
+"""Finds the stream that delays its queue, so that its slowest subscription must lag. Pure.
 
-Owns: `Relief`. Not: which subscription that is (`subscribers`). Pure. Invariant: a queue is held up
-for `RELIEVE_AFTER_S` by one message before any subscription falls behind because of it.
+`subscribers` chooses the subscription. Invariant: one message delays the queue for
+`RELIEVE_AFTER_S` before a subscription lags because of it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from .steps import Relieve
 
 __all__ = ["RELIEVE_AFTER_S", "SPAN_MAX", "Relief"]
 
-SPAN_MAX = 10_000  # messages from the oldest that is not done on, before who holds it falls behind
-RELIEVE_AFTER_S = 1.0  # for a subscription to move that holds up its queue
+SPAN_MAX = 10_000  # messages since the oldest unfinished one; with more, its subscription lags
+RELIEVE_AFTER_S = 1.0  # seconds for a subscription that delays its queue to make progress
 
 
 class Relief:
-    """Decides which streams are to be relieved, in a queue that can be read again.
+    """Chooses the streams to relieve, in a queue that can be read again.
 
     Attributes:
-        at_s: when the queue is held up for too long; infinite: it is not held up.
-        is_long: many messages follow the oldest that is not done.
+        at_s: the time when the delay becomes too long; infinite: there is no delay.
+        is_long: whether many messages follow the oldest unfinished one.
     """
 
     __slots__ = ("_cache", "_held_up_at", "at_s", "is_long")
@@ -37,7 +37,7 @@ class Relief:
         self.is_long = False
 
     def on_appended(self, slots: Sequence[Slot]) -> list[Relieve]:
-        """These messages were appended: the streams that have too much of the cache now."""
+        """Handle appended messages; returns the streams that have too much of the cache."""
         cache = self._cache
         self.is_long = cache.span > SPAN_MAX
         if not cache.is_half_full:
@@ -46,13 +46,13 @@ class Relief:
         return [Relieve(stream) for stream in streams if cache.is_crowded(stream)]
 
     def ask(self, now_s: float, is_reading: bool, has_waiting: bool) -> list[Relieve]:
-        """The stream that has held up the queue for too long, if any.
+        """Return the stream that has delayed the queue for too long, if any.
 
-        While the queue is read this is to be called only if `is_long`, or `at_s` is finite.
+        During reading, call this only if `is_long`, or `at_s` is finite.
 
         Args:
-            is_reading: a read is out, or none is wanted.
-            has_waiting: a message was read that has no room.
+            is_reading: whether a read is in flight, or none is wanted.
+            has_waiting: whether a message was read that has no room.
         """
         cache = self._cache
         self.is_long = cache.span > SPAN_MAX

@@ -1,12 +1,14 @@
-"""Settling messages with a receiver: acknowledging them, extending leases, giving messages back.
+"""Settles messages with a receiver: acknowledges them, extends leases, returns messages. Pure.
 
-Owns: `Settlement`: which of these calls is made next, their timing and their time limit. Not: the
-calls (`contained_receiver`), reading (`reader`), which messages are done (`cache`), leases
-(`leases`). Pure.
-Invariants: one of the three calls is out at a time; an acknowledgement is due only if more is done
-than when the last one was sent; an acknowledgement that had no answer when its receiver was closed
-is made with the next receiver; messages that were to be given back then are not given back again,
-as closing the receiver has given them back.
+Owns `Settlement`: the next of these calls, its time and its time limit. `contained_receiver` makes
+the calls, `reader` reads, `cache` knows the finished messages, and `leases` has the leases.
+
+Invariants:
+
+- One of the three calls is in flight at a time.
+- An acknowledgement is due only if more messages are done than at the last one.
+- An acknowledgement without an answer, when its receiver is closed, is repeated with the next
+  receiver. Returns are not repeated, because closing the receiver has returned the messages.
 """
 
 from __future__ import annotations
@@ -26,23 +28,23 @@ from .steps import Ack, Extend, Release
 
 __all__ = ["RELEASES_MAX", "Settlement"]
 
-RELEASES_MAX = 1_000  # that wait for the provider to take them; then the receiver is replaced
+RELEASES_MAX = 1_000  # limit of messages that wait to be returned; then the receiver is replaced
 
 
 class Settlement:
-    """What one agent settles with its receivers.
+    """The calls by which one agent settles messages with its receivers.
 
-    The number of messages that are done counts those before the oldest that is held, or, where
-    messages are acknowledged one by one, all that have left the cache.
+    The number of finished messages counts those before the oldest cached one. If messages are
+    acknowledged one by one, it counts all that have left the cache.
 
     Attributes:
-        acked_count: how many messages were done at the last acknowledgement.
-        next_ack_s: from then on one more is enough for the next acknowledgement.
+        acked_count: the number of finished messages at the last acknowledgement.
+        next_ack_s: from this time on, one more message is enough for the next acknowledgement.
         acked_upto: the provider knows that messages up to this one are done.
-        waits: nothing is acknowledged until the queue record names the gaps that were found: a
-            receiver that starts with nothing acknowledged finds them again.
-        until_s: the call that is out is late then; infinite: none is out.
-        gives_back: the provider takes single messages back, as it has no order to keep.
+        waits: nothing is acknowledged until the queue record lists the gaps that were found. A
+            receiver that starts without acknowledgements finds them again.
+        until_s: the call in flight is late after this; infinite: there is none.
+        gives_back: whether single messages can be returned, because the queue has no order.
     """
 
     def __init__(
@@ -67,9 +69,9 @@ class Settlement:
         self._also: list[Token] = []  # done, and not acknowledged one by one yet
         self._back: list[Release] = []
         self._out: Ack | Extend | Release | None = None
-        self._out_count: int  # how many were done when the acknowledgement that is out was made
+        self._out_count: int  # finished messages at the acknowledgement in flight
         self._failures = 0  # of acknowledgements, in a row
-        self._ack_at_s = self._release_at_s = -math.inf  # not before, after one that failed
+        self._ack_at_s = self._release_at_s = -math.inf  # earliest times after a failed call
         self.acked_count = 0
         self.next_ack_s = now_s + options.flow.ack_every_s
         self.acked_upto: Token | None = None
@@ -79,24 +81,24 @@ class Settlement:
 
     @property
     def method(self) -> str:
-        """The name of the call that is out."""
+        """The name of the call in flight."""
         return type(self._out).__name__.lower()
 
     @property
     def has_unacked(self) -> bool:
-        """Is a message done that no receiver has acknowledged?"""
+        """Whether a finished message is not acknowledged."""
         return self._count_done() > self.acked_count
 
     @property
     def is_stuck(self) -> bool:
-        """Does the provider take nothing back?"""
+        """Whether the provider accepts no returned messages."""
         return sum(len(one.tokens) for one in self._back) > RELEASES_MAX
 
     def _count_done(self) -> int:
         return (self._cache.left if self._acks_items else self._cache.base) + self._cache.moved
 
     def give_back(self, tokens: Sequence[Token], delay_s: float, *, has_run: bool) -> None:
-        """The provider is to give these messages out again; `has_run`: it counts as an attempt."""
+        """Return these messages to the queue; `has_run`: that counts as an attempt."""
         if tokens:
             self._end_leases(tokens)
             self._back.append(Release(tokens, delay_s, has_run))
@@ -108,7 +110,7 @@ class Settlement:
     # -- the next call
 
     def ask(self, now_s: float) -> Sequence[Ack | Extend | Release]:
-        """The call to be made now, if any."""
+        """Return the call to make now, if any."""
         if self._out is not None:
             return ()
         call: Ack | Extend | Release | None = None
@@ -127,19 +129,20 @@ class Settlement:
         return (call,)
 
     def _due_ack(self, enough: int, now_s: float) -> Ack | None:
-        """The acknowledgement to be made if so many more messages are done."""
+        """Return the acknowledgement to make if this many more messages are done."""
         count = self._count_done()
         if count - self.acked_count < enough or now_s < self._ack_at_s or self.waits:
             return None
         ack = self._ack()
         if (ack.upto is None or ack.upto == self.acked_upto) and not ack.also:
-            self._note_acked(count, now_s)  # the provider knows of all that is done
+            self._note_acked(count, now_s)  # the provider knows all that is done
             return None
         self._out_count = count
         return ack
 
     def _ack(self) -> Ack:
-        """All that is done: one by one, what the position does not cover."""
+        """Return the acknowledgement of all that is done; single messages only after its
+        position."""
         if not self._acks_items:
             return Ack(self._behind.ackable())
         upto = self._behind.ackable() if self._is_ordered else None
@@ -150,7 +153,8 @@ class Settlement:
         return Ack(upto, also)
 
     def last(self) -> tuple[Ack | None, Sequence[Release]]:
-        """The calls for the end: for all that is done or given back, also by the call now out."""
+        """Return the last calls: for all finished or returned messages, also those of the call in
+        flight."""
         self.take_back()
         ack = self._ack() if self.has_unacked and not self.waits else None
         return ack, tuple(self._back)
@@ -158,9 +162,9 @@ class Settlement:
     # -- the end of a call
 
     def on_settled(self, answer: object, where: str, now_s: float) -> Collection[Token]:
-        """The call that is out has returned `answer`; the tokens whose lease is lost.
+        """Handle the answer of the call in flight; returns the tokens whose lease is lost.
 
-        Raises AdapterFault, naming adapter and method by `where`.
+        Raises AdapterFault, in which `where` names adapter and method.
         """
         call, self._out, self.until_s = self._out, None, math.inf
         lost: set[Token] = set()
@@ -180,7 +184,7 @@ class Settlement:
         self.acked_count, self.next_ack_s = count, now_s + self._flow.ack_every_s
 
     def on_failed(self, now_s: float) -> str:
-        """The call that is out has raised; returns when it is made again, in words."""
+        """Handle an error of the call in flight; returns the time of its repetition, in words."""
         call = self._out
         self.take_back()
         if isinstance(call, Ack):
@@ -195,13 +199,13 @@ class Settlement:
         return "it is tried again soon"
 
     def take_back(self) -> None:
-        """Expect no answer to the call that is out: the next one settles the same messages."""
+        """Expect no answer of the call in flight: the next one settles the same messages."""
         if isinstance(self._out, Ack):
             self._also += self._out.also
         self._out, self.until_s = None, math.inf
 
     def let_go(self) -> None:
-        """The receiver is closed, which gives back all that it has."""
+        """Forget the present calls, because closing the receiver returns all that it has."""
         self.take_back()
         self._back.clear()
         self._release_at_s = -math.inf
@@ -211,11 +215,11 @@ class Settlement:
     # -- time
 
     def wake_s(self, now_s: float) -> float:
-        """When `ask` is to be called again; infinite: not before something happens."""
+        """Return the time of the next `ask`; infinite: not before another event."""
         if self._out is not None:
             return self.until_s
         wake_s, ack_at_s = math.inf, max(self.next_ack_s, self._ack_at_s)
-        # by then a message that is held may be done: a reader that rests is not told when one is
+        # A cached message may be done by then, and a reader that rests is not told.
         if now_s < ack_at_s:
             may_move = self._cache.next_index + self._cache.moved > self.acked_count
             if may_move or self._behind.matters:

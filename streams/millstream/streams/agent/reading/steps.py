@@ -1,6 +1,6 @@
 """The states of a reader, and the actions that it asks for.
 
-Owns: the values that `ReaderCore` returns. Invariant: they are immutable.
+Owns the values that `ReaderCore` returns. Invariant: they are immutable.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ __all__ = [
 
 
 class ReaderState(Enum):
-    """The state of the reading of a queue."""
+    """The state of reading a queue."""
 
     STARTING = "starting"  # no receiver is open
     READING = "reading"
-    FULL = "full"  # what was read has no room yet
+    FULL = "full"  # messages wait for room in the cache
     PAUSED = "paused"
     FENCED = "fenced"  # another silo owns the queue; the end
 
 
 class OpenReceiver(msgspec.Struct, frozen=True):
-    """Make a receiver and start it behind `after`; tell `on_opened`, `on_gone` or `on_failed`."""
+    """Make a receiver and start it after `after`; call `on_opened`, `on_gone` or `on_failed`."""
 
     serial: int
     after: Token | None
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """Ask which message was stored last; tell `on_bounds`, or nothing if there is no answer."""
+    """Ask for the last stored message; call `on_bounds`, or nothing if there is no answer."""
 
 
 class Read(msgspec.Struct, frozen=True):
-    """Read; tell `on_read` or `on_failed`."""
+    """Read; call `on_read` or `on_failed`."""
 
     events: int
     size_bytes: int
@@ -64,21 +64,21 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """Acknowledge; tell `on_settled` or `on_failed`."""
+    """Acknowledge; call `on_settled` or `on_failed`."""
 
     upto: Token | None
     also: Sequence[Token] = ()
 
 
 class Extend(msgspec.Struct, frozen=True):
-    """Extend the leases of these messages; tell `on_settled` or `on_failed`."""
+    """Extend the leases of these messages; call `on_settled` or `on_failed`."""
 
     tokens: Sequence[Token]
     lease_s: float
 
 
 class Release(msgspec.Struct, frozen=True):
-    """Give these messages back to the queue; tell `on_settled` or `on_failed`."""
+    """Return these messages to the queue; call `on_settled` or `on_failed`."""
 
     tokens: Sequence[Token]
     delay_s: float
@@ -86,15 +86,15 @@ class Release(msgspec.Struct, frozen=True):
 
 
 class Return(msgspec.Struct, frozen=True):
-    """Let go of the messages that are not under way; tell `on_returned` with them."""
+    """Unpin the messages that are not being handled; call `on_returned` with them."""
 
 
 class Discard(msgspec.Struct, frozen=True):
-    """Close the receiver and end its calls; tell `on_closed`, at the latest after a time limit."""
+    """Close the receiver and end its calls; call `on_closed`, at the latest after a time limit."""
 
 
 class Forget(msgspec.Struct, frozen=True):
-    """Drop all messages and acknowledge none of them: the next receiver gives them again."""
+    """Drop all messages and acknowledge none of them: the next receiver returns them again."""
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class Relieve(msgspec.Struct, frozen=True):
-    """Let the slowest subscriptions of this stream fall behind: it crowds or blocks the cache."""
+    """Let the slowest subscriptions of this stream lag, because it crowds or blocks the cache."""
 
     stream: StreamId
 
@@ -116,14 +116,14 @@ class Say(msgspec.Struct, frozen=True):
 
 
 class GapFound(msgspec.Struct, frozen=True):
-    """The messages that were stored between `after` and `first` cannot be read any more."""
+    """Messages that were stored between `after` and `first` can no longer be read."""
 
     after: Token | None
     first: Token | None
 
 
 class Fence(msgspec.Struct, frozen=True):
-    """Another silo owns the queue: stop for good."""
+    """Stop for good, because another silo owns the queue."""
 
     text: str
 
