@@ -1,4 +1,4 @@
-"""Options of reading: the limits of one read, and how often to acknowledge."""
+"""Options of reading: the limits of one read, and the rate of acknowledgements."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Frozen options of a stream provider, by part.
+"""The options of a stream provider, put together from those of its parts.
 
-Owns: how the parts' options are put together. The parts' own: `cache`, `flow`, `delivery`,
-`ownership`.
+The parts' own options are in `cache`, `flow`, `delivery` and `ownership`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The `@on_error` mark: a method that hears which events of its grain's streams were given up.
+"""The `@on_error` mark: it names the method that receives reports of events that were given up.
 
-Owns: the mark, and finding the marked method. Not: when it is told (`agent.delivery`), dead letters
-(`failures`).
+`agent.delivery` decides when the method is called. `failures` stores dead letters.
 """
 
 from __future__ import annotations

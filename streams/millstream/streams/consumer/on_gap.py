@@ -1,7 +1,7 @@
-"""The `@on_gap` mark: a method that hears that events of its grain's streams are gone.
+"""The `@on_gap` mark: it names the method that receives reports of missing events.
 
-Owns: the mark, and what a delivery's gap is for a consumer. Not: when a gap is told (`run`),
-finding gaps (`agent`). Invariant: what the consumer has seen beyond is no gap for it.
+This module also decides which gap a consumer sees before a delivery. `run` calls the method, and
+the agent finds the gaps. Invariant: a gap that the consumer is already past is not reported.
 """
 
 from __future__ import annotations

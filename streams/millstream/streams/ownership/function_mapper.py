@@ -1,8 +1,8 @@
-"""Which queue carries a stream: as a function of the program says.
+"""Maps streams to queues with a function of the program.
 
-Owns: `FunctionMapper`. Not: mappers that are somebody else's whole (`sound`). Invariants: a stream
-gets a queue that exists, or a StreamError that names mapper, stream and answer; what the function
-raises goes no further.
+`sound` checks mappers that a program writes as a whole. Invariants: a stream gets an existing
+queue, or a StreamError that names mapper, stream and answer. An error of the function becomes a
+StreamError.
 """
 
 from __future__ import annotations

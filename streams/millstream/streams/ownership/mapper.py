@@ -1,9 +1,10 @@
-"""Which queue carries a stream: a hash ring over queue ids.
+"""Maps streams to queues with a hash ring over queue ids.
 
-Owns: the frozen hash and the ring. Not: how many queues there are (an option of the provider), or
-which silo reads a queue (a balancer).
-Invariants: pure, with no memory, so equal inputs give equal answers in every process and for ever;
-a change of hash or ring is a new `epoch`. All events of a stream are in one queue.
+Owns the frozen hash and the ring. The provider's options give the number of queues, and a balancer
+chooses the silo that reads each queue.
+
+Invariants: the mapping is pure, so equal inputs give equal answers in every process and version. A
+change of hash or ring is a new `epoch`. All events of a stream are in one queue.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Times of taking and giving queues."""
+"""Options of ownership: times of acquiring and handing over queues."""
 
 from __future__ import annotations
 

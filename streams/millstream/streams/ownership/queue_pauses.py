@@ -1,10 +1,11 @@
-"""Stopping to read a queue by hand, and going on.
+"""Pausing and resuming a queue by hand.
 
-Owns: `pause_queue`, `resume_queue`, and the target `$holding/<provider>` behind them. Not: what an
-owner does then (`manager`), which hands the queue over as if nobody wanted it, to nobody.
-Invariants: what was said is in the queue's record before the call returns, so it holds for whoever
-owns the queue next, and after all silos were stopped; it is said by compare-and-set, and changes
-nothing else of the record.
+Owns `pause_queue`, `resume_queue`, and the target `$holding/<provider>` behind them. The owner
+(`manager`) then hands the queue over as if no silo wanted it.
+
+Invariants: the record has the pause before the call returns, so the pause holds for each later
+owner, and after a stop of all silos. The write is a compare-and-set, and changes nothing else of
+the record.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """A stream provider in one silo: opened, put together, closed.
 
-Owns: `PersistentStreams`, and the life of its adapter. Not: what it was given (`settings`), the
-queues that are read (`owned_queues`), publishing (`silo_publisher`). Invariants: a provider object
-belongs to one silo; queues are read only between `start` and `stop`, which lie between `open` and
-`aclose`; balancer and adapter are closed once, whatever fails.
+Owns `PersistentStreams`, and the life of its adapter. `settings` has its parameters, `owned_queues`
+the queues that are read, and `silo_publisher` publishes.
+
+Invariants: a provider object belongs to one silo. Queues are read only between `start` and `stop`,
+which lie between `open` and `aclose`. Balancer and adapter are closed once, even after failures.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Changing the number of a provider's queues while events are in them.
+"""Changes the number of a provider's queues while they hold events.
 
-Owns: `resize`, for programs; `QueueResize`: following the mapper record, sealing the former queues,
-saying when one is done.
-Not: the record (`ownership.mapper_record`), what follows for publishers (`silo_publisher`), agents
-(`subscribers`) and balancers (`owned_queues`). Invariants: every silo takes every step that it can,
-by compare-and-set, so a change that has begun is ended whoever dies; publishers use the new ring
-when every former queue is sealed; the former ring is left when each queue is done up to its
-barrier.
+Owns `resize`, for programs, and `QueueResize`, which follows the mapper record, seals the former
+queues, and notes queues that are done. `ownership.mapper_record` has the record. `silo_publisher`,
+`subscribers` and `owned_queues` follow the change for publishers, agents and balancers.
+
+Invariants: every silo takes every step that it can, by compare-and-set, so a change completes even
+if silos crash. Publishers use the new ring when every former queue is sealed. The former ring is
+left when each of its queues is done up to its barrier.
 """
 
 from __future__ import annotations

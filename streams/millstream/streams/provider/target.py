@@ -1,6 +1,6 @@
-"""What silos and tools ask each other about one provider: the target `$streams/<provider>`.
+"""The target `$streams/<provider>`: silos and tools ask each other about one provider.
 
-Owns: the target, and the figures that it tells. Not: anything that is asked for.
+Owns the target and the figures that it returns.
 """
 
 from __future__ import annotations

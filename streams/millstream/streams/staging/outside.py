@@ -1,6 +1,7 @@
-"""Staged writes as an operator sees them through a gateway: listed, shown, given up.
+"""Staged writes for an operator, through a gateway: list writers, show them, give up refused
+messages.
 
-Owns: `StagedWrites`. Not: what answers (`target`).
+`target` answers these calls.
 """
 
 from __future__ import annotations

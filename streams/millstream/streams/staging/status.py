@@ -1,6 +1,6 @@
-"""What an operator is told of a writer that stages batches. Pure.
+"""The status of a writer, as an operator sees it. Pure.
 
-Owns: `WriterStatus`. Not: how it is asked for (`target`).
+`target` returns it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Limits of what is delivered to one subscription.
+"""The limits of deliveries to one subscription.
 
-Owns: `DeliveryOptions`.
+Owns `DeliveryOptions`.
 """
 
 from __future__ import annotations
