@@ -30,7 +30,8 @@ LOSSES_MAX = 8
 """Limit of the losses that are kept apart for one receiver; the oldest ones are merged."""
 
 TOLD_MAX = 100_000
-"""Limit of the idle streams that are remembered as told; others may hear of a loss again."""
+"""Limit of the idle streams that that had all reports are remembered; others may get a report
+again."""
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -97,16 +98,17 @@ class Losses:
         self._lost = lost if is_fresh else None  # as the record should list it
         parts = () if self._lost is None else self._lost.parts
         self._all = self._found = tuple(Loss(*part) for part in parts)
-        self._told: dict[StreamId, None] = {}  # streams that were told and then forgotten
+        self._told: dict[StreamId, None] = {}  # streams that had all reports and were forgotten
 
     def add(self, loss: Loss, wall_s: float) -> None:
-        """Add a loss that all subscriptions must hear of."""
+        """Add a loss, which must be reported to all subscriptions."""
         self._all = with_loss(self._all, loss)
         self.note(loss, wall_s)
         self._told.clear()
 
     def note(self, loss: Loss, wall_s: float) -> None:
-        """Note a loss that a lagging subscription was told of; the next owner reports it again."""
+        """Note a loss that was reported to a lagging subscription; the next owner reports it
+        again."""
         self._found = with_loss(self._found, loss)
         self._lost = LostRanges(wall_s, tuple((one.after, one.first) for one in self._found))
 
@@ -114,7 +116,7 @@ class Losses:
 
     @property
     def matters(self) -> bool:
-        """Whether the record lists other losses than these."""
+        """Whether the record must be written, because it lists other losses."""
         return self._is_noted and self._stored != self._lost
 
     is_waiting = matters  # until the record lists a loss, nothing after it is acknowledged
@@ -130,15 +132,15 @@ class Losses:
     # -- reports to streams
 
     def of(self, stream: StreamId) -> Sequence[Loss]:
-        """Return the losses that a newly known stream must hear of."""
+        """Return the losses to report to a newly known stream."""
         return () if stream in self._told else self._all
 
     def covers(self, losses: Sequence[Loss]) -> bool:
-        """Say whether a stream that is forgotten and known again would hear of all these losses."""
+        """Say whether a stream that is forgotten and known again would get all these reports."""
         return all(with_loss(self._all, one) == self._all for one in losses)
 
     def forget(self, stream: StreamId, *, is_told: bool) -> None:
-        """Note that a stream is forgotten; if it was told, it is not told again."""
+        """Note that a stream is forgotten; if it had all reports, it gets none again."""
         if self._all and is_told:
             self._told[stream] = None
             if len(self._told) > TOLD_MAX:

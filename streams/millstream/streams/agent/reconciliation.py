@@ -6,8 +6,8 @@ subscription, which is found and repaired here.
 
 Invariants:
 
-- The store is right, because it is written before agents are told. The rendezvous reads it before
-  the agent follows it.
+- The store is right, because it is written before agents get a message. The rendezvous reads it
+  before the agent follows it.
 - A subscription is left alone if a message about it arrived, or it changed here, during the read:
   that is newer.
 - A stored subscription is never ended here.

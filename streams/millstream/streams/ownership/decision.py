@@ -134,7 +134,7 @@ class Acquire(msgspec.Struct, frozen=True):
 
     @property
     def has_rival(self) -> bool:
-        """Say whether a silo that lost the queue by force may still deliver from it."""
+        """Whether a silo that lost the queue by force may still deliver from it."""
         return self.record.rival != ""
 
 

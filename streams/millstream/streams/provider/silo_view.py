@@ -97,7 +97,7 @@ class QueueSilos(_OwnSilo):
 
 def fate_of(silo: str, view: TableView) -> Fate:
     """Return the fate of a silo. A silo that stops in order says so first and answers open calls; a
-    silo that is dead without that has crashed."""
+    silo that is dead without that announcement has crashed."""
     row = next((row for row in view.rows if row.silo == silo), None)
     if row is not None and row.status is Status.DEAD:
         return Fate.DIED

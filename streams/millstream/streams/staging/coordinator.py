@@ -269,7 +269,7 @@ class Coordinator:
     def abandon(self, batch: int) -> EnqueueBatch | Abandoned | None:
         """Give up the refused messages of a decided batch; the rest of it is delivered.
 
-        None: the batch is not undelivered, and was not the last one that was abandoned.
+        None: the batch does not wait for delivery, and was not the last one that was abandoned.
         """
         state = self.state
         if state.delivering is not None and state.delivering.number == batch:

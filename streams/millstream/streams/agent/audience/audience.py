@@ -4,8 +4,8 @@ Owns `Audience`, and `Known`, the source of subscriptions. `cold_streams` reads 
 `subscribers` receives messages about them, and `newcomers` makes the subscribers.
 
 Invariants: a message about a subscription is newer than its row. A subscription begins at the place
-where a former owner of the queue left it. It hears of everything that the queue has lost since
-then.
+where a former owner of the queue left it. It gets a report of everything that the queue has lost
+since then.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class StreamEntry:
         self.asking = ""  # the reason why a cold stream waits
         self.starts: Starts | None = None  # set once a subscription waits for a token
         self.is_asked_for = False  # it may have explicit subscriptions
-        self.told: set[str] | None = None  # messages during a comparison with the store
+        self.told: set[str] | None = None  # subscriptions with messages during a comparison
         self.newest: Token | None = None  # the last item that arrived
         self.used_s = 0.0
 

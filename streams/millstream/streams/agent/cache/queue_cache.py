@@ -86,9 +86,9 @@ class QueueCache:
         self._done: list[Token] = []
         self._disowned: set[Token] = set()  # cached, and not to be acknowledged
         self.chained_events = self.chained_bytes = 0  # of messages that were read again
-        # Counts the changes of finished or needed messages. The record of a former owner counts as
-        # one: its acknowledgement may be lost, and a full queue has no room until another one
-        # arrives.
+        # Counts changes after which more may be acknowledged, although no message has left. The
+        # record of a former owner counts as one: its acknowledgement may be lost, and a full queue
+        # has no room until another one arrives.
         self.moved = int(after is not None)
         self.left = 0  # the number of messages that have left
         self._left_events = self.evicted = self._given_back = 0  # events of these
@@ -328,7 +328,7 @@ class QueueCache:
         return self._slots[self.base].before if self._slots else self._newest
 
     def cut(self, stream: StreamId, upto: int, let_go: Callable[[], None]) -> list[Token]:
-        """Return the messages of a stream after an index to the queue, and give their tokens.
+        """Return the messages of a stream after an index to the queue; the result has their tokens.
 
         `let_go` makes every cursor after that index unpin its message.
         """

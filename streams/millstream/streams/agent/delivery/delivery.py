@@ -28,7 +28,7 @@ Invariants:
     idle ──arrived──▶ ready ──sent──▶ in_flight ──replied──▶ ready │ backoff │ giving_up │ idle
     backoff ──tick──▶ ready │ giving_up         giving_up ──given_up──▶ ready │ faulted │ idle
     ready ──wake──▶ lagging ──fetched──▶ ready  ready ──window full──▶ unacked ──acked──▶ ready
-    any ──pause──▶ faulted, when nothing is out
+    any ──pause──▶ faulted, when no call is in flight
     faulted, backoff ──resume, retry──▶ ready │ idle
     in_flight, giving_up ──unreachable──▶ backoff
 

@@ -104,9 +104,9 @@ class Subscriber:
         self.is_paused = False  # its whole stream is paused
         self.is_redelivered = False
         self.retries = 0  # calls with an event that had failed before
-        self.gaps: tuple[Loss, ...] = ()  # losses that it was not told of yet
-        self.gaps_told = 0  # the number of losses that it was told of
-        self.gone_max: int | None = 0  # the most messages lost in these; None: unknown
+        self.gaps: tuple[Loss, ...] = ()  # losses that are not reported to it yet
+        self.gaps_told = 0  # the number of losses reported to it
+        self.gone_max: int | None = 0  # messages in these, at most; None: unknown
         self.rewinds = 0  # how often it was moved back
         self.rewinds_done = 0  # the part of these that its consumer knows
 

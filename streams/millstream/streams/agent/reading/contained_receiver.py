@@ -41,7 +41,7 @@ class ContainedReceiver:
     Args:
         make: makes it.
         where: names provider and queue.
-        core: is told the end of each call.
+        core: learns the end of each call.
         tell: calls a method of `core`, and carries out its actions.
         limit_s: time limit of `aclose`, and of a call of `settle_last`.
         runners: run `open` and `read`.
