@@ -1,9 +1,27 @@
-"""Grains, silos, calls, membership, directory and state: the runtime of Millstream.
+"""The runtime of Millstream: grains, silos, calls, membership, the directory of grains and their
+state.
 
-`__version__` is that of the installed package.
+A program defines grain classes (`Grain`, `grain`, `state`), runs silos that host them (`Silo`,
+`serve`, `LocalCluster`), and calls them from outside of the cluster (`connect`). Import every
+public name from here. `__version__` is the version of the installed package.
 
-Owns every package from the codec to the testing kit, and the modules beside them: errors, options,
-the seam of clock and chance. Reading starts at `silo/silo.py`.
+Errors have one base, `MillstreamError`. Times are seconds as `float`, and sizes are bytes, unless a
+name says otherwise.
+
+Millstream logs by the standard `logging` module, under `millstream`: for example `millstream.silo`,
+`millstream.member`, `millstream.directory`, `millstream.catalog`, `millstream.connection` and
+`millstream.agent`. No name, key or error text can forge a line of the log: control characters in
+the arguments of a record are escaped, and the lines of a traceback after its first are indented.
+This happens before a handler on the logger `millstream`, or on the root logger, gets the record. A
+handler on a single logger such as `millstream.silo` gets the record unchanged.
+
+Plug-ins are entry points. `Silo(membership="name:argument")` loads the entry point `name` of the
+group `millstream.membership` and calls it with the argument; `Silo(stores={"default":
+"name:argument"})` does the same with the group `millstream.stores`. Queue adapters and balancers of
+streams are in the groups `millstream.queues` and `millstream.balancers`.
+
+Owns every package from the codec to the test kit, and the modules beside them, such as errors,
+options, and the seam for clock and chance. Reading starts at `silo/silo.py`.
 May import nothing else of this project.
 """
 
@@ -86,7 +104,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name):
-        """`__version__`, read when it is asked for."""
+        """Read `__version__` from the package's metadata when it is first needed."""
         if name == "__version__":
             return version()
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,8 @@
-"""Rows that are damaged, as the log names them while others go on without them.
+"""Log lines about damaged rows, for code that continues without these rows.
 
-Owns: `DamageLog`. Not: finding such rows (whoever opens them), what is done without them.
-Invariants: each row is named once, and again only after it was whole in between; how many are named
-is limited.
+This module owns `DamageLog`. Its users find the damaged rows and decide how to continue. Each
+damaged row is named once, and again only if it was whole in between. The number of rows that are
+named is limited.
 """
 
 from __future__ import annotations
@@ -14,12 +14,18 @@ from .errors import Corrupt
 __all__ = ["TOLD_MAX", "DamageLog"]
 
 TOLD_MAX = 100
-"""Damaged rows that one object names in the log; of further ones it says only that there are
-some."""
+"""Damaged rows that one `DamageLog` names. After that it logs one line about further rows."""
 
 
 class DamageLog:
-    """The damaged rows that one part of a process has met; `log`: where they are named."""
+    """Names damaged rows in the log, each row once.
+
+    Use it in code that skips a damaged row and continues. After 100 damaged rows it logs one more
+    line, which says that there are others.
+
+    Args:
+        log: The logger that gets the lines, at level ERROR.
+    """
 
     __slots__ = ("_log", "_told")
 
@@ -28,7 +34,12 @@ class DamageLog:
         self._told: set[str] = set()
 
     def tell(self, row: str, error: Corrupt) -> None:
-        """Say what is wrong with a row, unless that was said of what is called so."""
+        """Log that a row is damaged, unless the log already says so.
+
+        Args:
+            row: The row's name. It identifies the row in later calls.
+            error: The damage. Its text names the row and the action for an operator.
+        """
         if row in self._told or len(self._told) > TOLD_MAX:
             return
         self._told.add(row)
@@ -39,5 +50,9 @@ class DamageLog:
         self._log.error(text, error)
 
     def is_whole(self, row: str) -> None:
-        """A row is not damaged, or not any more."""
+        """Note that a row is not damaged. If it is damaged later, `tell` logs it again.
+
+        Args:
+            row: The row's name, as given to `tell`.
+        """
         self._told.discard(row)

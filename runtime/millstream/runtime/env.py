@@ -1,7 +1,9 @@
-"""The only reader of wall time, chance and ids, and the maker of contexts for new tasks.
+"""Wall time, chance and ids of one process, and the empty contexts of new tasks.
 
-Invariants: waiting uses the event loop's clock, never this module; wall time is for stamps that
-are stored; nothing else in Millstream imports `time`, `random`, `uuid` or `os.urandom`.
+This is the only module that reads the wall clock and makes random numbers: nothing else in
+Millstream imports `time`, `random`, `uuid` or `os.urandom`. So a simulation controls both by
+passing another `Env`. Wall time is for stamps that are stored. Code that waits uses the clock of
+the event loop.
 """
 
 from __future__ import annotations
@@ -13,7 +15,15 @@ from contextvars import Context
 
 
 class Env:
-    """Wall time, chance and ids of one silo or client; the simulator passes its own."""
+    """The wall clock, random numbers and ids of one silo or client.
+
+    Pass an `Env` to `Silo`, `LocalCluster` or `Client` to control them. A simulation passes its
+    own.
+
+    Args:
+        seed: Seed of the random numbers. None: a seed from the operating system. The seed does not
+            affect `random_bytes`.
+    """
 
     __slots__ = ("_rng",)
 
@@ -21,25 +31,25 @@ class Env:
         self._rng = random.Random(int.from_bytes(os.urandom(16), "big") if seed is None else seed)
 
     def wall_s(self) -> float:
-        """Seconds since 1970, for stored stamps."""
+        """Return the wall time, in seconds since 1970, for stamps that are stored."""
         return time.time()
 
     def uniform(self, low: float, high: float) -> float:
-        """A number in [low, high)."""
+        """Return a random number in [low, high)."""
         return self._rng.uniform(low, high)
 
     def choice(self, count: int) -> int:
-        """An index in 0..count-1."""
+        """Return a random index from 0 to `count - 1`."""
         return self._rng.randrange(count)
 
     def new_context(self) -> Context:
-        """An empty context, for tasks and timers that belong to no caller."""
+        """Return an empty context, for a task or timer that belongs to no caller."""
         return Context()
 
     def random_bytes(self, count: int) -> bytes:
-        """Bytes that nobody can guess, for secrets and nonces."""
+        """Return random bytes of the operating system, for secrets and nonces."""
         return os.urandom(count)
 
     def new_id(self) -> int:
-        """A random 63-bit id."""
+        """Return a random id of 63 bits."""
         return self._rng.getrandbits(63)

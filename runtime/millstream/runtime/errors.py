@@ -1,37 +1,37 @@
-"""The error tree. A class says what the caller does next; the message is fact, value, limit.
+"""The errors of Millstream. The class of an error tells the caller what to do next.
 
     MillstreamError
-    ├── DefinitionError (TypeError)      mend the class that is named, with file and line
-    ├── ConfigError (ValueError)         mend the option that is named
+    ├── DefinitionError (TypeError)      correct the class that the message names
+    ├── ConfigError (ValueError)         correct the option that the message names
     ├── CallError                        one call failed; the connection and other calls go on
-    │   ├── CallTimeout (TimeoutError)   unknown outcome: retry only what may run twice
-    │   │   └── ActivationTimeout        surely not executed: `on_activate` took too long
+    │   ├── CallTimeout (TimeoutError)   unknown outcome: retry only calls that may run twice
+    │   │   └── ActivationTimeout        not executed: `on_activate` took too long
     │   ├── CallCycle                    break the cycle, or make a grain reentrant
-    │   ├── GrainError                   the callee raised a type that is not known here
+    │   ├── GrainError                   the callee raised a type that is unknown here
     │   ├── NotRemote (AttributeError)   call one of the methods that the message lists
-    │   ├── NotAllowed                   surely not executed: connect as the message says
-    │   ├── NotHosted                    surely not executed: no silo can run it, mend the programs
-    │   ├── Rejected                     surely not executed: retry is safe
-    │   └── Overloaded                   surely not executed: retry later
+    │   ├── NotAllowed                   not executed: connect as the message says
+    │   ├── NotHosted                    not executed: no silo can run it
+    │   ├── Rejected                     not executed: a retry is safe
+    │   └── Overloaded                   not executed: retry later
     ├── ClusterError
-    │   ├── SiloUnavailable              silo gone; `may_have_run` False: retry is safe
+    │   ├── SiloUnavailable              silo gone; `may_have_run` False: a retry is safe
     │   └── NotInCluster                 start or connect first
     ├── StorageError
     │   ├── Conflict                     read again, then decide
     │   ├── Corrupt                      restore the row that is named: a retry does not help
     │   └── StorageUnavailable           retry later
     └── StreamError                      `accepted_events`: the first so many were published
-        ├── EnqueueFailed                adapters raise it: a prefix is stored; publishers see why
+        ├── EnqueueFailed                raised by adapters: only a prefix is stored
         ├── QueueFull                    publish later, or slower
         ├── QueueFenced                  another owner has a higher epoch: stop for good
         ├── QueueUnavailable             retry later
         ├── StaleMapper                  read the mapper again, then publish
-        ├── PublishUnknown               may have been accepted: send the same sequence again
+        ├── PublishUnknown               may have been accepted: a retry may store it twice
         ├── CursorTooOld                 the position is no longer stored
         └── SubscriptionFaulted          resume or remove the subscription
 
-Invariants: every class is rebuilt from `args` and `__dict__` without `__init__` (errors cross the
-wire that way), so attributes hold plain values only.
+A message has the fact, the value, and the limit. Errors cross the wire by `args` and `__dict__`:
+the receiver rebuilds them without `__init__`, so their attributes must hold plain values.
 """
 
 from __future__ import annotations
@@ -73,37 +73,64 @@ __all__ = [
 
 
 class MillstreamError(Exception):
-    """Base of every error that Millstream raises on purpose.
+    """The base of every error that Millstream raises on purpose.
 
-    Every error can be pickled and copied, whatever its `__init__` takes.
+    Every error can be pickled and copied. A caller catches a fresh exception, not the callee's
+    object. Its type is a builtin, one of Millstream's errors, or a type that a module of the
+    registered grains defines or imports; any other type arrives as `GrainError`. The callee's
+    traceback is a note of the exception.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy the error by its `args` and attributes, whatever its `__init__` takes."""
         return _restore, (type(self), self.args), self.__dict__ or None
 
 
 class DefinitionError(MillstreamError, TypeError):
-    """A class cannot be a grain, state or stream item as it is written."""
+    """A class cannot be a grain, state or stream item as it is written.
+
+    Raised when the class is defined, or when a silo is built from it. Correct the class. The
+    message has the file and line.
+    """
 
 
 class ConfigError(MillstreamError, ValueError):
-    """An option, or two options together, cannot work."""
+    """An option, or two options together, cannot work.
+
+    Correct the option that the message names.
+    """
 
 
 class CallError(MillstreamError):
-    """One call failed."""
+    """One call failed, and other calls go on.
+
+    `CallError` itself is raised when a chain of calls reaches `RuntimeOptions.chain_turns_max`.
+    """
 
 
 class CallTimeout(CallError, TimeoutError):
-    """The deadline of a call passed. Whether the callee did its work is unknown."""
+    """The deadline of a call has passed.
+
+    It is unknown whether the callee did its work, so repeat only calls that may run twice.
+    """
 
 
 class ActivationTimeout(CallTimeout):
-    """`on_activate` did not end in time: the grain did not start, and the call never ran."""
+    """The activation of the grain took too long, so the call did not run.
+
+    Reading the grain's states and `on_activate` together have a limit,
+    `RuntimeOptions.activation_timeout_s`. Repeat the call, or make the grain start faster.
+    """
 
 
 class CallCycle(CallError):
-    """The target waits, through a chain of calls, for this very call."""
+    """The target waits, through a chain of calls, for the call itself.
+
+    Break the cycle, or make one of its grains reentrant.
+
+    Attributes:
+        path: The turns of the cycle, in the order of their calls.
+    """
 
     path: tuple[str, ...]
 
@@ -113,9 +140,12 @@ class CallCycle(CallError):
 
 
 class GrainError(CallError):
-    """The callee raised an exception whose type is not known here.
+    """The callee raised an exception of a type that is unknown in this process.
 
-    Attributes: `type_name`, the qualified name; `message`, its text.
+    Attributes:
+        type_name: The type's module and qualified name, such as `shop.orders.SoldOut`. For an error
+            of Millstream: `millstream.` and the class name, such as `millstream.LeaseLost`.
+        message: The text of the exception.
     """
 
     type_name: str
@@ -128,26 +158,46 @@ class GrainError(CallError):
 
 
 class NotRemote(CallError, AttributeError):
-    """The name exists on the grain class, or not at all, but cannot be called from outside."""
+    """The name cannot be called through a reference.
+
+    The grain class has no such method, or the method is private or a stream handler. The message
+    lists the methods that can be called.
+    """
 
 
 class NotAllowed(CallError):
-    """The method is not open to this caller. It did not run."""
+    """The method is not open to this caller, so the call did not run.
+
+    The message says whether an operator may call it. See `open_to` and `Role`.
+    """
 
 
 class NotHosted(CallError):
-    """Nobody can run the call: no active silo hosts the grain type, or it has no such method.
+    """No silo can run the call, so it did not run.
 
-    It did not run, and will not before another silo joins, or the programs agree.
+    Either no active silo hosts the grain type, or the silo's grain class has no such method. Start
+    a silo that hosts the type, or run one version of the class on both sides. While silos are being
+    restarted, repeat the call.
     """
 
 
 class Rejected(CallError):
-    """The call was refused before it ran: its silo stops, or its grain moves faster than calls."""
+    """The call was refused before it ran.
+
+    Its silo is stopping, or its grain moves between silos faster than the call can follow.
+    Repeating the call is safe.
+    """
 
 
 class Overloaded(CallError):
-    """A named limit was reached; the call did not run."""
+    """A named limit was reached, so the call did not run.
+
+    Repeat the call later.
+
+    Attributes:
+        limit_name: The name of the limit, such as `waiting_calls_max`.
+        limit: Its value.
+    """
 
     limit_name: str
     limit: int
@@ -159,15 +209,17 @@ class Overloaded(CallError):
 
 
 class ClusterError(MillstreamError):
-    """The cluster cannot do what was asked."""
+    """The cluster cannot do the requested action: for example, a silo cannot join it."""
 
 
 class SiloUnavailable(ClusterError):
     """The silo that had the call is gone, or cannot be reached.
 
-    Attributes: `may_have_run`: False if the call surely did not run, so it may be made again; True
-    if it was sent, and nobody knows. `silo`: the address of the silo that it was sent to, if its
-    connection broke then.
+    Attributes:
+        may_have_run: False: the call did not run, so repeating it is safe. True: the call was sent
+            and its outcome is unknown, so repeat it only if it may run twice.
+        silo: The address of the silo to which the call was sent, if the connection broke after
+            that. Else empty.
     """
 
     may_have_run: bool = True
@@ -180,42 +232,64 @@ class SiloUnavailable(ClusterError):
 
 
 class NotInCluster(ClusterError):
-    """This silo or client is not started, or has been stopped or evicted."""
+    """This silo or client is not started, was stopped or closed, or was evicted.
+
+    It is also raised in a grain whose activation has ended, and by a client or silo that is used
+    from another event loop. Nothing was sent. Start or connect first, use a silo that runs, or
+    await the work that a turn starts before the turn ends.
+    """
 
 
 class StorageError(MillstreamError):
-    """A state store could not do what was asked."""
+    """A state store could not do the requested action.
+
+    `StorageError` itself is raised for a row that cannot be read as its state. Change the class so
+    that it fits the row, or repair the row.
+    """
 
 
 class Conflict(StorageError):
-    """The stored row is not the one that the write expected."""
+    """The stored row is not the row that the write expected. Nothing was changed.
+
+    Read again, then decide. In a grain, a conflict ends the activation, and the next activation
+    reads the stored row.
+    """
 
 
 class Corrupt(StorageError):
-    """A stored row is damaged, older than it was, or contradicts another row.
+    """A stored row is damaged, older than it was before, or contradicts another row.
 
-    The text names the row, the contradiction, and what an operator can do.
+    The text names the row, the contradiction, and the action for an operator. Stop, and restore the
+    row or its file. A retry does not help.
     """
 
 
 class StorageUnavailable(StorageError):
-    """The store did not answer; whether the write happened may be unknown."""
+    """The store did not answer. It may be unknown whether a write happened.
+
+    Repeat later.
+    """
 
 
 class StreamError(MillstreamError):
-    """A stream, queue or subscription cannot do what was asked.
+    """A stream, queue or subscription cannot do the requested action.
 
-    Attributes: `accepted_events`: of a publish of several events, how many were stored before it
-    failed: the first ones, so go on behind them.
+    Attributes:
+        accepted_events: After a publish of several events: how many were stored before the failure.
+            They are the first ones, so continue with the event after them.
     """
 
     accepted_events: int = 0
 
 
 class EnqueueFailed(StreamError):
-    """Raised by a queue adapter: a prefix of a list of messages is stored, and why no more.
+    """A queue adapter stored only a prefix of a list of messages.
 
-    Attributes: `accepted`: the tokens (or None) of the stored prefix; `cause`.
+    Adapters raise it. A publisher gets `cause` instead.
+
+    Attributes:
+        accepted: The tokens of the stored prefix. A token is None if the adapter has none.
+        cause: The error that stopped the adapter.
     """
 
     accepted: Sequence[Any]
@@ -230,34 +304,50 @@ class EnqueueFailed(StreamError):
 
 
 class QueueFull(StreamError):
-    """The queue is at its limit and stayed so for the whole enqueue wait."""
+    """The queue was at its limit for the whole wait, so the event was not accepted.
+
+    Publish later, or slower.
+    """
 
 
 class QueueFenced(StreamError):
-    """Another owner has a higher epoch: this receiver or agent stops for good."""
+    """Another owner of the queue has a higher epoch.
+
+    Adapters raise it. The receiver or pulling agent that gets it stops for good.
+    """
 
 
 class QueueUnavailable(StreamError):
-    """The queue's provider did not answer."""
+    """The provider of the queue did not answer, so the event was not accepted.
+
+    Repeat later.
+    """
 
 
 class StaleMapper(StreamError):
-    """The message was mapped with an older queue layout than the provider has."""
+    """The message was mapped with an older layout of queues than the provider has.
+
+    Adapters may raise it. No provider of this package does.
+    """
 
 
 class PublishUnknown(StreamError):
-    """The event may or may not have been accepted."""
+    """It is unknown whether the event was accepted.
+
+    Publishing it again may store it twice.
+    """
 
 
 class CursorTooOld(StreamError):
-    """Messages behind the position asked for are gone: the provider keeps them no more.
+    """Messages after the requested position are gone, because the provider no longer keeps them.
+
+    Receivers and readers of queues raise it.
 
     Args:
-        what: text for people.
-        first: where reading goes on: the token of the oldest message that is kept behind the
-            position. Every message that is gone is below `first`, and every one that is kept is
-            at `first` or above it. None: nothing is kept. Give it by name; a token in place of
-            `what` raises TypeError.
+        what: The text for people.
+        first: The token of the oldest kept message after the position, where reading continues.
+            Every lost message is below `first`, and every kept message is at `first` or above it.
+            None: no message is kept. Pass it by name: a token in place of `what` raises TypeError.
     """
 
     first: Any = None
@@ -273,10 +363,13 @@ class CursorTooOld(StreamError):
 
 
 class SubscriptionFaulted(StreamError):
-    """The subscription was given up and waits for a person."""
+    """The subscription was stopped over an event, and waits for a person.
+
+    This version never raises it.
+    """
 
 
 def _restore(cls: type[MillstreamError], args: tuple[Any, ...]) -> MillstreamError:
     error = cls.__new__(cls, *args)
-    error.args = args  # OSError, the base of TimeoutError, leaves this to `__init__`
+    error.args = args  # OSError, the base of TimeoutError, sets them in `__init__` only
     return error

@@ -1,9 +1,12 @@
-"""What is built on the runtime uses this, and the public names of `millstream.runtime`.
+"""The names for code that is built on the runtime: parts of a silo, stores, membership tables and
+queue adapters.
 
-What loads SQLite is a seam beside it, `millstream.runtime.database`.
-Owns: nothing; it names what the inside gives to authors of parts: stages of a silo, system targets,
-grain extensions, members, stores, tasks, the clock, files, codecs and marks. `millstream.streams`
-is built on it, and on nothing else of the runtime's inside.
+`millstream.streams` uses only these names and the public names of `millstream.runtime`. Parts find
+here the stages of a silo (`SiloPart`), its services (`SiloServices`), system targets, extensions of
+grains, marks of methods, durable files (`Disk`), codecs, and checks of texts. SQLite files have a
+module of their own, `millstream.runtime.database`, since it loads SQLite. Messages between
+processes are in `millstream.runtime.wire`. Silos as child processes are in
+`millstream.runtime.run`.
 """
 
 from __future__ import annotations
@@ -136,45 +139,66 @@ R = TypeVar("R")
 
 
 class Opener(Protocol):
-    """What `Openable.open` is given: the inside of a silo, or of a client."""
+    """The inside of a silo or of a client, as `Openable.open` gets it."""
 
     @property
     def gateway(self) -> Gateway | None:
-        """What reaches the cluster from outside; None in a silo."""
+        """The gateway calls of a client; None in a silo."""
         ...
 
     def grain(self, cls: type[C], key: str, /) -> C:
-        """A typed reference to a grain."""
+        """Return a typed reference to a grain."""
         ...
 
     def part(self, name: str, /) -> Any:
-        """The silo's part of a name. Raises ConfigError."""
+        """Return the silo's part of a name. Raises ConfigError, also in a client, which has no
+        parts.
+        """
         ...
 
     def new_name(self) -> str:
-        """A name that nothing else in the life of the cluster has."""
+        """Return a name that is unique in the life of the cluster."""
         ...
 
     def check_running(self) -> None:
-        """Raise NotInCluster unless started and not ended."""
+        """Raise NotInCluster unless the silo or client is started and has not ended."""
         ...
 
 
 def codec_of(hint: Any, where: str) -> Codec[Any]:
-    """The codec of an annotation. Raises DefinitionError, which begins with `where`."""
+    """Build the codec of an annotation.
+
+    It costs about 100 µs, so build one codec for each annotation and keep it.
+
+    Args:
+        hint: The annotation, such as `list[Flight]`.
+        where: The beginning of each error text, such as `orders.py:12: field items`.
+
+    Raises:
+        DefinitionError: A part of the type cannot be encoded.
+        NameError: A name in the annotation is not defined yet.
+    """
     return build_codec(hint, where)
 
 
 def encode_error(error: BaseException, where: str) -> bytes:
-    """An exception as bytes, for `SiloServices.decode_error`; costs some 100 µs.
+    """Encode an exception, with its traceback, as bytes for `SiloServices.decode_error`.
 
-    `where` heads its traceback, such as `Airport/BOS handling flights/BOS`.
+    It costs about 100 µs. An attribute that cannot be sent is left out, with a note.
+
+    Args:
+        error: The exception.
+        where: The heading of its traceback, such as `Airport/BOS handling flights/BOS`.
     """
     return describe(answerable(error), where)
 
 
 def kind_of(cls: type[Contract]) -> str:
-    """The name of a grain class on the wire and in stores."""
+    """Return the name of a grain class on the wire and in stores.
+
+    Args:
+        cls: A grain class, or a contract.
+    """
     return cls.__millstream_type__.name
 
 
@@ -187,11 +211,32 @@ async def ask_gateway(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> R:
-    """Call a system target of the gateway that serves `name`, by the method's function:
-    `ask_gateway(client, "", "$limits", Limits.figures)`. Calls of one name keep their order.
+    """Call a method of a system target from a client, through a gateway.
 
-    Arguments are given by position. Raises what the method raises, CallTimeout, SiloUnavailable,
-    NotInCluster (the client was closed).
+    ```python
+    figures = await ask_gateway(client, "", "$limits", Limits.figures)
+    ```
+
+    Calls with one `name` use one gateway, and keep their order, as long as that gateway works. If
+    the gateway has no such target, the client asks the other gateways.
+
+    Args:
+        client: A connected client.
+        name: The name that chooses the gateway, such as that of a queue. Empty: any.
+        target: The name of the system target, which begins with `$`.
+        method: The method, as the function in the class of the target.
+        args: The arguments of the method. They are given by position.
+        kwargs: Not allowed: pass arguments by position.
+
+    Returns:
+        The result of the method.
+
+    Raises:
+        CallTimeout: The deadline has passed. The outcome is unknown.
+        SiloUnavailable: No gateway answers, or the connection broke.
+        NotInCluster: The client is not connected, or was closed.
+        NotAllowed: The method is not open to clients, or to this one. Errors of the method itself
+            pass through.
     """
     return await client.gateway.call(name, target, method, *args, **kwargs)
 

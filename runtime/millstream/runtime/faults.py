@@ -1,8 +1,8 @@
-"""Named points in the code where a simulation may let something go wrong.
+"""Named points in the code at which a simulation may inject a fault.
 
-Owns: the seam `maybe` and the one hook behind it. Not: which points fire (`testing.world.faults`).
-Invariants: without a hook every point is false, at the cost of one call and one comparison; a name
-is `part.what`, in lower case, and is listed in the documentation.
+This module owns the function `maybe` and the one hook behind it. The class `FaultPlan` of the test
+kit decides which points fire. Without a hook every point is false, and costs one call and one
+comparison. The name of a point is `part.event`, in lower case, and the documentation lists it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _hook: FaultHook | None = None
 
 
 def maybe(name: str) -> bool:
-    """True when the simulation wants the fault `name` to happen here and now; else False."""
+    """Return True if the simulation wants the fault `name` to happen now."""
     return _hook is not None and _hook(name)
 
 
 def install(hook: FaultHook | None) -> FaultHook | None:
-    """Put `hook` behind every point of this process; returns the one that was there.
+    """Put `hook` behind every point of this process, and return the previous hook.
 
-    A hook answers for its own event loop only, and says False to everybody else.
+    A hook answers for its own event loop only. It returns False for code of any other loop.
     """
     global _hook
     previous, _hook = _hook, hook

@@ -1,9 +1,9 @@
-"""Lines of the log that no text from outside can forge.
+"""Protection of the log against texts that forge its lines.
 
-Owns: what happens to each record of a logger `millstream...` before the handlers of the program see
-it, and `Lines`, text of several lines that is meant to be so. Invariants: no name, key or text of
-an exception begins a line of the log or moves the cursor of a terminal; a program that has not set
-up logging still sees warnings on standard error.
+This module changes each record of a logger below `millstream` before a handler of the program gets
+it. It also owns `Lines`, a text that is meant to have several lines. No name, key or exception text
+begins a new line of the log or moves the cursor of a terminal. A program that has not set up
+logging still sees warnings on standard error.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PLAIN = (int, float, type(None))
 
 
 class Lines(str):
-    """Text of this process itself that may have several lines, such as a stack."""
+    """A text of this process itself that may have several lines, such as a stack."""
 
     __slots__ = ()
 
 
 class OneLine:
-    """An argument of a record, which is shown without control characters."""
+    """An argument of a record, shown without control characters."""
 
     __slots__ = ("_value",)
 
@@ -44,10 +44,10 @@ class OneLine:
 
 
 class LineGuard(logging.NullHandler):
-    """Changes records for the handlers after it; writes nothing."""
+    """A handler that changes records for the handlers after it. It writes nothing."""
 
     def handle(self, record: logging.LogRecord) -> bool:  # type: ignore[override, unused-ignore]
-        """Escape what the record shows."""
+        """Escape the arguments and the traceback of a record."""
         if isinstance(record.args, tuple):
             record.args = tuple(map(guard, record.args))
         if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
@@ -59,21 +59,21 @@ class LineGuard(logging.NullHandler):
 
 
 def guard(value: Any) -> Any:
-    """An argument of a record as it is logged."""
+    """Return an argument of a record in the form in which it is logged."""
     if isinstance(value, Lines):
         return Lines(escape_text(value, keep="\n"))
     return value if isinstance(value, PLAIN) else OneLine(value)
 
 
 def traceback_of(error: BaseException | None) -> str:
-    """A traceback whose lines after the first are indented, whatever the error says."""
+    """Return a traceback. All its lines after the first are indented, whatever the error says."""
     text = with_public_names("".join(traceback.format_exception(error))).rstrip("\n")
     first, line_end, rest = escape_text(text, keep="\n").partition("\n")
     return first + line_end + indent(rest, "  ", lambda line: True)
 
 
 def has_other(name: str) -> bool:
-    """Is there a handler that writes what this logger is told?"""
+    """Return whether any handler writes the records of this logger."""
     logger: logging.Logger | None = logging.getLogger(name)
     while logger is not None:
         if any(not isinstance(handler, LineGuard) for handler in logger.handlers):
@@ -83,7 +83,7 @@ def has_other(name: str) -> bool:
 
 
 def guard_lines() -> None:
-    """See to the records of all loggers of Millstream; repeatable."""
+    """Protect the records of all loggers of Millstream. Repeated calls do nothing."""
     root = logging.getLogger(ROOT)
     if not any(isinstance(handler, LineGuard) for handler in root.handlers):
         root.addHandler(LineGuard())

@@ -1,6 +1,7 @@
-"""Frozen options of the runtime: every limit and every wait has its name here.
+"""The options of the runtime, and the checks of options.
 
-Invariants: units are in the names; values are checked when the object is made.
+Every limit and every wait of the runtime is a field here. The unit is part of the name: `_s` is
+seconds, `_bytes` is bytes. Options are frozen, and their values are checked when an object is made.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ __all__ = [
 
 
 FRAME_BYTES_MOST = 2**32 - 1
-"""What the length of a frame can say."""
+"""The largest length that a frame can state."""
 NUMBERS: dict[object, tuple[type, ...]] = {float: (int, float), int: (int,)}
-"""What is taken for a number of a type: `5` for `5.0`, but no bool."""
+"""The types accepted for a number of a type: `5` for `5.0`, but never a bool."""
 NAMES: dict[object, str] = {float: "number", int: "whole number", NoneType: "None"}
 
 
@@ -36,13 +37,19 @@ def _hints_of(cls: Hashable) -> dict[str, Any]:
 
 
 def check_fields(options: Any, named: Callable[[str], str] | None = None) -> None:
-    """Raise ConfigError for the first field that has another type than its annotation, or a
-    number that is not finite and positive. The metadata of a field may have a `min`, for one that
-    may be as low as that, and a `max`.
+    """Check the fields of a dataclass against their annotations.
+
+    A number must be finite and positive. The metadata of a field may lower that bound by `min`, and
+    add an upper bound by `max`: `field(default=0.0, metadata={"min": 0})`. Call it in
+    `__post_init__`.
 
     Args:
-        options: a dataclass.
-        named: a field's name as the message shows it; default: `Class.field`.
+        options: The dataclass object.
+        named: Gives the name of a field for the message. None: `Class.field`.
+
+    Raises:
+        ConfigError: A field has another type than its annotation, or is out of range. The message
+            names the first such field.
     """
     cls: Any = type(options)
     hints = _hints_of(cls)
@@ -55,13 +62,22 @@ def check_fields(options: Any, named: Callable[[str], str] | None = None) -> Non
 
 
 def check_kind(what: str, value: object, kind: type[Any]) -> None:
-    """Raise ConfigError for an argument, called `what`, that is not of its type."""
+    """Check the type of an argument.
+
+    Args:
+        what: The argument as the message shows it, such as `connect(cluster=...)`.
+        value: The value.
+        kind: The type that it must have.
+
+    Raises:
+        ConfigError: The value has another type.
+    """
     if not isinstance(value, kind):
         raise ConfigError(f"{what} is {show_value(value)}; it must be a {kind.__name__}")
 
 
 def _complaint(value: object, hint: Any, metadata: Mapping[str, float]) -> str:
-    """What the value should be; empty if it is."""
+    """Return the form that the value should have; empty if the value is valid."""
     if get_origin(hint) is Literal:
         texts = list(map(repr, get_args(hint)))
         return "" if show_value(value) in texts else f"{', '.join(texts[:-1])} or {texts[-1]}"
@@ -85,73 +101,96 @@ def _complaint(value: object, hint: Any, metadata: Mapping[str, float]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeOptions:
-    """How a silo or client makes and serves calls."""
+    """How a silo or client makes and serves calls.
+
+    Pass it to `Silo`, `LocalCluster` or `connect`. Times are in seconds. All numbers must be
+    positive and finite. An option of a wrong type or range raises ConfigError when the object is
+    made.
+
+    Attributes:
+        call_timeout_s: Deadline of a call whose method has none of its own.
+        sweep_s: How often the runtime looks for requests whose deadline has passed, while there are
+            any.
+        slice_s: Direct turns yield to the event loop after this time.
+        nested_turns_max: Direct turns nested in one task. A deeper one gets a task of its own.
+        chain_turns_max: Turns that wait for each other in one chain of calls. A longer chain raises
+            CallError.
+        waiting_calls_max: Requests that wait for one activation, one location or one connection.
+            Above, the caller gets Overloaded.
+        waiting_bytes_max: Bytes of encoded calls that wait for one activation, or for the location
+            of one grain.
+        silo_waiting_bytes_max: Bytes of encoded calls that wait in one silo or client altogether.
+        frame_bytes_max: Size of the largest frame that is sent or accepted, in bytes. At most
+            4,294,967,295. All silos of a cluster should have the same value.
+        partial_bytes_max: Bytes of all frames that one silo is reading from clients. At the limit,
+            a connection that begins a frame of more than 64 KiB is not read until there is room.
+            Frames of silos do not count.
+        frame_timeout_s: How long a frame of a client may take to arrive while others wait for its
+            room. After that, its connection is closed.
+        batch_messages_max: Messages joined in one frame.
+        batch_bytes_max: A frame is closed when its messages reach this size in bytes.
+        peer_calls_max: Calls to one silo that are not answered yet. Above, the caller gets
+            Overloaded.
+        peer_bytes_max: Bytes of calls that wait to be written to one silo or gateway. One call
+            alone may be larger.
+        answer_bytes_max: Bytes of answers that wait for one connection. Above, the silo takes no
+            more calls from the connection.
+        unread_bytes_max: Bytes of answers that wait for one connection. Above, the connection is
+            closed.
+        connections_max: Connections of clients to one silo, and of other programs before their
+            handshake. Connections of silos do not count.
+        ping_every_s: A connection that received nothing for this long gets a ping.
+        silent_after_s: A connection that sent and took nothing for this long after a ping is
+            closed.
+        served_calls_max: Calls that one connection has made and that are not answered yet. Above,
+            the caller gets Overloaded.
+        redirects_max: How often a call is sent on after its grain moved, and how often a location
+            is tried.
+        retry_first_s: The first wait before a call that did not run is sent again. Each further
+            wait is twice as long.
+        activation_timeout_s: How long reading a grain's states and `on_activate` may take together.
+            After that, the waiting calls get ActivationTimeout.
+        deactivation_timeout_s: How long `on_deactivate` may take, and before it the cancelled tasks
+            of the activation.
+        idle_after_s: An activation that is unused for this long is deactivated.
+        collect_every_s: How often a silo looks for idle activations.
+        directory_cache_max: Locations of grains that one silo remembers.
+        connect_retry_s: Wait before an address that refused a connection is tried again.
+        greet_timeout_s: How long the other end of a new connection may take for its handshake.
+        drain_s: How long a stopping silo waits for running turns.
+    """
 
     call_timeout_s: float = 30.0
-    """Deadline of a call whose method has none of its own."""
     sweep_s: float = 0.02
-    """How often requests are looked at for deadlines, while there are any."""
     slice_s: float = 0.001
-    """Direct turns yield to the loop after this long."""
     nested_turns_max: int = 32
-    """Direct turns nested in one task; deeper ones hop to a new task."""
     chain_turns_max: int = 400
-    """Turns that wait for each other in one chain of calls."""
     waiting_calls_max: int = 10_000
-    """Requests waiting for one activation."""
     waiting_bytes_max: int = 64 * 2**20
-    """Bytes of encoded calls that wait for one activation, or for the location of one grain."""
     silo_waiting_bytes_max: int = 256 * 2**20
-    """The same for all that wait in one silo or client."""
     frame_bytes_max: int = field(default=64 * 2**20, metadata={"max": FRAME_BYTES_MOST})
-    """Largest frame that is sent or taken."""
     partial_bytes_max: int = 128 * 2**20
-    """Bytes of all frames that are being read from clients, in one silo; other connections that
-    begin a frame of more than 64 KiB are not read until there is room. Silos are not counted."""
     frame_timeout_s: float = 30.0
-    """How long a client's frame may take to arrive while others wait for its room; above, its
-    connection is closed."""
     batch_messages_max: int = 64
-    """Messages joined in one frame."""
     batch_bytes_max: int = 64 * 2**10
-    """A frame is closed when its messages reach this size."""
     peer_calls_max: int = 100_000
-    """Calls outstanding to one silo."""
     peer_bytes_max: int = 24 * 2**20
-    """Bytes of calls that wait to be written to one silo or gateway."""
     answer_bytes_max: int = 2**20
-    """Bytes of answers that wait for one connection; above, no call is taken from it."""
     unread_bytes_max: int = 256 * 2**20
-    """Bytes of answers that wait for one connection; above, it is closed."""
     connections_max: int = 900
-    """Connections to one silo of clients, and of others that have not greeted; those of silos are
-    not counted."""
     ping_every_s: float = 5.0
-    """A connection on which nothing was heard for this long is asked for a sign."""
     silent_after_s: float = 30.0
-    """A connection that was asked, and said and took nothing for this long, is closed."""
     served_calls_max: int = 100_000
-    """Calls accepted from one connection and not yet answered."""
     redirects_max: int = 6
-    """How often a call is sent on after a grain moved."""
     retry_first_s: float = 0.05
-    """First wait before a surely unexecuted call is sent again."""
     activation_timeout_s: float = 30.0
-    """How long the reading of a grain's states and `on_activate` may take together."""
     deactivation_timeout_s: float = 30.0
-    """How long `on_deactivate` may take, and before it the activation's cancelled tasks."""
     idle_after_s: float = 900.0
-    """Activations unused for this long are collected."""
     collect_every_s: float = 60.0
-    """How often idle activations are looked for."""
     directory_cache_max: int = 100_000
-    """Grain locations remembered per silo."""
     connect_retry_s: float = 0.5
-    """Wait before an address that refused is tried again."""
     greet_timeout_s: float = 5.0
-    """How long the other end of a new connection may take to say who it is."""
     drain_s: float = 10.0
-    """How long a stopping silo waits for running turns."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -159,37 +198,50 @@ class RuntimeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipOptions:
-    """How silos watch each other. Source: Orleans' ClusterMembershipOptions.
+    """How silos watch each other, and when they evict a silo. Modelled on Orleans'
+    `ClusterMembershipOptions`.
 
-    With the defaults a silo that hangs is evicted some 4.5 s later. A silo that computes is spared
-    for `unresponsive_after_s` if its code lets other threads run. A call of C code that holds the
-    interpreter for four seconds cannot be told from a silo that hangs.
+    Pass the same options to all silos of a cluster. With the defaults, a silo that hangs or is cut
+    off is evicted after about 4.5 s. A silo that computes without awaiting is not evicted for up to
+    `unresponsive_after_s`, as long as its code lets other threads run. A call of C code that holds
+    the interpreter for four seconds looks like a silo that hangs.
+
+    Times are in seconds. All numbers must be positive and finite, else ConfigError is raised.
+
+    Attributes:
+        probe_every_s: Time between two probes of one silo. After a failed probe, the next one
+            follows after half of it.
+        probe_timeout_s: A probe without an answer for this long has failed. C code may hold the
+            interpreter meanwhile.
+        missed_probes_max: Failed probes in a row after which a silo is suspected.
+        unresponsive_after_s: A silo whose event loop makes no progress for this long counts as
+            failed, although it answers probes.
+        probed_silos_max: How many other silos each silo probes.
+        votes_for_death: Fresh votes that evict a silo, in a cluster with three or more live silos.
+            With fewer silos, one less.
+        vote_expires_s: Age at which a vote no longer counts.
+        refresh_s: How often a silo reads the membership table without another cause.
+        heartbeat_s: How often a silo stamps its own row.
+        stale_after_s: A silo whose row was not stamped for this long does not count as alive when
+            votes are counted.
+        join_timeout_s: How long a joining silo tries to reach the active silos. After that, it does
+            not start.
+        dead_rows_kept_s: Rows of silos that have been dead for longer than this are deleted, one
+            with each reading of the table.
     """
 
     probe_every_s: float = 0.5
-    """Time between probes of one silo."""
     probe_timeout_s: float = 1.25
-    """A probe without an answer for this long has failed; C code may hold the GIL meanwhile."""
     missed_probes_max: int = 2
-    """Failed probes in a row before a silo is suspected."""
     unresponsive_after_s: float = 30.0
-    """A silo whose loop has not beaten for this long counts as failed."""
     probed_silos_max: int = 10
-    """How many ring successors each silo probes."""
     votes_for_death: int = 2
-    """Fresh votes that evict a silo, where three or more are alive; one below that."""
     vote_expires_s: float = 120.0
-    """Age at which a vote no longer counts."""
     refresh_s: float = 2.0
-    """How often the table is read without a cause."""
     heartbeat_s: float = 1.5
-    """How often a silo stamps its row."""
     stale_after_s: float = 90.0
-    """A row not stamped for this long does not count as alive when votes are counted."""
     join_timeout_s: float = 60.0
-    """How long a silo tries to become active."""
     dead_rows_kept_s: float = 604_800.0
-    """Dead rows older than this are forgotten."""
 
     def __post_init__(self) -> None:
         check_fields(self)

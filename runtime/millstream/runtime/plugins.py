@@ -1,7 +1,7 @@
-"""Plug-ins by name: `sqlite:some/dir` becomes an object through an entry point.
+"""Plug-ins by name: a text such as `sqlite:some/dir` becomes an object through an entry point.
 
-Owns: the form `name[:argument]` and its errors. Groups: `millstream.membership`,
-`millstream.stores`, `millstream.queues`, `millstream.balancers`.
+This module owns the form `name[:argument]` and its errors. The groups of entry points are
+`millstream.membership`, `millstream.stores`, `millstream.queues` and `millstream.balancers`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ __all__ = ["find_plugin", "load_plugin", "maker_of"]
 
 
 def find_plugin(group: str, text: str) -> Callable[..., Any]:
-    """What makes the plug-in `name:argument` of a group; ConfigError names what there is."""
-    from importlib.metadata import entry_points  # 13 ms, which most programs need not pay
+    """Return the factory of the plug-in that a text names. ConfigError lists the installed ones."""
+    from importlib.metadata import entry_points  # takes 13 ms; most programs need no plug-in
 
     name = text.partition(":")[0]
     found = {point.name: point for point in entry_points(group=group)}
@@ -30,7 +30,7 @@ def find_plugin(group: str, text: str) -> Callable[..., Any]:
 
 
 def maker_of(group: str, text: str) -> Callable[[], Any]:
-    """A function that makes the plug-in `name:argument` of a group. Raises ConfigError."""
+    """Return a function that makes the plug-in `name:argument` of a group. Raises ConfigError."""
     make = find_plugin(group, text)
     name, colon, argument = text.partition(":")
     if not colon and _needs_argument(make):
@@ -39,7 +39,20 @@ def maker_of(group: str, text: str) -> Callable[[], Any]:
 
 
 def load_plugin(group: str, text: str) -> Any:
-    """Make the plug-in `name:argument` of a group. Raises ConfigError, and what it raises."""
+    """Make the plug-in that a text names.
+
+    Args:
+        group: The group of entry points, such as `millstream.queues`.
+        text: `name` or `name:argument`. The entry point `name` is called with the argument, or
+            without arguments if the text has no colon.
+
+    Returns:
+        The object that the entry point made.
+
+    Raises:
+        ConfigError: No installed plug-in of the group has this name, or it needs an argument. The
+            text lists the installed ones. Errors of the plug-in itself pass through.
+    """
     return maker_of(group, text)()
 
 
@@ -48,6 +61,6 @@ def _needs_argument(make: Callable[..., Any]) -> bool:
         signature(make).bind()
     except TypeError:
         return True
-    except ValueError:  # it tells nothing of its arguments
+    except ValueError:  # the callable has no signature
         return False
     return False

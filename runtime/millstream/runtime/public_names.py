@@ -1,9 +1,9 @@
-"""The names of Millstream's own classes for peers, stores and people: no module is part of them.
+"""The names of Millstream's own classes for peers, stores and people. They contain no module.
 
-Owns: `type_name`, by which an exception type is sent and stored; `public_name`, by which a class is
-shown; the repr of exported classes. Invariants: a class that moves to another module keeps both
-names; classes of others are named by module and qualified name; `__module__` is never changed,
-since `inspect.getsource` and `typing.get_type_hints` need it.
+This module owns `type_name`, under which an exception type is sent and stored, and `public_name`,
+under which a class is shown. It also gives exported classes their `repr`. A class that moves to
+another module keeps both names. Classes of other packages are named by module and qualified name.
+`__module__` never changes, because `inspect.getsource` and `typing.get_type_hints` need it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,26 @@ OWN = "millstream."
 HEADING = re.compile(rf"^([ |]*)({re.escape(OWN)}[\w.]+\.)([A-Z]\w*)(?=:|$)", re.M)
 
 _exported: dict[str, str] = {}
-"""Public name by module and qualified name."""
+"""The public name of each exported class, by module and qualified name."""
 
 
 def type_name(cls: type) -> str:
-    """The name on the wire and in stores: `millstream.Overloaded`, or `shop.orders.SoldOut`."""
+    """Return the name of an exception type on the wire and in stores.
+
+    Args:
+        cls: The exception type.
+
+    Returns:
+        `millstream.Overloaded` for a type of Millstream, whatever module defines it. Module and
+            qualified name for any other type, such as `shop.orders.SoldOut`.
+    """
     if cls.__module__.startswith(OWN):
         return OWN + cls.__qualname__
     return _full_name(cls)
 
 
 def public_name(cls: type) -> str:
-    """The name for people: `millstream.runtime.Silo`, whatever module defines it."""
+    """Return the name of a class for people, such as `millstream.runtime.Silo`."""
     name = _full_name(cls)
     return _exported.get(name, name)
 
@@ -38,9 +46,10 @@ def _full_name(cls: type) -> str:
 
 
 def with_public_names(report: str) -> str:
-    """A traceback whose headings name our exceptions as their packages export them, or as peers do.
+    """Return a traceback whose headings use the public names of Millstream's exceptions.
 
-    Other modules that are imported change nothing: the text is sent, and stored with dead letters.
+    The result does not depend on which other modules are imported, because the text is sent to
+    peers and stored with dead letters.
     """
     return HEADING.sub(_public_heading, report)
 
@@ -53,9 +62,14 @@ def _public_heading(found: re.Match[str]) -> str:
 
 
 def publish(module: str) -> None:
-    """Show the classes of a module's `__all__` under its name; of two such names the shorter wins.
+    """Show the classes in a package's `__all__` under the package's name.
 
-    Their instances have the public name in their repr if they have no repr of their own.
+    Call it at the end of the package's `__init__`: `publish(__name__)`. Instances of these classes
+    get a `repr` with the public name, unless their class has a `repr` of its own. If two packages
+    export one class, the shorter name is shown.
+
+    Args:
+        module: The name of the package. It must be imported, and must have `__all__`.
     """
     root = module.partition(".")[0] + "."
     for name in sys.modules[module].__all__:

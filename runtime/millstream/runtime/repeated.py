@@ -1,8 +1,9 @@
-"""Warnings that others can cause as often as they like, as few lines of the log.
+"""Limits for warnings that other processes can cause as often as they like.
 
-Owns: `LineBudget`, and `Repeated` over many subjects. Not: what is worth a warning. Invariants: a
-budget lets at most `lines_max` lines through in `window_s`, and the next line says how many were
-left out; however many subjects there are, `SUBJECTS_MAX` + 1 are told apart.
+This module owns `LineBudget`, and `Repeated` for many subjects. It does not decide which events
+deserve a warning. A budget lets at most `lines_max` lines through in `window_s` seconds, and the
+next line says how many were left out. At most `SUBJECTS_MAX` subjects have a budget of their own;
+all others share one.
 """
 
 from __future__ import annotations
@@ -13,14 +14,32 @@ from collections.abc import Callable
 __all__ = ["SUBJECTS_MAX", "LineBudget", "Repeated"]
 
 SUBJECTS_MAX = 64
-"""Subjects of a repeated warning that are told apart at once; the others share one."""
+"""Subjects of a repeated warning that have a budget of their own. All others share one budget."""
 OTHERS = ""
 LINES_MAX = 10
 WINDOW_S = 60.0
 
 
 class LineBudget:
-    """Lets so many lines of one kind through: `lines_max` from the first one on, for `window_s`."""
+    """A limit on log lines of one kind that a flood of events may cause.
+
+    A window begins with the first line and lasts `window_s`. Within it, at most `lines_max` lines
+    are written. The first line after that says how many were left out.
+
+    ```python
+    budget = LineBudget(lines_max=10, window_s=60)
+    left_out = budget.take(clock.now())
+    if left_out is not None:
+        log.warning("a request was refused%s", left_out)
+    ```
+
+    Args:
+        lines_max: Lines in one window.
+        window_s: Length of a window, in seconds.
+
+    Attributes:
+        ends_s: The end of the current window, by the caller's clock.
+    """
 
     __slots__ = ("_left_out", "_lines", "_lines_max", "_window_s", "ends_s")
 
@@ -29,10 +48,18 @@ class LineBudget:
         self._window_s = window_s
         self._lines = 0
         self._left_out = 0
-        self.ends_s = 0.0  # when as many lines may be written again
+        self.ends_s = 0.0
 
     def take(self, now_s: float) -> str | None:
-        """What to append to the line that may be written now; None: write none."""
+        """Ask to write one line.
+
+        Args:
+            now_s: The time by a monotonic clock, in seconds.
+
+        Returns:
+            The text to append to the line, which is empty if no line was left out before it. None
+                if the line must not be written.
+        """
         if now_s >= self.ends_s:
             self.ends_s, self._lines = now_s + self._window_s, 0
         if self._lines >= self._lines_max:
@@ -44,11 +71,9 @@ class LineBudget:
 
 
 class Repeated:
-    """A warning that a flood may cause: a line every `every_s` at most for each subject, with the
-    count of those that were left out.
+    """A warning that a flood may cause, at most once per `every_s` for each subject.
 
-    Args:
-        now: the clock, in seconds.
+    Each line has the count of lines that were left out. `now` is the clock, in seconds.
     """
 
     __slots__ = ("_budgets", "_every_s", "_log", "_now")
@@ -60,10 +85,9 @@ class Repeated:
         self._budgets: dict[str, LineBudget] = {}
 
     def note(self, text: str, about: str = OTHERS) -> None:
-        """It happened again.
+        """Log the warning, unless its subject had one less than `every_s` ago.
 
-        Args:
-            about: the subject, such as a peer; each has lines of its own.
+        `about` is the subject, such as a peer. Each subject has lines of its own.
         """
         now_s = self._now()
         left_out = self._budget_of(about, now_s).take(now_s)
@@ -71,7 +95,7 @@ class Repeated:
             self._log.warning("%s%s", text, left_out)
 
     def _budget_of(self, about: str, now_s: float) -> LineBudget:
-        """That of the subject, if there is room for it beside those that may not speak now."""
+        """Return the budget of a subject, or the shared one if too many subjects have one."""
         if about not in self._budgets and len(self._budgets) >= SUBJECTS_MAX:
             self._budgets = {one: it for one, it in self._budgets.items() if it.ends_s > now_s}
             if len(self._budgets) >= SUBJECTS_MAX:

@@ -1,9 +1,9 @@
-"""What the caller of a method has proved to be, and to whom a method is open.
+"""The role that the caller of a method has proved, and the check that a method is open to it.
 
-Owns: `Role`, and the one check, made where a call is taken. Not: the proof of a role
-(`wire/greeting`), the marks (`definition/markers`). Invariant: a call has the role of the process
-that made it, however many gateways and silos pass it on; the first silo that takes it from a client
-writes the role over what the client has written.
+This module owns `Role` and the one check, which the silo makes when it takes a call. The proof of a
+role is part of the handshake (`wire`), and the marks of methods are in `definition`. A call has the
+role of the process that made it, however many gateways and silos pass it on. The first silo that
+takes a call from a client overwrites the role that the client wrote.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ SECRET_TEXT = (
 
 
 class Role(IntEnum):
-    """The roles of callers, in order: each may call what is open to those before it.
+    """The roles of callers, in ascending order. A caller may call each method that is open to its
+    own role or a lower one.
 
-    CLIENT: any program that connects; it proves nothing. OPERATOR: a client that has proved that
-    it knows the operator's secret. SILO: a silo of the cluster.
+    Attributes:
+        CLIENT: Any program that connects. A client proves nothing.
+        OPERATOR: A client that has proved that it knows the operator's secret of the cluster.
+        SILO: A silo of the cluster, and the grains in it.
     """
 
     CLIENT = 1
@@ -35,7 +38,7 @@ class Role(IntEnum):
 
 
 def check_role(caller: int, open_to: Role, what: str) -> None:
-    """Raise NotAllowed if a method (`what`) is not open to callers of a role."""
+    """Raise NotAllowed if the method `what` is not open to callers of a role."""
     if caller >= open_to:
         return
     if open_to is Role.OPERATOR:

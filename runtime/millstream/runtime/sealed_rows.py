@@ -1,9 +1,8 @@
-"""Stored rows as bytes that can be checked: what is written, under which key, and in which version.
+"""Stored rows with a checksum, so that damage is found when they are read.
 
-Owns: `Sealed`, `seal`, `unseal`, `open_row`. Pure. Not: which rows are sealed, and what is compared
-with a version (the owner of the rows). The check is XXH3 (docs/decisions/0013). Invariant: the
-check covers the key and every byte, so a row that was damaged, cut off, or stored under another key
-is never opened.
+This module owns the form of such rows, and does no I/O. The owner of the rows decides which rows
+are sealed, and compares their versions. The checksum is XXH3 (docs/decisions/0013). It covers the
+key and every byte. So a row that was damaged, cut off, or stored under another key is never opened.
 
     0  magic "MSrw" | generation u64 | birth u64 | check u64, XXH3-64 of the key's length u32, the
        key, the 20 bytes before the check, and the content
@@ -33,14 +32,16 @@ FRONT = Struct("<4sQQ")
 CHECK = Struct("<Q")
 LENGTH = Struct("<I")
 SEAL_BYTES = FRONT.size + CHECK.size
-"""Bytes that a sealed row has beside its content."""
+"""Bytes that sealing adds to the content of a row."""
 
 
 class Sealed(NamedTuple):
-    """A row's content in one version.
+    """The content of a row in one version.
 
-    `generation`: how many times the row was written since its creation, 1 at first. `birth`: a
-    number that tells this creation of the row from all others of the same key.
+    Attributes:
+        generation: How many times the row was written since its creation. The first version is 1.
+        birth: A number that distinguishes this creation of the row from all others of the same key.
+        content: The content, in the form of the row's owner.
     """
 
     generation: int
@@ -49,18 +50,43 @@ class Sealed(NamedTuple):
 
 
 def seal(key: str, row: Sealed) -> bytes:
-    """The row as bytes that `unseal` accepts under this key only."""
+    """Seal one version of a row.
+
+    Args:
+        key: The key of the row. `unseal` accepts the bytes under this key only.
+        row: The content and its version.
+
+    Returns:
+        The bytes to store: the content and 28 bytes more.
+    """
     front = FRONT.pack(MAGIC, row.generation, row.birth)
     return b"".join((front, CHECK.pack(check_of(key, front, row.content)), row.content))
 
 
 def seal_content(key: str, content: bytes) -> bytes:
-    """The content of a row whose versions nobody compares, sealed."""
+    """Seal the content of a row whose versions are never compared.
+
+    Args:
+        key: The key of the row. `open_row` accepts the bytes under this key only.
+        content: The content.
+
+    Returns:
+        The bytes to store: the content and 28 bytes more.
+    """
     return seal(key, Sealed(1, 0, content))
 
 
 def unseal(key: str, data: bytes) -> Sealed:
-    """The row that was sealed under this key. Raises Corrupt: these are not the bytes of it."""
+    """Check the bytes of a sealed row, and return its content and version.
+
+    Args:
+        key: The key under which the bytes were found.
+        data: The stored bytes.
+
+    Raises:
+        Corrupt: The bytes are damaged, cut off, not sealed, or were sealed under another key. The
+            text names the row.
+    """
     front, content = data[: FRONT.size], data[SEAL_BYTES:]
     if len(data) < SEAL_BYTES or not front.startswith(MAGIC):
         raise Corrupt(f"row {show_text(key)} is no sealed row: {ADVICE}")
@@ -73,13 +99,20 @@ def unseal(key: str, data: bytes) -> Sealed:
 
 
 def open_row(key: str, data: bytes, decode: Callable[[bytes], C]) -> C:
-    """The content of a row that `seal_content` has sealed, or that version 0.1 has written bare.
+    """Check and decode the content of a row that `seal_content` made.
+
+    Rows that version 0.1 wrote without a seal are decoded as well.
 
     Args:
-        decode: decodes a struct or a list from MessagePack. A sealed row begins with an integer, so
-            no decoder of these takes a sealed row whose first bytes are damaged for a bare one.
+        key: The key under which the bytes were found.
+        data: The stored bytes.
+        decode: Decodes a struct or a list from MessagePack. The first byte of a sealed row is an
+            integer in MessagePack, so such a decoder cannot mistake a damaged sealed row for a row
+            without a seal.
 
-    Raises Corrupt: the row is damaged, or of a newer version.
+    Raises:
+        Corrupt: The row is damaged, or a newer version of Millstream wrote it. The text names the
+            row.
     """
     is_sealed = data.startswith(MAGIC)
     content = unseal(key, data).content if is_sealed else data
@@ -98,7 +131,7 @@ ADVICE = "stop the processes that use the store, and restore all of the store fr
 
 
 def check_of(key: str, front: bytes, content: bytes) -> int:
-    """The check of a row."""
+    """Return the checksum of a row."""
     name = key.encode()
     found = xxh3_64(LENGTH.pack(len(name)))
     for part in (name, front, content):

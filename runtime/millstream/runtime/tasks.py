@@ -1,9 +1,9 @@
 """The background tasks and timers of one owner.
 
-Owns: `Tasks`. Invariants: a task is kept until it ends, or until it has ignored its cancellation
-for too long, so that no owner waits for ever for its tasks; tasks are told to end in the order of
-their start, in every process alike (a set would order them by address); none sees a variable of
-whoever started it.
+This module owns `Tasks`. A task is kept until it ends, or until it has ignored its cancellation for
+too long, so no owner waits forever for its tasks. Tasks are cancelled in the order of their start,
+which makes every run alike; a set would order them by address. No task sees a context variable of
+the code that started it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,23 @@ from typing import Any
 __all__ = ["TASK_END_S", "Tasks"]
 
 TASK_END_S = 1.0
-"""How long `aclose` waits for tasks that it has cancelled."""
+"""Seconds for which `aclose` waits for the tasks that it has cancelled."""
 
 log = logging.getLogger("millstream.tasks")
 
 
 class Tasks:
-    """Starts tasks and timers in empty contexts, and ends the tasks together.
+    """The background tasks and timers of one owner, who ends the tasks together.
+
+    Tasks and timers run in empty contexts, so they see no context variable of the code that starts
+    them. `len(tasks)` is the number of running tasks, and iterating gives the tasks themselves. A
+    part gets an object for itself by `SiloServices.new_tasks()`.
 
     Args:
-        new_context: makes them; `Env.new_context`.
-        owner: shown where a task fails, which nobody awaits; empty: who starts tasks sees to that.
+        loop: The event loop of the owner.
+        new_context: Makes the empty contexts, such as `Env.new_context`.
+        owner: The name in the log line about a task that failed. Empty: failures are not logged,
+            and the code that starts a task takes its error.
     """
 
     __slots__ = ("_loop", "_new_context", "_owner", "_running")
@@ -50,18 +56,18 @@ class Tasks:
         return iter(list(self._running))
 
     def start(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Start a task."""
+        """Start a coroutine as a task, and return the task."""
         task = self._loop.create_task(coro, context=self._new_context())
         self.keep(task)
         return task
 
     def keep(self, task: asyncio.Task[Any]) -> None:
-        """Take care of a task that was started elsewhere."""
+        """Add a task that other code has started. It ends with the tasks of this owner."""
         self._running[task] = None
         task.add_done_callback(self._forget)
 
     def let_go(self, task: asyncio.Task[Any]) -> None:
-        """Take care of a task no longer: it is not told to end, and not waited for."""
+        """Remove a task. `cancel` and `aclose` leave it alone from now on."""
         self._running.pop(task, None)
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
@@ -70,27 +76,38 @@ class Tasks:
             log.error("%s: a background task failed", self._owner, exc_info=task.exception())
 
     def call_at(self, when_s: float, fn: Callable[[], object]) -> asyncio.TimerHandle:
-        """Call a function at a time of the loop's clock; the caller cancels it."""
+        """Call a function at a time of the loop's clock, in seconds.
+
+        Returns:
+            The timer. The caller must cancel it, since `cancel` and `aclose` end tasks only.
+        """
         return self._loop.call_at(when_s, fn, context=self._new_context())
 
     def call_later(self, delay_s: float, fn: Callable[[], object]) -> asyncio.TimerHandle:
-        """Call a function after a delay; the caller cancels it."""
+        """Call a function after a delay in seconds.
+
+        Returns:
+            The timer. The caller must cancel it, since `cancel` and `aclose` end tasks only.
+        """
         return self._loop.call_later(delay_s, fn, context=self._new_context())
 
     def cancel(self) -> None:
-        """Tell every task to end."""
+        """Cancel every task, in the order of their start."""
         for task in self:
             task.cancel()
 
     async def aclose(self) -> None:
-        """Tell every task to end, and wait for it, at most `TASK_END_S`; others are left behind."""
+        """Cancel every task, and wait up to one second for them to end.
+
+        A task that still runs after that is logged, and no longer waited for.
+        """
         self.cancel()
         if not self._running:
             return
         ended, left = await asyncio.wait(list(self._running), timeout=TASK_END_S)
         for task in ended:
             if not task.cancelled():
-                task.exception()  # read: nobody else does
+                task.exception()  # marks the error as retrieved
         for task in left:
             text = "%s: %s does not end although it was cancelled; it is left behind"
             log.error(text, self._owner, getattr(task.get_coro(), "__qualname__", "a task"))

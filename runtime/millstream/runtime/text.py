@@ -1,7 +1,7 @@
-"""Text that others chose, such as names and keys: can it be sent, how large is it, how is it shown.
+"""Texts that other programs chose, such as names and keys: checks, sizes, and how they are shown.
 
-Invariants: what passed `check_text` can be sent and stored as UTF-8; what `show_text` returns is
-one line of a bounded length, so no key forges or floods a log.
+A text that passed `check_text` can be sent and stored as UTF-8. The result of `show_text` is one
+line of bounded length, so no key can forge or flood a log.
 """
 
 from __future__ import annotations
@@ -19,13 +19,20 @@ __all__ = [
 ]
 
 SHOWN_CHARS_MAX = 200
-"""Characters of a name or key in a message or log line; of a longer one the end is cut."""
+"""Characters of a name or key in a message or log line. The end of a longer one is cut."""
 
 
 def check_text(what: str, text: object) -> None:
-    """Raise TypeError for what is no `str`, or cannot be sent and stored as UTF-8.
+    """Check that a value is a `str` that can be sent and stored as UTF-8.
 
-    A `str` that is ASCII or printable passes: no need to ask, where that counts.
+    A `str` that is ASCII or printable always passes. Fast code need not call the function for it.
+
+    Args:
+        what: The name of the value in the error, such as `the key of a grain`.
+        text: The value.
+
+    Raises:
+        TypeError: The value is no `str`, or has a lone surrogate.
     """
     if type(text) is not str:
         raise TypeError(
@@ -41,7 +48,7 @@ def check_text(what: str, text: object) -> None:
 
 
 def is_text(value: str) -> bool:
-    """Can it be sent and stored as UTF-8? Not with a lone surrogate."""
+    """Return whether a text can be sent and stored as UTF-8: it has no lone surrogate."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -50,20 +57,33 @@ def is_text(value: str) -> bool:
 
 
 def text_bytes(texts: Iterable[str]) -> int:
-    """Bytes of all of them in UTF-8. Never raises, so that what cannot be sent has a size, too."""
+    """Return the total size of texts in UTF-8, in bytes.
+
+    Never raises: a lone surrogate counts as three bytes.
+
+    Args:
+        texts: The texts.
+    """
     text = "".join(texts)
     return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
 
 
 def show_text(text: str, chars_max: int = SHOWN_CHARS_MAX) -> str:
-    """The text in one line: control characters escaped, and cut after `chars_max` characters."""
+    """Return a text as one line of bounded length, for messages and log lines.
+
+    Control characters are escaped. A text that is cut ends with its length.
+
+    Args:
+        text: The text, such as a name or key that another program chose.
+        chars_max: Characters that are shown, before escaping.
+    """
     if len(text) > chars_max:
         text = f"{text[:chars_max]}... ({len(text)} characters)"
     return escape_text(text)
 
 
 def escape_text(text: str, keep: str = "") -> str:
-    """The text with its control characters escaped, but for those to keep."""
+    """Return the text with its control characters escaped, except for the characters in `keep`."""
     if text.isprintable():
         return text
     return "".join(
@@ -73,10 +93,18 @@ def escape_text(text: str, keep: str = "") -> str:
 
 
 def show_value(value: object, chars_max: int = SHOWN_CHARS_MAX) -> str:
-    """A value that others gave, as `show_text` does it with a text; never raises."""
+    """Return the `repr` of any value as one line of bounded length. Never raises.
+
+    A value whose `repr` fails is shown by its type; an integer with too many digits is shown by its
+    number of bits.
+
+    Args:
+        value: The value, such as an argument that another program gave.
+        chars_max: Characters that are shown, before escaping.
+    """
     try:
         return show_text(repr(value), chars_max)
-    except Exception:  # thousands of digits, or a repr that fails
+    except Exception:  # an int of thousands of digits, or a repr that fails
         if isinstance(value, int):
             return f"a number of {value.bit_length()} bits"
         return f"what cannot be shown ({type(value).__name__})"

@@ -1,6 +1,7 @@
-"""Which Millstream this is: from the metadata of the installed package, read when it is asked for.
+"""The version of Millstream, read from the metadata of the installed package.
 
-Owns: `version`. Invariant: importing this costs nothing; reading the metadata takes some 10 ms.
+Importing this module costs nothing. Reading the metadata takes about 10 ms, so it happens on first
+use.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ __all__ = ["version"]
 
 
 def version() -> str:
-    """Like `0.1.0`; `unknown` where the source runs without being installed."""
-    from importlib import metadata  # 13 ms, which most programs need not pay
+    """Return the version, such as `0.1.0`; `unknown` if the source runs without being installed."""
+    from importlib import metadata  # takes 13 ms; most programs do not ask for the version
 
     try:
         return metadata.version("millstream")
