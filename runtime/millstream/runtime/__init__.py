@@ -10,7 +10,7 @@ name says otherwise.
 
 Millstream logs by the standard `logging` module, under `millstream`: for example `millstream.silo`,
 `millstream.member`, `millstream.directory`, `millstream.catalog`, `millstream.connection` and
-`millstream.agent`. No name, key or error text can forge a line of the log: control characters in
+`millstream.agent`. No name, key or error text can forge a line of the log. Control characters in
 the arguments of a record are escaped, and the lines of a traceback after its first are indented.
 This happens before a handler on the logger `millstream`, or on the root logger, gets the record. A
 handler on a single logger such as `millstream.silo` gets the record unchanged.

@@ -1,7 +1,7 @@
-"""What is refused when a class is defined.
+"""The checks of a class and its methods when the class is defined.
 
-Owns: every check of a class and its methods. Not: annotations (`codec`). Invariant: every function
-raises DefinitionError, with file and line.
+Annotations are checked by the package `codec`. Every function here raises DefinitionError with file
+and line.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = [
 
 RESERVED_PREFIX = "_ms"
 OWN_NAMES = frozenset({"key", "grain", "stream", "context"})
-"""Names that Contract and Grain define, and no class may define anew."""
+"""Names that Contract and Grain define. No subclass may redefine them."""
 HOOKS = {"on_activate": "self", "on_deactivate": "self, reason"}
-"""Life-cycle methods, and what they are called with."""
+"""The life-cycle methods and their parameters."""
 PARAMETER_KINDS = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -40,7 +40,7 @@ PARAMETER_KINDS = (
 
 
 def is_root(cls: type[Any]) -> bool:
-    """Is it Contract or Grain itself, and not what an author derives from them?"""
+    """Return whether the class is Contract or Grain itself."""
     return bool(vars(cls).get("__millstream_root__"))
 
 
@@ -53,7 +53,7 @@ def check_name_is_free(name: str, subject: str) -> None:
 
 
 def check_hooks(cls: type[Any], source: str) -> None:
-    """Refuse attributes that hide what `Grain` gives, and hooks that cannot be called."""
+    """Refuse attributes that hide members of `Grain`, and hooks that cannot be called."""
     for name in sorted(OWN_NAMES):
         owner = _definer(cls, name)
         if owner is not None and not is_root(owner):
@@ -76,10 +76,10 @@ def _check_hook(cls: type[Any], name: str, parameters: str, source: str) -> None
 
 
 def check_init(cls: type[Any], source: str) -> None:
-    """Refuse an `__init__` that needs arguments: the runtime has none to give."""
+    """Refuse an `__init__` that needs arguments, since the runtime calls it without any."""
     init = cls.__init__
     if cls.__millstream_hosted__ and inspect.isfunction(init) and not _takes(init, 1):
-        is_written = not init.__code__.co_filename.startswith("<")  # else a decorator made it
+        is_written = not init.__code__.co_filename.startswith("<")  # not by a decorator
         raise DefinitionError(
             f"{source_of(init) if is_written else source}: {cls.__name__}.__init__"
             f"{inspect.signature(init)}: a grain is made without arguments; give them defaults, "
@@ -113,6 +113,7 @@ def _definer(cls: type[Any], name: str) -> type[Any] | None:
 
 
 def check_method(cls: type[Any], name: str, fn: Any, marks: list[Mark]) -> None:
+    """Refuse a public method that cannot be called through a reference."""
     subject = f"{source_of(fn)}: {cls.__name__}.{name}"
     if inspect.isasyncgenfunction(fn):
         raise DefinitionError(
@@ -134,7 +135,7 @@ def check_method(cls: type[Any], name: str, fn: Any, marks: list[Mark]) -> None:
 
 
 def _check_implemented(cls: type[Any], name: str, fn: Any, subject: str) -> None:
-    """A grain must not inherit a method's body from a contract."""
+    """Refuse a grain that inherits the empty body of a method from a contract."""
     if not cls.__millstream_hosted__:
         return
     owner = next(base for base in cls.__mro__ if name in base.__dict__)

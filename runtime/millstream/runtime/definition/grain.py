@@ -1,7 +1,7 @@
-"""The base classes of what an author writes: `Contract` and `Grain`.
+"""The base classes of authors: `Contract` and `Grain`, and the decorator `grain`.
 
-Owns: the six public names of a grain, and the checks that run when a class is defined. Not: what
-a definition means (`grain_type`), how a call runs (`calls`).
+This module owns the public members of a grain and starts the checks when a class is defined. The
+module `grain_type` analyses the class, and the package `calls` runs its methods.
 """
 
 from __future__ import annotations
@@ -47,7 +47,15 @@ CT = TypeVar("CT", bound="type[Contract]")
 
 
 class DeactivationReason(Enum):
-    """Why an activation ends; the argument of `on_deactivate`."""
+    """The reason why an activation ends. It is the argument of `Grain.on_deactivate`.
+
+    Attributes:
+        IDLE: The activation was unused for `idle_after` seconds.
+        REQUESTED: The grain called `deactivate_when_idle`.
+        SILO_STOPS: The silo is stopping.
+        STATE_CONFLICT: A write of a state conflicted with the stored row.
+        DUPLICATE: Another activation of the grain has the newer registration in the directory.
+    """
 
     IDLE = "idle"
     REQUESTED = "requested"
@@ -57,34 +65,79 @@ class DeactivationReason(Enum):
 
 
 class Runtime(Protocol):
-    """What gives references: a silo, a client, a cluster, or a grain's own silo."""
+    """Anything that gives references and stream handles: a silo, a client, a local cluster or a
+    grain.
 
-    def grain(self, cls: type[C], key: str, /) -> C: ...
-    def stream(self, namespace: Openable[H], key: str, /) -> H: ...
+    Use it as the type of a parameter in functions that call grains and publish events.
+    """
+
+    def grain(self, cls: type[C], key: str, /) -> C:
+        """Return a typed reference to a grain.
+
+        Args:
+            cls: The grain class, or a contract.
+            key: The key of the grain.
+        """
+        ...
+
+    def stream(self, namespace: Openable[H], key: str, /) -> H:
+        """Return a typed handle of a stream.
+
+        Args:
+            namespace: The namespace of the stream, such as a `StreamNamespace`.
+            key: The key of the stream.
+        """
+        ...
 
 
 class Openable(Protocol[H_co]):
-    """Something that `stream()` opens; `StreamNamespace` is one. Runtime knows no streams."""
+    """Anything that `stream()` opens, such as a `StreamNamespace`. The runtime itself knows no
+    streams.
+    """
 
-    def open(self, runtime: Any, key: str, /) -> H_co: ...
+    def open(self, runtime: Any, key: str, /) -> H_co:
+        """Return the handle for a key.
+
+        Args:
+            runtime: The inside of the silo or client that opens it, an `Opener` of
+                `millstream.runtime.extending`.
+            key: The key, as given to `stream()`.
+        """
+        ...
 
 
 class Program(Protocol):
-    """Something that opens streams and the like: a silo, a client, a cluster or a grain."""
+    """Anything that opens streams: a silo, a client, a local cluster or a grain.
 
-    def stream(self, namespace: Openable[H], key: str, /) -> H: ...
+    Use it as the type of a parameter in functions that open an `Openable` by `stream()`.
+    """
+
+    def stream(self, namespace: Openable[H], key: str, /) -> H:
+        """Return a typed handle of a stream.
+
+        Args:
+            namespace: The namespace of the stream.
+            key: The key of the stream.
+        """
+        ...
 
 
 class Acknowledgeable(Protocol):
-    """Something that `self.context.ack` acknowledges; `Event` of streams is one."""
+    """Anything that `GrainContext.ack` acknowledges, such as an `Event` of a stream."""
 
     def acknowledge_at(self, home: Any, /) -> None:
-        """The grain that lives there has it done."""
+        """Acknowledge the event for the grain that lives at `home`.
+
+        Args:
+            home: The grain's activation. `extension_at(home, name)` gives an extension of it.
+        """
         ...
 
 
 class Home(Protocol):
-    """What a grain asks of where it lives; the activation is one. `grain_id` is `Type/key`."""
+    """The questions of a grain to its surroundings; an activation answers them. `grain_id` is
+    `Type/key`.
+    """
 
     @property
     def key(self) -> str: ...
@@ -101,10 +154,10 @@ class Home(Protocol):
 
 
 class Ended:
-    """What a grain has in place of its home once its activation has ended: key and name only.
+    """The home of a grain whose activation has ended: it has key and name only.
 
-    Without it, code that outlives the activation would keep all of it alive, or meet an
-    AttributeError that says nothing.
+    Without it, code that outlives the activation would keep the whole activation in memory, or
+    would meet an AttributeError that explains nothing.
     """
 
     __slots__ = ("grain_id", "key")
@@ -124,17 +177,28 @@ class Ended:
 
 
 class Contract:
-    """What can be called. A plain class; `Grain` derives from it.
+    """The base class of classes that are called but not hosted.
 
-    Programs that must not import an implementation call through a subclass of their own that has
-    the same methods; `@grain(name=...)` gives both classes one name.
+    A program that must not import the implementation of a grain calls it through a contract: a
+    class with the same name and the same methods, whose bodies are empty. `@grain(name=...)` gives
+    both classes the same name. `Grain` derives from `Contract`.
+
+    ```python
+    @grain(name="Airport")
+    class AirportCalls(Contract):
+        async def land(self, flight: str) -> int: ...
+    ```
+
+    Raises:
+        DefinitionError: The subclass cannot be a contract, for example because a method cannot be
+            called remotely. Raised when the class is defined.
     """
 
     __millstream_options__: ClassVar[GrainOptions] = GrainOptions()
     __millstream_type__: ClassVar[GrainType]
     __millstream_hosted__: ClassVar[bool] = False
     __millstream_root__ = True
-    _millstream: Any  # a Home; what is built on the runtime knows it as more
+    _millstream: Any  # a Home; in a silo, the activation
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -157,9 +221,30 @@ class Contract:
 
 
 class Grain(Contract):
-    """A virtual actor: always there by its key, one turn at a time.
+    """The base class of grains: virtual actors that silos host.
 
-    Public `async def` methods can be called through references; everything else is local.
+    A grain exists always, by its class and key. A silo activates it at the first call, and
+    deactivates it when it is idle. At most one activation runs at a time in a healthy cluster, and
+    it runs one turn at a time, unless its class or methods permit interleaving. Public `async def`
+    methods can be called through references. Their parameters and results need annotations. All
+    other attributes are local to the grain.
+
+    ```python
+    class Airport(Grain):
+        async def land(self, flight: str) -> int:
+            ...
+
+    async with Silo(grains=[Airport]) as silo:
+        runway = await silo.grain(Airport, "BOS").land("MS 12")
+    ```
+
+    `__init__` is called without arguments. A subclass must not redefine `key`, `grain`, `stream` or
+    `context`. Two states of one class need different names or different stores.
+    `isinstance(reference, Airport)` is true for a reference, too.
+
+    Raises:
+        DefinitionError: The subclass cannot be a grain as it is written. Raised when the class is
+            defined, with file and line.
     """
 
     __millstream_hosted__ = True
@@ -167,24 +252,51 @@ class Grain(Contract):
 
     @property
     def context(self) -> GrainContext:
-        """What is needed more rarely."""
+        """The less frequent abilities of a grain, such as its headers and its deactivation."""
         return GrainContext(self._millstream)
 
     def grain(self, cls: type[C], key: str, /) -> C:
-        """A typed reference to another grain."""
+        """Return a typed reference to another grain.
+
+        Args:
+            cls: The grain class, or a contract.
+            key: The key of the grain.
+
+        Raises:
+            NotInCluster: This activation has ended.
+        """
         home: Home = self._millstream
         return home.runtime.grain(cls, key)
 
     def stream(self, namespace: Openable[H], key: str, /) -> H:
-        """A typed handle of a stream."""
+        """Return a typed handle of a stream.
+
+        Args:
+            namespace: The namespace of the stream.
+            key: The key of the stream.
+
+        Raises:
+            NotInCluster: This activation has ended.
+        """
         home: Home = self._millstream
         return home.runtime.stream(namespace, key)
 
     async def on_activate(self) -> None:
-        """Runs before the first call, with state loaded."""
+        """Run before the first call of an activation. Override it to prepare the grain.
+
+        The states are already loaded. An exception fails the activation, and with it the calls that
+        wait for it. `RuntimeOptions.activation_timeout_s` limits its time.
+        """
 
     async def on_deactivate(self, reason: DeactivationReason, /) -> None:
-        """Runs after the last call. Not after a crash: write what must last when it changes."""
+        """Run after the last call of an activation. Override it to clean up.
+
+        It does not run after a crash, so do not rely on it: write a state when it changes.
+        `RuntimeOptions.deactivation_timeout_s` limits its time.
+
+        Args:
+            reason: Why the activation ends.
+        """
 
 
 def construct(cls: type[G], home: Home, states: Mapping[str, object] | None) -> G:
@@ -200,23 +312,36 @@ def construct(cls: type[G], home: Home, states: Mapping[str, object] | None) -> 
 
 
 def is_reentrant(cls: type[Contract]) -> bool:
-    """May the turns of one activation of the class overlap?"""
+    """Return whether the turns of one activation of a grain class may overlap.
+
+    Args:
+        cls: The grain class.
+    """
     return cls.__millstream_options__.reentrant
 
 
 def states_of(grain: Grain) -> Mapping[str, State[Any]]:
-    """The states of a grain by attribute; none for one without."""
+    """Return the states of a grain object by attribute; an empty mapping if it has none.
+
+    Args:
+        grain: The grain itself, not a reference.
+    """
     states: Mapping[str, State[Any]] = getattr(grain, "_millstream_states", {})
     return states
 
 
 def end_life(grain: Grain, ended: Ended) -> None:
-    """The grain's activation is over: from now on its surface says so (and no cycle is left)."""
+    """Detach a grain from its ended activation. Later uses raise NotInCluster, and no cycle is
+    left.
+    """
     grain._millstream = ended
 
 
 class GrainContext:
-    """The rarer half of a grain's surface. Cheap to make; do not keep it after deactivation."""
+    """The less frequent abilities of a grain, as `self.context`.
+
+    It is cheap to make. Do not keep it after the deactivation.
+    """
 
     __slots__ = ("_home",)
 
@@ -225,41 +350,70 @@ class GrainContext:
 
     @property
     def silo(self) -> str:
-        """Address of the silo that hosts this activation."""
+        """The address of the silo that hosts this activation."""
         return self._home.silo
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers that the caller of the running turn set by `with_options`."""
+        """The headers that the caller of the running turn set by `with_options`."""
         return self._home.headers()
 
     def deactivate_when_idle(self) -> None:
-        """End this activation when its running turns have ended; queued calls go to the next.
+        """End this activation when its running turns have ended.
 
-        Asked in `on_activate` or `__init__`, the call that woke the grain runs first.
+        Queued calls go to the next activation. If the grain asks for it in `__init__` or
+        `on_activate`, the call that activated the grain still runs.
         """
         self._home.end_when_idle()
 
     async def ack(self, event: Acknowledgeable, /) -> None:
-        """Acknowledge an event of a subscription with `ack="manual"`, and all before it.
+        """Acknowledge an event of a subscription with `ack="manual"`, and all events before it.
 
-        Again, or late, is harmless. The agent of the queue hears of it with the reply of the
-        running delivery, or by a message; if that is lost, the events come again, and are answered
-        without running while this activation lives. Raises ValueError: the event is not one that
-        this activation was given by such a subscription.
+        Repeated and late acknowledgements do no harm. The pulling agent of the queue learns of it
+        with the reply to the running delivery, or by a message. If that message is lost, the events
+        are delivered again. While this activation lives, it acknowledges such redeliveries without
+        running the handler.
+
+        Args:
+            event: The event that the handler got.
+
+        Raises:
+            ValueError: This activation did not get the event from a subscription with
+                `ack="manual"`.
         """
         event.acknowledge_at(self._home)
 
     def keep_alive(self, seconds: float, /) -> None:
-        """Not idle before `seconds` from now, whatever happens."""
+        """Prevent the deactivation for idleness for some time.
+
+        Args:
+            seconds: The activation does not count as idle before this many seconds from now.
+        """
         self._home.keep_alive(seconds)
 
     def create_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
-        """Start a task that belongs to this activation: it is cancelled when that ends."""
+        """Start a task that belongs to this activation.
+
+        The task is cancelled when the activation ends. The activation waits for it, at most for
+        `RuntimeOptions.deactivation_timeout_s`. SystemExit in the task becomes a GrainError.
+
+        Args:
+            coro: The coroutine to run.
+        """
         return self._home.start_task(coro)
 
     async def to_thread(self, fn: Callable[..., T], /, *args: Any) -> T:
-        """Run blocking code in a thread; the turn waits, the loop does not."""
+        """Run blocking code in a thread.
+
+        The turn waits for it, and the event loop does not.
+
+        Args:
+            fn: The function to call.
+            args: Its arguments.
+
+        Returns:
+            The result of the function.
+        """
         return await asyncio.to_thread(fn, *args)
 
 
@@ -284,17 +438,25 @@ def grain(
     idle_after: float | None = None,
     direct: bool = True,
 ) -> Any:
-    """Set the options of a grain class.
+    """Set the options of a grain class: `@grain(name="Airport", placement=HASHED)`.
+
+    A class without the decorator has the defaults. A subclass inherits the options except for the
+    name.
 
     Args:
-        name: the type name on the wire and in stores; default: the class name.
-        reentrant: every method may start at any await point of another.
-        placement: which silo gets a new activation.
-        idle_after: seconds without use after which an activation is collected.
-        direct: False runs local calls in a task of their own, so that context variables of
-            caller and callee never meet.
+        cls: The class, if the decorator is used without options.
+        name: The type name on the wire and in stores: printable text that does not begin with `$`.
+            None: the class name.
+        reentrant: True lets every method start at any await point of another method.
+        placement: The silo that gets a new activation.
+        idle_after: Seconds without use after which an activation ends. None:
+            `RuntimeOptions.idle_after_s`.
+        direct: False runs local calls in a task of their own, so that caller and callee never share
+            context variables.
 
-    Raises DefinitionError (another class, the name), ConfigError (another option).
+    Raises:
+        DefinitionError: The class is no Grain or Contract, or the name is invalid.
+        ConfigError: Another option has a wrong type or range.
     """
     frame = sys._getframe(1)
     subject = f"{frame.f_code.co_filename}:{frame.f_lineno}: @grain"

@@ -1,7 +1,7 @@
-"""What a grain class means: its methods, states and marks.
+"""The analysis of a grain class: its methods, states and marks.
 
-Owns: `GrainType`, and how it is made when a class is defined. Not: what is refused (`checks`).
-Invariant: an error names file and line.
+This module owns `GrainType` and makes one when a class is defined. The checks are in `checks`.
+Every error names file and line.
 """
 
 from __future__ import annotations
@@ -33,20 +33,35 @@ __all__ = ["GrainType", "define"]
 
 
 class GrainType:
-    """A grain class as the runtime sees it."""
+    """A grain class as the runtime sees it: its names, methods, states and marks.
+
+    `SiloServices.grain_types()` gives the types that a silo hosts.
+
+    Args:
+        cls: The grain class.
+        source: `file:line` of the class.
+
+    Attributes:
+        cls: The grain class.
+        source: `file:line` of the class.
+        specs: The methods that can be called, by name.
+        marks: The marks of each marked method.
+        local_names: The other names of the class, with the reason why they cannot be called.
+        states: The states by attribute.
+    """
 
     def __init__(self, cls: type[Any], source: str) -> None:
         self.cls = cls
-        self.source = source  # file:line of the class
+        self.source = source
         self.specs: dict[str, MethodSpec] = {}
         self.marks: dict[str, list[Mark]] = {}
-        self.local_names: dict[str, str] = {}  # name -> why it is not remote
+        self.local_names: dict[str, str] = {}
         self.states: dict[str, StateField[Any]] = {}
         self.stub_code: dict[str, Any] = {}  # compiled by `stubs`, by source text
 
     @property
     def options(self) -> GrainOptions:
-        """Options given by `@grain`, which runs after the class is defined."""
+        """The options of `@grain`, which runs after the class is defined."""
         options: GrainOptions = self.cls.__millstream_options__
         return options
 
@@ -57,24 +72,26 @@ class GrainType:
 
     @property
     def base_names(self) -> list[str]:
-        """Names of the types that this one derives from, so that may stand in its place."""
+        """The names of the grain types from which this one derives."""
         types = [base.__dict__.get("__millstream_type__") for base in self.cls.__mro__[1:]]
         return [base.name for base in types if base is not None and not is_root(base.cls)]
 
     def spec_of(self, wire_name: str) -> MethodSpec | None:
-        """The method of a name, or None."""
+        """Return the method of a name, or None."""
         return self.specs.get(wire_name)
 
     def declarations(self) -> list[Declaration]:
-        """What its marks tell the silos that do not host it."""
+        """Return the declarations of its marks, for the silos that do not host the type."""
         marked = [(method, mark) for method, marks in self.marks.items() for mark in marks]
         found = [mark.declare(self.name, method) for method, mark in marked]
         return [one for one in found if one is not None]
 
     def resolve(self) -> None:
-        """Build every codec that is still pending; called when a silo is built.
+        """Build every codec that is still pending. A silo calls it when it is built.
 
-        Raises DefinitionError, also for what was added after the class was defined.
+        Raises:
+            DefinitionError: An annotation cannot be encoded, or the class was changed after its
+                definition so that it cannot be a grain.
         """
         cls = self.cls
         check_kind(f"{self.source}: the name of {cls.__qualname__}", self.name)
@@ -137,7 +154,7 @@ def _define_name(
         if not getattr(cls, "__parameters__", ()):  # an open generic is checked when it is used
             spec.resolve()
     except NameError:
-        pass  # defined later in the module: resolved on first use, or when a silo is built
+        pass  # a name is defined later in the module: resolve on first use or in a silo
     grain_type.specs[name] = spec
 
 

@@ -1,7 +1,7 @@
-"""Headers: text by name. Those of a call are given by the caller and read by the running turn.
+"""Headers: texts by name. The caller sets those of a call, and the running turn reads them.
 
-Owns: what may be a header, and how many a call may have. Not: how headers are sent (`wire`).
-Invariant: what `merge_headers` gave can be sent, and only its owner holds it.
+This module owns the rules for headers and their limits. The package `wire` sends them. A result of
+`merge_headers` can be sent, and no other code refers to it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,17 @@ HEADERS_BYTES_MAX = 65_536
 
 
 def check_headers(headers: Mapping[str, str]) -> int:
-    """Bytes of the names and texts, in UTF-8.
+    """Check that headers can be sent.
 
-    Raises TypeError: no mapping, or a name or text that is no `str` or not UTF-8.
+    Args:
+        headers: Texts by name.
+
+    Returns:
+        The size of names and texts in UTF-8, in bytes.
+
+    Raises:
+        TypeError: `headers` is no mapping, or a name or text is no `str` or cannot be encoded as
+            UTF-8.
     """
     if not isinstance(headers, Mapping):
         raise TypeError(
@@ -35,9 +43,9 @@ def check_headers(headers: Mapping[str, str]) -> int:
 
 
 def merge_headers(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
-    """A copy of `old` with `new` over it, which can be sent.
+    """Return a copy of `old`, updated with `new`, that can be sent.
 
-    Raises TypeError: see `check_headers`. ConfigError: more than `HEADERS_MAX`, or larger than
+    Raises TypeError like `check_headers`, and ConfigError above `HEADERS_MAX` or
     `HEADERS_BYTES_MAX`.
     """
     copied = {**old, **new} if isinstance(new, Mapping) else new

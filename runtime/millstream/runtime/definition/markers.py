@@ -1,7 +1,7 @@
-"""The marks that an author puts on methods, and the options of a class: plain data.
+"""The marks that an author puts on methods, and the options of a grain class, as plain data.
 
-Invariants: a decorator returns the very function it was given (signature, completion and
-overrides survive); marks of a method name are merged over the MRO, the most derived first.
+A decorator returns the function that it was given, so signature, completion and overrides work as
+usual. The marks of a method are those of the most derived definition that has any.
 """
 
 from __future__ import annotations
@@ -43,34 +43,63 @@ MARKS = "__millstream__"
 
 
 class Declaration(msgspec.Struct, frozen=True, array_like=True):
-    """What a mark on a grain's method tells every silo; only its `kind`'s owner reads the body."""
+    """The data of a mark for the silos that do not host its class.
+
+    A silo sends its declarations in its row of the membership table.
+
+    Attributes:
+        kind: The kind of mark. Only the part that defines this kind reads the body.
+        body: The data, in the form of that part.
+    """
 
     kind: str
     body: bytes
 
 
 class Mark:
-    """A mark on a method. Other parts derive their own; runtime only asks four questions."""
+    """Data that a decorator leaves on a method, and that is checked when the class is defined.
+
+    Parts derive their own marks. Put one on a method by `add_mark`, and read it by `marks_of`.
+    """
 
     makes_local = False
-    """True: the method is not callable through a reference (handlers, timers)."""
+    """True: the method cannot be called through a reference, such as a handler or timer."""
 
     @property
     def part(self) -> str:
-        """Name of the part that a silo needs to host the method's class; empty: none."""
+        """The name of the part that a silo needs to host the method's class; empty if it needs
+        none.
+        """
         return ""
 
     def define(self, owner: type, name: str, fn: Callable[..., Any]) -> None:
-        """Check the marked method when `owner` is defined; raises DefinitionError."""
+        """Check the marked method when its class is defined.
+
+        Args:
+            owner: The class.
+            name: The name of the method.
+            fn: The function.
+
+        Raises:
+            DefinitionError: The mark cannot be on this method.
+        """
 
     def declare(self, grain_type: str, method: str) -> Declaration | None:
-        """What the silos that do not host the grain type should know of the method, if anything."""
+        """Return the data for the silos that do not host the grain type.
+
+        Args:
+            grain_type: The name of the grain type.
+            method: The name of the method.
+
+        Returns:
+            The declaration, or None if these silos need no data.
+        """
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Flag(Mark):
-    """A mark without more to say: read_only, always_interleave, one_way, shielded."""
+    """A mark without arguments, such as `read_only` or `one_way`."""
 
     name: str
 
@@ -90,7 +119,7 @@ class Timeout(Mark):
 
 @dataclass(frozen=True, slots=True)
 class OpenTo(Mark):
-    """The role that a caller of a method needs; higher roles may call it, too."""
+    """The role that the caller of a method needs. Higher roles may call it as well."""
 
     role: Role
 
@@ -100,7 +129,7 @@ class OpenTo(Mark):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrainOptions:
-    """What `@grain(...)` says of a class; `None` name: the class name."""
+    """The options of `@grain(...)`. If `name` is None, the type has the name of the class."""
 
     name: str | None = None
     reentrant: bool = False
@@ -110,7 +139,20 @@ class GrainOptions:
 
 
 def add_mark(fn: Any, mark: Mark) -> Any:
-    """Put a mark on a function and return the function. Raises DefinitionError: it is none."""
+    """Put a mark on a function.
+
+    Call it in a decorator of methods.
+
+    Args:
+        fn: The function.
+        mark: The mark.
+
+    Returns:
+        The function itself.
+
+    Raises:
+        DefinitionError: `fn` is no function.
+    """
     if isinstance(fn, type) or not callable(fn) or not hasattr(fn, "__dict__"):
         where = getattr(fn, "__module__", "")
         raise DefinitionError(
@@ -123,10 +165,19 @@ def add_mark(fn: Any, mark: Mark) -> Any:
 
 
 def marks_of(cls: type, name: str) -> list[Mark]:
-    """Marks of the most derived definition of `name` that has any."""
+    """Return the marks of a method.
+
+    Args:
+        cls: The class.
+        name: The name of the method.
+
+    Returns:
+        The marks of the most derived definition that has any. Marks of overridden methods are not
+            added.
+    """
     for base in cls.__mro__:
         raw = base.__dict__.get(name)
-        # the marks may be on the function that a static or class method hides
+        # A static or class method hides the function that has the marks.
         for fn in (raw, getattr(raw, "__func__", None)):
             found: list[Mark] | None = getattr(fn, MARKS, None)
             if found:
@@ -135,9 +186,10 @@ def marks_of(cls: type, name: str) -> list[Mark]:
 
 
 def role_of(cls: type, name: str) -> Role | None:
-    """To whom a method is open, as the most derived definition that says so; None: none says so.
+    """Return the role to which a method is open, by its most derived definition with `@open_to`.
 
-    An override that has other marks does not open what its base has closed.
+    None if no definition has the mark. An override with other marks does not open a method that its
+    base has closed.
     """
     for base in cls.__mro__:
         for mark in getattr(base.__dict__.get(name), MARKS, ()):
@@ -147,34 +199,52 @@ def role_of(cls: type, name: str) -> Role | None:
 
 
 def read_only(method: AF, /) -> AF:
-    """The method changes nothing: it may run beside other read-only methods of its grain."""
+    """Mark a method that changes nothing.
+
+    It may run while other read-only methods of the same activation run.
+    """
     add_mark(method, Flag("read_only"))
     return method
 
 
 def always_interleave(method: AF, /) -> AF:
-    """The method may start at any await point of any other turn of its grain."""
+    """Mark a method that may start at any await point of every other turn of its activation."""
     add_mark(method, Flag("always_interleave"))
     return method
 
 
 def one_way(method: OW, /) -> OW:
-    """The caller continues once the request is on its way; errors are logged at the callee."""
+    """Mark a method whose caller does not wait for it.
+
+    The call returns when the request is on its way. An error of the method is logged at the callee.
+    The method must be annotated `-> None`.
+    """
     add_mark(method, Flag("one_way"))
     return method
 
 
 def shielded(method: AF, /) -> AF:
-    """Once started, the method runs to its end, whatever its caller does."""
+    """Mark a method that is never cancelled once it has started.
+
+    It runs to its end, even if its caller is gone or its deadline has passed.
+    """
     add_mark(method, Flag("shielded"))
     return method
 
 
 def open_to(role: Role, /) -> Callable[[AF], AF]:
-    """Open the method to callers outside of its silo that have this role or a higher one.
+    """Open a method to callers of a role, and of higher roles.
 
-    Without this mark a method of a grain is open to every client; a method of a system target, or
-    of a grain that a part of the silo brings, is open to silos only. Raises ConfigError.
+    Without this mark, a method of a grain is open to every client. A method of a system target, or
+    of a grain that a part brings, is open to silos only.
+
+    Args:
+        role: The lowest role that may call the method. `Role.CLIENT`: every client.
+            `Role.OPERATOR`: clients that know the operator's secret, and silos. `Role.SILO`: silos
+            and their grains only.
+
+    Raises:
+        ConfigError: `role` is no Role.
     """
     if not isinstance(role, Role):
         raise ConfigError(f"open_to({show_text(repr(role))}): give a Role, such as Role.OPERATOR")
@@ -187,20 +257,33 @@ def open_to(role: Role, /) -> Callable[[AF], AF]:
 
 
 def isolated(method: AF, /) -> AF:
-    """For Millstream's own grains: callers never keep what they pass, so it is not copied."""
+    """Mark a method of a part's grain whose arguments need not be copied.
+
+    Use it only if callers keep no reference to the arguments that they pass.
+    """
     add_mark(method, Flag("isolated"))
     return method
 
 
 def stopping(fn: SF, /) -> SF:
-    """For parts' own grains: the method is called when the activation's end is asked for, so that
-    turns which only wait can end. It is plain, private, and must not fail."""
+    """Mark a plain private method of a part's grain that is called when the end of the activation
+    is requested.
+
+    The method lets turns that only wait end. It must not raise.
+    """
     add_mark(fn, Flag("stopping"))
     return fn
 
 
 def timeout(seconds: float, /) -> Callable[[AF], AF]:
-    """Deadline of a method, in seconds, in place of `call_timeout_s`."""
+    """Set the deadline of a method, in place of `RuntimeOptions.call_timeout_s`.
+
+    Args:
+        seconds: The deadline in seconds, positive and finite.
+
+    Raises:
+        ConfigError: The deadline is not a positive, finite number.
+    """
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 < seconds < math.inf:
         text = f"timeout({show_text(repr(seconds))}): write a positive, finite number of seconds"

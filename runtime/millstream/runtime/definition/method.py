@@ -1,7 +1,8 @@
-"""One method that can be called from elsewhere: its flags, parameters and codecs.
+"""One method that can be called through a reference: its flags, parameters and codecs.
 
-Owns: `MethodSpec`. Not: which methods a class has (`grain_type`). Invariants: a spec's codecs are
-built once; a name that cannot be resolved yet leaves the spec pending until first use.
+This module owns `MethodSpec`; `grain_type` finds the methods of a class. The codecs of a spec are
+built once. If a name in an annotation is not defined yet, the spec stays pending until its first
+use.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ __all__ = ["MethodSpec", "source_of"]
 
 
 def source_of(fn: Any) -> str:
-    """`file:line` of a function or class, for error messages."""
+    """Return `file:line` of a function or class, for error messages; `?` if it is unknown.
+
+    Args:
+        fn: The function or class.
+    """
     code = getattr(inspect.unwrap(fn), "__code__", None)
     if code is not None:
         return f"{code.co_filename}:{code.co_firstlineno}"
@@ -36,10 +41,10 @@ def source_of(fn: Any) -> str:
 
 
 class MethodSpec:
-    """One method that can be called from elsewhere."""
+    """One method that can be called through a reference."""
 
-    late = CallTimeout  # what a turn of it raises that did not end in time
-    writes_states = True  # those that are written each turn
+    late = CallTimeout  # raised by a turn that does not end in time
+    writes_states = True  # applies to states that are written after each turn
 
     def __init__(self, owner: str, name: str, fn: Callable[..., Any], marks: list[Mark]) -> None:
         self.owner = owner
@@ -55,10 +60,10 @@ class MethodSpec:
         self.is_shielded = "shielded" in flags
         timeouts = [mark.seconds for mark in marks if isinstance(mark, Timeout)]
         self.timeout_s = timeouts[0] if timeouts else None
-        self.open_to: Role | None = None  # as its class is
+        self.open_to: Role | None = None  # None: the default of the class
         self.invoke = invoker(fn, self.parameters)
         self.extension = ""
-        self.is_internal = "isolated" in flags  # the runtime's own: nobody else holds its arguments
+        self.is_internal = "isolated" in flags  # nothing else refers to its arguments
         self.wire_name = name
         self.localns: Mapping[str, Any] = {}
         self.codecs: list[Codec[Any]] = []
@@ -66,7 +71,7 @@ class MethodSpec:
         self._result: Codec[Any] | None = None
 
     def differs_from(self, other: MethodSpec) -> str:
-        """How the parameters of two methods of one name differ; empty if they do not."""
+        """Describe how the parameters of two methods of one name differ; empty if they do not."""
         own = [(p.name, p.kind) for p in self.parameters]
         others = [(p.name, p.kind) for p in other.parameters]
         if own == others:
@@ -122,9 +127,11 @@ class MethodSpec:
         self._result = build_codec(hints["return"], f"{subject}: result")
 
     def see_through(self, contract: MethodSpec) -> MethodSpec:
-        """This method for callers of a contract, whose classes may be others of the same form.
+        """Return this method for callers of a contract, whose value classes may be different
+        classes.
 
-        Values go from the contract's types to this method's and back, as between two processes.
+        Values are converted from the contract's types to this method's types and back, as between
+        two processes.
         """
         self.resolve()
         contract.resolve()
@@ -144,7 +151,7 @@ class MethodSpec:
         return made
 
     def isolate_argument(self, index: int, value: object, runtime: object) -> object:
-        """What the callee gets for an argument; TypeError names it."""
+        """Return the value that the callee gets for an argument. A TypeError names the argument."""
         try:
             return self.codecs[index].isolate(value, runtime)
         except (TypeError, ValueError, OverflowError) as error:
@@ -152,16 +159,16 @@ class MethodSpec:
             raise TypeError(f"{self.label}: argument `{name}`: {error}") from None
 
     def isolate(self, values: tuple[object, ...], runtime: object) -> tuple[object, ...]:
-        """What the callee gets for all arguments."""
+        """Return the values that the callee gets for all arguments."""
         return values if self.is_internal else self.arguments.isolate(values, runtime)
 
     def encode_result(self, value: object) -> bytes:
-        """The result as it is sent; TypeError names the method."""
+        """Encode the result. A TypeError names the method."""
         result = self.result
         if type(value) in result.direct:
             try:
                 return encode_any(value)
-            except Exception:  # `encode` says what is wrong
+            except Exception:  # `encode` explains the error
                 pass
         try:
             return result.encode(value)
@@ -169,7 +176,7 @@ class MethodSpec:
             raise TypeError(f"{self.label}: result: {error}") from None
 
     def isolate_result(self, value: object, runtime: object) -> object:
-        """What the caller gets; TypeError names the method."""
+        """Return the value that the caller gets. A TypeError names the method."""
         if self.is_internal:
             return value
         try:
@@ -179,7 +186,7 @@ class MethodSpec:
 
 
 def invoker(fn: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
-    """`fn` called with a target and all its arguments in order, keyword-only ones included."""
+    """Return `fn`, called with a target and all its arguments in order, also keyword-only ones."""
     names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     if not names:
         return fn

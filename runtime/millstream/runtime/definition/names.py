@@ -1,7 +1,8 @@
-"""Names of grains and of what they keep, as text that means one thing only.
+"""The names of grains and of their stored rows, as unambiguous text.
 
-Owns: what a grain type may be called, and how type, key and state name are joined. Invariants:
-different names give different text; a part without `/` and `%` is in it unchanged.
+This module owns the rules for the names of grain types, and joins type, key and state name to one
+text. Different names give different texts. A part without `/` and `%` appears in the text
+unchanged.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from millstream.runtime.text import show_text
 
 __all__ = ["check_kind", "check_name", "grain_id", "parse_grain_id", "row_key"]
 
-SYSTEM_SIGN = "$"  # begins the names of the runtime's own targets
+SYSTEM_SIGN = "$"  # the first character of the names of system targets
 
 
 def check_name(what: str, name: object) -> None:
-    """Raise DefinitionError for what is no printable text."""
+    """Raise DefinitionError for a name that is no printable text."""
     if type(name) is not str or not name:
         raise DefinitionError(f"{what} is {show_text(repr(name))}: write a text that is not empty")
     if not name.isprintable():
@@ -36,12 +37,12 @@ def check_kind(what: str, name: object) -> None:
 
 
 def grain_id(kind: str, key: str) -> str:
-    """`Type/key`: all that is needed to find a grain. The key is in it unchanged."""
+    """Return `Type/key`, which identifies a grain. The key appears in it unchanged."""
     return f"{_escape(kind)}/{key}"
 
 
 def parse_grain_id(text: str) -> tuple[str, str]:
-    """Type and key of a `grain_id`. Raises ValueError if it is none."""
+    """Return type and key of a `grain_id`. Raises ValueError for any other text."""
     kind, slash, key = text.partition("/")
     if not slash or not kind:
         raise ValueError(f"{show_text(repr(text))} is not the name of a grain: Type/key")
@@ -49,7 +50,7 @@ def parse_grain_id(text: str) -> tuple[str, str]:
 
 
 def row_key(kind: str, key: str, name: str) -> str:
-    """Key of the row that keeps a state of a grain: `Type/key/name`."""
+    """Return the key of the row of a grain's state: `Type/key/name`."""
     return f"{_escape(kind)}/{_escape(key)}/{_escape(name)}"
 
 

@@ -1,7 +1,4 @@
-"""Where the first activation of a grain goes: the strategies that an author names.
-
-Not: the choice among silos (`cluster`).
-"""
+"""The placement strategies that an author can choose. The package `cluster` chooses the silo."""
 
 from __future__ import annotations
 
@@ -11,7 +8,19 @@ __all__ = ["HASHED", "LEAST_ACTIVATIONS", "PREFER_LOCAL", "RANDOM", "Placement"]
 
 
 class Placement(Enum):
-    """Strategies for the first placement of an activation."""
+    """Strategies that choose the silo of a new activation, for `@grain(placement=...)`.
+
+    Only active silos that host the grain type are candidates. Each strategy has a constant of its
+    own name in `millstream.runtime`.
+
+    Attributes:
+        RANDOM: A random silo. This is the default.
+        PREFER_LOCAL: The silo of the caller, if it hosts the type. Else a random silo.
+        HASHED: The silo that the hash of the grain's name selects. Equal names go to the same silo
+            while the membership does not change.
+        LEAST_ACTIVATIONS: The silo with fewer activations, of two random silos (power of two
+            choices).
+    """
 
     RANDOM = "random"
     PREFER_LOCAL = "prefer_local"

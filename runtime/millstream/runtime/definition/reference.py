@@ -1,9 +1,10 @@
-"""References: what a caller holds of a grain.
+"""References: the objects by which callers call grains.
 
-Owns: identity, equality, text and the guard against what is not remote. Not: the stubs
-(`calls.stubs`). Invariants: equal by grain name and key, whichever silo or client gave it; not a
-subclass of the grain class, so neither state nor private methods leak, though `isinstance` says
-yes, as a type checker does.
+This module owns the identity, equality and text of references, and refuses access to names that
+cannot be called. The stubs are in `calls.stubs`. References are equal if type name and key are
+equal, whichever silo or client gave them. A reference class is not a subclass of the grain class,
+so neither state nor private methods are visible; `isinstance` still returns True, as a type checker
+expects.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ C = TypeVar("C", bound="Contract")
 
 
 class Reference:
-    """Base of the generated reference classes."""
+    """The base of the generated reference classes."""
 
     __slots__ = ("_ms_key",)
     _ms_type: GrainType
@@ -100,7 +101,7 @@ class Reference:
 
 
 class OptionedReference(Reference):
-    """Base of the generated classes whose calls have a deadline or headers of their own."""
+    """The base of generated classes whose calls have a deadline or headers of their own."""
 
     __slots__ = ("_ms_headers", "_ms_timeout_s")
 
@@ -111,18 +112,35 @@ class OptionedReference(Reference):
 
 
 def is_reference(obj: object, /) -> bool:
-    """Is `obj` a reference (and not a grain)?"""
+    """Return whether an object is a reference, and not a grain itself.
+
+    Args:
+        obj: Any object.
+    """
     return issubclass(type(obj), Reference)
 
 
 def with_options(
     reference: C, /, *, timeout: float | None = None, headers: Mapping[str, str] | None = None
 ) -> C:
-    """The same grain, called with a deadline (seconds) or headers of its own.
+    """Return a reference to the same grain whose calls have a deadline or headers of their own.
 
-    Options that `reference` has already stay, header by header. Such calls always take the general
-    path: about 3 µs more than a direct turn. Raises TypeError: no reference, or headers that are
-    no text. ConfigError: a time-out that is not positive, headers beyond their limits.
+    ```python
+    airport = with_options(silo.grain(Airport, "BOS"), timeout=2.0, headers={"trace": "17"})
+    ```
+
+    The callee reads the headers by `GrainContext.headers`. Options that the given reference already
+    has stay, header by header. Such calls never take the direct path within a silo, so each costs
+    about 3 µs more.
+
+    Args:
+        reference: The reference.
+        timeout: The deadline of each call in seconds, positive and finite. None: unchanged.
+        headers: Texts by name, at most 100 headers and 65,536 bytes for each call. None: unchanged.
+
+    Raises:
+        TypeError: `reference` is no reference, or a header is no text.
+        ConfigError: The deadline is not a positive, finite number, or the headers exceed a limit.
     """
     if not is_reference(reference):
         raise TypeError(f"with_options needs a reference, not {type(reference).__name__}")

@@ -1,7 +1,7 @@
-"""References as arguments, results and fields: sent by name, rebuilt where they arrive.
+"""References as arguments, results and fields. They are sent by name and rebuilt at the receiver.
 
-Owns: the codec hook for contracts. Invariants: what arrives belongs to the silo or client that
-decodes it; a grain that passes `self` passes a reference to itself; anything else that is not a
+This module owns the codec hook for contracts. A received reference belongs to the silo or client
+that decodes it. A grain that passes `self` passes a reference to itself. Any other value that is no
 reference is refused at the caller.
 """
 
@@ -21,12 +21,14 @@ __all__ = ["register_reference_hook"]
 
 
 def is_contract_or_reference(cls: type) -> bool:
-    """Classes of grains, contracts and references."""
+    """Return whether a class is a grain class, a contract or a reference class."""
     return issubclass(cls, Contract | Reference)
 
 
 def encode_reference(value: Any) -> object:
-    """`Type/key` of a reference or of a grain itself; with its bases' names, if it has any."""
+    """Encode a reference, or a grain itself, as `Type/key`, with the names of its bases if it has
+    any.
+    """
     kind = type(value)
     if issubclass(kind, Reference):
         text, own = str(value), kind._ms_type
@@ -41,10 +43,10 @@ def encode_reference(value: Any) -> object:
 
 
 def decode_reference(annotation: Any, plain: object, runtime: Any) -> object:
-    """A reference of the annotated class, at the silo or client that decodes.
+    """Build a reference of the annotated class, for the silo or client that decodes.
 
-    It is to a grain of the annotated type, of a type that derives from it, or, where Grain or
-    Contract is annotated, of any type.
+    The grain has the annotated type or a type that derives from it. If the annotation is Grain or
+    Contract, the grain has any type.
     """
     parts: list[Any] = plain if isinstance(plain, list) else [plain]
     if not parts or not all(isinstance(part, str) for part in parts):
@@ -63,7 +65,7 @@ def decode_reference(annotation: Any, plain: object, runtime: Any) -> object:
 
 
 def register_reference_hook() -> None:
-    """Let annotations name contracts; called once, when the runtime is imported."""
+    """Let annotations name contracts. Called once, when the runtime is imported."""
     register_hook(is_contract_or_reference, encode_reference, decode_reference, needs_context=True)
 
 

@@ -1,11 +1,14 @@
-"""A grain's persistent state: loaded before activation, written on request with its etag.
+"""A grain's persistent state. It is loaded before the activation and written on request.
 
-Owns: `state(...)`, `StateField`, `State`. Not: where rows are kept (`storage`). Invariants: one
-write of a state at a time, in the order in which they were asked for; what is stored is the value
-as it was when the write was asked for, or at a later call that joined it; a write's own
-bookkeeping is never cancelled half-way; a conflict ends the activation, so the next one reads
-what is stored. Positions of streams (`cursors`) and what is to be sent (`parcels`) live in the same
-row and change in the same write.
+This module owns `state(...)`, `StateField` and `State`. The module `storage` owns the contract of
+the stores.
+
+- One state has one write at a time, in the order of the requests.
+- The stored value is the value at the time of the request, or of a later request that joined it.
+- A write is never cancelled half-way.
+- A conflict ends the activation, so the next activation reads the stored row.
+- Positions of streams (`cursors`) and unsent parcels (`parcels`) are in the same row, and change in
+  the same write.
 """
 
 from __future__ import annotations
@@ -51,10 +54,10 @@ Cursor = tuple[int, int, int]
 
 
 class StoredState(msgspec.Struct, array_like=True):
-    """The row: encoded value (nil after `clear`), stream positions by subscription and queue, and
-    what is to be sent (`ParcelRow`).
+    """The row: the encoded value (nil after `clear`), stream positions by subscription and queue,
+    and unsent parcels (`ParcelRow`).
 
-    Older rows have one position per subscription, of a queue that is not named: "".
+    Older rows have one position for each subscription, of an unnamed queue: "".
     """
 
     data: msgspec.Raw
@@ -64,27 +67,27 @@ class StoredState(msgspec.Struct, array_like=True):
     parcels: Sequence[bytes] = ()
 
     def positions(self) -> dict[str, dict[str, Cursor]]:
-        """The stream positions, whichever form they have."""
+        """Return the stream positions, from either form."""
         return {
             subscription: found if isinstance(found, dict) else {OLD_FORM: found}
             for subscription, found in self.cursors.items()
         }
 
 
-ERROR_CHARS_MAX = 1000  # of an error in the log
-OLD_FORM = ""  # the queue of a position of which no queue is known
-OVER_MAX = 1_000  # subscriptions that have ended, whose positions are not written
+ERROR_CHARS_MAX = 1000  # characters of an error in the log
+OLD_FORM = ""  # the queue of a position whose queue is unknown
+OVER_MAX = 1_000  # ended subscriptions whose positions are not written
 NIL = msgspec.msgpack.encode(None)
 _decode_row = msgspec.msgpack.Decoder(StoredState).decode
 _encode_row = msgspec.msgpack.Encoder().encode
 
 
 class StateOwner(Protocol):
-    """What a state asks of the activation that it belongs to.
+    """The questions of a state to its activation.
 
-    `version`: the fence of its writes. `check_running()` raises NotInCluster once the silo has
-    ended. `on_conflict()`: what is in memory is not what is stored. `start_task` starts a task that
-    ends with the activation.
+    `version` is the fence of its writes. `check_running()` raises NotInCluster once the silo has
+    ended. `on_conflict()` reports that the value in memory is not the stored one. `start_task`
+    starts a task that ends with the activation.
     """
 
     @property
@@ -95,7 +98,7 @@ class StateOwner(Protocol):
 
 
 class WaitingWrite:
-    """A write that waits for the one before it; until it begins, a later `write()` may join it."""
+    """A write that waits for an earlier one. Until it begins, a later `write()` may join it."""
 
     __slots__ = ("asked", "data", "task")
 
@@ -105,10 +108,17 @@ class WaitingWrite:
 
 
 class State(Generic[S]):
-    """One state of one activation.
+    """One persistent state of one activation, as `state(...)` gives it to a grain.
 
-    `runtime`: the silo to which references and streams in the value belong. Attribute `parcels`:
-    what parts of the silo store with the value, to be sent then.
+    The state is loaded before `on_activate`. Change `value`, then call `write()` to store it; a
+    state with `write="turn"` is also stored after each turn that ended well and changed the value.
+    Every write is a compare-and-set on the etag, with a fence, so no update is lost. A conflict
+    ends the activation, and the next one reads the stored row.
+
+    Attributes:
+        value: The value. Assign to it, or change it in place.
+        parcels: Bytes that parts of the silo store with the value, and send once they are stored.
+        cursors: Positions of streams, stored in the same row.
     """
 
     def __init__(
@@ -121,33 +131,35 @@ class State(Generic[S]):
         self._runtime = runtime
         self._etag: Etag | None = None
         self._stored: bytes = NIL
-        self._seen: bytes = NIL  # what the value was when it last equalled the store
+        self._seen: bytes = NIL  # the encoded value when it last equalled the store
         self._lock = asyncio.Lock()
-        self._joinable: WaitingWrite | None = None  # the last write asked for, until it begins
+        self._joinable: WaitingWrite | None = None  # the last requested write, until it begins
         self.cursors: dict[str, dict[str, Cursor]] = {}
-        self._over: dict[str, None] = {}  # subscriptions whose positions are not kept
+        self._over: dict[str, None] = {}  # ended subscriptions
         self.parcels = Parcels()
         self.value: S = field.default()
 
     @property
     def etag(self) -> str | None:
-        """Etag of the row that was last read or written; None: there is none."""
+        """The etag of the row that was last read or written; None if there is no row."""
         return self._etag
 
     @property
     def key(self) -> str:
-        """The key of the row, unique in its store."""
+        """The key of the row, which is unique in its store."""
         return self._key
 
     @property
     def exists(self) -> bool:
-        """Is a value stored?"""
+        """Whether a value is stored."""
         return self._stored != NIL
 
     async def read(self) -> None:
-        """Load what is stored; the default if nothing is.
+        """Load the stored value, or the default if none is stored.
 
-        Raises StorageError for a row that cannot be read as this state; StorageUnavailable.
+        Raises:
+            StorageError: The row cannot be read as this state.
+            StorageUnavailable: The store did not answer.
         """
         row = await self._store.read(self._key)
         try:
@@ -164,7 +176,7 @@ class State(Generic[S]):
             ) from None
 
     def restore(self) -> None:
-        """Decode the value again from what was last read or written."""
+        """Decode the value again from the row that was last read or written."""
         self.parcels.restore()
         if self._stored == NIL:
             self.value = self._field.default()
@@ -174,14 +186,24 @@ class State(Generic[S]):
             self._seen = self._stored
 
     async def write(self) -> None:
-        """Store the value as it is now, whatever changes while earlier writes are under way.
+        """Store the value as it is now.
 
-        Raises TypeError: the value cannot be encoded; Conflict, StorageUnavailable, NotInCluster.
+        Changes that follow the call are not part of the write. If the caller is cancelled, the
+        write still happens.
+
+        Raises:
+            TypeError: The value cannot be encoded.
+            Conflict: The stored row is not the one that was read. The activation ends.
+            StorageUnavailable: The store did not answer.
+            NotInCluster: The silo has ended.
         """
         await self._write_data(self._encode())
 
     async def clear(self) -> None:
-        """Set the default, and store that there is no value; the positions of streams stay."""
+        """Set the default, and store that there is no value.
+
+        The positions of streams stay. Raises like `write`.
+        """
         self.value = self._field.default()
         seen = self._field.codec.encode(self.value)
         asked = self.parcels.ask()
@@ -189,27 +211,27 @@ class State(Generic[S]):
         await asyncio.shield(write)
 
     def cursor(self, subscription: str, queue: str) -> Cursor | None:
-        """How far a subscription is in a queue, as it is stored."""
+        """Return the stored position of a subscription in a queue."""
         found = self.cursors.get(subscription)
         return None if found is None else found.get(queue, found.get(OLD_FORM))
 
     def forget_position(self, subscription: str) -> None:
-        """A subscription has ended: the next write leaves its position out."""
+        """Leave out the position of an ended subscription in the next write."""
         self.cursors.pop(subscription, None)
         self._over[subscription] = None
         if len(self._over) > OVER_MAX:
             del self._over[next(iter(self._over))]
 
     def keep_position(self, subscription: str) -> None:
-        """It is made again: what is committed by it is kept."""
+        """Keep the positions of a subscription that was made again."""
         self._over.pop(subscription, None)
 
     async def commit(self, subscription: str, queue: str, cursor: Cursor | None) -> None:
-        """Store the value, and how far a subscription is in a queue (None: as it was), in one
-        write.
+        """Store the value and the position of a subscription in a queue in one write (None:
+        unchanged).
 
-        Who is cancelled meanwhile is cancelled after it: else the turn would end, and `restore`
-        would go back behind what is just being stored.
+        A caller that is cancelled meanwhile is cancelled after the write. Otherwise the turn would
+        end, and `restore` would return to a value before the one that is being stored.
         """
         data = self._encode()
         new = {} if cursor is None else {subscription: {queue: cursor}}
@@ -218,7 +240,7 @@ class State(Generic[S]):
         cancelled: asyncio.CancelledError | None = None
         while not write.done():
             ended: asyncio.Future[None] = write.get_loop().create_future()
-            write.add_done_callback(partial(wake, ended))  # `asyncio.wait` costs three times that
+            write.add_done_callback(partial(wake, ended))  # `asyncio.wait` costs 3 times more
             try:
                 await ended
             except asyncio.CancelledError as error:
@@ -228,13 +250,13 @@ class State(Generic[S]):
             raise cancelled
 
     async def write_if_changed(self) -> None:
-        """Store the value if it differs from what is stored."""
+        """Store the value if it differs from the stored one."""
         data = self._encode()
         if data != self._seen:
             await self._write_data(data)
 
     async def trim(self) -> None:
-        """Store the row without the parcels that are sent; the value is as it was stored."""
+        """Store the row without the parcels that are sent. The stored value stays."""
         if not self.parcels.is_trimmed:
             await asyncio.shield(self._begin(self._store_trimmed))
 
@@ -242,11 +264,18 @@ class State(Generic[S]):
         await self._store_row(self._stored, self._seen, {}, self.parcels.stored)
 
     def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
-        """Start a task that ends with the activation. Raises NotInCluster: it has ended."""
+        """Start a task that ends with the activation.
+
+        Args:
+            coro: The coroutine to run.
+
+        Raises:
+            NotInCluster: The activation has ended.
+        """
         return self._owner.start_task(coro)
 
     def _encode(self) -> bytes:
-        """The value as it is stored; decoded once, so that every row can be read again."""
+        """Encode the value, and decode it once, so that every stored row can be read again."""
         try:
             data = self._field.codec.encode(self.value)
             if data != self._seen:
@@ -271,20 +300,22 @@ class State(Generic[S]):
 
     async def _write_waiting(self, waiting: WaitingWrite) -> None:
         if self._joinable is waiting:
-            self._joinable = None  # what changes from now on needs a later write
+            self._joinable = None  # later changes need a later write
         await self._store_row(waiting.data, waiting.data, {}, waiting.asked.upto)
 
     def _begin(
         self, write: Callable[[], Coroutine[Any, Any, None]], asked: WriteRequest | None = None
     ) -> asyncio.Task[None]:
-        """Run one write to its end after those before it, even if its caller is cancelled."""
+        """Run one write to its end after the earlier ones, even if its caller is cancelled."""
         self._joinable = None  # a value that is encoded later must not be stored earlier
         task = asyncio.ensure_future(self._run(write, asked))
         task.add_done_callback(self._on_ended)
         return task
 
     def _on_ended(self, write: asyncio.Task[None]) -> None:
-        """Take the error of a write whose caller may be gone; a conflict has ended the grain."""
+        """Retrieve the error of a write whose caller may be gone. A conflict has ended the
+        activation.
+        """
         error = None if write.cancelled() else write.exception()
         if error is not None:
             text = show_text(str(error), ERROR_CHARS_MAX)
@@ -299,15 +330,16 @@ class State(Generic[S]):
             except Conflict:
                 self._owner.on_conflict()
                 raise
-            finally:  # before anyone hears of it: who restores then keeps nothing for this write
+            finally:  # before the caller continues: `restore` then keeps nothing for this write
                 if asked is not None:
                     self.parcels.on_ended(asked)
 
     async def _store_row(
         self, data: bytes, seen: bytes, new: Mapping[str, Mapping[str, Cursor]], parcels_upto: int
     ) -> None:
-        """Write the row: an encoded value, positions of streams over those it has, and what is to
-        be sent."""
+        """Write the row: an encoded value, new positions of streams over the known ones, and
+        parcels.
+        """
         self._owner.check_running()
         cursors = merge_positions(self.cursors, new)
         for ended in self._over:
@@ -329,7 +361,7 @@ def wake(waiter: asyncio.Future[None], _: object) -> None:
 def merge_positions(
     known: Mapping[str, Mapping[str, Cursor]], new: Mapping[str, Mapping[str, Cursor]]
 ) -> dict[str, dict[str, Cursor]]:
-    """All positions; a new one takes the place of one in the old form, whose queue it was."""
+    """Return all positions. A new one replaces the subscription's position in the old form."""
     found = {subscription: dict(queues) for subscription, queues in known.items()}
     for subscription, queues in new.items():
         own = found.setdefault(subscription, {})
@@ -339,7 +371,16 @@ def merge_positions(
 
 
 class StateField(Generic[S]):
-    """What `state(...)` puts on the class; on an instance it gives the `State`."""
+    """The class attribute that `state(...)` makes. On a grain object it gives the `State`.
+
+    Attributes:
+        name: The last part of the stored key.
+        store: The name of the store.
+        default: Makes the first value.
+        writes_each_turn: Whether the state is written after each turn that changed it.
+        attribute: The name of the class attribute.
+        source: `file:line` of the definition.
+    """
 
     __millstream_state__ = True
 
@@ -360,7 +401,7 @@ class StateField(Generic[S]):
         self._codec: Codec[Any] | None = None
         self._owner: type[Any] | None = None
         self.attribute = ""
-        self.source = source  # file:line, for error messages
+        self.source = source
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self._owner, self.attribute = owner, name
@@ -378,7 +419,7 @@ class StateField(Generic[S]):
 
     @property
     def codec(self) -> Codec[Any]:
-        """Codec of the value."""
+        """The codec of the value."""
         if self._codec is None:
             self.resolve(self.attribute)
         assert self._codec is not None
@@ -445,14 +486,32 @@ def state(
     store: str = "default",
     write: Literal["asked", "turn"] = "asked",
 ) -> Any:
-    """Persistent state of a grain, as a class attribute: `tally = state(Tally)`.
+    """Define a persistent state of a grain, as a class attribute.
+
+    ```python
+    class Airport(Grain):
+        tally = state(Tally)
+        names: State[list[str]] = state(default=list)
+
+        async def land(self) -> None:
+            self.tally.value.landed += 1
+            await self.tally.write()
+    ```
 
     Args:
-        kind: the type of the value; without `default` it is called for the first value.
-        default: makes the first value.
-        name: the last part of the stored key; default: the attribute's name.
-        store: which of the silo's `stores` keeps it.
-        write: "turn" writes after each turn that changed the value; "asked" only by `write()`.
+        kind: The type of the value. Without `default` it is called for the first value.
+        default: Makes the first value.
+        name: The last part of the stored key. None: the attribute's name.
+        store: The name of the silo's store that keeps the row.
+        write: `"asked"` writes only by `write()`. `"turn"` also writes after each turn that ended
+            well and changed the value.
+
+    Returns:
+        A `StateField`. On a grain object the attribute is a `State`.
+
+    Raises:
+        DefinitionError: An argument is invalid, or, when the class is defined or hosted, the value
+            cannot be encoded.
     """
     frame = sys._getframe(1)
     source = f"{frame.f_code.co_filename}:{frame.f_lineno}"
