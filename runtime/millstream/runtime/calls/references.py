@@ -36,10 +36,13 @@ BuildClass = Callable[[GrainKind, GrainType, bool], type[Any]]
 
 
 class Gateway(Protocol):
-    """Calls to system targets of the cluster, from outside of it."""
+    """Calls from a client to system targets of the cluster, as `Opener.gateway`."""
 
     @property
-    def frame_bytes_max(self) -> int: ...
+    def frame_bytes_max(self) -> int:
+        """The size of the largest frame that the client sends or accepts, in bytes."""
+        ...
+
     def call(
         self,
         name: str,
@@ -49,7 +52,25 @@ class Gateway(Protocol):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Coroutine[Any, Any, R]:
-        """Call a target of the gateway that serves `name`: calls of one name keep their order."""
+        """Call a method of a system target in the gateway that serves a name.
+
+        Calls with one name use one gateway, and keep their order, as long as that gateway works.
+
+        Args:
+            name: The name that chooses the gateway. Empty: any.
+            target: The name of the system target, which begins with `$`.
+            method: The method, as the function in the class of the target.
+            args: The arguments of the method, by position.
+            kwargs: Not allowed.
+
+        Returns:
+            The call, to be awaited. It returns the result of the method.
+
+        Raises:
+            CallTimeout: The deadline has passed.
+            SiloUnavailable: No gateway answers, or the connection broke.
+            NotInCluster: The client was closed. Errors of the method itself pass through.
+        """
         ...
 
 

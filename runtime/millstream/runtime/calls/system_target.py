@@ -44,13 +44,29 @@ def specs_of(cls: type[Any], extension: str = "") -> dict[str, MethodSpec]:
 
 
 class SystemTarget:
-    """Base of system targets; names begin with `$`, and may end in `/` and an instance's name.
+    """The base class of system targets: actors at a fixed address in each silo.
 
-    Silos may call every method; clients and operators those that `@open_to` opens to them.
-    `together` has, for a method, the plain one that is tried before it while a frame is read, in no
-    task: it gets the arguments of each call of the frame, and returns for each the result, the
-    error, or NotImplemented: it has done nothing then. Calls with NotImplemented run behind the
-    others.
+    Define `target_name` and public async methods, and add an object by
+    `services.targets.add(target)`. The methods interleave at every await. By default only silos may
+    call them; `@open_to(role)` opens a method to operators or clients. A call has a deadline, and
+    begins a chain of calls of its own.
+
+    ```python
+    class Limits(SystemTarget):
+        target_name = "$limits"
+
+        @open_to(Role.CLIENT)
+        async def figures(self) -> list[int]:
+            ...
+    ```
+
+    Attributes:
+        target_name: The name of the target. It begins with `$`.
+        target_specs: The methods that can be called, by name. Set when the class is defined.
+        together: For some methods, a plain function that takes all calls of one frame together,
+            before any task starts. It gets the arguments of each call. For each call it returns the
+            result, an error, or NotImplemented if it did nothing. Calls with NotImplemented run
+            after the others, one by one.
     """
 
     target_name: ClassVar[str]
@@ -63,7 +79,9 @@ class SystemTarget:
 
 
 class Targets:
-    """The system targets of one silo, and calls to those of every silo."""
+    """The system targets of one silo, and calls to those of every silo, as
+    `SiloServices.targets`.
+    """
 
     def __init__(self, address: str, peers: Peers, remote: Remote) -> None:
         self._address = address
@@ -71,15 +89,21 @@ class Targets:
         self._remote = remote
         self._here: dict[str, SystemTarget] = {}
         self.find = self._here.get
-        """The target of this silo by its name, or None; no frame of its own, for each call."""
+        """Returns the target of this silo with a name, or None. A bound method saves a call."""
 
     def add(self, target: SystemTarget, instance: str = "") -> None:
-        """Make a system target callable, as its name or as `name/instance`."""
+        """Make a system target callable in this silo.
+
+        Args:
+            target: The target.
+            instance: Empty: the target has its `target_name`. Else its name is
+                `target_name/instance`.
+        """
         name = target.target_name
         self._here[f"{name}/{instance}" if instance else name] = target
 
     def names(self) -> list[str]:
-        """The names of this silo's targets, sorted."""
+        """Return the names of this silo's targets, sorted."""
         return sorted(self._here)
 
     async def call(
@@ -91,10 +115,28 @@ class Targets:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """Call a method of a silo's target, by the target's name and the method's function:
-        `targets.call(silo, T.target_name, T.lookup, ...)`.
+        """Call a method of a system target in any silo.
 
-        Raises what the method raises, CallTimeout, SiloUnavailable.
+        ```python
+        await services.targets.call(silo, Limits.target_name, Limits.figures)
+        ```
+
+        A call to the own silo is a plain call of the method.
+
+        Args:
+            silo: The address of the silo, `host:port@generation`.
+            target: The name of the target.
+            method: The method, as the function in the class of the target.
+            args: The arguments of the method, by position.
+            kwargs: Not allowed.
+
+        Returns:
+            The result of the method.
+
+        Raises:
+            CallTimeout: The deadline has passed.
+            SiloUnavailable: The silo cannot be reached, or the connection broke.
+            NotHosted: The silo has no such target. Errors of the method itself pass through.
         """
         assert not kwargs
         if silo == self._address:

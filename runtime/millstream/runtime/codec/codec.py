@@ -38,12 +38,19 @@ QuickCopy = tuple[frozenset[type], Callable[[bytes], Any]]
 
 
 class Codec(Generic[T]):
-    """Encodes, decodes and copies the values of one annotation. Built by `build_codec`.
+    """Encodes, decodes and copies the values of one annotation. `codec_of` builds it.
 
-    `hint`: the annotation as written. `fast_types`: exact types whose values may be passed as they
-    are; empty if none. `needs_runtime`: give `decode` and `isolate` the silo or client.
-    `direct`, `convert`, `wire`, `unwrap`: what `Arguments` puts together: exact types that are
-    encoded as they are, the conversion for all others, the type to decode and what then happens.
+    A local call and a remote call give the callee the same value, because both use the same checks
+    and conversions. Values are never pickled.
+
+    Attributes:
+        hint: The annotation as it was written.
+        fast_types: Exact types whose values can be passed without a copy. Empty if there are none.
+        needs_runtime: Whether `decode` and `isolate` need the silo or client.
+        direct: Exact types that are encoded without a conversion. `Arguments` uses it.
+        convert: The conversion of all other values. `Arguments` uses it.
+        wire: The type that is decoded. `Arguments` uses it.
+        unwrap: Makes the value from a decoded one, or None. `Arguments` uses it.
     """
 
     __slots__ = (
@@ -82,15 +89,22 @@ class Codec(Generic[T]):
 
     @property
     def quick_decode(self) -> Callable[[Data], Any] | None:
-        """Where `decode` is one call into msgspec: that. Whatever it raises, `decode` explains."""
+        """A function that decodes by one call of msgspec, or None if the type needs more.
+
+        If it raises, call `decode` to get an error that explains the problem.
+        """
         return self._plain if self.unwrap is None else None
 
     def encode(self, value: T) -> bytes:
-        """MessagePack of one value.
+        """Encode one value as MessagePack.
 
-        Raises TypeError: another type than declared, a subclass that would lose fields, an int
-        beyond 64 bits, a lone surrogate. Wrong values inside a container or dataclass are found
-        by `decode`.
+        Args:
+            value: A value of the annotation's type.
+
+        Raises:
+            TypeError: The value has another type, is of a subclass that would lose fields, is an
+                int of more than 64 bits, or has a lone surrogate. Wrong values inside a container
+                or dataclass are found by `decode`.
         """
         try:
             if type(value) in self.direct:
@@ -100,9 +114,15 @@ class Codec(Generic[T]):
             raise TypeError(reason(error)) from None
 
     def encode_many(self, values: Sequence[T]) -> list[bytes]:
-        """What `encode` gives for each; a third of its cost where the types need no help of ours.
+        """Encode each value as `encode` does.
 
-        Raises TypeError as `encode` does.
+        For types that need no conversion it costs a third of single calls.
+
+        Args:
+            values: Values of the annotation's type.
+
+        Raises:
+            TypeError: As `encode`.
         """
         if self.direct.issuperset(map(type, values)):
             try:
@@ -112,7 +132,15 @@ class Codec(Generic[T]):
         return [self.encode(value) for value in values]
 
     def decode(self, data: Data, runtime: object = None) -> T:
-        """The value of the declared type. Raises TypeError that names the path inside the value."""
+        """Decode a value of the annotation's type.
+
+        Args:
+            data: The bytes.
+            runtime: The silo or client to which references and streams in the value belong.
+
+        Raises:
+            TypeError: The bytes are no such value. The text names the path inside the value.
+        """
         try:
             plain = self._plain
             value = self._decode(data, runtime) if plain is None else plain(data)
@@ -124,7 +152,17 @@ class Codec(Generic[T]):
         return found
 
     def decode_many(self, parts: Sequence[Data], runtime: object = None) -> list[T]:
-        """What `decode` gives for each; half its cost where the type needs no help of ours."""
+        """Decode each part as `decode` does.
+
+        For types that need no conversion it costs half of single calls.
+
+        Args:
+            parts: The bytes of each value.
+            runtime: The silo or client to which references and streams in the values belong.
+
+        Raises:
+            TypeError: As `decode`.
+        """
         plain = self._plain
         if plain is not None and self.unwrap is None:
             try:
@@ -135,17 +173,27 @@ class Codec(Generic[T]):
 
     @property
     def quick_copy(self) -> QuickCopy | None:
-        """Where `isolate` is an encode and a decode and no more: the exact types of which that is
-        so, and how to decode what `encode_any` gives. Whatever either raises, `isolate` explains.
+        """The exact types that `isolate` copies by one encode and one decode, and the decoder, or
+        None.
+
+        If encoding or decoding raises, call `isolate` to get an error that explains the problem.
         """
         if self._passing is None and self.unwrap is None and self._plain is not None:
             return (self.direct, self._plain) if self.direct else None
         return None
 
     def isolate(self, value: T, runtime: object = None) -> T:
-        """What the far side would get: the value itself if it cannot change, else a copy.
+        """Return the value that a remote receiver would get.
 
-        Raises TypeError as `encode` and `decode` do.
+        Args:
+            value: A value of the annotation's type.
+            runtime: The silo or client to which references and streams in the value belong.
+
+        Returns:
+            The value itself if it is immutable all the way down, else a copy.
+
+        Raises:
+            TypeError: As `encode` and `decode`.
         """
         passing = self._passing
         if passing is not None and passing(value):

@@ -62,27 +62,48 @@ def register_hook(
     dec: Callable[..., object],
     needs_context: bool = True,
 ) -> None:
-    """Admit all classes for which `match` is true, as annotations and as values.
+    """Admit classes whose values belong to a silo or client, as streams do.
 
-    `enc(value)` returns a value that can be encoded, or raises TypeError saying why not.
-    `dec(annotation, plain, runtime)` builds the value: the annotation is whole (`Stream[Flight]`),
-    `runtime` is the silo or client given to `decode`. With `needs_context=False` it is
-    `dec(annotation, plain)`.
-    Register before the first codec of such a class is built. What `dec` returns must be an
-    instance of the annotated class, or decoding fails.
+    Register the hook before the first codec of such a class is built. The newest hook that matches
+    a class is used. The object that `dec` returns must be an instance of the annotated class, or
+    decoding fails.
+
+    Args:
+        match: Returns whether the hook admits a class.
+        enc: Called with a value. Returns a value that can be encoded, or raises TypeError with the
+            reason.
+        dec: Called with the whole annotation (`Stream[Flight]`), the result of `enc`, and the silo
+            or client that decodes. Returns the value.
+        needs_context: False calls `dec` without the silo or client.
     """
     _hooks.insert(0, Hook(match, enc, dec, needs_context))
     find_hook.cache_clear()
 
 
 def register_type(cls: type[T], encode: Callable[[T], object], decode: Callable[[Any], T]) -> None:
-    """Admit `cls` in arguments, results, state and stream items: `register_type(Path, str, Path)`.
+    """Admit a class in arguments, results, state and stream items.
 
-    `encode` returns plain data (or anything else that can be encoded), `decode` gets it back.
-    Both ends must register. Instances of subclasses are encoded too and come back as `cls`; as an
-    annotation only `cls` itself is admitted. A subclass of dict, list, tuple or set is always
-    encoded by its items, `encode` is not asked; `decode` gets the dict or list.
-    Raises DefinitionError if MessagePack carries the type without help.
+    ```python
+    register_type(Path, str, Path)
+    ```
+
+    Register the class in every process, before it is used in an annotation. Without it, Millstream
+    encodes these values: None, bool, int of 64 bits, float, str, bytes, `datetime`, `date`, `time`,
+    `timedelta`, `Decimal`, `UUID`, enums, containers, dataclasses, `NamedTuple`, `TypedDict`, attrs
+    classes, msgspec Structs, pydantic v2 models, unions, references and streams. It encodes them as
+    MessagePack, by their annotations, and refuses other types when the class is defined.
+
+    Instances of a subclass are encoded too, and arrive as `cls`. As an annotation, only `cls`
+    itself is admitted. A subclass of dict, list, tuple or set is always encoded by its items,
+    without a call of `encode`; `decode` gets the dict or list.
+
+    Args:
+        cls: The class.
+        encode: Returns plain data for a value, or any other value that can be encoded.
+        decode: Makes the value from the result of `encode`.
+
+    Raises:
+        DefinitionError: MessagePack carries the type without help.
     """
     if not isinstance(mi.type_info(cls), mi.CustomType):
         raise DefinitionError(f"`{cls.__qualname__}` is encoded as it is; nothing to register")

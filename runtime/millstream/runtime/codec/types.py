@@ -32,7 +32,11 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def bare(hint: object) -> object:
-    """The annotation without `Annotated`, `Final`, `NewType` and `type X = ...` around it."""
+    """Return an annotation without `Annotated`, `Final`, `NewType` and `type X = ...` around it.
+
+    Args:
+        hint: The annotation.
+    """
     while True:
         if get_origin(hint) in (typing.Annotated, typing.Final):
             hint = get_args(hint)[0]
@@ -45,7 +49,14 @@ def bare(hint: object) -> object:
 
 
 def union_members(hint: object) -> tuple[object, ...]:
-    """The members of a union annotation, nested ones flattened; empty if it is not a union."""
+    """Return the members of a union annotation, with nested unions flattened.
+
+    Args:
+        hint: The annotation.
+
+    Returns:
+        The members. Empty if the annotation is no union.
+    """
     hint = bare(hint)
     if get_origin(hint) not in (typing.Union, types.UnionType):
         return ()
@@ -56,7 +67,11 @@ def union_members(hint: object) -> tuple[object, ...]:
 
 
 def show_hint(hint: object) -> str:
-    """The annotation as a person would write it: `int`, `list[int]`, `Flight | None`."""
+    """Return an annotation as a person would write it: `int`, `list[int]`, `Flight | None`.
+
+    Args:
+        hint: The annotation.
+    """
     if hint is None or hint is types.NoneType:
         return "None"
     if isinstance(hint, type) and not get_args(hint):

@@ -85,7 +85,11 @@ class Wrapped:
 
 
 def needs_wrappers(hint: object) -> bool:
-    """Whether the annotation is a union that msgspec cannot decode by itself."""
+    """Return whether an annotation is a union that msgspec cannot decode by itself.
+
+    Args:
+        hint: The annotation.
+    """
     if not union_members(hint):
         return False
     try:

@@ -166,11 +166,18 @@ if sys.platform != "win32":
 
 
 class RealDisk:
-    """The files and directories of this machine."""
+    """The disk of this machine as a `Disk`, for programs without a silo.
+
+    It needs POSIX; on other systems every call raises OSError. A child process that is forked holds
+    no lock of its parent. The methods have the arguments and errors of `Disk`.
+    """
 
     __slots__ = ()
 
     def open(self, path: str, /, *, can_write: bool = True) -> RealFile:
+        """Open an existing file. Raises FileNotFoundError, and IsADirectoryError for a
+        directory.
+        """
         fd = open_fd(path, os.O_RDWR if can_write else os.O_RDONLY)
         if stat.S_ISDIR(os.fstat(fd).st_mode):
             os.close(fd)
@@ -178,18 +185,22 @@ class RealDisk:
         return RealFile(path, fd)
 
     def create(self, path: str, /) -> RealFile:
+        """Create an empty file of mode 0600. Raises FileExistsError."""
         return RealFile(path, open_fd(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
 
     def rename(self, source: str, target: str, /) -> None:
+        """Give a file another name, atomically."""
         try:
             os.replace(source, target)
         except OSError as error:
             raise add_path(error, source) from None
 
     def unlink(self, path: str, /) -> None:
+        """Remove the name of a file. Raises FileNotFoundError."""
         os.unlink(path)
 
     def make_dir(self, path: str, /) -> None:
+        """Create a directory of mode 0700, and missing directories above it, durably."""
         above = parent_of(path)
         if not os.path.isdir(above):
             self.make_dir(above)
@@ -203,9 +214,11 @@ class RealDisk:
         self.sync_dir(above)  # also of one that exists: who made it may have died before this
 
     def list(self, path: str, /) -> Sequence[str]:
+        """Return the names in a directory, sorted."""
         return sorted(os.listdir(path))
 
     def sync_dir(self, path: str, /) -> None:
+        """Make the names in a directory durable. Raises SyncFailed."""
         fd = open_fd(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             sync_fd(fd, is_data_only=False)
@@ -215,10 +228,12 @@ class RealDisk:
             os.close(fd)
 
     def free_bytes(self, path: str, /) -> int:
+        """Return how many bytes this user can still write at a directory."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
     def lock(self, path: str, /) -> RealLock | None:
+        """Try to lock a directory; None if another holder has the lock."""
         fd = open_fd(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -231,6 +246,7 @@ class RealDisk:
         return RealLock(fd)
 
     def start_thread(self, name: str, /) -> RealThread:
+        """Start a thread for disk work."""
         return RealThread(name)
 
 

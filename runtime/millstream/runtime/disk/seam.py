@@ -50,154 +50,285 @@ Buffer = bytes | bytearray | memoryview
 
 
 class DiskFull(OSError):
-    """There is no room for a write, by the disk, a quota or a limit of the process.
+    """There is no room for a write: on the disk, in a quota, or in a limit of the process.
 
-    What was durable still is. A part of the refused write may be there; writing it again at the
-    same place, once there is room, is safe. `filename` says where.
+    Durable bytes stay durable. A part of the refused write may be in the file. Writing it again at
+    the same place, once there is room, is safe. `filename` is the path.
     """
 
 
 class SyncFailed(OSError):
-    """A sync failed, now or earlier: what was written since the last good one may be lost.
+    """A sync failed, so bytes written since the last good sync may be lost.
 
-    It cannot be tried again. `filename` says where.
+    The file refuses every further write and sync, because a second sync would mean nothing. Open a
+    new file to continue. `filename` is the path.
     """
 
 
 class DiskFile(Protocol):
-    """An open file, readable and writable at any place.
+    """An open file that can be read and written at any place.
 
-    Methods raise OSError with the path in `filename`, and ValueError once it is closed. Reads may
-    run beside a write; of two writes at once to one place nobody knows which comes last.
+    Bytes are durable after `datasync` or `sync`. A crash may keep any part of the rest, sector by
+    sector. Methods raise OSError with the path in `filename`, and ValueError once the file is
+    closed. Reads may run beside a write. If two writes to one place run at the same time, their
+    order is undefined.
     """
 
     @property
     def path(self) -> str:
-        """As it was opened; a rename does not change it."""
+        """The path with which the file was opened. A rename does not change it."""
         ...
 
     @property
-    def size_bytes(self) -> int: ...
+    def size_bytes(self) -> int:
+        """The size of the file in bytes."""
+        ...
+
     @property
     def has_name(self) -> bool:
-        """False once it was unlinked or replaced: nobody will find again what is written here."""
+        """Whether the file still has a name.
+
+        False after it was unlinked or replaced: nobody can find again the bytes that are written to
+        it.
+        """
         ...
 
     def read_at(self, offset: int, size_bytes: int, /) -> bytes:
-        """Up to `size_bytes` from `offset`; shorter only at the end of the file.
+        """Read bytes at an offset.
 
-        Raises OSError: EIO for a sector that cannot be read.
+        Args:
+            offset: Where to begin.
+            size_bytes: How many bytes to read.
+
+        Returns:
+            The bytes. Fewer than `size_bytes` only at the end of the file.
+
+        Raises:
+            OSError: `EIO` if a sector cannot be read.
         """
         ...
 
     def write_at(self, offset: int, /, *parts: Buffer) -> None:
-        """Write the parts one after the other; what lies between the end and `offset` is zeros.
+        """Write parts one after the other, beginning at an offset.
 
-        Raises DiskFull, SyncFailed, OSError; then a part of it may be there.
+        A gap between the end of the file and the offset is filled with zeros.
+
+        Args:
+            offset: Where to begin.
+            parts: The bytes.
+
+        Raises:
+            DiskFull: There is no room. A part may be written.
+            SyncFailed: An earlier sync of this file has failed.
+            OSError: Another error of the disk. A part may be written.
         """
         ...
 
     def preallocate(self, size_bytes: int, /) -> None:
-        """Make the file at least so long, by zeros that are written and durable.
+        """Make the file at least this long, with zeros that are written and durable.
 
-        A `datasync` of what is then written below that size has no metadata to write. Takes as
-        long as writing so many bytes does. Raises DiskFull, having given the room back; SyncFailed.
+        A `datasync` of bytes that are then written below this size has no metadata to write. The
+        call takes as long as writing so many bytes.
+
+        Args:
+            size_bytes: The least size of the file.
+
+        Raises:
+            DiskFull: There is no room. The room that was taken is given back.
+            SyncFailed: This sync or an earlier one has failed.
         """
         ...
 
     def datasync(self) -> None:
-        """Make all bytes durable, and the size that is needed to read them. Raises SyncFailed."""
+        """Make all bytes durable, and the size that is needed to read them.
+
+        Raises:
+            SyncFailed: This sync or an earlier one has failed.
+        """
         ...
 
     def sync(self) -> None:
-        """`datasync`, and the rest of the file's metadata. Raises SyncFailed."""
+        """Make all bytes durable, and all metadata of the file.
+
+        Raises:
+            SyncFailed: This sync or an earlier one has failed.
+        """
         ...
 
     def close(self) -> None:
-        """Let go of the file, once the calls under way have ended; makes nothing durable."""
+        """Close the file once the running calls have ended. It makes no bytes durable."""
         ...
 
 
 class DiskThread(Protocol):
-    """Does disk work beside the loop, one job after the other in the order they were given.
+    """Does disk work beside the event loop, one job after the other, in order.
 
-    Methods are called on the loop that started it. A job is done even if nobody waits for it any
-    more: cancelling its future takes nothing back. Raises BlockingIOError when `JOBS_MAX` wait,
-    ValueError when it is closed.
+    Call its methods on the loop that started it. A job is done even if nobody waits for it:
+    cancelling its future does not cancel the job. At most 1,024 jobs wait. Methods raise
+    BlockingIOError above that, and ValueError after `close`.
     """
 
     def flush(self, file: DiskFile, offset: int, parts: Sequence[Buffer], /) -> Future[None]:
-        """Write the parts at `offset`, and `datasync`; ends when they are durable.
+        """Write parts at an offset, and make them durable by `datasync`.
 
-        The parts must not change until then. The future raises what both calls raise; jobs that
-        wait behind it are done all the same, so give a log its next flush when the last has ended.
+        The parts must not change until the future is done. Jobs that wait after a failed flush are
+        still done. So a log should give its next flush only when the last one has ended.
+
+        Args:
+            file: The file.
+            offset: Where to begin.
+            parts: The bytes.
+
+        Returns:
+            A future that is done when the bytes are durable. It raises the errors of `write_at` and
+                `datasync`.
         """
         ...
 
     def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Call a function that blocks on disks; its result or error is the future's."""
+        """Call a function that blocks on disks.
+
+        Args:
+            fn: The function.
+            args: Its arguments by position.
+            kwargs: Its arguments by name.
+
+        Returns:
+            A future with the result or error of the function.
+        """
         ...
 
     def close(self) -> None:
-        """Take no more jobs; those that it has are done, then it ends."""
+        """Take no more jobs. The thread ends when the waiting jobs are done."""
         ...
 
 
 class DirLock(Protocol):
-    """A directory that nobody else has, until it is released or the process ends."""
+    """The lock of a directory, held until it is released or the process ends."""
 
     def release(self) -> None:
-        """Let go of it; again is harmless."""
+        """Release the lock. Repeated calls do nothing."""
         ...
 
 
 class Disk(Protocol):
-    """Files and directories. Methods raise OSError with the path in `filename`."""
+    """The files and directories of one machine, durable under the rules of this seam.
+
+    A silo gives its parts a disk as `SiloServices.disk`. In a simulation it is the disk of the
+    simulated machine, so crashes, full disks and failing syncs can be tested. Names are durable
+    after `sync_dir` of their directory, and a crash may keep any of the rest, name by name. Calls
+    block; give work that waits for the medium to a `DiskThread`. Methods raise OSError with the
+    path in `filename`.
+    """
 
     def open(self, path: str, /, *, can_write: bool = True) -> DiskFile:
-        """Open a file that exists. Raises FileNotFoundError."""
+        """Open an existing file.
+
+        Args:
+            path: The path.
+            can_write: False opens it for reading only.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+        """
         ...
 
     def create(self, path: str, /) -> DiskFile:
-        """Make an empty file, which only this user may read (0600). Raises FileExistsError."""
+        """Create an empty file that only this user may read and write (mode 0600).
+
+        Args:
+            path: The path.
+
+        Raises:
+            FileExistsError: The name is taken.
+        """
         ...
 
     def rename(self, source: str, target: str, /) -> None:
-        """Give a file another name; replaces a file of that name. Sync the target's directory."""
+        """Give a file another name, atomically. A file with that name is replaced.
+
+        The new name is durable after `sync_dir` of its directory.
+
+        Args:
+            source: The present path.
+            target: The new path.
+        """
         ...
 
     def unlink(self, path: str, /) -> None:
-        """Remove a file; who has it open keeps it. Raises FileNotFoundError."""
+        """Remove the name of a file. Open handles of it stay usable.
+
+        Args:
+            path: The path.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+        """
         ...
 
     def make_dir(self, path: str, /) -> None:
-        """Make a directory, and those above it, where they are missing, for this user alone (0700).
+        """Create a directory, and missing directories above it, for this user alone (mode 0700).
 
-        Durable when it returns. One that exists stays as it is.
+        They are durable when the call returns. An existing directory stays as it is.
+
+        Args:
+            path: The path.
         """
         ...
 
     def list(self, path: str, /) -> Sequence[str]:
-        """The names in a directory, sorted. Raises FileNotFoundError."""
+        """Return the names in a directory, sorted.
+
+        Args:
+            path: The directory.
+
+        Raises:
+            FileNotFoundError: There is no such directory.
+        """
         ...
 
     def sync_dir(self, path: str, /) -> None:
-        """Make the names in a directory durable. Raises SyncFailed."""
+        """Make the names in a directory durable.
+
+        Args:
+            path: The directory.
+
+        Raises:
+            SyncFailed: The sync failed.
+        """
         ...
 
     def free_bytes(self, path: str, /) -> int:
-        """What may still be written where a directory is. Raises FileNotFoundError."""
+        """Return how many bytes can still be written at a directory.
+
+        Args:
+            path: The directory.
+
+        Raises:
+            FileNotFoundError: There is no such directory.
+        """
         ...
 
     def lock(self, path: str, /) -> DirLock | None:
-        """Have a directory alone; None while somebody else does, in this process or another.
+        """Try to lock a directory. Never waits.
 
-        Never waits. Raises FileNotFoundError.
+        Args:
+            path: The directory.
+
+        Returns:
+            The lock, or None if another holder has it, in this process or another one.
+
+        Raises:
+            FileNotFoundError: There is no such directory.
         """
         ...
 
     def start_thread(self, name: str, /) -> DiskThread:
-        """Start a thread for disk work; `name` is shown in lists of threads. Call it on a loop."""
+        """Start a thread for disk work. Call it on an event loop.
+
+        Args:
+            name: The name in lists of threads.
+        """
         ...
 
 

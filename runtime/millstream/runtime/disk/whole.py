@@ -15,10 +15,16 @@ NEW = ".new"
 
 
 def replace_file(disk: Disk, path: str, data: Buffer) -> None:
-    """Give a file this content, whether it exists or not; durable when it returns.
+    """Give a file a new content, atomically and durably.
 
-    A crash leaves the old content or the new one, and perhaps a file with `.new` at its name's end,
-    which the next call replaces. One writer per path at a time. Raises what the disk raises.
+    A crash leaves the old content or the new one, and perhaps a file whose name ends in `.new`,
+    which the next call replaces. Only one writer may replace a path at a time. Errors of the disk
+    pass through.
+
+    Args:
+        disk: The disk.
+        path: The path. The file need not exist.
+        data: The new content.
     """
     fresh = path + NEW
     with suppress(FileNotFoundError):
@@ -34,7 +40,17 @@ def replace_file(disk: Disk, path: str, data: Buffer) -> None:
 
 
 def read_file(disk: Disk, path: str, bytes_max: int) -> bytes:
-    """A file's whole content. Raises FileNotFoundError, OSError; ValueError over `bytes_max`."""
+    """Read the whole content of a file.
+
+    Args:
+        disk: The disk.
+        path: The path.
+        bytes_max: The largest size that is accepted.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file is larger than `bytes_max`.
+    """
     file = disk.open(path, can_write=False)
     try:
         data = file.read_at(0, bytes_max + 1)

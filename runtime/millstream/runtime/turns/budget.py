@@ -16,7 +16,15 @@ TURNS_PER_LOOK_MAX = 64
 
 
 class Budget:
-    """Counts turns of one process; the caller does `left -= 1` and awaits `pause()` at zero."""
+    """A limit for work that never suspends, so that it does not starve the event loop.
+
+    One silo has one budget, `services.budget`. Await `spend()` after each piece of work. It yields
+    to the loop when pieces have run for about `RuntimeOptions.slice_s` without a pause.
+
+    Attributes:
+        left: Pieces until the next look at the clock. Fast code may decrement it, and await
+            `pause()` at zero.
+    """
 
     __slots__ = ("_began_at", "_is_waiting", "_looked_at", "_loop", "_size", "_slice_s", "left")
 
@@ -27,13 +35,13 @@ class Budget:
         self._is_waiting = False  # for the loop to go round
 
     async def spend(self) -> None:
-        """One piece of work is done: `left -= 1`, and `pause()` at zero."""
+        """Count one finished piece of work, and yield to the loop if a slice is over."""
         self.left -= 1
         if not self.left:
             await self.pause()
 
     async def pause(self) -> None:
-        """Look at the clock; yield if the loop has not gone round for a slice."""
+        """Look at the clock, and yield to the loop if it has not run for a whole slice."""
         now = self._loop.time()
         if not self._is_waiting:  # it has, since the last look
             self._is_waiting = True

@@ -71,15 +71,16 @@ class RunnerTasks(Generic[Work]):
 
 
 class Runners(RunnerTasks[Coroutine[Any, Any, None]]):
-    """A piece costs no task of its own, and begins in the turn of the loop in which a runner
-    gives it, if that goes on.
+    """Tasks that run short pieces of work again and again, without a new task for each piece.
 
-    Args:
-        tasks: keeps the runners.
+    A part gets an object for itself by `SiloServices.new_runners()`. The pieces begin in the order
+    in which they are given. A piece that suspends does not delay the others. No piece sees a
+    context variable that another piece has set.
 
-    `goes_on`: true while a piece gives others, and is going to end, or to `share`, before anything
-    that suspends. `runner`: the task of the piece that has begun last, so that of a piece that has
-    not suspended yet.
+    Attributes:
+        goes_on: Set it to True while a piece of work gives further pieces and will end, or call
+            `share`, before it suspends.
+        runner: The task that runs the most recently begun piece.
     """
 
     __slots__ = ("goes_on", "runner")
@@ -90,7 +91,11 @@ class Runners(RunnerTasks[Coroutine[Any, Any, None]]):
         self.runner: asyncio.Task[Any] | None = None
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a piece of work, which raises nothing but its cancellation."""
+        """Run a piece of work.
+
+        Args:
+            work: The coroutine. It must not raise anything but its cancellation.
+        """
         if self._is_closed:
             work.close()
             return
@@ -99,7 +104,9 @@ class Runners(RunnerTasks[Coroutine[Any, Any, None]]):
             self.share()
 
     def share(self) -> None:
-        """Whoever runs now is going to suspend: let another one run what waits."""
+        """Let another task run the waiting pieces, because the running piece is going to
+        suspend.
+        """
         if self._ready and not self._is_waking:
             self._is_waking = True
             self._wake()
@@ -135,17 +142,21 @@ class Runners(RunnerTasks[Coroutine[Any, Any, None]]):
             await parked
 
     def leave(self, runner: asyncio.Task[Any]) -> None:
-        """A piece of work does not end although its runner was cancelled: nobody waits for it."""
+        """Stop waiting for a task that does not end although it was cancelled.
+
+        Args:
+            runner: The task.
+        """
         self._tasks.let_go(runner)
 
     def cancel(self) -> None:
-        """Tell every runner to end; what has not begun never does."""
+        """Cancel every piece that runs. Pieces that have not begun never do."""
         self._is_closed = True
         while self._ready:
             self._ready.popleft().close()
         self._tasks.cancel()
 
     async def aclose(self) -> None:
-        """The same, and wait until they have."""
+        """Cancel every piece that runs, and wait for it to end."""
         self.cancel()
         await self._tasks.aclose()
