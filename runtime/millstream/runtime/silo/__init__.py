@@ -1,7 +1,7 @@
-"""The parts of a silo put together.
+"""A silo, put together from its parts.
 
-Owns the silo and the order in which its parts start and stop, the check of its arguments, the
-services that it gives to parts (`services`), the contract of a part (`part`), and its clients
-(`visitors`). Reading starts at `silo.py`.
+Owns the silo and the order in which its parts start and stop. It also owns the check of a silo's
+arguments, the services for parts (`services`), the contract of a part (`part`), and the connections
+of clients (`visitors`). Reading starts at `silo.py`.
 May import `calls`, `cluster`, `codec`, `definition`, `disk`, `runtime`, `turns` and `wire`.
 """

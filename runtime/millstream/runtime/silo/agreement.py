@@ -1,7 +1,7 @@
-"""What a silo brings for others to compare: `MemberRow.agreement`.
+"""The settings that a silo shows other silos for comparison: `MemberRow.agreement`.
 
-Owns: collecting it from stores, options and parts; refusing a store that others cannot see.
-Invariant: the same configuration gives the same text in every process.
+This module collects them from stores, options and parts. It also refuses a store that other silos
+cannot see. Equal configurations give equal texts in every process.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ VOTING = ("votes_for_death", "vote_expires_s", "stale_after_s")
 def agreement_of(
     stores: Mapping[str, StateStore], options: MembershipOptions, parts: Mapping[str, SiloPart]
 ) -> tuple[tuple[str, str], ...]:
-    """Everything that silos of one cluster must agree on, by what it is.
+    """Return all settings that silos of one cluster must have alike, by name.
 
-    Raises ConfigError above AGREEMENT_BYTES_MAX: it is sent with every view.
+    Raises ConfigError above AGREEMENT_BYTES_MAX, because they are sent with every view.
     """
     found = {"the wire version": str(WIRE_VERSION), "counting of votes": options_text(options)}
     for name, store in stores.items():
@@ -47,9 +47,9 @@ def agreement_of(
 def find_used_stores(
     stores: Mapping[str, StateStore], grains: Iterable[type[Grain]], parts: Mapping[str, SiloPart]
 ) -> dict[str, StateStore]:
-    """The stores that something in the silo may use: all where it has parts, else those of states.
+    """Return the stores that the silo may use: all if it has parts, else those of its states.
 
-    So silos of grains without state need not share one.
+    So silos whose grains have no state need not share a store.
     """
     if parts:
         return dict(stores)
@@ -59,19 +59,21 @@ def find_used_stores(
 
 
 def options_text(options: MembershipOptions) -> str:
-    """The options by which votes are counted; how fast a silo probes is its own affair."""
+    """Return the options by which votes are counted. Silos may probe at different rates."""
     return ", ".join(f"{name}={getattr(options, name):g}" for name in VOTING)
 
 
 def store_text(store: StateStore) -> str:
-    """The class of a store, and where it keeps things, as far as it tells: `identity`, where one
-    place has several names (paths), else `place`."""
+    """Return the class of a store and its place, if known: `identity`, else `place`.
+
+    A store has an `identity` if one place can have several names, such as paths.
+    """
     place: str = getattr(store, "identity", "") or getattr(store, "place", "")
     return f"{type(store).__qualname__} {place}".rstrip()
 
 
 def check_stores(table: object, stores: Mapping[str, StateStore]) -> None:
-    """Refuse stores of one process under a table that other processes see. Raises ConfigError."""
+    """Refuse a store of one process under a table that other processes see. Raises ConfigError."""
     if getattr(table, "is_of_one_process", False):
         return
     for name, store in stores.items():

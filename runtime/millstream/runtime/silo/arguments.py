@@ -1,7 +1,7 @@
-"""What `Silo(...)` is given, checked before anything is opened.
+"""The checks of a silo's arguments, before anything is opened.
 
-Owns: the checks of single arguments, and their errors. Not: what goes together (`agreement`), the
-form of a part (`part`).
+This module checks single arguments. The module `agreement` checks arguments that must fit together,
+and `part` checks the form of a part.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _refuse(name: str, value: object, wanted: str, of: str = "Silo") -> ConfigEr
 
 
 def check_kinds(**arguments: tuple[object, type]) -> None:
-    """Raise ConfigError for an argument that is not of its type, or is text that is no UTF-8."""
+    """Raise ConfigError for an argument of a wrong type, or text that is no UTF-8."""
     for name, (value, kind) in arguments.items():
         if not isinstance(value, kind):
             raise _refuse(name, value, f"a {kind.__name__}")
@@ -49,7 +49,7 @@ def check_kinds(**arguments: tuple[object, type]) -> None:
 
 
 def check_stores_of_grains(grains: Iterable[type[Grain]], stores: Mapping[str, object]) -> None:
-    """Raise ConfigError for a state of a grain whose store is none of the silo's."""
+    """Raise ConfigError for a state whose store the silo does not have."""
     for cls in grains:
         grain_type = cls.__millstream_type__
         for name, field in grain_type.states.items():
@@ -62,13 +62,13 @@ def check_stores_of_grains(grains: Iterable[type[Grain]], stores: Mapping[str, o
 
 
 def check_table(table: object) -> None:
-    """Raise ConfigError for what is no membership table."""
+    """Raise ConfigError for an object that is no membership table."""
     if not is_table(table):
         raise _refuse("membership", table, "a MembershipTable, or name:argument")
 
 
 def check_seams(transport: object, disk: object) -> None:
-    """Raise ConfigError for what is no transport, or no disk."""
+    """Raise ConfigError for an object that is no transport, or no disk."""
     if not _has(transport, TRANSPORT_METHODS):
         raise _refuse("transport", transport, "a Transport")
     if not _has(disk, DISK_METHODS):
@@ -76,14 +76,14 @@ def check_seams(transport: object, disk: object) -> None:
 
 
 def _has(value: object, methods: Iterable[str]) -> bool:
-    """Is it an object, no class, with all of the methods?"""
+    """Return whether a value is an object, not a class, with all these methods."""
     return not isinstance(value, type) and all(
         callable(getattr(value, method, None)) for method in methods
     )
 
 
 def check_grains(grains: Any, of: str = "Silo") -> list[type[Grain]]:
-    """The classes that a silo hosts. Raises ConfigError, naming what they were given to (`of`)."""
+    """Return the classes that a silo hosts. ConfigError names the class that got them (`of`)."""
     if isinstance(grains, str | Mapping) or not hasattr(grains, "__iter__"):
         raise _refuse("grains", grains, "a list of Grain classes", of)
     found = list(grains)
@@ -94,7 +94,9 @@ def check_grains(grains: Any, of: str = "Silo") -> list[type[Grain]]:
 
 
 def makers_of(of: str, **given: object) -> dict[str, Mapping[str, Any]]:
-    """Functions that make a part for each silo, by name, for each argument. Raises ConfigError."""
+    """Return, for each argument, the functions that make a part for each silo. Raises
+    ConfigError.
+    """
     found = {option: _by_name(option, makers, of) for option, makers in given.items()}
     for makers in found.values():
         for name, make in makers.items():
@@ -104,7 +106,7 @@ def makers_of(of: str, **given: object) -> dict[str, Mapping[str, Any]]:
 
 
 def read_address(option: str, text: object) -> Address:
-    """The address that an option gives. Raises ConfigError."""
+    """Return the address that an option gives. Raises ConfigError."""
     if not isinstance(text, str):
         raise _refuse(option, text, "host:port or [IPv6]:port")
     try:
@@ -114,7 +116,10 @@ def read_address(option: str, text: object) -> Address:
 
 
 def stores_of(stores: object, of: str = "Silo") -> Mapping[str, Any]:
-    """The stores by name, or texts that name plug-ins; None: one in memory. Raises ConfigError."""
+    """Return the stores by name, or texts that name plug-ins. None: one store in memory.
+
+    Raises ConfigError.
+    """
     if stores is None:
         return {"default": MemoryStateStore()}
     found = _by_name("stores", stores, of)
@@ -125,7 +130,7 @@ def stores_of(stores: object, of: str = "Silo") -> Mapping[str, Any]:
 
 
 def parts_of(streams: object, others: object) -> dict[str, SiloPart]:
-    """All parts by name. Raises ConfigError: a name given twice, or what is no part."""
+    """Return all parts by name. ConfigError: two parts have one name, or an object is no part."""
     streams, others = _by_name("streams", streams), _by_name("parts", others)
     for name in streams.keys() & others.keys():
         raise ConfigError(f"Silo(streams=..., parts=...): both have a part named {name!r}")

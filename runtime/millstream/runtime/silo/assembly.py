@@ -1,8 +1,9 @@
-"""The parts of a silo, put together.
+"""The parts of a silo, connected with each other.
 
-Owns: making them, bottom-up, and the two bindings that come late: the directory registers what the
-catalog starts, and what arrives is taken by what is made last. Not: starting and stopping (`silo`).
-Invariant: the assembly is handed to no part of it; a part gets what it uses.
+This module makes them, bottom-up. Two connections are made late: the directory registers the
+activations that the catalog starts, and the objects made last take arriving calls. The module
+`silo` starts and stops the parts. No part gets the assembly itself; each gets only the objects that
+it uses.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ class SiloAssembly:
     """Everything that one silo consists of.
 
     Args:
-        parts: what the silo was given beside grains, by name.
-        evicted: called when the table says that this silo is dead.
-        secrets: by which silos know each other and operators.
-        brought: the grain classes that its parts bring.
+        parts: The parts of the silo beside grains, by name.
+        evicted: Called when the table says that this silo is dead.
+        secrets: The secrets by which silos recognise each other and operators.
+        brought: The grain classes that its parts bring.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class SiloAssembly:
         self.membership.watch(self._follow)
 
     def _open(self, engine: CallEngine) -> None:
-        """Make what finds grains and takes calls."""
+        """Make the objects that find grains and take calls."""
         self.router = SiloRouter(
             self.address,
             self.turns,
@@ -168,11 +169,11 @@ class SiloAssembly:
         self.router.learn(kind, key, silo)
 
     def _has_left(self, silo: str) -> bool:
-        """Stopping silos take no new calls."""
+        """Return whether a silo takes no new calls because it is stopping."""
         return self.visitors.has_left(silo)
 
     def _on_lost(self, name: str) -> None:
-        """Nothing to do: callers were told, and the prober watches the silo."""
+        """Only log it: the callers got their error, and the prober watches the silo."""
         log.debug("%s lost its connection to %s", self.address, name)
 
     def _follow(self, view: TableView) -> None:
@@ -181,22 +182,22 @@ class SiloAssembly:
         self.visitors.follow(view, live)
 
     def on_evicted(self, reason: str = "") -> None:
-        """The table says that this silo is dead."""
+        """Handle that the table says that this silo is dead."""
         self.turns.ended = self.why_ended()
         self._evicted(reason)
 
     def why_ended(self) -> str:
-        """What callers are told once this silo has ended."""
+        """Return the error text for callers once this silo has ended."""
         return f"silo {self.address} was stopped or evicted: use one that runs, or start another"
 
     def spawn(self, coro: Any) -> asyncio.Task[Any]:
-        """Start a background task of the silo; its failure is logged."""
+        """Start a background task of the silo. Its failure is logged."""
         return self.engine.tasks.start(coro)
 
-    # -- what is found by name
+    # -- found by name
 
     def store(self, name: str) -> StateStore:
-        """The state store of a name. Raises ConfigError."""
+        """Return the state store of a name. Raises ConfigError."""
         found = self._stores.get(name)
         if found is None:
             raise ConfigError(
@@ -205,7 +206,7 @@ class SiloAssembly:
         return found
 
     def part(self, name: str, /) -> Any:
-        """The silo's part of a name. Raises ConfigError naming those that there are."""
+        """Return the silo's part of a name. ConfigError lists those that there are."""
         found = self.parts.get(name)
         if found is None:
             known = ", ".join(map(repr, self.parts)) or "none"
@@ -216,7 +217,6 @@ class SiloAssembly:
         return found
 
     def add_extension(self, name: str, cls: type[Any], make: Callable[[Activation], Any]) -> None:
-        """Let activations be extended: an object of `cls` is made when a call to `name.method`
-        first arrives."""
+        """Extend activations: `make` is called when the first call to `name.method` arrives."""
         self.engine.callee.extend(specs_of(cls, name))
         self.turns.extensions[name] = make

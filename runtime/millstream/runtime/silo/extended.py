@@ -1,7 +1,7 @@
 """A grain as one of its extensions sees it.
 
-Owns: `ExtendedGrain`, and finding the extension of a grain. Invariant: an extension lives and ends
-with the activation that it extends; what has ended has none.
+This module owns `ExtendedGrain`, and finds the extension of a grain. An extension lives and ends
+with the activation that it extends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ __all__ = ["ExtendedGrain", "activation_of", "extension_at", "extension_of", "is
 
 
 class ExtendedGrain:
-    """The activation that an extension extends."""
+    """The activation that an extension extends. The class of an extension is called with it.
+
+    `str()` of it is `kind/key`.
+    """
 
     __slots__ = ("_activation",)
 
@@ -30,66 +33,92 @@ class ExtendedGrain:
 
     @property
     def grain(self) -> Any:
-        """The grain itself; None once it has ended."""
+        """The grain itself; None once the activation has ended."""
         return self._activation.grain
 
     @property
     def key(self) -> str:
-        """Its key."""
+        """The key of the grain."""
         return self._activation.key
 
     @property
     def kind(self) -> str:
-        """Name of its grain type."""
+        """The name of the grain type."""
         return self._activation.kind.name
 
     @property
     def runtime(self) -> object:
-        """What codecs decode references and streams for."""
+        """The silo for codecs: pass it to `Codec.decode` and `Codec.isolate`."""
         return self._activation.runtime
 
     def part(self, name: str, /) -> Any:
-        """The silo's part of a name. Raises ConfigError."""
+        """Return the silo's part of a name. Raises ConfigError if there is none."""
         opener: Any = self._activation.runtime  # the inside of the silo
         return opener.part(name)
 
     @property
     def is_gone(self) -> bool:
-        """Has it ended?"""
+        """Whether the activation has ended."""
         return self._activation.is_gone
 
     @property
     def states(self) -> list[State[Any]]:
-        """Its states; none once it has ended."""
+        """The states of the grain; empty once the activation has ended."""
         hosted, grain = self._activation.kind.hosted, self._activation.grain
         if hosted is None or grain is None:
             return []
         return [getattr(grain, name) for name in hosted.states]
 
     def marks(self, method: str) -> Sequence[Mark]:
-        """The marks of one of its methods."""
+        """Return the marks of a method of the grain.
+
+        Args:
+            method: The name of the method.
+        """
         hosted = self._activation.kind.hosted
         return () if hosted is None else hosted.marks.get(method, ())
 
 
 def activation_of(grain: object) -> Activation | None:
-    """The activation of a grain that has not ended, else None."""
+    """Return the activation of a grain that has not ended, else None."""
     activation: Activation | None = getattr(grain, "_millstream", None)
     return None if activation is None or activation.is_gone else activation
 
 
 def is_grain(obj: object, /) -> bool:
-    """Is it a grain that a silo hosts: no reference, not made by hand, and not ended?"""
+    """Return whether an object is a grain that a silo hosts.
+
+    False for a reference and for an object that a program made by calling the class.
+
+    Args:
+        obj: Any object.
+    """
     return hasattr(obj, "_millstream")
 
 
 def extension_of(grain: Grain, name: str, /) -> Any:
-    """A grain's extension; None where the grain has ended, or its silo has no such extension."""
+    """Return an extension of a grain.
+
+    Args:
+        grain: The grain itself, not a reference.
+        name: The name of the extension.
+
+    Returns:
+        The extension. None if the activation has ended, or its silo has no such extension.
+    """
     return extension_at(activation_of(grain), name)
 
 
 def extension_at(home: object, name: str, /) -> Any:
-    """The extension of the grain that lives there (a `Home`); None as for `extension_of`."""
+    """Return an extension of the grain that lives at a home.
+
+    Args:
+        home: The home of the grain, as `Acknowledgeable.acknowledge_at` gets it.
+        name: The name of the extension.
+
+    Returns:
+        The extension. None if the activation has ended, or its silo has no such extension.
+    """
     if not isinstance(home, Activation) or home.is_gone:
         return None
     return home.owner.extension_of(home, name)

@@ -1,9 +1,9 @@
-"""A silo tells its clients which gateways there are, when that changes.
+"""Messages of a silo to its clients when the gateways of the cluster change.
 
-Owns: `PacedNews` (pure), `GatewayNews`. Not: the question that clients ask (`cluster/gateways`), a
-list that waits for a slow client (`wire/sending`). Invariants: a silo that joins tells nothing,
-since it may know nobody but silos that have crashed; a change is told at once, and changes that
-follow on it are told together, `TOLD_EVERY_S` later; nothing depends on it, since clients also ask.
+This module owns `PacedNews` (without I/O) and `GatewayNews`. Clients also ask for the list
+themselves (`cluster/gateways`), so nothing depends on these messages. A silo that joins sends
+nothing, because it may know only silos that have crashed. A change is sent at once. Changes that
+follow soon after it are sent together, `TOLD_EVERY_S` later.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from millstream.runtime.wire.message import GatewayView
 __all__ = ["TOLD_EVERY_S", "GatewayNews", "PacedNews"]
 
 TOLD_EVERY_S = 0.1
-"""Least time between two lists for all clients of a silo."""
+"""The least time between two lists for all clients of a silo, in seconds."""
 NAME_SPARE_BYTES = 5
-"""The most that the encoding adds to a name."""
+"""The most bytes that the encoding adds to a name."""
 
 
 class PacedNews:
-    """The newest list of gateways, and when clients are told of it. No I/O, no clock.
+    """The newest list of gateways, and the time to send it to clients. No I/O, no clock.
 
-    Attributes: `newest`, None before the first.
+    Attributes:
+        newest: The newest list; None before the first.
     """
 
     __slots__ = ("_is_due", "_told_s", "newest")
@@ -39,25 +40,23 @@ class PacedNews:
         self._is_due = False
 
     def take(self, view: GatewayView) -> None:
-        """A newer list. A version with the same gateways is no news."""
+        """Take a newer list. It is due only if its gateways differ."""
         if self.newest is None or self.newest.gateways != view.gateways:
             self._is_due = True
         self.newest = view
 
     def due_s(self) -> float:
-        """From when on the newest list should be told; infinite if all have been told."""
+        """Return the time from which the newest list should be sent; infinite if it was sent."""
         return self._told_s + TOLD_EVERY_S if self._is_due else math.inf
 
     def tell(self, now_s: float) -> None:
-        """All are told the newest list now."""
+        """Note that the newest list is sent to all clients now."""
         self._is_due, self._told_s = False, now_s
 
 
 class GatewayNews:
-    """The list of gateways that a silo sends to its clients.
-
-    Args:
-        clients: those that are connected, by id.
+    """The list of gateways that a silo sends to its clients. `clients` are the connected ones, by
+    id.
     """
 
     def __init__(self, end: LocalEnd, clients: Mapping[str, Peer]) -> None:
@@ -69,7 +68,7 @@ class GatewayNews:
         self._timer: asyncio.TimerHandle | None = None
 
     def follow(self, view: TableView) -> None:
-        """The silo has a newer view of the membership table."""
+        """Take a newer view of the membership table."""
         seen = gateways_seen_by(self._me, view)
         if seen is not None:
             self._news.take(seen)
@@ -90,6 +89,6 @@ class GatewayNews:
             client.writer.send_latest(view, size)
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Send no more lists."""
         if self._timer is not None:
             self._timer.cancel()

@@ -1,10 +1,10 @@
-"""What a silo can be given beside grains: a part with stages of its own.
+"""The contract of a silo's part: an object beside the grains, with stages of its own.
 
-Owns: the contract `SiloPart`, its check, and what is left of parts in a silo that is a bookie's.
-Not: what a part may use of its silo (`services`).
-Invariants: `open` runs while the silo joins, before others can call it; `start` once it is active;
-`stop` while all grains are still here; `aclose` when the last turn has ended; `abort` takes the
-place of both ends when the silo was evicted, or could not start.
+This module owns `SiloPart`, its check, and the choice of parts for a silo that is only a bookie.
+The module `services` owns the things that a part may use. `open` runs while the silo joins, before
+others can call it. `start` runs once the silo is active. `stop` runs while all grains are still
+here. `aclose` runs after the last turn. `abort` replaces both ends if the silo was evicted or could
+not start.
 """
 
 from __future__ import annotations
@@ -22,56 +22,91 @@ __all__ = ["SiloPart", "bookies_of", "check_needed", "check_part", "list_brought
 
 
 class SiloPart(Protocol):
-    """What `Silo(streams={name: ...}, parts={name: ...})` takes; one object serves one silo.
+    """A part of a silo, for `Silo(streams={name: ...}, parts={name: ...})`.
 
-    Derive from it to inherit stages that do nothing; `millstream.streams.PersistentStreams` is one.
+    One object serves one silo. Derive from this class to inherit stages that do nothing; an object
+    of another class needs all methods. `millstream.streams.PersistentStreams` is a part.
+
+    A silo calls the stages in this order: `open` while it joins, `start` when it is active, `stop`
+    when it begins to stop, and `aclose` after the last turn has ended. `abort` replaces `stop` and
+    `aclose` if a stage failed or the silo was evicted.
     """
 
     def grains(self, name: str, /) -> Sequence[type[Grain]]:
-        """Grain classes that the part brings under its name; its silo hosts them.
+        """Return the grain classes that the part brings. Its silo hosts them.
 
-        What needs the part itself is a class for each name: a grain goes to any silo of its type.
+        These grains may use `services_of`. If a class needs one particular part, make a class for
+        each name, because a call goes to any silo that hosts the grain type.
+
+        Args:
+            name: The name of the part in its silo.
         """
         return ()
 
     def agreement(self) -> Mapping[str, str]:
-        """What silos of one cluster must have alike: values by what they are, such as
-        `{"queues": "8"}`. One that joins with another value than an active silo is refused."""
+        """Return the settings that all silos of a cluster must have alike, such as `{"queues":
+        "8"}`.
+
+        A silo that joins with another value than an active silo is refused. Called before the silo
+        joins.
+
+        Returns:
+            The values, as text by the name of the setting.
+        """
         return {}
 
     def has_bookie(self) -> bool:
-        """Does it keep data in this silo that all silos write and read? A silo may be run for that
-        alone (`millstream run --bookie`), without grains and queues."""
+        """Return whether the part keeps data in this silo that all silos write and read.
+
+        A silo can be run for such data alone, without grains and queues: `millstream run --bookie`.
+        """
         return False
 
     async def open(self, services: SiloServices, name: str, /) -> None:
-        """Add targets and extensions; grains may ask for the part once this has returned."""
+        """Prepare the part: add system targets and extensions.
+
+        The silo is joining, and other silos cannot call it yet. Grains may ask for the part once
+        this has returned.
+
+        Args:
+            services: The services of the silo. Keep them for later.
+            name: The name of the part in its silo.
+        """
         return None
 
     async def start(self, services: SiloServices, name: str, /) -> None:
-        """Begin to work: the silo is active."""
+        """Begin to work. The silo is active.
+
+        Args:
+            services: The services of the silo.
+            name: The name of the part in its silo.
+        """
         return None
 
     async def stop(self) -> None:
-        """Begin no more work, and let end what was begun; grains of this silo still run."""
+        """Begin no more work, and let running work end. All grains of the silo still run."""
         return None
 
     async def aclose(self) -> None:
-        """Let go of what `open` took; the last turn of the silo has ended."""
+        """Free everything that `open` took. The last turn of the silo has ended."""
         return None
 
     def abort(self) -> None:
-        """End at once and tell nobody; after a stage that failed, or when the silo was evicted."""
+        """End at once, without a message to anyone.
+
+        Called in place of `stop` and `aclose`, after a stage that failed, an eviction, or
+        `Silo.kill`.
+        """
         return None
 
 
 def list_brought(parts: Mapping[str, SiloPart]) -> list[type[Grain]]:
-    """The grain classes that parts bring."""
+    """Return the grain classes that parts bring."""
     return [cls for name, part in parts.items() for cls in part.grains(name)]
 
 
 def check_needed(grains: Iterable[type[Grain]], parts: Collection[str]) -> None:
-    """Refuse grain classes that need a part which the silo was not given. Raises ConfigError."""
+    """Refuse grain classes that need a part which the silo does not have. Raises ConfigError."""
     for cls in grains:
         grain_type = cls.__millstream_type__
         for method, marks in grain_type.marks.items():
@@ -85,7 +120,7 @@ def check_needed(grains: Iterable[type[Grain]], parts: Collection[str]) -> None:
 
 
 def bookies_of(parts: Mapping[str, SiloPart], is_alone: bool) -> dict[str, SiloPart]:
-    """The parts that have a bookie, for a silo of these alone. Raises ConfigError."""
+    """Return the parts that have a bookie. Raises ConfigError if there are none."""
     found = {name: part for name, part in parts.items() if part.has_bookie()}
     if not found:
         known = f"none of {', '.join(map(repr, parts))}" if parts else "there is no part"
@@ -105,7 +140,9 @@ STAGES = ("open", "start", "stop", "aclose")
 
 
 def check_part(name: str, part: Any) -> None:
-    """Refuse what is no `SiloPart`, and name all that it lacks. Raises ConfigError."""
+    """Refuse an object that is no `SiloPart`, and list everything that it lacks. Raises
+    ConfigError.
+    """
     wrong = [f"no `async def {stage}`" for stage in STAGES if not _is_async(part, stage)]
     for plain in ("grains", "abort", "agreement", "has_bookie"):
         if not callable(getattr(part, plain, None)):

@@ -1,8 +1,8 @@
-"""What a silo gives to its parts: members, targets, extensions, stores, tasks, the clock.
+"""The services of a silo for its parts: members, targets, extensions, stores, tasks and the clock.
 
-Owns: `SiloServices`, one object per silo, and what it is made of. Not: any of the work, which the
-parts of the silo do. Invariants: it gives no part of the silo away but those that it names; nobody
-inside the runtime is given it.
+This module owns `SiloServices`, one object for each silo, and the objects in it. The parts of the
+silo do the work. A part can reach only the things that the services name. No code inside of the
+runtime uses the services.
 """
 
 from __future__ import annotations
@@ -47,36 +47,55 @@ R = TypeVar("R")
 
 
 class Members(Protocol):
-    """The cluster as this silo sees it."""
+    """The cluster as this silo sees it, as `SiloServices.members`."""
 
     @property
     def view(self) -> TableView:
-        """The newest view that this silo has."""
+        """The newest view of the membership table that this silo has."""
         ...
 
     def is_live(self, silo: str, /) -> bool:
-        """Is the silo in the view, and not dead?"""
+        """Return whether a silo is in the view and not dead.
+
+        Args:
+            silo: The address of the silo, `host:port@generation`.
+        """
         ...
 
     def active(self) -> Sequence[str]:
-        """The addresses of active silos, sorted."""
+        """Return the addresses of active silos, sorted."""
         ...
 
     def watch(self, listener: Callable[[TableView], None], /) -> Callable[[], None]:
-        """Call back with each newer view, in order; returns a function that ends it."""
+        """Call a function with each newer view, in order.
+
+        Args:
+            listener: The function.
+
+        Returns:
+            A function that ends the calls.
+        """
         ...
 
     async def refresh(self) -> None:
-        """Have a view that was read from the membership table after this call began. Raises
-        StorageUnavailable."""
+        """Read the membership table, so that `view` is at least as new as the start of this call.
+
+        Raises:
+            StorageUnavailable: The table did not answer.
+        """
         ...
 
 
 def is_first_host(members: Members, silo: str, grain_type: str) -> bool:
-    """Is the silo the first of those that are active and host a type of grains?
+    """Return whether a silo is the first active silo that hosts a grain type.
 
-    Who does for all of a kind what one silo should do asks this. Two may believe it for a while,
-    which must cost no more than calls; or none, until the next look.
+    Use it for work that only one silo should do for all grains of the type. For a while, two silos
+    may both be the first, or none, until their views agree. So double work must do no harm.
+
+    Args:
+        members: The members, as this silo sees them.
+        silo: The address of the silo.
+        grain_type: The name of the grain type.
     """
     for other in members.active():
         row = members.view.row(other)
@@ -86,18 +105,23 @@ def is_first_host(members: Members, silo: str, grain_type: str) -> bool:
 
 
 class Clock(Protocol):
-    """Times and chance of one silo; under simulation, the simulator's."""
+    """The times and random numbers of one silo, as `SiloServices.clock`. A simulation has
+    its own.
+    """
 
     def now(self) -> float:
-        """Seconds of the loop's clock, for waiting."""
+        """Return the time of the event loop's clock in seconds, for waiting."""
         ...
 
     def wall_s(self) -> float:
-        """Seconds since 1970, for stamps that are stored; clocks of silos differ."""
+        """Return the wall time in seconds since 1970, for stamps that are stored.
+
+        The clocks of silos differ.
+        """
         ...
 
     def uniform(self, low: float, high: float, /) -> float:
-        """A random number in [low, high)."""
+        """Return a random number in [low, high)."""
         ...
 
 
@@ -108,7 +132,7 @@ class SiloClock:
 
     def __init__(self, silo: SiloAssembly) -> None:
         self._silo = silo
-        self.now = silo.loop.time  # asked several times per event: no frame of its own
+        self.now = silo.loop.time  # called several times per event: save a Python frame
         self.wall_s = silo.env.wall_s
 
     def uniform(self, low: float, high: float, /) -> float:
@@ -116,7 +140,11 @@ class SiloClock:
 
 
 class Extensions:
-    """What this silo's activations are extended by, and calls to extensions, wherever they are."""
+    """The extensions of this silo's activations, and calls to extensions of any grain.
+
+    An extension is an object of a part that lives with an activation and has calls of its own.
+    `SiloServices.extensions` is the object of a silo.
+    """
 
     __slots__ = ("_added", "_methods", "_silo")
 
@@ -126,9 +154,18 @@ class Extensions:
         self._added: dict[str, type[Any]] = {}
 
     def add(self, name: str, cls: Callable[[ExtendedGrain], Any]) -> None:
-        """Let grains of this silo be extended: `cls(grain)` is made when a call first arrives.
+        """Extend the grains of this silo.
 
-        Again with the same class is harmless. Raises ConfigError: the name is another class's.
+        The silo makes `cls(grain)` for an activation when the first call to the extension arrives.
+        The public async methods of the class can be called. Adding the same class again does
+        nothing.
+
+        Args:
+            name: The name of the extension.
+            cls: The class. It is called with an `ExtendedGrain`.
+
+        Raises:
+            ConfigError: Another class has the name.
         """
         assert isinstance(cls, type)
         known = self._added.setdefault(name, cls)
@@ -145,15 +182,16 @@ class Extensions:
         method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
         timeout_s: float | None = None,
     ) -> Callable[Concatenate[str, P], Coroutine[Any, Any, R]]:
-        """A method of the extension of a grain, as a function of the grain's key and the arguments.
+        """Return a function that calls a method of a grain's extension, wherever the grain is.
 
-        A call wakes the grain, and is a turn like any other; it raises what the method raises, and
-        what calls raise. One function is made for each combination, of which there should be few.
+        The function takes the grain's key and the arguments of the method. A call activates the
+        grain, and is a turn like any other. It raises the errors of the method and of calls. One
+        function is made for each combination of arguments, so use few combinations.
 
         Args:
-            kind: name of the grain type.
-            method: the function in the extension's class.
-            timeout_s: deadline of each call; default: `call_timeout_s`.
+            kind: The name of the grain type.
+            method: The method, as the function in the extension's class.
+            timeout_s: The deadline of each call in seconds. None: `RuntimeOptions.call_timeout_s`.
         """
         made = self._methods.get((kind, method, timeout_s))
         if made is None:
@@ -166,11 +204,16 @@ class Extensions:
 
 
 class SiloServices:
-    """One silo, as its parts see it.
+    """One silo, as its parts see it. `SiloPart.open` and `SiloPart.start` get it.
 
-    Attributes: `members`, `targets`, `extensions`, `clock`; `tasks`, which end with the silo;
-    `budget`, by which work that never suspends yields to the loop; `disk`, under simulation that
-    of the simulated machine.
+    Attributes:
+        members: The cluster as this silo sees it.
+        targets: The system targets of this silo, and calls to those of any silo.
+        extensions: The extensions of this silo's grains, and calls to those of any grain.
+        clock: Times and random numbers.
+        tasks: Tasks and timers that end with the silo.
+        budget: The budget by which work that never suspends yields to the event loop.
+        disk: Files that survive a crash. In a simulation, those of the simulated machine.
     """
 
     def __init__(self, silo: SiloAssembly, name: str, brought: Collection[type[Grain]]) -> None:
@@ -188,89 +231,140 @@ class SiloServices:
 
     @property
     def cluster(self) -> str:
-        """Name of the cluster."""
+        """The name of the cluster."""
         return self._silo.cluster
 
     @property
     def address(self) -> str:
-        """`host:port@generation`, unique in the life of the cluster."""
+        """The address of the silo, `host:port@generation`. It is unique in the life of the
+        cluster.
+        """
         return self._silo.address
 
     @property
     def name(self) -> str:
-        """The silo's name, for people and balancers; its address if it was given none."""
+        """The name of the silo for people and balancers; its address if it was given none."""
         return self._name
 
     @property
     def row(self) -> MemberRow | None:
-        """The silo's own row in the present view."""
+        """The silo's own row in the current view, or None if it is not in the view."""
         return self.members.view.row(self.address)
 
     @property
     def options(self) -> RuntimeOptions:
-        """The silo's options."""
+        """The options of the silo."""
         return self._silo.options
 
     @property
     def activation_count(self) -> int:
-        """Grains that are active in this silo."""
+        """The number of activations in this silo."""
         return self._silo.catalog.count
 
     def store(self, name: str, /) -> StateStore:
-        """The state store of a name. Raises ConfigError."""
+        """Return the state store of a name.
+
+        Args:
+            name: The name, as in `Silo(stores=...)`.
+
+        Raises:
+            ConfigError: There is no such store. The message lists those that there are.
+        """
         return self._silo.store(name)
 
     def grain(self, cls: type[C], key: str, /) -> C:
-        """A typed reference to a grain."""
+        """Return a typed reference to a grain.
+
+        Args:
+            cls: The grain class, or a contract.
+            key: The key of the grain.
+        """
         return self._silo.references.grain(cls, key)
 
     def silo_of(self, kind: str, key: str, /) -> str:
-        """The silo that a grain is in, as far as this one knows; empty: it is not known.
+        """Return the silo that has a grain, as far as this silo knows.
 
-        For what people read: where a call goes is found anew for each call.
+        Use it only for people to read: each call looks up its destination anew.
+
+        Args:
+            kind: The name of the grain type.
+            key: The key of the grain.
+
+        Returns:
+            The address of the silo. Empty if it is unknown.
         """
         return self._silo.router.silo_of(kind, key)
 
     @property
     def runtime(self) -> object:
-        """What codecs decode references and streams for."""
+        """The silo for codecs: pass it to `Codec.decode` and `Codec.isolate`."""
         return self._silo.references
 
     def grain_types(self) -> list[GrainType]:
-        """The grain types that this silo hosts."""
+        """Return the `GrainType` of each class that this silo hosts."""
         return [k.hosted for k in self._silo.references.kinds.values() if k.hosted is not None]
 
     def part(self, name: str, /) -> Any:
-        """The silo's part of a name. Raises ConfigError."""
+        """Return another part of the silo.
+
+        Args:
+            name: The name, as in `Silo(streams=..., parts=...)`.
+
+        Raises:
+            ConfigError: There is no such part. The message lists those that there are.
+        """
         return self._silo.part(name)
 
     def send_parcels(self, found: Callable[[State[Any], Callable[[str], Any]], None]) -> None:
-        """Call `found(state, part)` for each state that is activated with parcels in its row."""
+        """Set the function that sends the parcels of states.
+
+        Parcels are bytes that a part stores with the value of a state (`State.parcels`), and sends
+        once they are stored.
+
+        Args:
+            found: Called as `found(state, part)` for each state that is activated with parcels in
+                its row. `part(name)` returns a part of the silo.
+        """
         self._silo.catalog.on_parcels = lambda state: found(state, self._silo.part)
 
     def has_brought(self, cls: type[Grain]) -> bool:
-        """Does a part bring the class?"""
+        """Return whether a part of the silo brings a grain class.
+
+        Args:
+            cls: The grain class.
+        """
         return cls in self._brought
 
     def new_id(self) -> int:
-        """A random 63-bit id; under simulation, of the simulator's chance."""
+        """Return a random id of 63 bits. In a simulation it comes from the seed."""
         return self._silo.env.new_id()
 
     def new_runners(self) -> Runners:
-        """Tasks that run short pieces of work again and again."""
+        """Return tasks that run short pieces of work again and again, without a task for each
+        piece.
+        """
         return Runners(self.new_tasks(), self._silo.loop)
 
     def new_tasks(self) -> Tasks:
-        """Tasks and timers of one owner, who ends them."""
+        """Return tasks and timers for one owner, who ends them by `cancel()` or `await
+        aclose()`.
+        """
         return self._silo.engine.new_tasks()
 
     def decode_error(self, data: bytes, /) -> Exception:
-        """The exception that `encode_error` was given: a fresh one of its type, if known here."""
+        """Return the exception that `encode_error` encoded.
+
+        Args:
+            data: The result of `encode_error`.
+
+        Returns:
+            A fresh exception of the same type, or a GrainError if the type is unknown here.
+        """
         return rebuild(data, self._silo.turns.known_errors)
 
 
 class GrainServices:
-    """What a grain that a part brought may use of its silo."""
+    """The services of a silo for a grain that a part brought. `services_of` returns them."""
 
     __slots__ = ("_activation", "_services")
 
@@ -280,31 +374,40 @@ class GrainServices:
 
     @property
     def fence(self) -> int:
-        """Membership version at which this activation was registered: what its writes carry."""
+        """The fence of the activation's writes: the version of the membership at its
+        registration.
+        """
         version: int = self._activation.version
         return version
 
     @property
     def activation_id(self) -> int:
-        """Tells the activations of one silo apart."""
+        """A number that distinguishes the activations of one silo."""
         number: int = self._activation.id
         return number
 
     def store(self, name: str, /) -> StateStore:
-        """The state store of a name. Raises ConfigError."""
+        """Return the state store of a name. Raises ConfigError."""
         return self._services.store(name)
 
     def part(self, name: str, /) -> Any:
-        """The silo's part of a name. Raises ConfigError."""
+        """Return the silo's part of a name. Raises ConfigError."""
         return self._services.part(name)
 
 
-# by id, which is theirs alone while the services live: they hold them; a key would never be freed
+# Keyed by id: the services refer to the object, so its id is unique as long as they live.
 _of_runtime: WeakValueDictionary[int, SiloServices] = WeakValueDictionary()
 
 
 def services_of(grain: Grain, /) -> GrainServices:
-    """The services of a grain that a part brought. Raises ConfigError for any other grain."""
+    """Return the services of a grain that a part brought.
+
+    Args:
+        grain: The grain itself, not a reference.
+
+    Raises:
+        ConfigError: No part brought the grain's class, or the activation has ended.
+    """
     activation = activation_of(grain)
     services = None if activation is None else _of_runtime.get(id(activation.runtime))
     if services is None or not services.has_brought(type(grain)):

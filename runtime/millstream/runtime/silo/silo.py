@@ -1,11 +1,13 @@
-"""A silo: builds its parts, starts and stops them in order.
+"""A silo: it builds its parts, and starts and stops them in order.
 
-Owns: the stages of starting and stopping. Not: any logic of the parts. Invariants: a silo is in the
-table before it serves, and active before it hosts; it stops as: gateway, queues, activations (each
-when its turns have ended), answers, providers, table
-(docs/decisions/0006-the-order-of-stopping.md); a start that fails is undone in the same order; what
-it made from text it closes, what it was given it does not; an evicted silo stops at once and writes
-nothing.
+This module owns the stages of starting and stopping. The logic is in the parts.
+
+- A silo is in the membership table before it serves calls, and active before it hosts grains.
+- It stops in this order: gateway, queues, activations (each when its turns have ended), answers,
+  providers, table (docs/decisions/0006-the-order-of-stopping.md).
+- A start that fails is undone in the same order.
+- A silo closes the objects that it made from text. It does not close the objects that it was given.
+- An evicted silo stops at once and writes nothing.
 """
 
 from __future__ import annotations
@@ -79,10 +81,13 @@ GOODBYE_S = 1.0
 
 
 class StopReason(Enum):
-    """Why a silo has stopped.
+    """The reason why a silo has stopped, as `Silo.wait_stopped` returns it.
 
-    STOPPED: `stop()`, or a start that failed. KILLED: `kill()`. EVICTED: the other silos, or one
-    that took its address, have ended its membership: what it had runs elsewhere by now.
+    Attributes:
+        STOPPED: `stop()` was called, or the start failed.
+        KILLED: `kill()` was called.
+        EVICTED: The other silos, or a silo that took its address, ended its membership. Its grains
+            run elsewhere.
     """
 
     STOPPED = "stopped"
@@ -91,22 +96,48 @@ class StopReason(Enum):
 
 
 class Silo:
-    """One member of a cluster: `async with Silo(grains=[...]) as silo`.
+    """One member of a cluster. It hosts grains, and takes calls from clients and other silos.
+
+    `async with` starts and stops it:
+
+    ```python
+    async with Silo(grains=[Airport], membership="sqlite:/var/lib/shop") as silo:
+        await silo.grain(Airport, "BOS").land("MS 12")
+        await silo.wait_stopped()
+    ```
+
+    `serve` runs a silo as a whole program. `LocalCluster` runs several silos in one process. Every
+    argument is checked before anything is opened. A silo can be started once, and belongs to the
+    event loop in which it was started.
 
     Args:
-        grains: the grain classes that this silo hosts.
-        address: where it listens, `host:port`; port 0 takes a free one.
-        advertise: where others reach it, if that differs; port 0: the one it listens on.
-        cluster: silos and clients of different clusters refuse each other.
-        membership: the table, or `sqlite:directory`; default: a table of its own, in memory.
-        stores: state stores by name, objects or `sqlite:directory`; default: in memory.
-        streams: stream providers by name.
-        parts: other parts by name: what `streams` does not say of itself.
-        name: shown to people and used by balancers.
-        can_own_queues: False for a silo that hosts grains but reads no queues.
-        insecure: True to listen elsewhere than on loopback: nothing on the wire is encrypted yet,
-            and whoever reaches the port may call every grain.
-        env, transport, disk: in a simulation, the simulator's; default: those of this machine.
+        grains: The grain classes that this silo hosts.
+        address: The address to listen at, `host:port`. Port 0 takes a free port.
+        advertise: The address that others connect to, `host:port`. Port 0: the port that the silo
+            listens at. Empty: the bound address. An address such as `0.0.0.0` cannot be reached, so
+            a silo that listens there needs this argument.
+        cluster: The name of the cluster. Silos and clients of different clusters refuse each other.
+        membership: The membership table, or text `name:argument` that names a plug-in, such as
+            `sqlite:directory`. None: a table of its own in memory, so no other silo can join.
+        stores: The state stores by name: objects, or text `name:argument` that names a plug-in. A
+            name is text without `/`. None: one store in memory, named `default`.
+        streams: The stream providers by name. Each object serves one silo.
+        parts: Other parts by name, see `millstream.runtime.extending.SiloPart`. Each object serves
+            one silo.
+        name: The name for people and balancers. Empty: the address.
+        can_own_queues: False: the silo hosts grains, but reads no queues.
+        insecure: True permits an address that is not loopback. Nothing on the wire is encrypted,
+            and every program that reaches the port may call every grain.
+        options: The options of calls. None: the defaults.
+        membership_options: The options of membership. None: the defaults. Give all silos of a
+            cluster the same.
+        env: Wall time, chance and ids. None: those of this machine.
+        transport: The transport. None: `TcpTransport`.
+        disk: The `Disk` of its parts. None: the files of this machine.
+
+    Raises:
+        ConfigError: An argument has a wrong type or value, or two arguments do not fit. The message
+            names them.
     """
 
     def __init__(
@@ -180,59 +211,102 @@ class Silo:
         self._stop_reason = StopReason.STOPPED
 
     def _plugin(self, group: str, part: Any) -> Any:
-        """The part itself, or what its text names; that is closed when the silo ends."""
+        """Return a part itself, or make the part that a text names. The silo closes only those it
+        made.
+        """
         if not isinstance(part, str):
             return part
         made = load_plugin(group, part)
         self._made.append(made)
         return made
 
-    # -- what a program does with it
+    # -- for programs
 
     @property
     def assembly(self) -> SiloAssembly:
-        """The inside, for tools and tests. Raises NotInCluster before start."""
+        """The inside of the silo, for tests of Millstream itself.
+
+        Raises:
+            NotInCluster: The silo is not started.
+        """
         if self._assembly is None:
             raise NotInCluster("this silo is not started")
         return self._assembly
 
     @property
     def services(self) -> SiloServices:
-        """What its parts are given; for tools and tests. Raises NotInCluster before start."""
+        """The services that parts of the silo get, for tools and tests.
+
+        Raises:
+            NotInCluster: The silo is not started.
+        """
         if self._services is None:
             raise NotInCluster("this silo is not started")
         return self._services
 
     @property
     def address(self) -> str:
-        """`host:port@generation`."""
+        """The address of the silo, `host:port@generation`. It is unique in the life of the cluster.
+
+        Raises:
+            NotInCluster: The silo is not started.
+        """
         return self.assembly.address
 
     @property
     def gateway(self) -> str:
-        """`host:port`, for `connect`."""
+        """The address `host:port` of the silo, for `connect`.
+
+        Raises:
+            NotInCluster: The silo is not started.
+        """
         return self.assembly.address.partition("@")[0]
 
     def grain(self, cls: type[C], key: str, /) -> C:
-        """A typed reference to a grain."""
+        """Return a typed reference to a grain, wherever it is.
+
+        Args:
+            cls: The grain class, or a contract.
+            key: The key of the grain.
+
+        Raises:
+            NotInCluster: The silo is not started.
+        """
         return self.assembly.references.grain(cls, key)
 
     def stream(self, namespace: Openable[H], key: str, /) -> H:
-        """A typed handle of a stream."""
+        """Return a typed handle of a stream.
+
+        Args:
+            namespace: The namespace of the stream, such as a `StreamNamespace`.
+            key: The key of the stream.
+
+        Raises:
+            NotInCluster: The silo is not started.
+        """
         return self.assembly.references.stream(namespace, key)
 
     def members(self) -> tuple[MemberInfo, ...]:
-        """The silos that are in the cluster, as this one sees it, sorted by address.
+        """Return the silos that are in the cluster, as this silo sees them.
 
-        Raises NotInCluster before start.
+        Returns:
+            The silos that are not dead, sorted by address.
+
+        Raises:
+            NotInCluster: The silo is not started.
         """
         return members_of(self.assembly.membership.view)
 
     def reduce_to_bookie(self) -> None:
-        """Make it a silo for the bookies of its parts: no grains, no queues, no other parts. What
-        silos must have alike stays that of the whole silo.
+        """Reduce the silo to the bookies of its parts, before it starts.
 
-        Raises ConfigError: none of its parts has a bookie, or nobody could find it; it was started.
+        Such a silo hosts no grains, owns no queues, and opens only the parts that have a bookie.
+        Settings that all silos must have alike stay those of the whole silo. `millstream run
+        --bookie` calls it.
+
+        Raises:
+            ConfigError: No part has a bookie, the silo has a membership table of its own, or it was
+                started.
         """
         if self._listeners or self._killing is not None:
             raise ConfigError("this silo was started before: make another one")
@@ -240,7 +314,11 @@ class Silo:
         self._grains, self._bringing, self._can_own_queues = [], {}, False
 
     async def wait_stopped(self) -> StopReason:
-        """Until this silo has stopped; returns why: by `stop()`, by `kill()`, or evicted."""
+        """Wait until the silo has stopped.
+
+        Returns:
+            The reason: `stop()` or a failed start, `kill()`, or an eviction.
+        """
         await self._stopped.wait()
         return self._stop_reason
 
@@ -259,11 +337,19 @@ class Silo:
     # -- starting
 
     async def start(self) -> None:
-        """Listen, join, open streams, become active, read queues.
+        """Start the silo: listen, join the cluster, open its parts, become active, and read queues.
 
-        What fails or is cancelled is undone before this raises: the silo leaves the table as dead.
-        Raises ConfigError for a silo that was started before, and for a grain whose state names a
-        store that the silo has not.
+        When it returns, the other silos know this one. If it fails or is cancelled, everything is
+        undone before it raises, and the silo leaves the membership table as dead. `async with`
+        calls it.
+
+        Raises:
+            ConfigError: The silo was started before, a state of a grain names a store that the silo
+                does not have, or an active silo refuses this one, for example because a setting
+                differs.
+            ClusterError: The silo could not join in time, or was evicted meanwhile.
+            StorageUnavailable: The membership table did not answer. Errors of its parts pass
+                through.
         """
         if self._listeners or self._killing is not None:
             raise ConfigError("this silo was started before: make another one")
@@ -304,7 +390,7 @@ class Silo:
         self._loops = [silo.spawn(collect_while_running(silo.catalog, kinds, silo.turns))]
 
     def _announce(self, listener: Listener) -> Address:
-        """The address that others connect to."""
+        """Return the address that others connect to."""
         if self._advertised == self._listen_at:
             return listener.address
         return self._advertised._replace(port=self._advertised.port or listener.address.port)
@@ -370,7 +456,7 @@ class Silo:
         return silo
 
     def _all_grains(self) -> list[type[Grain]]:
-        """The user's grains, and those that parts bring."""
+        """Return the user's grain classes, and those that parts bring."""
         return list(dict.fromkeys([*self._grains, *list_brought(self._bringing)]))
 
     def _accept(self, link: Link) -> None:
@@ -382,9 +468,15 @@ class Silo:
     # -- stopping
 
     async def stop(self) -> None:
-        """Stop gracefully: calls that run end, queued calls go to other silos. Repeatable, also
-        while it stops already: whoever asks waits for the one stop, which goes on if he is
-        cancelled; `kill()` cuts it short. Raises NotInCluster in an event loop not its own."""
+        """Stop the silo gracefully. `async with` calls it.
+
+        Running calls end, for at most `RuntimeOptions.drain_s`; queued calls go to other silos. A
+        repeated call, also while the silo stops, waits for the same stop. The stop continues if the
+        caller is cancelled. `kill()` cuts it short.
+
+        Raises:
+            NotInCluster: The running event loop is not the loop of the silo.
+        """
         self._check_loop()
         if self._stopping is None:
             loop, context = asyncio.get_running_loop(), self._env.new_context()
@@ -413,20 +505,22 @@ class Silo:
             self._close_parts,
             partial(self._leave, Status.DEAD),
         ):
-            if not silo.turns.ended:  # else it was evicted meanwhile
+            if not silo.turns.ended:  # otherwise it was evicted meanwhile
                 await stage(silo)
 
     async def _close_gateway(self, silo: SiloAssembly) -> None:
         silo.visitors.close_gateway()
 
     async def _hand_queues_over(self, silo: SiloAssembly) -> None:
-        """While all grains are here: deliveries that are out end, and their positions are kept."""
+        """Stop the parts while all grains are here, so that running deliveries end and are
+        acknowledged.
+        """
         while self._started:
             await self._attempt(self._started[-1].stop())
             self._started.pop()
 
     async def _drain(self, silo: SiloAssembly) -> None:
-        """Let turns end; activations end with them and leave the directory."""
+        """Let turns end. Activations end with them, and leave the directory."""
         await self._leave(Status.STOPPING, silo)
         silo.visitors.say_goodbye()
         await silo.catalog.end_all(DeactivationReason.SILO_STOPS, self._options.drain_s)
@@ -439,10 +533,11 @@ class Silo:
         await self._attempt(silo.membership.leave(status))
 
     async def _answer_all(self, silo: SiloAssembly) -> None:
-        """Answer what others asked or had relayed, at most for `drain_s`.
+        """Wait until all calls of others are answered, at most for `drain_s`.
 
-        Who was told goodbye closes when it has its answers; only then is it sure that no call of
-        it is still on the way. Other programs get `GOODBYE_S` for that.
+        A silo or client that got the goodbye closes its connection when it has its answers. Only
+        then is it certain that no call of it is still on the way. Programs that wait for no answer
+        get `GOODBYE_S` for that.
         """
         started = silo.loop.time()
         while silo.visitors.inbound:
@@ -453,7 +548,7 @@ class Silo:
             await asyncio.sleep(ANSWER_LOOK_S)
 
     async def _attempt(self, step: Awaitable[None]) -> None:
-        """One step of stopping; a failure is logged and does not keep the next from running."""
+        """Do one step of stopping. A failure is logged, and does not prevent the next steps."""
         try:
             await step
         except MillstreamError as error:
@@ -466,7 +561,14 @@ class Silo:
         self._start_killing(StopReason.EVICTED)
 
     async def kill(self) -> None:
-        """Stop without goodbye, as after an eviction. Repeatable. Raises NotInCluster as `stop`."""
+        """Stop the silo at once, without a goodbye, as after an eviction.
+
+        Running turns are cancelled. The other silos evict this one when they notice. Repeated calls
+        do nothing.
+
+        Raises:
+            NotInCluster: The running event loop is not the loop of the silo.
+        """
         self._check_loop()
         await asyncio.shield(self._start_killing(StopReason.KILLED))
 
@@ -475,7 +577,7 @@ class Silo:
             self._stop_reason = reason
             if self._stages is not None:
                 self._stages.cancel()
-            for listener in self._listeners:  # at once: the loop may be accepting already
+            for listener in self._listeners:  # close at once: the loop may already accept links
                 listener.close()
             for task in self._loops:
                 task.cancel()

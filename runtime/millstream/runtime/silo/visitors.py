@@ -1,10 +1,10 @@
-"""Who has connected to this silo, and who leaves.
+"""The connections that other processes opened to this silo, and how they end.
 
-Owns: the connections that others opened, the clients among them, the goodbyes said and heard. Not:
-connections to others (`peers`), what visitors call (`arrivals`), what clients are told
-(`gateway_news`). Invariants: an end that leaves in
-order keeps its connection until its last call is answered; a silo can connect however many
-strangers and clients there are, since it is known for a silo only once it has greeted.
+This module owns these connections, the clients among them, and the goodbyes that were sent and
+received. The module `peers` owns connections to others, `arrivals` takes the calls, and
+`gateway_news` keeps clients informed. A peer that leaves in order keeps its connection until its
+last call is answered. A silo can always connect, however many clients and strangers there are,
+although it is recognised as a silo only after its handshake.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ __all__ = ["Visitors"]
 
 STOPPING = "stopping"
 REFUSED_EVERY_S = 10.0
-"""Newcomers that are refused are logged at most this often."""
+"""The least time between two log lines about refused connections, in seconds."""
 NEWCOMERS_MAX = 32
-"""Connections that may greet though `connections_max` is reached: one of them may be a silo's."""
+"""Connections that may start a handshake above `connections_max`, because one of them may be a
+silo.
+"""
 
 log = logging.getLogger("millstream.silo")
 
@@ -35,11 +37,10 @@ log = logging.getLogger("millstream.silo")
 class Visitors:
     """The other ends of a silo's connections (`Welcome`).
 
-    Args:
-        outgoing: the connections that this silo opened.
-
-    Attributes: `inbound`, those that others opened; `clients`, the clients among them by id;
-    `newcomers`, those among them that have not greeted yet, the oldest first.
+    Attributes:
+        inbound: The connections that others opened.
+        clients: The clients among them, by id.
+        newcomers: Those that have not finished their handshake, the oldest first.
     """
 
     def __init__(self, end: LocalEnd, outgoing: Callable[[], Iterable[Peer]]) -> None:
@@ -48,15 +49,15 @@ class Visitors:
         self.inbound: dict[Peer, None] = {}
         self.clients: dict[str, Peer] = {}
         self.newcomers: dict[Peer, None] = {}
-        self._silo_count = 0  # of `inbound`
+        self._silo_count = 0  # silos in `inbound`
         self._news = GatewayNews(end, self.clients)
-        self._leaving: set[str] = set()  # silos that were seen stopping
+        self._leaving: set[str] = set()  # silos that are stopping
         self._is_gateway_open = True
         self._is_stopping = False
         self._refused = Repeated(log, end.loop.time, REFUSED_EVERY_S)
 
     def accept(self, link: Link) -> None:
-        """Somebody connects. When too many have, the first that has not greeted makes room."""
+        """Accept a connection. If there are too many, the oldest newcomer is closed."""
         is_full = len(self.inbound) - self._silo_count >= self._end.options.connections_max
         if is_full and len(self.newcomers) >= NEWCOMERS_MAX:
             self._refuse(next(iter(self.newcomers)))
@@ -65,13 +66,15 @@ class Visitors:
         peer.attach(link)
 
     def _refuse(self, peer: Peer) -> None:
-        """There are too many clients, or strangers that do not say who they are."""
+        """Close a connection because there are too many, and log it."""
         limit = self._end.options.connections_max
         self._refused.note(f"connections_max is {limit}: {peer.where} was refused")
         peer.close("there are too many connections (connections_max)")
 
     def on_greeted(self, peer: Peer, /) -> None:
-        """Note clients, if there is room; tell newcomers if this silo is not for them any more."""
+        """Register a client if there is room, and send a goodbye if this silo takes no calls of the
+        peer.
+        """
         if peer in self.newcomers:
             del self.newcomers[peer]
             self._silo_count += peer.is_silo
@@ -95,30 +98,32 @@ class Visitors:
             del self.clients[peer.name]
 
     def leaving(self, peer: Peer, /) -> None:
-        """A silo stops; its row says so, too, but that may be known later."""
+        """Note that a silo is stopping. Its row says so, too, but may be read later."""
         if peer.is_silo:
             self._leaving.add(peer.name)
 
     def on_gateways(self, peer: Peer, view: GatewayView, /) -> None:
-        """A silo goes by its membership table, whatever others say. Raises FrameError."""
+        """Refuse a list of gateways: a silo uses its membership table only. Raises FrameError."""
         raise FrameError("it tells a silo of gateways, and only a silo may tell that to a client")
 
     def has_left(self, silo: str) -> bool:
-        """Stopping silos take no new calls; what they still have moves soon."""
+        """Return whether a silo is stopping, so that it takes no new calls."""
         return silo in self._leaving
 
     def follow(self, view: TableView, live: Collection[str]) -> None:
-        """Close the connections of silos that are not alive in a newer view; tell the clients."""
+        """Close the connections of silos that are not alive in a newer view, and inform the
+        clients.
+        """
         self._news.follow(view)
         self._leaving.update(view.with_status(Status.STOPPING))
         self._leaving &= {row.silo for row in view.rows}
         for peer in [*self._outgoing(), *self.inbound]:
             if peer.is_leaving or peer.name in self._leaving:
-                continue  # it left in order: its link closes when its last call is answered
+                continue  # it leaves in order: its link closes after its last answer
             if peer.is_silo and "@" in peer.name and peer.name not in live:
                 peer.close("evicted from the cluster")
 
-    # -- this silo leaves
+    # -- when this silo leaves
 
     def close_gateway(self) -> None:
         """Tell clients to send new calls through other gateways."""
@@ -127,7 +132,7 @@ class Visitors:
             peer.writer.send(Goodbye(STOPPING))
 
     def say_goodbye(self) -> None:
-        """Tell silos, too, to send no new calls."""
+        """Tell silos to send no new calls."""
         self._is_stopping = True
         for peer in list(self.inbound):
             if peer.is_silo:
@@ -135,11 +140,11 @@ class Visitors:
 
     @property
     def is_serving(self) -> bool:
-        """Does a visitor wait for an answer?"""
+        """Whether a visitor waits for an answer."""
         return any(peer.is_serving for peer in self.inbound)
 
     def close(self) -> None:
-        """Close what others opened."""
+        """Close the connections that others opened."""
         self._news.close()
         for peer in list(self.inbound):
             peer.close("the silo stops")
