@@ -1,6 +1,6 @@
-"""A program outside the cluster: references and streams through gateways.
+"""A program outside of the cluster, which uses grains and streams through gateways.
 
-Owns: `Client` and `connect`. Not: which gateway carries what (`gateways`).
+This module owns `Client` and `connect`. The module `gateways` chooses the gateway of each call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,29 @@ log = logging.getLogger("millstream.client")
 
 
 class Client:
-    """A connection to a cluster; made by `connect`."""
+    """A program outside of the cluster that calls grains and publishes to streams.
+
+    `connect` makes a client; the class has two arguments more. `async with` opens and closes it. A
+    client belongs to the event loop in which it was opened. Using, opening or closing it in another
+    loop raises NotInCluster. An open client cannot be opened again, and a closed one can.
+
+    Calls to one grain go through one gateway while it is connected, so they keep their order. If a
+    gateway is lost, calls that were sent through it end with SiloUnavailable, and later calls use
+    another gateway.
+
+    Args:
+        gateways: The addresses `host:port` of silos. See `connect`.
+        membership: The membership table of the cluster. See `connect`.
+        cluster: The name of the cluster.
+        options: The options of calls. None: the defaults.
+        env: Wall time, chance and ids. None: those of this machine.
+        transport: The transport. None: `TcpTransport`.
+        operator_secret: The operator's secret of the cluster. See `connect`.
+
+    Raises:
+        ConfigError: An argument has a wrong type or value, or neither a gateway nor a table is
+            given.
+    """
 
     gateways: Gateways
     updates: ListUpdates
@@ -75,29 +97,57 @@ class Client:
 
     @property
     def engine(self) -> CallEngine:
-        """The inside, for tools. Raises NotInCluster before it is connected."""
+        """The inside of the client, for tools.
+
+        Raises:
+            NotInCluster: The client is not connected.
+        """
         if self._engine is None:
             raise NotInCluster("this client is not connected: use `async with connect(...)`")
         return self._engine
 
     @property
     def gateway(self) -> GatewayCalls:
-        """What reaches system targets of the cluster. Raises NotInCluster before it connects."""
+        """Calls to system targets of the cluster, see `millstream.runtime.extending.Gateway`.
+
+        Raises:
+            NotInCluster: The client is not connected.
+        """
         self.engine  # noqa: B018  says so if there is none
         return self._calls
 
     @property
     def address(self) -> str:
-        """What the cluster calls this client."""
+        """The name by which the cluster knows this client.
+
+        Raises:
+            NotInCluster: The client is not connected.
+        """
         return self.engine.address
 
     def grain(self, cls: type[C], key: str, /) -> C:
-        """A typed reference to a grain. Raises NotInCluster: closed, or of another event loop."""
+        """Return a typed reference to a grain.
+
+        Args:
+            cls: The grain class, or a contract.
+            key: The key of the grain.
+
+        Raises:
+            NotInCluster: The client is not connected, or belongs to another event loop.
+        """
         self._check_loop()
         return self.engine.references.grain(cls, key)
 
     def stream(self, namespace: Openable[H], key: str, /) -> H:
-        """A typed handle of a stream. Raises NotInCluster: closed, or of another event loop."""
+        """Return a typed handle of a stream.
+
+        Args:
+            namespace: The namespace of the stream, such as a `StreamNamespace`.
+            key: The key of the stream.
+
+        Raises:
+            NotInCluster: The client is not connected, or belongs to another event loop.
+        """
         self._check_loop()
         return self.engine.references.stream(namespace, key)
 
@@ -107,14 +157,30 @@ class Client:
             raise NotInCluster(other_loop(f"client {self.address}"))
 
     async def members(self) -> tuple[MemberInfo, ...]:
-        """The silos that are in the cluster, as a gateway sees it, sorted by address.
+        """Return the silos that are in the cluster, as a gateway sees them.
 
-        Raises SiloUnavailable when no gateway answers, CallTimeout, NotInCluster.
+        Returns:
+            The silos that are not dead, sorted by address.
+
+        Raises:
+            SiloUnavailable: No gateway answers.
+            CallTimeout: The gateway did not answer in time.
+            NotInCluster: The client is not connected.
         """
         target = GatewayTarget.target_name
         return tuple(await self.gateway.call("", target, GatewayTarget.members))
 
     async def __aenter__(self) -> Client:
+        """Connect to the cluster.
+
+        Raises:
+            SiloUnavailable: No gateway answers, or those that answer are still joining their
+                cluster.
+            ConfigError: The client is open already, or every gateway refuses it: it is in a cluster
+                of another name, follows another membership table, or does not know the operator's
+                secret.
+            StorageUnavailable: The membership table cannot be read.
+        """
         if self._engine is not None and not self._engine.turns.ended:
             self._check_loop()
             raise ConfigError(
@@ -159,7 +225,7 @@ class Client:
         )
 
     def _on_lost(self, name: str) -> None:
-        """A gateway is gone for the moment."""
+        """Ask for the list of gateways soon, since the connection to one was lost."""
         log.info("gateway %s: connection lost", name)
         self.updates.want()
 
@@ -172,11 +238,14 @@ class Client:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        """Close the client."""
         await self.aclose()
 
     async def _connect(self) -> None:
-        """Learn the gateways from the first that answers. Raises SiloUnavailable, ConfigError, and
-        StorageUnavailable if the membership table cannot be read."""
+        """Learn the gateways from the first one that answers.
+
+        Raises SiloUnavailable, ConfigError, and StorageUnavailable if the table cannot be read.
+        """
         await self.updates.look_up()
         try:
             await self.updates.refresh()
@@ -189,9 +258,10 @@ class Client:
             raise SiloUnavailable(text, may_have_run=False) from None
 
     async def aclose(self) -> None:
-        """Close the connections; pending calls end with SiloUnavailable.
+        """Close the connections. Pending calls end with SiloUnavailable.
 
-        Raises NotInCluster in another event loop than its own.
+        Raises:
+            NotInCluster: The client belongs to another event loop.
         """
         if self._engine is not None:
             if not self._engine.turns.ended:
@@ -202,8 +272,10 @@ class Client:
 
 
 def check_gateways(gateways: Sequence[str], *, has_table: bool = False) -> list[str]:
-    """The addresses that a client was given, at least one unless it has the membership table.
-    Raises ConfigError."""
+    """Return the addresses that a client was given. Without a table there must be at least one.
+
+    Raises ConfigError.
+    """
     if isinstance(gateways, str):
         raise ConfigError(f"Client({gateways!r}): give a list of addresses, or use connect()")
     if not (gateways or has_table):
@@ -230,21 +302,34 @@ def connect(
     options: RuntimeOptions | None = None,
     operator_secret: str = "",
 ) -> Client:
-    """A client of a cluster: `async with connect("127.0.0.1:7700") as client`.
+    """Make a client of a cluster. It connects by `async with`.
+
+    ```python
+    async with connect("127.0.0.1:7700") as client:
+        await client.grain(Airport, "BOS").land("MS 12")
+    ```
 
     Args:
-        gateways: `host:port` of silos, one or more unless `membership` is given; the others are
-            learnt.
-        membership: the membership table of the cluster, in a form that `Silo(membership=...)`
-            takes, such as `sqlite:directory`. The client reads the addresses of silos in it at the
-            start, and whenever no gateway that it knows answers, so it finds a cluster of which no
-            former silo is left. It changes nothing in the table. Silos that follow another table
-            are refused. If the table cannot be read, `async with` raises StorageUnavailable.
-        cluster: the cluster's name; if all gateways are of other clusters, `async with` raises
-            ConfigError.
-        operator_secret: of the cluster, to be allowed what operators may do, such as pausing
-            queues; `operator_secret()` reads it where the silos keep it. If the gateways do not
-            know it, `async with` raises ConfigError.
+        gateways: The addresses `host:port` of one or more silos. The client learns the others from
+            them. None is needed if `membership` is given.
+        membership: The membership table of the cluster: a `MembershipTable`, or text such as
+            `sqlite:directory`. The client reads the addresses of silos in it when it opens, and
+            when no known gateway answers, at most once a second. So it finds a cluster even if no
+            silo that it knew is left. It changes nothing in the table. A table that the client
+            makes from text is closed after each reading; an object stays open. Silos that follow
+            another membership table are refused.
+        cluster: The name of the cluster.
+        options: The options of calls. None: the defaults.
+        operator_secret: The operator's secret of the cluster. It permits the actions of operators,
+            such as pausing queues. The function `millstream.runtime.operator_secret` reads it from
+            the membership directory of the silos.
+
+    Returns:
+        The client, not connected. `Client.__aenter__` lists the errors of connecting.
+
+    Raises:
+        ConfigError: An argument has a wrong type or value, or neither a gateway nor a table is
+            given.
     """
     return Client(
         gateways,

@@ -1,9 +1,8 @@
-"""Finding out that a gateway was evicted, which may not know it itself.
+"""Detection of evicted gateways, since an evicted gateway may not know that it was evicted.
 
-Owns: `SlowCalls` (pure), `EvictionWatch`. Not: connections (`peers`), which gateways may be used
-(`gateway_list`). Invariants: a client whose calls are answered in time asks nothing; only a row
-that says dead, as another gateway reads it, ends a connection: dead is final, a missing name may be
-news of yesterday.
+This module owns `SlowCalls` (without I/O) and `EvictionWatch`. A client whose calls are answered in
+time asks nothing. Only a row with the status dead, as another gateway reads it, ends a connection:
+that status is final, while a missing name may come from an old list.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ __all__ = ["LOOK_EVERY_S", "EvictionWatch", "SlowCalls"]
 log = logging.getLogger("millstream.client")
 
 LOOK_EVERY_S = 0.4
-"""How often calls are looked for that wait; also the longest wait for an answer to a question."""
+"""Seconds between two looks for waiting calls. Also the longest wait for an answer."""
 ASKED_AT_ONCE = 2
-"""Gateways that are asked together, of which one may hang."""
+"""Gateways that are asked together, since one of them may hang."""
 
 
 class SlowCalls:
-    """Which gateways have not answered a call since the last look. No I/O, no clock."""
+    """The gateways that have not answered a call since the last look. No I/O, no clock."""
 
     __slots__ = ("_before",)
 
@@ -35,34 +34,36 @@ class SlowCalls:
         self._before: dict[str, int] = {}
 
     def look(self, oldest: Mapping[str, int]) -> list[str]:
-        """Takes the id of the oldest outstanding call by gateway (0: none); returns slow ones."""
+        """Take the id of the oldest unanswered call of each gateway (0: none); return slow
+        gateways.
+        """
         slow = [name for name, call in oldest.items() if call and self._before.get(name) == call]
         self._before = dict(oldest)
         return slow
 
 
 class WatchedGateways(Protocol):
-    """What the watch needs of its client."""
+    """The client as the watch uses it."""
 
     def oldest_calls(self) -> Mapping[str, int]:
-        """The id of the oldest outstanding call of each connected gateway; 0: none."""
+        """Return the id of the oldest unanswered call of each connected gateway; 0: none."""
         ...
 
     def gateways_to_ask(self) -> Sequence[str]:
-        """Gateways that may answer."""
+        """Return the gateways that may answer."""
         ...
 
     async def ask_evicted(self, gateway: str, silos: list[str], /) -> list[str]:
-        """Which of the silos are dead, as a gateway reads the table. Raises MillstreamError."""
+        """Ask a gateway which of the silos are dead in the table. Raises MillstreamError."""
         ...
 
     def drop_evicted(self, silo: str, /) -> None:
-        """Never use a gateway again; what waits for it ends."""
+        """Never use a gateway again. Calls that wait for it end."""
         ...
 
 
 class EvictionWatch:
-    """Asks other gateways about those that are slow."""
+    """Asks other gateways about slow gateways."""
 
     __slots__ = ("_gateways", "_slow", "_turn")
 
@@ -72,7 +73,7 @@ class EvictionWatch:
         self._turn = 0
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Look forever."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             slow = self._slow.look(self._gateways.oldest_calls())
@@ -80,7 +81,9 @@ class EvictionWatch:
                 await asyncio.gather(*(self._ask(name, slow) for name in self._next(slow)))
 
     def _next(self, slow: Sequence[str]) -> list[str]:
-        """Whom to ask: others if there are any, in turn, since one of them may be cut off too."""
+        """Choose the gateways to ask: others if there are any, in turn, since one may be cut off
+        too.
+        """
         order = self._gateways.gateways_to_ask()
         others = [name for name in order if name not in slow] or list(order)
         self._turn += ASKED_AT_ONCE
@@ -92,7 +95,7 @@ class EvictionWatch:
             async with asyncio.timeout(LOOK_EVERY_S):
                 evicted = await self._gateways.ask_evicted(gateway, slow)
         except (MillstreamError, TimeoutError):
-            return  # the next look asks another one
+            return  # the next look asks another gateway
         except Exception:
             log.exception("gateway %s could not be asked about others", gateway)
             return

@@ -1,6 +1,6 @@
 """Calls of a client to system targets of the cluster.
 
-Owns: `GatewayCalls`. Not: which gateway serves a name (`gateways`).
+This module owns `GatewayCalls`. The module `gateways` chooses the gateway of a name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["GatewayCalls"]
 P = ParamSpec("P")
 R = TypeVar("R")
 ASK_AGAIN_S = 1.0
-"""Longest wait before a system target is asked for again that starting silos may have."""
+"""Longest wait before a client asks again for a target that starting silos may have, in seconds."""
 
 
 class GatewayCalls:
@@ -38,7 +38,7 @@ class GatewayCalls:
 
     @property
     def frame_bytes_max(self) -> int:
-        """The client's own limit of a frame."""
+        """The client's own limit for a frame, in bytes."""
         return self._turns.options.frame_bytes_max
 
     def call(
@@ -50,9 +50,10 @@ class GatewayCalls:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Coroutine[Any, Any, R]:
-        """Call a target of the gateway that serves `name`: calls of one name keep their order.
+        """Call a target of the gateway that serves `name`. Calls of one name keep their order.
 
-        Raises what the method raises, CallTimeout, SiloUnavailable, NotInCluster (it was closed).
+        Raises the errors of the method, CallTimeout, SiloUnavailable, and NotInCluster if it was
+        closed.
         """
         assert not kwargs, "arguments of targets are given by position"
         spec = method.__millstream_spec__  # type: ignore[attr-defined]
@@ -61,8 +62,11 @@ class GatewayCalls:
     async def ask(
         self, name: str, target: str, instance: str, spec: Any, args: tuple[Any, ...]
     ) -> Any:
-        """Call a system target of the gateway that serves `name`, or of the next one that has it:
-        each silo has what it was started with. While silos start, it is asked for again."""
+        """Call a system target of the gateway that serves `name`, or of the next gateway that has
+        it.
+
+        Silos may have different targets. While silos start, the client asks again.
+        """
         begun_s, pause_s = self._turns.loop.time(), self._turns.options.retry_first_s
         while True:
             self._turns.check_running()
@@ -90,7 +94,7 @@ class GatewayCalls:
         spec: Any,
         args: tuple[Any, ...],
     ) -> Any:
-        """Ask the other gateways; `missing`: what the first one has answered."""
+        """Ask the other gateways. `missing` is the answer of the first one."""
         for gateway in self._gateways.order(name):
             try:
                 peer = self._peers.get(gateway)
@@ -104,5 +108,5 @@ class GatewayCalls:
             except NotHosted:
                 continue
             except Rejected as error:
-                missing = error  # it may be there soon, wherever it is not now
+                missing = error  # the target may exist there soon
         raise missing

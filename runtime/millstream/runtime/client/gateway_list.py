@@ -1,12 +1,15 @@
-"""The gateways that a client may use, and in which order. No I/O, no clock.
+"""The gateways that a client may use, and their order. No I/O, no clock.
 
-Owns: `GatewayList`. Not: connections (`peers`), asking for the list (`gateways`). Invariants: what
-`connect` was given is never forgotten and comes last, with the addresses of gateways that the
-cluster told: whoever was restarted there may be known to nobody else. A list that is older than
-the latest one, or that of another membership table, changes nothing, unless no known gateway is
-left that could contradict it. A gateway that comes or goes changes the way of its own share of the
-names only. A gateway that said goodbye or was evicted is not used again. A name
-is `host:port@generation`, so one that was restarted at its address is another gateway.
+This module owns `GatewayList`. The module `peers` owns the connections, and `list_updates` asks for
+the list.
+
+- The addresses that `connect` was given are never forgotten. They come last, with the addresses of
+  gateways that the cluster named, because a silo that restarted there may be unknown to the others.
+- A list that is older than the latest one, or of another membership table, changes nothing. The
+  exception is a client that no known gateway answers.
+- A gateway that joins or leaves changes only the gateway of its own share of the names.
+- A gateway that said goodbye or was evicted is not used again. A name is `host:port@generation`, so
+  a gateway that restarts at its address is another gateway.
 """
 
 from __future__ import annotations
@@ -21,16 +24,18 @@ from millstream.runtime.wire.message import GatewayView
 __all__ = ["ADDRESSES_KEPT_MAX", "EVICTED_KEPT_MAX", "GatewayList"]
 
 ADDRESSES_KEPT_MAX = 100
-"""Addresses that a client was told and remembers, beside those that it was given."""
+"""Addresses of gateways that a client remembers, beside those that it was given."""
 EVICTED_KEPT_MAX = 1000
 """Names of evicted gateways that a client remembers."""
 
 
 class GatewayList:
-    """What a client knows of gateways.
+    """The gateways that a client knows.
 
-    Attributes: `given`, addresses for the last resort; `known`, names that the cluster told last;
-    `only`, the one of `known` if there are no others, else empty.
+    Attributes:
+        given: Addresses for the last resort.
+        known: The names in the latest list of the cluster.
+        only: The only one of `known`; empty if there are none or several.
     """
 
     __slots__ = (
@@ -51,17 +56,17 @@ class GatewayList:
         self.known: list[str] = []
         self.only = ""
         self._ring = Ring(())
-        self._table_id: str | None = None  # of the silos that told
+        self._table_id: str | None = None  # of the silos that sent the lists
         self._version = -math.inf  # of the latest list
         self._leaving: set[str] = set()
         self._evicted: dict[str, None] = {}  # by age
-        self._told: list[str] = []  # addresses, the latest first
-        self._last = self.given  # where somebody may be, or be again
+        self._told: list[str] = []  # addresses that the cluster named, the latest first
+        self._last = self.given  # addresses for the last resort
 
     def order(self, name: str) -> list[str]:
-        """All gateways, the one first that carries calls to `name` as long as it works.
+        """Return all gateways; the first one carries calls to `name` as long as it works.
 
-        `only` says so quicker, where there is one.
+        If there is only one gateway, `only` gives it faster.
         """
         known, first = self.known, self._ring.owner(hash_of(name))
         if first is None:
@@ -70,10 +75,9 @@ class GatewayList:
         return [*known[start:], *known[:start], *self._last]
 
     def learn(self, view: GatewayView, table_id: str) -> None:
-        """The cluster's gateways, as one of them sees it; it may not know yet who leaves.
+        """Take a list of the cluster's gateways, as one of them sees it.
 
-        Args:
-            table_id: names the membership table that this gateway follows.
+        It may contain gateways that are leaving. `table_id` is the membership table of the sender.
         """
         found = view.gateways
         if self._table_id is None:
@@ -86,42 +90,42 @@ class GatewayList:
             self._know([name for name in found if name not in unusable])
 
     def start_over(self, view: GatewayView, table_id: str) -> None:
-        """A list that is believed whatever was known, since no known gateway answers.
+        """Take a list whatever was known before, because no known gateway answers.
 
-        After a backup was restored, the silos follow another table, or one of lower versions.
+        After a backup was restored, the silos follow another table, or a table with lower versions.
         """
         self._table_id, self._version = table_id, -math.inf
         self.learn(view, table_id)
 
     def suggest(self, addresses: Sequence[str]) -> None:
-        """Gateways may be there; they are a last resort, before those that were told earlier."""
+        """Remember addresses as a last resort, before the earlier ones."""
         self._keep(addresses)
 
     def leave(self, name: str) -> None:
-        """A gateway said goodbye."""
+        """Note the goodbye of a gateway."""
         self._leaving.add(name)
         self._know([known for known in self.known if known != name])
 
     def evict(self, name: str) -> None:
-        """A gateway is dead in the table, though others or itself may not know it yet."""
+        """Note that a gateway is dead in the table, though other gateways may not know it yet."""
         self._evicted[name] = None
         while len(self._evicted) > EVICTED_KEPT_MAX:
             del self._evicted[next(iter(self._evicted))]
         self._know([known for known in self.known if known != name])
 
     def is_evicted(self, name: str) -> bool:
-        """Is the gateway known to be dead?"""
+        """Return whether the gateway is known to be dead."""
         return name in self._evicted
 
     def _keep(self, found: Sequence[str]) -> None:
-        """Remember where these are: a gateway that is gone may come back at its address."""
+        """Remember the addresses of gateways, since a gateway may restart at its address."""
         told = dict.fromkeys([*map(endpoint_of, found), *self._told])
         self._told = [address for address in told if address not in self.given]
         del self._told[ADDRESSES_KEPT_MAX:]
         self._last = [*self.given, *self._told]
 
     def _know(self, names: list[str]) -> None:
-        if set(names) != set(self.known):  # several gateways tell the same
+        if set(names) != set(self.known):  # several gateways send the same list
             self._ring = Ring(names)
         self.known = names
         (self.only,) = names if len(names) == 1 else ("",)

@@ -1,9 +1,9 @@
-"""The membership table, as a client looks for gateways in it.
+"""The membership table as a source of gateways for a client.
 
-Owns: `GatewayTable`, `Reading`. Not: when the table is read (`gateways`), which addresses are kept
-(`gateway_list`). Invariants: a client changes nothing in the table; a table that is made from text
-is made for one reading and closed after it, so each reading finds what is at that place now; a
-table that was given as an object is not closed.
+This module owns `GatewayTable` and `Reading`. The module `list_updates` decides when the table is
+read, and `gateway_list` keeps the addresses. A client changes nothing in the table. A table that is
+made from text is made for one reading and closed after it, so each reading uses the table that is
+at that place then. A table that was given as an object is not closed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ PLUGINS = "millstream.membership"
 class Reading(NamedTuple):
     """The part of a membership table that a client needs.
 
-    Attributes: `table_id`, as silos tell it in their greeting; `addresses`, `host:port` of the
-    active silos that take clients, the one that gave the last sign first; `text`, the table as
-    messages show it.
+    Attributes:
+        table_id: The short identity of the table, as silos state it in their handshake.
+        addresses: `host:port` of the active silos that take clients. The one with the latest sign
+            of life is first.
+        text: The table as messages show it.
     """
 
     table_id: str
@@ -54,9 +56,7 @@ class Reading(NamedTuple):
 class GatewayTable:
     """Reads the membership table of a cluster.
 
-    Args:
-        given: the table, or text that names a plug-in, such as `sqlite:directory`. Raises
-            ConfigError for anything else.
+    `given` is the table, or text that names a plug-in. Anything else raises ConfigError.
     """
 
     def __init__(self, given: MembershipTable | str) -> None:
@@ -90,15 +90,17 @@ class GatewayTable:
 
 
 async def read(table: MembershipTable) -> Reading:
-    """The content of a table. Raises StorageUnavailable, and whatever the table raises."""
+    """Read a table. Raises StorageUnavailable, and errors of the table."""
     limited = LimitedTable(table)
     table_id = table_id_of(await limited.identity())
     return Reading(table_id, addresses_in(await limited.read()), table_text(table))
 
 
 def addresses_in(view: TableView) -> list[str]:
-    """Where the gateways of a view are. After a crash of all silos the rows of those that crashed
-    say active, too; so silos that gave a sign later come first."""
+    """Return the addresses of the gateways in a view, those with the latest sign of life first.
+
+    After a crash of all silos, the rows of crashed silos still say active.
+    """
     rows = [row for row in view.rows if row.is_gateway and row.status is Status.ACTIVE]
     rows.sort(key=lambda row: (-row.last_sign_s, row.silo))
     return list(dict.fromkeys(row.endpoint for row in rows))

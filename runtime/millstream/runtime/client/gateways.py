@@ -1,10 +1,10 @@
-"""A client's gateways: which it is connected to, and which grain goes through which.
+"""The gateways of a client: its connections, and the gateway of each grain.
 
-Owns: `Gateways`, the `Locator` of a client. Not: which of them may be used (`gateway_list`), asking
-for the list (`list_updates`), calls to system targets (`gateway_calls`). Invariants: calls to one
-grain go through one gateway while that is connected and the list gives them no other one, so they
-keep their order; a call whose gateway is lost after it was sent ends with SiloUnavailable, one that
-was not sent yet goes through another gateway.
+This module owns `Gateways`, the `Locator` of a client. The module `gateway_list` knows which
+gateways may be used, `list_updates` asks for the list, and `gateway_calls` calls system targets.
+Calls to one grain go through one gateway while it is connected and the list does not assign them to
+another one, so they keep their order. A call that was sent ends with SiloUnavailable if its gateway
+is lost. A call that was not sent yet goes through another gateway.
 """
 
 from __future__ import annotations
@@ -57,21 +57,23 @@ class Gateways:
         self._searches = Searches(turns, tasks, self._locate, self.on_lost)
         self.looked_for = self._searches.under_way
         self.has_waiting = self._searches.has_waiting
-        """Do calls wait for a connection to this grain's gateway?"""
+        """Whether calls wait for a connection to this grain's gateway."""
 
     @property
     def known(self) -> list[str]:
-        """The gateways that the cluster told, without those that leave."""
+        """The gateways in the latest list of the cluster, without those that leave."""
         return self._list.known
 
     def order(self, name: str = "") -> list[str]:
-        """All gateways that would be asked now for what has that name, in order."""
+        """Return all gateways in the order in which they are tried for a name."""
         return self._list.order(name)
 
-    # -- finding (`Locator`)
+    # -- `Locator`
 
     def find(self, kind: GrainKind, key: str, /) -> Destination | None:
-        """The connection that carries the grain's calls: the first that works, or may."""
+        """Return the connection that carries the grain's calls: the first one that works, or may
+        work.
+        """
         if self.looked_for and (kind.name, key) in self.looked_for:
             return None
         if self._list.only:
@@ -96,13 +98,15 @@ class Gateways:
         return await self.ready(kind.name, key)
 
     def on_moved(self, kind: GrainKind, key: str, peer: Peer, silo: str, /) -> None:
-        """The gateway looks the grain up anew."""
+        """Do nothing: the gateway looks the grain up again."""
 
     def on_lost(self, kind: GrainKind, key: str, /) -> None:
-        """The gateway could not be reached; the next try goes over all of them."""
+        """Do nothing: the next attempt tries all gateways."""
 
     def find_only(self) -> Peer | None:
-        """The connection to the only gateway; None: there are others, or it is not ready."""
+        """Return the connection to the only gateway; None if there are several, or it is
+        not ready.
+        """
         if not self._list.only:
             return None
         try:
@@ -112,8 +116,8 @@ class Gateways:
         return peer if peer.writer.is_ready else None
 
     async def ready(self, *name: str) -> Peer:
-        """A connected gateway; one that refuses is passed over. Raises SiloUnavailable."""
-        if (only := self.find_only()) is not None:  # then no name has another first one
+        """Return a connected gateway, without those that refuse. Raises SiloUnavailable."""
+        if (only := self.find_only()) is not None:  # the first gateway of every name
             return only
         refused: list[str] = []
         for gateway in self._list.order("/".join(name)):
@@ -126,48 +130,50 @@ class Gateways:
                 refused.append(str(error))
         raise SiloUnavailable(f"no gateway answers: {'; '.join(refused)}", may_have_run=False)
 
-    # -- told by connections (`Welcome`, `Inbox`)
+    # -- called by connections (`Welcome`, `Inbox`)
 
     def on_greeted(self, peer: Peer, /) -> None:
-        """A gateway that was known by its address has told its whole name."""
+        """Register the whole name of a gateway that was known by its address."""
         if self._list.is_evicted(peer.name):
             peer.close("evicted from the cluster, and does not know it yet")
         else:
             self._peers.know_as(peer.name, peer)
 
     def leaving(self, peer: Peer, /) -> None:
-        """The gateway stops: use others for new calls. It knows them best, and is connected."""
+        """Use other gateways for new calls, and ask the leaving one for them while it is
+        connected.
+        """
         self._list.leave(peer.name)
         self._updates.ask_leaving(peer)
 
     def on_gateways(self, peer: Peer, view: GatewayView, /) -> None:
-        """A gateway tells which gateways there are, asked or not."""
+        """Take a list of gateways from a gateway, requested or not."""
         self._list.learn(view, peer.table_id)
 
     def serve(self, peer: Peer, call: Call, /) -> None:
-        """Nothing can be called on a client."""
+        """Refuse a call: a client serves none."""
         error = NotInCluster("a client serves no calls")
         peer.served.refuse(call.id, Failure(call.id, msgspec.Raw(describe(error, call.kind))))
 
     def on_frame_end(self) -> None:
-        """Every call has been refused."""
+        """Do nothing: every call was refused."""
 
-    # -- asked by the watch for evictions
+    # -- called by the watch for evictions
 
     def oldest_calls(self) -> dict[str, int]:
-        """The id of the oldest outstanding call of each connected gateway; 0: none."""
+        """Return the id of the oldest unanswered call of each connected gateway; 0: none."""
         oldest: dict[str, int] = {}
-        for peer in self._peers.list_known():  # of two to one gateway, the one that is asked
+        for peer in self._peers.list_known():  # of two connections to one gateway, the one in use
             if "@" in peer.name:
                 oldest[peer.name] = peer.writer.oldest_call or oldest.get(peer.name, 0)
         return oldest
 
     def gateways_to_ask(self) -> list[str]:
-        """Those that the cluster told; the others when there are none."""
+        """Return the gateways in the latest list; the other known addresses if it is empty."""
         return self._list.known or self._list.order("")
 
     async def ask_evicted(self, gateway: str, silos: list[str], /) -> list[str]:
-        """Which of the silos are dead, as a gateway reads the table. Raises MillstreamError."""
+        """Ask a gateway which of the silos are dead in the table. Raises MillstreamError."""
         peer = self._peers.get(gateway)
         evicted: list[str] = await self._remote.call(
             peer, GatewayTarget.target_name, "", EVICTED_SPEC, (silos,)
@@ -175,7 +181,7 @@ class Gateways:
         return evicted
 
     def drop_evicted(self, silo: str, /) -> None:
-        """Never use a gateway again; what waits for it ends with SiloUnavailable."""
+        """Never use a gateway again. Calls that wait for it end with SiloUnavailable."""
         log.warning("gateway %s was evicted from the cluster: calls that it had end", silo)
         self._list.evict(silo)
         for peer in self._peers.list_known():

@@ -1,9 +1,9 @@
-"""How a client learns which gateways there are: from gateways, and from the membership table.
+"""The sources of a client's list of gateways: the gateways themselves, and the membership table.
 
-Owns: `ListUpdates`. Not: what the list says (`gateway_list`), how the table is read
-(`gateway_table`), which gateway a call goes through (`gateways`). Invariants: one question for the
-list is under way at a time, not counting those to gateways that leave; the table is read at the
-start, and later only when no known gateway answers.
+This module owns `ListUpdates`. The module `gateway_list` owns the list, `gateway_table` reads the
+table, and `gateways` chooses the gateway of a call. At most one request for the list is under way,
+not counting requests to leaving gateways. The table is read at the start, and later only when no
+known gateway answers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["ListUpdates"]
 
 GATEWAYS_EVERY_S = 10.0
 TABLE_EVERY_S = 1.0
-"""Least time between two readings of the membership table while no gateway answers."""
+"""The least time between two readings of the table while no gateway answers, in seconds."""
 LIST_SPEC: Any = GatewayTarget.gateways.__millstream_spec__  # type: ignore[attr-defined]
 
 log = logging.getLogger("millstream.client")
@@ -40,8 +40,7 @@ log = logging.getLogger("millstream.client")
 class ListUpdates:
     """Keeps the list of gateways of one client up to date.
 
-    Args:
-        table: where gateways are found, if the program has named it.
+    `table` is the membership table, if the program has named it.
     """
 
     def __init__(
@@ -64,21 +63,21 @@ class ListUpdates:
 
     @property
     def table_texts(self) -> list[str]:
-        """Which membership table the client was given, for messages; empty if none."""
+        """The membership table of the client, for messages; empty if it has none."""
         if self._reading is None:
             return []
         return [f"the membership table of this client is {self._reading.text}"]
 
     def want(self) -> None:
-        """The list of gateways may be out of date: ask for it soon."""
+        """Ask for the list soon, because it may be out of date."""
         self._wanted.set()
 
     async def refresh(self) -> None:
-        """Ask for the current list, one gateway after the other until one answers: those that are
-        known, those that the membership table names, and at last all whose addresses are kept.
+        """Ask for the current list, one gateway after the other until one answers.
 
-        Gateways that the answer does not name are used as a last resort only, by their address.
-        Raises SiloUnavailable.
+        The order is: known gateways, those in the membership table, and all addresses that are
+        kept. Gateways that the answer does not name are then used as a last resort only, by their
+        address. Raises SiloUnavailable.
         """
         failures: dict[str, str] = {}
         if await self._ask_any(self._list.known, failures):
@@ -89,13 +88,15 @@ class ListUpdates:
             raise SiloUnavailable("; ".join([*failures.values(), *why]), may_have_run=False)
 
     async def _ask_any(self, gateways: Sequence[str], failures: dict[str, str]) -> bool:
-        """Learn the list of the first that answers, of those that have not failed. The answer of a
-        gateway that is not known is believed: those that are known were asked before."""
+        """Learn the list of the first gateway that answers, without those that have failed.
+
+        The answer of an unknown gateway is trusted, because the known ones were asked before.
+        """
         for gateway in [one for one in gateways if one not in failures]:
             try:
                 peer = self._peers.get(gateway)
                 view = await self._remote.call(peer, GatewayTarget.target_name, "", LIST_SPEC, ())
-            except (MillstreamError, TypeError) as error:  # TypeError: the answer is none
+            except (MillstreamError, TypeError) as error:  # TypeError: an invalid answer
                 failures[gateway] = str(error)
                 continue
             if peer.name in self._list.known:
@@ -106,7 +107,7 @@ class ListUpdates:
         return False
 
     async def _look_up_again(self) -> list[str]:
-        """Read the table, unless that was done a moment ago; what to say if nobody answers."""
+        """Read the table, unless it was just read; return the advice for an error message."""
         if self._end.loop.time() - self._looked_up_s >= TABLE_EVERY_S:
             try:
                 await self.look_up()
@@ -115,8 +116,10 @@ class ListUpdates:
         return [] if self._reading is None else [self._reading.advice]
 
     async def look_up(self) -> None:
-        """Read the membership table, if there is one: keep the addresses that it names, and refuse
-        silos that follow another table. Raises StorageUnavailable, ConfigError."""
+        """Read the membership table, if there is one. Raises StorageUnavailable, ConfigError.
+
+        Its addresses are kept, and silos that follow another table are refused.
+        """
         if self._table is None:
             return
         self._looked_up_s = self._end.loop.time()
@@ -125,16 +128,17 @@ class ListUpdates:
         self._list.suggest(reading.addresses)
 
     async def run(self) -> None:
-        """Ask for the list every 10 s, and when a gateway was lost; for ever.
+        """Ask for the list every 10 s, and when a gateway was lost; forever.
 
-        Gateways tell of changes unasked; whoever missed that finds out here.
+        Gateways announce changes themselves. A client that missed an announcement learns the change
+        here.
         """
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(GATEWAYS_EVERY_S):
                     await self._wanted.wait()
             await self._ask_some_times()
-            self._wanted.clear()  # what was lost meanwhile was lost to the asking
+            self._wanted.clear()  # a loss during the request was noticed by the request
 
     async def _ask_some_times(self) -> None:
         for attempt in range(self._options.redirects_max):
@@ -148,9 +152,9 @@ class ListUpdates:
                 return
 
     def ask_leaving(self, peer: Peer) -> None:
-        """Ask a gateway that leaves for the others: it knows them best, and is connected.
+        """Ask a leaving gateway for the others: it knows them best, and is connected.
 
-        Sent before its goodbye has been dealt with, so that the connection stays for the answer.
+        The request is sent before its goodbye is handled, so the connection stays until the answer.
         """
         body = msgspec.Raw(LIST_SPEC.arguments.encode(()))
         name, method = GatewayTarget.target_name, LIST_SPEC.wire_name
@@ -162,7 +166,7 @@ class ListUpdates:
             self.want()
 
     def on_last_answer(self, peer: Peer, body: msgspec.Raw, /) -> None:
-        """A gateway that leaves has answered."""
+        """Take the answer of a leaving gateway."""
         try:
             self._list.learn(self._remote.take(LIST_SPEC, body), peer.table_id)
         except TypeError as error:
@@ -171,7 +175,7 @@ class ListUpdates:
 
 
 class LastQuestion:
-    """The question for the list to a gateway that leaves (`AnswerReceiver`)."""
+    """The request for the list to a leaving gateway (`AnswerReceiver`)."""
 
     __slots__ = ("_peer", "_updates")
 
