@@ -1,8 +1,8 @@
-"""The pytest plug-in: fixtures with clusters.
+"""The pytest plug-in of Millstream: the fixtures `local_cluster` and `sim_cluster`.
 
-Found by pytest through the entry point group `pytest11`, in every project where Millstream is
-installed: so it is next to `millstream.runtime`, not in it, and imports nothing of it before a
-test asks for a fixture.
+Pytest finds it by the entry point group `pytest11` in every project where Millstream is installed.
+So the module is beside `millstream.runtime`, not in it, and imports nothing of it before a test
+uses a fixture. The option `--sim-seed N` lets `sim_cluster` run one seed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ SEEDS = 10
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--sim-seed N`: `sim_cluster` runs this seed alone."""
+    """Add the option `--sim-seed N`: `sim_cluster` then runs this seed only."""
     group = parser.getgroup("millstream")
     group.addoption("--sim-seed", type=int, help="the one seed that the fixture sim_cluster runs")
 
 
 def async_fixture(function: Any) -> Any:
-    """A fixture in the test's own loop; one that explains itself where pytest-asyncio is absent."""
+    """Make a fixture in the test's own loop. Without pytest-asyncio it fails with an
+    explanation.
+    """
     try:
         from pytest_asyncio import fixture
     except ImportError:
@@ -46,9 +48,16 @@ def async_fixture(function: Any) -> Any:
 
 @async_fixture
 async def local_cluster() -> AsyncIterator[Callable[..., Awaitable[LocalCluster]]]:
-    """`cluster = await local_cluster(silos=2, grains=[Airport])`: stopped when the test ends.
+    """A fixture that starts a `LocalCluster`, and stops it when the test ends.
 
-    Takes what `LocalCluster` takes; may be called several times.
+    ```python
+    async def test_landing(local_cluster):
+        cluster = await local_cluster(silos=2, grains=[Airport])
+        await cluster.grain(Airport, "BOS").land("MS 12")
+    ```
+
+    The function takes the arguments of `LocalCluster`, and may be called several times. The fixture
+    needs pytest-asyncio.
     """
     from millstream.runtime import LocalCluster
 
@@ -61,7 +70,9 @@ async def local_cluster() -> AsyncIterator[Callable[..., Awaitable[LocalCluster]
 
 
 class SimRunner:
-    """Runs a program against simulated clusters, one per seed."""
+    """Runs a program against simulated clusters, one for each seed. The fixture `sim_cluster` gives
+    it.
+    """
 
     def __init__(self, only_seed: int | None) -> None:
         self._only_seed = only_seed
@@ -74,14 +85,22 @@ class SimRunner:
         max_virtual_s: float = 3600.0,
         **arguments: Any,
     ) -> list[T]:
-        """Start a cluster, run the program, stop the cluster, for each seed; returns the results.
+        """For each seed: start a cluster, run the program, and stop the cluster.
 
         Args:
-            program: gets the cluster; runs as the simulation's driver, on no host.
-            seeds: a number (from 1 on), or the seeds; `--sim-seed` takes the place of both.
-            arguments: those of `SimCluster`.
+            program: An async function of the cluster. It runs as the driver of the simulation, on
+                no host.
+            seeds: A number of seeds, beginning with 1, or the seeds themselves. The option
+                `--sim-seed` replaces both.
+            max_virtual_s: A program that waits beyond this virtual time fails, in seconds.
+            arguments: The arguments of `SimCluster`.
 
-        Raises SimulationFailed, with the seed, if the program fails.
+        Returns:
+            The results of the program, in the order of the seeds.
+
+        Raises:
+            SimulationFailed: The program failed. The message has the seed, and the command that
+                runs it again.
         """
         from millstream.runtime.testing import SimCluster, run
 
@@ -103,5 +122,15 @@ class SimRunner:
 
 @pytest.fixture
 def sim_cluster(request: pytest.FixtureRequest) -> SimRunner:
-    """`sim_cluster(program, silos=3, grains=[Airport], seeds=20)`: see `SimRunner`."""
+    """A fixture that runs a program against simulated clusters, one for each seed.
+
+    ```python
+    def test_landing(sim_cluster):
+        async def program(cluster):
+            ...
+        sim_cluster(program, silos=3, grains=[Airport], seeds=20)
+    ```
+
+    See `SimRunner` for the arguments.
+    """
     return SimRunner(request.config.getoption("--sim-seed"))

@@ -1,7 +1,10 @@
-"""Programs and processes: local clusters, silo processes and what starts them.
+"""Programs and processes: silos as programs, as child processes, and as local clusters.
 
-Owns silos as programs, as child processes and as several in one process, and their start and end.
-Reading starts at `serve.py`.
+`SiloProcess` and `SiloProcesses` run silos as child processes. `run_program` is the command
+`millstream run`. `loop_factory` gives the event loop that these programs use.
+
+Owns the start and the end of silos as programs, as child processes, and as several silos in one
+process. Reading starts at `serve.py`.
 May import `client`, `cluster`, `definition`, `runtime`, `silo` and `wire`.
 """
 

@@ -1,8 +1,8 @@
-"""Programs that start silos when they are imported are found out.
+"""Detection of programs that start silos when they are imported.
 
-Owns: whether this process is importing the module of its factory. A child imports the module that
-its parent names; if that module is a program without `if __name__ == "__main__":`, the child would
-run the program, which starts children, and so on without end.
+This module knows whether this process is importing the module of its factory. A child imports the
+module that its parent names. If that module is a program without `if __name__ == "__main__":`, the
+child would run the program, which would start children, and so on without end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _importing: list[str] = []
 
 @contextmanager
 def importing(factory: str) -> Iterator[None]:
-    """While this is open nothing can be started in this process."""
+    """While open, no silo and no cluster can be started in this process."""
     _importing.append(factory)
     try:
         yield

@@ -1,9 +1,9 @@
-"""Silos as child processes of this one.
+"""Silos as child processes of this process.
 
-Owns: `SiloProcess`, one child, and `SiloProcesses`, several. The child's side is `silo_main`.
-Invariants: a child that cannot start says why; a start that is given up leaves no child behind; a
-child ends when its parent's end of a pipe of their own closes, so nothing is left by Ctrl-C or by
-the parent's death; what standard input is to either does not matter.
+This module owns `SiloProcess`, one child, and `SiloProcesses`, several. The module `silo_main` is
+the program of the child. A child that cannot start gives the reason. A start that is cancelled
+leaves no child. A child ends when the pipe from its parent closes, so no child outlives its parent,
+even after Ctrl-C or a crash of the parent. Standard input of parent and child has no effect.
 """
 
 from __future__ import annotations
@@ -34,16 +34,26 @@ log = logging.getLogger("millstream.launcher")
 
 
 class SiloProcess:
-    """One silo in a process of its own.
+    """One silo in a child process.
+
+    The child calls a function that returns a silo, and runs the silo by `serve`. It ends when its
+    parent ends. The child imports the module of the function. A module that starts silos when it is
+    imported is refused with ConfigError, so put the program's own actions under `if __name__ ==
+    "__main__":`.
 
     Args:
-        factory: `package.module:function`; called in the child with `arguments`, returns a Silo.
-        arguments: plain JSON values.
-        log: the file that takes what the child writes.
+        factory: `package.module:function`. The child calls it with `arguments`, and it returns a
+            Silo.
+        arguments: The keyword arguments of the function, as plain JSON values.
+        log: The file that gets the output of the child.
+
+    Attributes:
+        gateway: The address `host:port` of the silo, for `connect`. Empty before the start.
+        address: The address of the silo, `host:port@generation`. Empty before the start.
     """
 
     def __init__(self, factory: str, arguments: Mapping[str, Any], log: Path) -> None:
-        self._pipe: int | None = None  # its end tells the child to stop
+        self._pipe: int | None = None  # closing it stops the child
         self._factory = factory
         self._arguments = dict(arguments)
         self._log = log
@@ -53,16 +63,21 @@ class SiloProcess:
 
     @property
     def pid(self) -> int:
-        """Process id; 0 before start."""
+        """The process id; 0 before the start."""
         return 0 if self._process is None else self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """It was started and has not ended."""
+        """Whether the child was started and has not ended."""
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Start the child and wait until its silo is active: 60 s at most. Raises ClusterError."""
+        """Start the child, and wait until its silo is active.
+
+        Raises:
+            ClusterError: The child did not start, or was not active after 60 s. No child is left.
+                Also if the object was started before.
+        """
         try:
             self._process = await self._spawn()
             told = json.loads(await self._first_line())
@@ -96,7 +111,7 @@ class SiloProcess:
             os.close(childs_end)
 
     def _let_go(self) -> None:
-        """Close the pipe: the child stops."""
+        """Close the pipe, which stops the child."""
         pipe, self._pipe = self._pipe, None
         if pipe is not None:
             os.close(pipe)
@@ -116,12 +131,18 @@ class SiloProcess:
         return line
 
     async def wait(self) -> int:
-        """Until the child has ended; returns its exit code (negative: the signal)."""
+        """Wait until the child has ended.
+
+        Returns:
+            Its exit code. A negative number is the signal that ended it.
+        """
         assert self._process is not None, "wait() before start()"
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """Stop gracefully; after 20 s by force. Repeatable."""
+        """Stop the child gracefully, and kill it if it runs after 20 s. Repeated calls do
+        nothing.
+        """
         self._let_go()
         process = self._process
         if process is None or process.returncode is not None:
@@ -132,10 +153,10 @@ class SiloProcess:
         except TimeoutError:
             log.warning("silo process %d did not stop in %g s: killed", self.pid, STOP_S)
         finally:
-            await self.kill()  # also when the one who waits is cancelled
+            await self.kill()  # also if this call is cancelled
 
     async def kill(self) -> None:
-        """SIGKILL: no goodbye."""
+        """Kill the child by SIGKILL, without a goodbye to the cluster."""
         process = self._process
         try:
             if process is not None and process.returncode is None:
@@ -143,14 +164,26 @@ class SiloProcess:
                     process.kill()
                 await process.wait()
         finally:
-            self._let_go()  # not before: a child that sees the pipe close says goodbye
+            self._let_go()  # last, since a child says goodbye when the pipe closes
 
     def __del__(self) -> None:
         self._let_go()
 
 
 class SiloProcesses:
-    """Several children: `async with SiloProcesses([...]) as processes`; they stop together."""
+    """Several silo processes that start and stop together.
+
+    ```python
+    silos = [SiloProcess("shop.silos:make_silo", {"port": port}, log) for port, log in given]
+    async with SiloProcesses(silos) as processes:
+        client = connect(*[process.gateway for process in processes])
+    ```
+
+    Iterating gives the processes, and `processes[index]` gives one.
+
+    Args:
+        processes: The processes, not started.
+    """
 
     def __init__(self, processes: list[SiloProcess]) -> None:
         self._processes = list(processes)
@@ -162,7 +195,11 @@ class SiloProcesses:
         return self._processes[index]
 
     async def start(self) -> None:
-        """Start all at once; if one fails, none is left. Raises ClusterError."""
+        """Start all processes at the same time.
+
+        Raises:
+            ClusterError: One of them did not start. No child is left.
+        """
         starts = [asyncio.ensure_future(process.start()) for process in self._processes]
         try:
             await asyncio.gather(*starts)
@@ -174,20 +211,25 @@ class SiloProcesses:
             raise
 
     async def replace(self, index: int, process: SiloProcess) -> None:
-        """Start another one in the place of one, which is killed if it still runs.
+        """Start another process in place of one, which is killed if it still runs.
 
-        Raises ClusterError: it did not start; its place is empty until the next one.
+        Args:
+            index: The index of the process to replace.
+            process: The new process, not started.
+
+        Raises:
+            ClusterError: It did not start. No process runs in its place.
         """
         await self._processes[index].kill()
         self._processes[index] = process
         await process.start()
 
     async def stop(self) -> None:
-        """Stop all gracefully, at once; after 20 s by force."""
+        """Stop all processes gracefully, at the same time, and kill those that run after 20 s."""
         await self._each(SiloProcess.stop)
 
     async def kill(self) -> None:
-        """SIGKILL to all."""
+        """Kill all processes by SIGKILL."""
         await self._each(SiloProcess.kill)
 
     async def _each(self, step: Any) -> None:

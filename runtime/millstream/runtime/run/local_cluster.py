@@ -1,8 +1,8 @@
 """Several silos in one process, for development and tests.
 
-Owns: nothing that the silos do not own; the shared table and store in memory. Invariants: silos
-talk through the transport like those of a real cluster, and so does the cluster's own client, which
-is an operator.
+This module owns the shared membership table and stores in memory; the rest belongs to the silos.
+The silos talk through the transport, as those of a real cluster do. So does the cluster's own
+client, which is an operator.
 """
 
 from __future__ import annotations
@@ -34,13 +34,37 @@ H = TypeVar("H")
 
 
 class LocalCluster:
-    """`async with LocalCluster(silos=3, grains=[...]) as cluster`.
+    """Several silos and a client in one process, for development and tests.
+
+    ```python
+    async with LocalCluster(silos=3, grains=[Airport]) as cluster:
+        await cluster.grain(Airport, "BOS").land("MS 12")
+    ```
+
+    The silos share one membership table and one set of stores. Calls go through the cluster's own
+    client, which is an operator, and through real connections. The arguments are those of `Silo`,
+    without `address`, `advertise`, `name` and `can_own_queues`; each silo listens at a free port of
+    loopback.
 
     Args:
-        silos: how many silos to start.
-        streams: stream providers by name: functions that make one per silo.
-        parts: other parts by name, likewise.
-        stores: state stores shared by the silos; default: one in memory.
+        grains: The grain classes that each silo hosts.
+        silos: How many silos to start.
+        streams: Functions by name. Each makes a stream provider for one silo.
+        parts: Functions by name. Each makes a part for one silo.
+        stores: The state stores by name, shared by the silos. None: one store in memory, named
+            `default`.
+        cluster: The name of the cluster.
+        membership: The membership table, shared by the silos. None: one in memory.
+        options: The options of silos and client.
+        membership_options: The options of membership.
+        env: Wall time, chance and ids.
+        transport: The transport.
+
+    Attributes:
+        silos: The silos, in the order of their start.
+
+    Raises:
+        ConfigError: An argument has a wrong type or value.
     """
 
     def __init__(
@@ -78,21 +102,40 @@ class LocalCluster:
 
     @property
     def client(self) -> Client:
-        """The cluster's own client. Raises NotInCluster before start."""
+        """The cluster's own client.
+
+        Raises:
+            NotInCluster: The cluster is not started.
+        """
         if self._client is None:
             raise NotInCluster("this cluster is not started: use `async with LocalCluster(...)`")
         return self._client
 
     def grain(self, cls: type[C], key: str, /) -> C:
-        """A typed reference, called through a gateway."""
+        """Return a typed reference to a grain, called through a gateway.
+
+        Args:
+            cls: The grain class, or a contract.
+            key: The key of the grain.
+        """
         return self.client.grain(cls, key)
 
     def stream(self, namespace: Openable[H], key: str, /) -> H:
-        """A typed handle of a stream, published through a gateway."""
+        """Return a typed handle of a stream, used through a gateway.
+
+        Args:
+            namespace: The namespace of the stream.
+            key: The key of the stream.
+        """
         return self.client.stream(namespace, key)
 
     async def start_silo(self) -> Silo:
-        """Start one more silo. Raises NotInCluster before the start and after the end."""
+        """Start one more silo, and return it.
+
+        Raises:
+            NotInCluster: The cluster is not started, or has ended. Errors of `Silo.start` pass
+                through.
+        """
         self._check_open()
         silo = Silo(
             grains=self._grains,
@@ -109,7 +152,7 @@ class LocalCluster:
         )
         await silo.start()
         try:
-            self._check_open()  # it may have ended meanwhile
+            self._check_open()  # the cluster may have ended meanwhile
         except NotInCluster:
             await silo.stop()
             raise
@@ -125,6 +168,7 @@ class LocalCluster:
             )
 
     async def __aenter__(self) -> LocalCluster:
+        """Start the silos and the client. Errors of `Silo.start` and of the client pass through."""
         refuse_while_importing("a cluster")
         self._is_open = True
         try:
@@ -153,5 +197,6 @@ class LocalCluster:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        """Close the client, and stop the silos."""
         self._is_open = False
         await asyncio.shield(self._stack.aclose())

@@ -9,7 +9,11 @@ __all__ = ["loop_factory"]
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's where it is installed, else asyncio's: for `asyncio.Runner(loop_factory=...)`."""
+    """Return the loop factory for `asyncio.Runner(loop_factory=...)`.
+
+    Returns:
+        The factory of uvloop if it is installed. Else None, which stands for asyncio's own loop.
+    """
     try:
         import uvloop
     except ImportError:

@@ -1,4 +1,4 @@
-"""What a process does that is there to run a silo, whoever started it."""
+"""Settings of a process that runs a silo: its garbage collector and its standard streams."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ LOG_FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
 
 
 def settle_memory() -> None:
-    """What was loaded so far stays: full collections need not look at it."""
+    """Exclude all objects that were loaded so far from full garbage collections."""
     gc.collect()
     gc.freeze()
 
 
 def fill_standard_streams() -> None:
-    """Open what of 0, 1 and 2 is closed: libuv takes such a number, and aborts when it lets it go.
+    """Open the descriptors 0, 1 and 2 if they are closed. Call it before the loop is made.
 
-    Call it before the loop is made.
+    Otherwise libuv may get one of these numbers, and aborts when it closes it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass

@@ -1,9 +1,9 @@
-"""A program that is one silo, with its options from flags and the environment.
+"""A program that is one silo, with options from flags and the environment.
 
-Owns: `run_program`, and which option is called what in flags, environment and factories. Not:
-parsing a command line (the `millstream` command), the life of the silo (`serve`). Invariants: a
-flag wins over its variable, and only what was given reaches the factory; what is wrong is told in a
-line, before a port is opened or a row is written.
+This module owns `run_program`, and the names of each option as a flag, as a variable and as an
+argument of factories. The command `millstream` parses the command line, and `serve` runs the silo.
+A flag takes precedence over its variable. The factory gets only the options that were given. An
+error is one line, before a port is opened or a row is written.
 """
 
 from __future__ import annotations
@@ -28,14 +28,20 @@ from .target import load_target, make_silo
 __all__ = ["RUN_OPTIONS", "RunOption", "prepare", "read_arguments", "run_program"]
 
 BAD_ARGUMENTS = 2
-BOOKIE = "bookie"  # of the program: the factory does not get it
+BOOKIE = "bookie"  # an option of the program, not of the factory
 
 
 class RunOption(NamedTuple):
-    """An option: `--flag`, `MILLSTREAM_FLAG`, and the argument of the factory that gets it.
+    """An option of `millstream run`: a flag, a variable, and an argument of the factory.
 
-    A switch is given without a value, which stands for `yes`. `bookie` is the program's own: what
-    the factory returns is reduced by it.
+    The option `bookie` is the exception: the program uses it itself, and reduces the silo by it.
+
+    Attributes:
+        flag: The name of the flag, `--flag`. The variable is `MILLSTREAM_FLAG`.
+        argument: The argument of the factory.
+        read: Makes the argument from the text. Raises ConfigError.
+        help: One line for the help of the command.
+        is_switch: Whether the flag has no value. It stands for `yes`.
     """
 
     flag: str
@@ -46,12 +52,12 @@ class RunOption(NamedTuple):
 
     @property
     def variable(self) -> str:
-        """Its environment variable."""
+        """The environment variable of the option."""
         return f"MILLSTREAM_{self.flag.upper()}"
 
 
 def read_address(text: str) -> str:
-    """`host:port`, unchanged. Raises ConfigError."""
+    """Return `host:port`, unchanged. Raises ConfigError."""
     try:
         Address.parse(text)
     except ValueError as error:
@@ -60,13 +66,13 @@ def read_address(text: str) -> str:
 
 
 def read_membership(text: str) -> str:
-    """`name:argument` of a plug-in, unchanged. Raises ConfigError."""
+    """Return `name:argument` of a plug-in, unchanged. Raises ConfigError."""
     find_plugin("millstream.membership", text)
     return text
 
 
 def read_stores(text: str) -> dict[str, str]:
-    """`name:argument`, or several `store=name:argument`, with commas. Raises ConfigError."""
+    """Read `name:argument`, or several `store=name:argument` with commas. Raises ConfigError."""
     stores: dict[str, str] = {}
     for part in text.split(","):
         name, equals, store = part.partition("=")
@@ -80,7 +86,7 @@ def read_stores(text: str) -> dict[str, str]:
 
 
 def read_switch(text: str) -> bool:
-    """`yes` or `no`. Raises ConfigError."""
+    """Read `yes` or `no`. Raises ConfigError."""
     if text not in ("yes", "no"):
         raise ConfigError(f"{text!r} is neither yes nor no")
     return text == "yes"
@@ -103,9 +109,9 @@ RUN_OPTIONS = (
 def read_arguments(
     flags: Mapping[str, str | None], environment: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The factory's arguments: what flags say, else variables that are not empty.
+    """Return the factory's arguments: those of flags, else of variables that are not empty.
 
-    Raises ConfigError naming the flag or the variable.
+    ConfigError names the flag or the variable.
     """
     found = {}
     for option in RUN_OPTIONS:
@@ -122,11 +128,15 @@ def read_arguments(
 
 
 def run_program(target: str, flags: Mapping[str, str | None]) -> int:
-    """Run a silo until it is told to stop; returns the exit code.
+    """Run a silo until it is asked to stop.
 
     Args:
         target: `package.module:function` that returns a Silo.
-        flags: text by the name of an option (`RUN_OPTIONS`); None: see the environment.
+        flags: Texts by the name of an option (`RUN_OPTIONS`). None: use the environment.
+
+    Returns:
+        The exit code. 2 means that an option or the factory is wrong. The others are those of
+            `serve`.
     """
     fill_standard_streams()
     try:
@@ -144,13 +154,13 @@ def run_program(target: str, flags: Mapping[str, str | None]) -> int:
 
 
 def prepare(target: str, flags: Mapping[str, str | None]) -> Silo:
-    """The silo, not started. Raises ConfigError, and what the program's own code raises."""
+    """Return the silo, not started. Raises ConfigError, and errors of the program's own code."""
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as `python program.py` has it
+        sys.path.insert(0, os.getcwd())  # as for `python program.py`
     options = read_arguments(flags, os.environ)
     is_bookie = options.pop(BOOKIE, False)
     factory = load_target(target)
-    # Does nothing where the program has set up its own.
+    # This does nothing if the program has set up logging itself.
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     silo = make_silo(target, factory, options)
     if is_bookie:
@@ -159,7 +169,7 @@ def prepare(target: str, flags: Mapping[str, str | None]) -> Silo:
 
 
 def reduce_to_bookie(target: str, silo: Silo) -> None:
-    """Leave nothing but its bookie. Raises ConfigError."""
+    """Reduce the silo to its bookie. Raises ConfigError."""
     try:
         silo.reduce_to_bookie()
     except ConfigError as error:

@@ -1,10 +1,10 @@
-"""A silo as what a program does: from its start to a signal or its eviction.
+"""A silo as a whole program: from its start to a signal or its eviction.
 
-Owns: `serve`, the exit codes of programs that run a silo. Not: processes (`launcher`), arguments
-(`program`). Invariants: a signal stops the silo gracefully, a second one ends the process at once,
-however busy its loop is; a terminal that goes (SIGHUP) stops the silo, or nothing if that was
-ignored when the program began, and never ends the process at once; a start that is not wanted any
-more is undone.
+This module owns `serve` and the exit codes of programs that run a silo. The module `launcher` runs
+child processes, and `program` reads options. A signal stops the silo gracefully, and a second one
+ends the process at once, however busy its loop is. SIGHUP (the terminal was closed) stops the silo,
+unless it was ignored when the program began, and never ends the process at once. A start that is
+cancelled by a signal is undone.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["EVICTED", "FAILED", "STOPPED", "STOP_S", "serve", "stop_signals"]
 STOPPED = 0
 FAILED = 1
 EVICTED = 3
-STOP_S = 18.0  # below the time that a launcher gives
+STOP_S = 18.0  # less than the time limit of `launcher`
 KILL_S = 0.5
-"""The part of `STOP_S` that is kept for ending a silo which does not stop."""
+"""The part of `STOP_S` that is reserved for ending a silo which does not stop, in seconds."""
 EXIT_CODES = {
     StopReason.STOPPED: STOPPED,
     StopReason.KILLED: FAILED,
@@ -43,19 +43,30 @@ async def serve(
     on_active: Callable[[Silo], None] | None = None,
     asked: asyncio.Event | None = None,
 ) -> int:
-    """Start a silo, run it until SIGTERM, SIGINT or SIGHUP, and stop it gracefully.
+    """Run one silo as a program: start it, wait for a signal, and stop it gracefully.
+
+    ```python
+    sys.exit(asyncio.run(serve(make_silo())))
+    ```
+
+    is a whole program; `millstream run` does the same. SIGTERM, SIGINT and SIGHUP stop the silo. A
+    second SIGTERM or SIGINT ends the process at once, with that signal. SIGHUP has no effect if it
+    was ignored before, as under `nohup`. Signals work only in the main thread. A turn that ignores
+    its cancellation is abandoned, and runs until the loop is closed.
 
     Args:
-        silo: one that was not started yet.
-        on_active: called once the silo is active, in the loop.
-        asked: set it to stop the silo in another way than by a signal.
+        silo: A silo that was not started yet.
+        on_active: Called with the silo in the event loop, once the silo is active.
+        asked: Set this event to stop the silo without a signal.
 
-    Returns the exit code for the program: 0 it was asked to stop, and did; 1 it did not stop within
-    18 s and was ended without a word, or something in the program killed it; 3 it was evicted. A
-    turn that ignores its cancellation is left behind, and goes on until the loop is closed.
-    A second signal ends the process at once, with that signal, unless it is SIGHUP. SIGHUP does
-    nothing if it was ignored before, as under `nohup`. Signals need the main thread.
-    Raises what `Silo.start` raises; ConfigError in a process that is importing its factory.
+    Returns:
+        The exit code of the program. 0 means that the silo stopped because it was asked to. 1 means
+            that it did not stop within 18 s and was killed, or that the program killed it. 3 means
+            that it was evicted.
+
+    Raises:
+        ConfigError: This process imports the module of a factory, see `SiloProcess`. Errors of
+            `Silo.start` pass through.
     """
     refuse_while_importing("a silo")
     asked = asked or asyncio.Event()
@@ -75,7 +86,7 @@ async def serve(
 
 
 async def _give_up(silo: Silo, starting: asyncio.Future[Any]) -> int:
-    """The silo is not wanted any more, and has not started yet."""
+    """Cancel the start of a silo that must stop before it is active."""
     starting.cancel()
     await asyncio.wait([starting])
     await silo.kill()
@@ -85,7 +96,7 @@ async def _give_up(silo: Silo, starting: asyncio.Future[Any]) -> int:
 
 
 async def _run(silo: Silo, asking: asyncio.Future[Any]) -> int:
-    """Until it was asked to stop and has, or was evicted."""
+    """Wait until the silo was asked to stop and has stopped, or was evicted."""
     ended: asyncio.Future[Any] = asyncio.ensure_future(silo.wait_stopped())
     try:
         await asyncio.wait([asking, ended], return_when=asyncio.FIRST_COMPLETED)
@@ -101,7 +112,7 @@ async def _run(silo: Silo, asking: asyncio.Future[Any]) -> int:
 
 
 async def _wait_end(silo: Silo) -> int:
-    """The silo has stopped without being asked to by a signal."""
+    """Return the exit code of a silo that stopped without a signal."""
     reason = await silo.wait_stopped()
     log.log(
         logging.INFO if reason is StopReason.STOPPED else logging.ERROR,
@@ -126,10 +137,10 @@ async def _stop(silo: Silo) -> int:
 
 
 def stop_signals() -> list[signal.Signals]:
-    """The signals that ask a program of this system to stop in order.
+    """Return the signals that ask a program of this system to stop in order.
 
-    SIGHUP is one of them unless it is ignored: then the program was started to outlive its
-    terminal, as by `nohup`.
+    They are SIGTERM, SIGINT, and SIGHUP unless it is ignored. If it is ignored, the program was
+    started to outlive its terminal, as by `nohup`.
     """
     found = [signal.SIGTERM, signal.SIGINT]
     hangup = getattr(signal, "SIGHUP", None)  # Windows has none
@@ -140,7 +151,7 @@ def stop_signals() -> list[signal.Signals]:
 
 @contextmanager
 def _signals(asked: asyncio.Event) -> Iterator[None]:
-    """While this is open the first signal sets the event, and the next one ends the process."""
+    """While open, the first signal sets the event, and the next one ends the process."""
     loop, numbers = asyncio.get_running_loop(), stop_signals()
     before = {number: signal.getsignal(number) for number in numbers}
 

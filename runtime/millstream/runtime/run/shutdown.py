@@ -1,7 +1,8 @@
-"""The end of a process that runs a silo, also if something in it does not end.
+"""The end of a process that runs a silo, even if something in it does not end.
 
-Owns: `run_to_end`. Invariant: once the program's coroutine has ended, the process has its exit code
-after `LEFT_S` at most, whatever tasks that ignore their cancellation, or threads, are left.
+This module owns `run_to_end`. Once the program's coroutine has ended, the process ends with its
+exit code after `LEFT_S` at most. Tasks that ignore their cancellation and running threads do not
+delay it further.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from .serve import FAILED
 __all__ = ["run_to_end"]
 
 LEFT_S = 0.5
-"""How long tasks and threads may go on after the program's coroutine has ended."""
+"""How long tasks and threads may run after the program's coroutine has ended, in seconds."""
 
 log = logging.getLogger("millstream.serve")
 
 
 def run_to_end(program: Coroutine[Any, Any, int]) -> int:
-    """Run a program in an event loop of its own; returns its exit code.
+    """Run a program in an event loop of its own, and return its exit code.
 
-    Closing a loop waits for each of its tasks and for the threads of its executor. If that takes
-    longer than `LEFT_S`, the process ends with exit code 1.
+    Closing a loop waits for its tasks and for the threads of its executor. If that takes longer
+    than `LEFT_S`, the process ends with exit code 1.
     """
     ending = threading.Timer(LEFT_S, end_process)
     ending.daemon = True
@@ -44,7 +45,7 @@ def run_to_end(program: Coroutine[Any, Any, int]) -> int:
 
 
 def end_process() -> None:
-    """End this process as it is, with what it has logged and printed."""
+    """End this process at once, after flushing its log and its output."""
     text = "a task or a thread of the program did not end in %g s: the process ends without it"
     log.error(text, LEFT_S)
     logging.shutdown()

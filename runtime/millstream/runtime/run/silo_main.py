@@ -1,9 +1,9 @@
-"""The child's side of `launcher.SiloProcess`: `python -m millstream.runtime.run.silo_main`.
+"""The program of a child of `launcher.SiloProcess`: `python -m millstream.runtime.run.silo_main`.
 
-Prints one JSON line when its silo is active, then runs until its parent's end of a pipe closes or
-a signal comes, and stops gracefully. Invariants: nothing but that line is on standard output; it
-ends whatever happens to its parent, and at most `serve.STOP_S` after it was asked to; standard
-input means nothing to it. Exit codes: those of `serve`. People start silos by `millstream run`.
+It prints one JSON line when its silo is active. Then it runs until the pipe from its parent closes
+or a signal arrives, and stops gracefully. Nothing but that line is on standard output. The child
+ends whatever happens to its parent, at most `serve.STOP_S` after it was asked to. Standard input
+has no effect. The exit codes are those of `serve`. People start silos by `millstream run`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = ["main"]
 
 
 async def run(silo: Silo, out: int, parent: int) -> int:
-    """Run a silo until somebody wants it to stop; returns the exit code.
+    """Run a silo until it is asked to stop, and return the exit code.
 
-    `out` is the file descriptor that takes the line, and is closed after it; `parent` one whose
-    other end closes when the parent wants the silo to stop, or ends.
+    `out` is the file descriptor for the line, which is closed after it. `parent` is a descriptor
+    whose other end closes when the silo must stop, or when the parent ends.
     """
     asked = asyncio.Event()
     asyncio.get_running_loop().add_reader(parent, _read_parent, parent, asked)
@@ -43,7 +43,7 @@ def _read_parent(parent: int, asked: asyncio.Event) -> None:
 
 
 def _take_stdout() -> int:
-    """Keep standard output for the one line; what else is printed goes to standard error."""
+    """Reserve standard output for the one line. All other output goes to standard error."""
     own = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return own
@@ -57,7 +57,9 @@ def _tell(silo: Silo, out: int) -> None:
 
 
 def main() -> int:
-    """`silo_main package.module:function '{"json": "arguments"}' PIPE`; returns the exit code."""
+    """Run `silo_main package.module:function '{"json": "arguments"}' PIPE`; return the exit
+    code.
+    """
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     out = _take_stdout()
     text, arguments, parent = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])

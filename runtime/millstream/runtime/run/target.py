@@ -1,7 +1,7 @@
-"""The function that makes a program's silo: found by name, called, and looked at.
+"""The function that makes a program's silo: it is found by name, called, and its result is checked.
 
-Owns: `load_target`, `make_silo`. Invariant: whatever is wrong with what a person wrote is told in
-one line that names it; an error inside of the person's own code keeps its traceback.
+This module owns `load_target` and `make_silo`. A mistake in the user's text or factory gives an
+error of one line that names it. An error inside of the user's code keeps its traceback.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Factory = Callable[..., Any]
 
 
 def load_target(text: str) -> Factory:
-    """The function that `package.module:function` names; the module is imported.
+    """Return the function that `package.module:function` names, after importing the module.
 
-    Raises ConfigError (not of this form, no such module or name, not a function), and what the
-    module itself raises.
+    Raises ConfigError (wrong form, no such module or name, not a function), and errors of the
+    module.
     """
     module_name, colon, name = text.partition(":")
     if not (colon and name and all(part.isidentifier() for part in module_name.split("."))):
@@ -49,7 +49,7 @@ def _import(name: str, text: str) -> Any:
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
-            # One that it imports in turn is the module's own error.
+            # A missing import inside of the module is the module's own error.
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise
             raise ConfigError(
@@ -59,7 +59,7 @@ def _import(name: str, text: str) -> Any:
 
 
 def _offer(module: Any) -> str:
-    """The functions of a module that somebody may have meant."""
+    """Return the functions of a module, as candidates for a wrong name."""
     names = [
         name
         for name, value in vars(module).items()
@@ -69,10 +69,9 @@ def _offer(module: Any) -> str:
 
 
 def make_silo(text: str, factory: Factory, options: Mapping[str, Any]) -> Silo:
-    """Call the function with the options as keyword arguments; it returns a Silo.
+    """Call the function with the options as keyword arguments. It returns a Silo.
 
-    Raises ConfigError (it does not take one of them, or returns something else), and what it
-    raises itself.
+    Raises ConfigError (it does not take an option, or returns something else), and its own errors.
     """
     _check_options(text, factory, options)
     made = factory(**options)
@@ -88,7 +87,7 @@ def _check_options(text: str, factory: Factory, options: Mapping[str, Any]) -> N
     try:
         signature = inspect.signature(factory)
     except (TypeError, ValueError):
-        return  # nothing to compare with: the call itself tells
+        return  # no signature to compare with: the call itself raises
     try:
         signature.bind(**options)
     except TypeError as error:

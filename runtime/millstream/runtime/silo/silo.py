@@ -127,7 +127,7 @@ class Silo:
         name: The name for people and balancers. Empty: the address.
         can_own_queues: False: the silo hosts grains, but reads no queues.
         insecure: True permits an address that is not loopback. Nothing on the wire is encrypted,
-            and every program that reaches the port may call every grain.
+            and every program that reaches the port may call every method that is open to clients.
         options: The options of calls. None: the defaults.
         membership_options: The options of membership. None: the defaults. Give all silos of a
             cluster the same.
