@@ -1,6 +1,10 @@
-"""The test kit: whole clusters in one process, in virtual time, with seeded troubles.
+"""The test kit: whole clusters in one process, in virtual time, with faults that a seed decides.
 
-Start with `run`: it gives a driver a `Simulation` with hosts, a network, disks and a history.
+Start with `run`, which gives your driver a `Simulation` with hosts, a network, disks and a history.
+`SimCluster` runs real silos on the simulated hosts. `make_script` and `Nemesis` inject faults, and
+`check_all` searches the history for violations. `grain_of` makes a grain a plain object for a unit
+test. The package also brings a pytest plug-in with the fixtures `local_cluster` and `sim_cluster`,
+and the option `--sim-seed`.
 
 Owns the simulation, clusters of real silos in it, scripts of faults, histories and checkers.
 Reading starts at `simulation.py`.

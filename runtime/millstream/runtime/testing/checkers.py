@@ -1,8 +1,8 @@
-"""Judgements over a history. Pure.
+"""Judgements over a history. No I/O.
 
-Owns: one function per promise of the runtime, and `Findings`, what each returns: the violations as
-text, and how much was looked at. Invariant: a checker that has nothing to look at raises: a history
-in which nobody recorded anything must not pass for a good one.
+This module owns one function for each promise of the runtime, and `Findings`, the result of each. A
+checker that finds nothing to judge raises an error, so a history in which nobody recorded anything
+does not pass for a good one.
 """
 
 from __future__ import annotations
@@ -44,14 +44,18 @@ __all__ = [
 
 
 class NothingToJudge(SimulationError):
-    """A history has no event of the kinds that a checker judges: it was not recorded, or not yet
-    done."""
+    """A history has no event of the kinds that a checker judges.
+
+    Either these events were not recorded, or the run has not done such work yet.
+    """
 
 
 class Findings(list[str]):
-    """The violations that a checker found, as text; `== []` when there are none.
+    """The violations that a checker found, each as text. It is a list, so `== []` means that there
+    are none.
 
-    Attributes: `looked_at`, how many events of which kind were judged.
+    Attributes:
+        looked_at: The number of judged events, by kind.
     """
 
     def __init__(self, found: Iterable[str], looked_at: dict[str, int]) -> None:
@@ -60,7 +64,7 @@ class Findings(list[str]):
 
 
 def _judge(history: History, found: Iterable[str], *kinds: type[Event]) -> Findings:
-    """What was found among events of some kinds. Raises NothingToJudge if there are none."""
+    """Return the findings among events of some kinds. Raises NothingToJudge if there are none."""
     counts = {kind.__name__: sum(1 for _ in history.of(kind)) for kind in kinds}
     if not any(counts.values()):
         raise NothingToJudge(
@@ -79,7 +83,7 @@ class _Activations:
         self._dead: set[str] = set()
 
     def step(self, event: Event) -> Activated | None:
-        """Take the next event; returns the live activation that a new one collides with."""
+        """Take the next event; return the live activation with which a new one collides."""
         match event:
             case Activated():
                 return self._find_rival(event)
@@ -98,7 +102,7 @@ class _Activations:
 
     def _find_rival(self, event: Activated) -> Activated | None:
         if event.silo in self._dead:
-            return None  # it does not know yet; its writes are fenced
+            return None  # the silo does not know yet that it is dead; its writes are fenced
         live = self._live.setdefault(event.grain, [])
         rival = next((other for other in live if self._collide(other, event)), None)
         live.append(event)
@@ -113,10 +117,16 @@ class _Activations:
 
 
 def check_one_activation(history: History, *, across_versions: bool = False) -> Findings:
-    """At most one live activation per grain and view version.
+    """Check that a grain has at most one live activation in each version of the view.
 
     An activation ends by `Deactivated`, with its host, or when the view declares its silo dead.
-    `across_versions`: at most one per grain, whatever the versions.
+
+    Args:
+        history: The history of the run.
+        across_versions: True: at most one activation of a grain, whatever the versions.
+
+    Raises:
+        NothingToJudge: The history has no `Activated`.
     """
     activations = _Activations(across_versions)
     found = []
@@ -132,10 +142,16 @@ def check_one_activation(history: History, *, across_versions: bool = False) -> 
 
 
 def check_tokens_rise(history: History) -> Findings:
-    """Per stream and subscription, tokens strictly rise, except where marked as redelivered.
+    """Check that each subscription gets the events of a stream in rising order of tokens.
 
-    Stray deliveries do not count: the next owner of a queue cannot know what an evicted silo still
-    handles of the messages that are stored after the take-over.
+    Redelivered events may break the order. Stray deliveries do not count, because the next owner of
+    a queue cannot know which messages an evicted silo still handles.
+
+    Args:
+        history: The history of the run.
+
+    Raises:
+        NothingToJudge: The history has no `Delivered`.
     """
     highest: dict[tuple[str, str], Token] = {}
     found = []
@@ -154,7 +170,7 @@ def check_tokens_rise(history: History) -> Findings:
 
 
 class _Debts:
-    """Which subscription is owed which accepted item, and when it was seen."""
+    """The events that each subscription must get, and when it got them."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -174,10 +190,10 @@ class _Debts:
         return spans
 
     def iter_owed(self) -> Iterator[tuple[float, Published, str, float | None]]:
-        """(accepted at, item, subscription, seen at or None) for everything that is owed.
+        """Yield (accepted at, event, subscription, delivered at or None) for each event that is
+        due.
 
-        Owed is what was published, from start to end, while the subscription stood, and has not
-        been given up by its leaving later.
+        An event is due if the subscription existed during the whole publish and never ended.
         """
         for at_s, event in self._history.of(Published):
             started_s = at_s if event.started_s is None else event.started_s
@@ -188,9 +204,16 @@ class _Debts:
 
 
 def check_nothing_lost(history: History) -> Findings:
-    """Every accepted item reached each subscription that stood before its publish began.
+    """Check that each accepted event reached every subscription that existed before its publish
+    began.
 
-    A dead letter counts as reached; a subscription that was ended is owed nothing.
+    A dead letter counts as delivered. A subscription that ended need not get events.
+
+    Args:
+        history: The history of the run.
+
+    Raises:
+        NothingToJudge: The history has no `Published`.
     """
     found = [
         f"t={at_s:.6f}: {event.item} of {event.stream} was accepted, {subscription} never got it"
@@ -201,7 +224,14 @@ def check_nothing_lost(history: History) -> Findings:
 
 
 def check_one_owner(history: History) -> Findings:
-    """No queue epoch has two owners."""
+    """Check that no epoch of a queue has two owners.
+
+    Args:
+        history: The history of the run.
+
+    Raises:
+        NothingToJudge: The history has no `QueueAcquired`.
+    """
     owners: dict[tuple[str, int], str] = {}
     found = []
     for at_s, event in history.of(QueueAcquired):
@@ -215,7 +245,17 @@ def check_one_owner(history: History) -> Findings:
 
 
 def check_views(history: History) -> Findings:
-    """Each silo's views rise, a version reads the same everywhere, the dead stay dead."""
+    """Check the views of the silos.
+
+    The versions that a silo sees rise, one version is equal for all silos, and dead silos stay
+    dead.
+
+    Args:
+        history: The history of the run.
+
+    Raises:
+        NothingToJudge: The history has no `ViewAdopted`.
+    """
     last: dict[str, int] = {}
     texts: dict[int, tuple[tuple[str, str], ...]] = {}
     found = []
@@ -245,11 +285,19 @@ def _find_risen(texts: dict[int, tuple[tuple[str, str], ...]]) -> list[str]:
 
 
 def check_live_after_repair(history: History, within_s: float) -> Findings:
-    """After the last `Repaired`, pending and new work ends within so many virtual seconds.
+    """Check that pending and new work ends in time after the last repair of the network.
 
-    Work: a call ends (in any way) unless its caller's host went down; an accepted item is seen.
-    Only what had its full time before the end of the history is judged. Without `Repaired` the
-    whole run counts.
+    A call must end, with a result or an error, unless its caller's host went down. An accepted
+    event must be delivered. Only work that had its full time before the end of the history is
+    judged. Without `Repaired`, the whole run is judged.
+
+    Args:
+        history: The history of the run.
+        within_s: The time in virtual seconds, from the repair or the beginning of the work,
+            whichever is later.
+
+    Raises:
+        NothingToJudge: The history has no `CallStarted` and no `Published`.
     """
     repaired_s = max((at_s for at_s, _ in history.of(Repaired)), default=0.0)
     ended_s = history.ended_s
@@ -274,7 +322,7 @@ def check_live_after_repair(history: History, within_s: float) -> Findings:
 
 
 def _calls(history: History) -> Iterator[tuple[float, CallStarted, float | None]]:
-    """(start, call, end or None) of the calls whose caller stayed alive until they ended."""
+    """Yield (start, call, end or None) of the calls whose caller stayed alive until they ended."""
     ends = {event.call: at_s for at_s, event in history.of(CallEnded)}
     downs: dict[str, list[float]] = {}
     for at_s, down in history.of(HostDown):
@@ -287,9 +335,16 @@ def _calls(history: History) -> Iterator[tuple[float, CallStarted, float | None]
 
 
 def check_all(history: History, *, live_within_s: float) -> Findings:
-    """The violations that any checker finds; kinds of which nothing was recorded are passed over.
+    """Run all checkers, and return the violations of each.
 
-    Raises NothingToJudge if nothing at all was recorded that can be judged.
+    A checker whose events were not recorded is skipped.
+
+    Args:
+        history: The history of the run.
+        live_within_s: The argument `within_s` of `check_live_after_repair`.
+
+    Raises:
+        NothingToJudge: No checker found anything to judge.
     """
     checks: list[Callable[[], Findings]] = [
         lambda: check_one_activation(history),

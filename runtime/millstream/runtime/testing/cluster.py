@@ -1,11 +1,13 @@
 """A cluster of real silos on simulated hosts.
 
-Owns: `SimCluster`: one silo per host, its program (start, run, start again after an eviction), who
-joins later and who leaves, and what is noted of it in the history. Not: troubles (`nemesis`),
-judgement (`checkers`).
-Invariants: a host runs one silo at a time, always at the same address; a host that was removed runs
-none ever again, and no name is given twice; tables and stores are
-shared services that no crash reaches; every activation and every adopted view is noted.
+This module owns `SimCluster`. It has one silo for each host, and the host's program: start the
+silo, run it, and start another one after an eviction. Hosts can be added and removed, and
+activations and views are recorded in the history. Faults are in `nemesis`, and judgements in
+`checkers`.
+
+A host runs one silo at a time, always at the same address. A removed host never runs a silo again,
+and no name is used twice. The membership table and the stores are shared services that no crash
+reaches.
 """
 
 from __future__ import annotations
@@ -45,23 +47,49 @@ LOOK_S = 0.05
 
 
 class SimCluster:
-    """`async with SimCluster(simulation, silos=3, grains=[...]) as cluster`.
+    """A cluster of real silos on the hosts of a simulation.
 
-    The table answers at the host name `table`, the stores at `store`.
-    Arguments are those of `LocalCluster`, except that stores and membership table are always in
-    memory and reached over the network, and that env and transport are the simulation's; and:
+    ```python
+    async with SimCluster(simulation, silos=3, grains=[Airport]) as cluster:
+        async with cluster.client(simulation.host("client")) as client:
+            ...
+    ```
+
+    The hosts of the silos are `silo-0`, `silo-1` and so on. The membership table answers over the
+    network at the host `table`, and the stores at the host `store`. A silo that was evicted or
+    stopped is followed by a new one on the same host.
 
     Args:
-        streams, parts: by name, functions that make one per silo; each is called on its silo's
-            host (`current_host()`).
-        stores, membership: in memory, such as `FailingStore` and `FailingTable`; default: one store
-            named `default`, and a table that does not fail.
-        lacking: grains that the silo on a host does not host, by the host's name.
-        skew_s: the hosts' wall clocks differ from each other by at most so much.
+        simulation: The simulation. It provides clocks, random numbers, transports and disks.
+        grains: The grain classes that each silo hosts.
+        silos: How many silos to start.
+        streams: Functions by name. Each makes a stream provider for one silo. It is called on the
+            silo's host (`current_host()`).
+        parts: Functions by name. Each makes a part for one silo, on the silo's host.
+        stores: The state stores by name, in memory, such as `FailingStore`. None: one store named
+            `default`.
+        cluster: The name of the cluster.
+        membership: The membership table, in memory, such as `FailingTable`. None: a table that
+            never fails.
+        options: The options of silos and clients.
+        membership_options: The options of membership.
+        lacking: Grain classes that the silo on a host does not host, by the name of the host.
+        skew_s: The wall clock of each host differs from the true time by at most this, in seconds.
+
+    Attributes:
+        simulation: The simulation.
+        names: The names of the silos' hosts, without removed ones.
+        table: The membership table.
+        stores: The state stores.
+
+    Raises:
+        ConfigError: An argument is wrong.
     """
 
     service_names = ("table", "store")
-    """Hosts that no script should crash: they are no simulated programs."""
+    """The hosts of table and stores. A script must not crash them, since no simulated program runs
+    there.
+    """
 
     def __init__(
         self,
@@ -103,6 +131,7 @@ class SimCluster:
     # -- running
 
     async def __aenter__(self) -> SimCluster:
+        """Start the cluster."""
         await self.start()
         return self
 
@@ -112,20 +141,24 @@ class SimCluster:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if error is None:  # else the run ends here, and its hosts with it
+        """Close the cluster, unless the block failed."""
+        if error is None:  # else the run ends here with its hosts
             await self.close()
 
     async def start(self) -> None:
-        """Boot every host; returns when all silos are active."""
+        """Start every host, and wait until all silos are active."""
         self._is_started = True
         for name in self.names:
             self.boot(name)
         await self.until_active()
 
     def add_silo(self) -> str:
-        """Boot one more host; returns its name, `silo-3` after three. Await `until_active` next.
+        """Add a host with a silo, and return its name, such as `silo-3` after three silos.
 
-        Raises ConfigError before `start`, and after `close`.
+        Await `until_active` to wait for the silo.
+
+        Raises:
+            ConfigError: The cluster is not started, or was closed.
         """
         if not self._is_started or self._is_closing:
             raise ConfigError("SimCluster.add_silo: the cluster does not run: start it first")
@@ -136,10 +169,16 @@ class SimCluster:
         return name
 
     async def remove_silo(self, name: str) -> None:
-        """Let a host leave for good: its silo stops gracefully, unless the host has crashed.
+        """Remove a host for good. Its silo stops gracefully, unless the host has crashed.
 
-        `names` and `until_active` know it no more, and it cannot be booted again. Raises
-        ConfigError: no such silo; HostCrashed: it crashed meanwhile, and is removed all the same.
+        The host is no longer in `names`, and cannot be booted again.
+
+        Args:
+            name: The name of the host.
+
+        Raises:
+            ConfigError: There is no such silo.
+            HostCrashed: The host crashed while its silo stopped. It is removed all the same.
         """
         self._require(name)
         self.names = tuple(other for other in self.names if other != name)
@@ -153,9 +192,13 @@ class SimCluster:
             )
 
     def boot(self, name: str) -> None:
-        """Run a silo on a host that is up; restarts a crashed one first.
+        """Run a silo on a host. A crashed host is restarted first.
 
-        Raises ConfigError: no such silo, or it was removed.
+        Args:
+            name: The name of the host.
+
+        Raises:
+            ConfigError: There is no such silo, or it was removed.
         """
         self._require(name)
         host = self._simulation.host(name)
@@ -165,7 +208,7 @@ class SimCluster:
         self._simulation.spawn(host, self._program(host), name=f"program of {host}")
 
     async def _program(self, host: Host) -> None:
-        """What the host does: a silo, and another one after it was evicted."""
+        """Run a silo, and another one after it has ended."""
         while self._may_run(host.name):
             silo = self._make(host)
             try:
@@ -174,10 +217,10 @@ class SimCluster:
                 log.info("%s did not start: %s", host, error)
                 await silo.kill()
                 if not silo.has_begun:
-                    raise  # it is wrong by itself: starting it again would not help
+                    raise  # its arguments are wrong, so another start would fail as well
             else:
                 self._running[host.name] = silo
-                if not self._may_run(host.name):  # it was removed while it started
+                if not self._may_run(host.name):  # the host was removed meanwhile
                     await silo.stop()
                 await silo.wait_stopped()
                 self._running.pop(host.name, None)
@@ -215,18 +258,24 @@ class SimCluster:
         )
 
     def silo(self, name: str) -> Silo | None:
-        """The silo that runs on a host now, if one does and its host is up."""
+        """Return the silo that runs on a host now, or None.
+
+        Args:
+            name: The name of the host.
+        """
         return self._running.get(name) if self._simulation.is_up(name) else None
 
     def silos(self) -> list[Silo]:
-        """Every silo that runs now."""
+        """Return all silos that run now."""
         return [silo for name in self.names if (silo := self.silo(name)) is not None]
 
     def client(self, host: Host, *, is_operator: bool = False) -> Client:
-        """A client on a host; use it in a program on that host.
+        """Make a client of the cluster on a host. Use it in a program on that host.
 
         Args:
-            is_operator: it knows the operator's secret, once a silo has been started.
+            host: The host.
+            is_operator: True: the client knows the operator's secret. At least one silo must have
+                been started.
         """
         secrets = find_secrets(os.environ, self.table, bytes) if is_operator else NO_SECRETS
         return Client(
@@ -239,13 +288,17 @@ class SimCluster:
         )
 
     async def stop_silo(self, name: str) -> None:
-        """Stop the silo of a host gracefully; its program starts another one."""
+        """Stop the silo of a host gracefully. The host then starts another one.
+
+        Args:
+            name: The name of the host.
+        """
         silo = self.silo(name)
         if silo is not None:
             await self._simulation.call(self._simulation.host(name), silo.stop())
 
     async def close(self) -> None:
-        """Stop every silo, one after the other."""
+        """Stop all silos, one after the other."""
         self._is_closing = True
         for name in self.names:
             await self.stop_silo(name)
@@ -254,25 +307,42 @@ class SimCluster:
 
     @property
     def late_requests(self) -> int:
-        """Requests that reached table or store after their callers had given up."""
+        """The number of requests that reached table or stores after their callers had given up."""
         return self._table_service.late_count + self._store_service.late_count
 
     # -- waiting
 
     async def until_active(self, within_s: float = 60.0) -> None:
-        """Until every host's silo is active in every silo's view. Raises TimeoutError."""
+        """Wait until the silo of every host is active in the view of every silo.
+
+        Args:
+            within_s: The longest wait in virtual seconds.
+
+        Raises:
+            TimeoutError: The wait took longer.
+        """
         async with asyncio.timeout(within_s):
-            while not self.is_whole():  # noqa: ASYNC110  nothing tells when others have seen it
+            while not self.is_whole():  # noqa: ASYNC110  no event says when others see it
                 await asyncio.sleep(LOOK_S)
 
     async def until_settled(self, calm_s: float, within_s: float = 60.0) -> None:
-        """Until all are active, and still so after `calm_s`: a vote may have been on its way."""
+        """Wait until all silos are active, and still are after some time.
+
+        Votes may be under way when all silos are active for the first time.
+
+        Args:
+            calm_s: The time between the two looks in virtual seconds.
+            within_s: The longest wait before each look in virtual seconds.
+
+        Raises:
+            TimeoutError: A wait took longer.
+        """
         await self.until_active(within_s)
         await asyncio.sleep(calm_s)
         await self.until_active(within_s)
 
     def is_whole(self) -> bool:
-        """Does every silo run, and see just these silos alive?"""
+        """Return whether every host runs a silo, and every silo sees exactly these silos alive."""
         silos = self.silos()
         members = tuple(sorted(silo.address for silo in silos))
         return len(silos) == len(self.names) and all(
@@ -283,7 +353,7 @@ class SimCluster:
 
 
 class NotedSilo(Silo):
-    """A silo whose activations and views are noted in a history."""
+    """A silo whose activations and views are recorded in a history."""
 
     def __init__(self, simulation: Simulation, host: Host, /, **silo: object) -> None:
         super().__init__(**silo)  # type: ignore[arg-type]
@@ -292,7 +362,7 @@ class NotedSilo(Silo):
 
     @property
     def has_begun(self) -> bool:
-        """Did its start come as far as to its parts?"""
+        """Whether its start has reached its parts."""
         return self._assembly is not None
 
     def _build(self, address: str, table_id: str) -> SiloAssembly:

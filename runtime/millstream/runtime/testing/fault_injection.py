@@ -1,8 +1,8 @@
-"""A state store and a membership table whose calls fail when a test says so, or as a seed has it.
+"""A state store and a membership table whose calls fail on order or by chance.
 
-Owns: `FailingStore`, `FailingTable`. Not: the network between silo and service (`services`).
-Invariants: what fails raises StorageUnavailable, or is never answered, and whether it has happened
-is decided before; what was said comes before what chance has.
+This module owns `FailingStore` and `FailingTable`. The network between silo and service is in
+`services`. A call that fails raises StorageUnavailable, or is never answered. Whether its change
+happened is decided before. Failures on order come before failures by chance.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["FailingStore", "FailingTable"]
 T = TypeVar("T")
 Act = Literal["read", "write", "clear", "scan"]
 TableAct = Literal["read", "write", "heartbeat", "forget"]
-FIRST_VERSION = 1_700_000_000_000  # as Unix milliseconds; the same in every run
+FIRST_VERSION = 1_700_000_000_000  # Unix milliseconds; equal in every run
 
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """How one call fails: does it happen all the same, and is it answered at all?"""
+    """The failure of one call: whether its change happens, and whether it is answered."""
 
     is_done: bool = False
     hangs: bool = False
@@ -37,7 +37,7 @@ class _Failure:
 
 @dataclass(slots=True)
 class _Said:
-    """Failures that a test has asked for and that have not come yet."""
+    """Failures that a test has ordered and that have not all happened."""
 
     act: str
     prefix: str
@@ -46,7 +46,7 @@ class _Said:
 
 
 class _Failures:
-    """What fails next of one store or table, `whose`."""
+    """The next failures of one store or table, `whose`."""
 
     def __init__(self, whose: str, rng: Random | None, may_hang: bool) -> None:
         self._whose = whose
@@ -60,7 +60,7 @@ class _Failures:
         self._said.append(_Said(act, prefix, times, failure))
 
     def next(self, act: str, key: str, rate: float) -> _Failure | None:
-        """How this call fails; None: it does not."""
+        """Return the failure of this call, or None."""
         for said in self._said:
             if said.left > 0 and said.act == act and key.startswith(said.prefix):
                 said.left -= 1
@@ -71,9 +71,9 @@ class _Failures:
         return None
 
     def happen(self, failure: _Failure, act: str, key: str, do: Callable[[], object]) -> Exception:
-        """Do it, if it is to happen; what the caller gets instead of an answer."""
+        """Make the change, if it is to happen, and return the caller's error."""
         if failure.is_done:
-            with suppress(StorageError):  # the answer is lost, whatever it is
+            with suppress(StorageError):  # the answer is lost anyway
                 do()
         what = "has happened, its answer is lost" if failure.is_done else "has not happened"
         text = f"{self._whose}: {act} of {key!r} fails on purpose: it {what}"
@@ -86,14 +86,27 @@ def _check_rate(whose: str, rate: float, rng: Random | None) -> None:
 
 
 class FailingStore(MemoryStateStore):
-    """`SimCluster(stores={"default": FailingStore(simulation.rng, rate=0.01)})`, or with `fail`.
+    """A state store in memory whose calls fail on order (`fail`) or by chance (`rate`).
+
+    ```python
+    SimCluster(simulation, stores={"default": FailingStore(simulation.rng, rate=0.01)}, ...)
+    ```
+
+    Failed calls raise StorageUnavailable.
 
     Args:
-        rng: the simulation's, so that the seed decides; not needed with rate 0.
-        rate: how many of all calls fail by chance, from 0 to 1. Half of the writes and clears that
-            fail have happened. Raises ConfigError: out of bounds, or above 0 without `rng`.
+        rng: The random numbers of the simulation, so that the seed decides. Not needed if `rate` is
+            0.
+        rate: The share of all calls that fail by chance, from 0 to 1. Half of the failed writes and
+            clears have happened.
 
-    Attributes: `rate`, which a test may set at any time, to 0 when troubles end; `failed_count`.
+    Attributes:
+        rate: As the argument. A test may change it at any time, for example to 0 when the faults
+            end.
+        failed_count: The number of calls that failed.
+
+    Raises:
+        ConfigError: `rate` is out of range, or above 0 without `rng`.
     """
 
     def __init__(self, rng: Random | None = None, *, rate: float = 0.0) -> None:
@@ -104,26 +117,36 @@ class FailingStore(MemoryStateStore):
         self._failures = _Failures("FailingStore", rng, may_hang=False)
 
     def fail(self, act: Act, prefix: str = "", *, times: int = 1, is_done: bool = False) -> None:
-        """The next `times` calls of this kind for keys that begin with `prefix` fail.
+        """Let the next calls of one kind fail.
 
-        `is_done`: what was asked happens, and only the answer is lost. Raises ConfigError: `times`
-        is below 1.
+        Args:
+            act: The kind of call.
+            prefix: Only calls for keys with this prefix fail.
+            times: How many calls fail.
+            is_done: True: the change happens, and only the answer is lost.
+
+        Raises:
+            ConfigError: `times` is less than 1.
         """
         self._failures.say(act, prefix, times, _Failure(is_done))
 
     def get(self, key: str) -> Row | None:
+        """Return the row of a key at once, or fail."""
         get = super().get
         return self._call("read", key, lambda: get(key))
 
     def put(self, key: str, data: bytes, expect: Etag | None, fence: int) -> Etag:
+        """Store a row at once, or fail."""
         put = super().put
         return self._call("write", key, lambda: put(key, data, expect, fence))
 
     def remove(self, key: str, expect: Etag, fence: int) -> None:
+        """Delete a row at once, or fail."""
         remove = super().remove
         self._call("clear", key, lambda: remove(key, expect, fence))
 
     def range(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Row]]:
+        """Return rows at once, or fail."""
         found = super().range
         return self._call("scan", prefix, lambda: found(prefix, after, limit))
 
@@ -136,15 +159,27 @@ class FailingStore(MemoryStateStore):
 
 
 class FailingTable(MemoryMembershipTable):
-    """`SimCluster(membership=FailingTable(simulation.rng, rate=0.05))`, or with `fail`.
+    """A membership table in memory whose calls fail on order (`fail`) or by chance (`rate`).
+
+    ```python
+    SimCluster(simulation, membership=FailingTable(simulation.rng, rate=0.05), ...)
+    ```
+
+    Failed calls raise StorageUnavailable, or are never answered.
 
     Args:
-        rng: the simulation's, so that the seed decides; not needed with rate 0.
-        rate: how many of all calls fail by chance, from 0 to 1: half of the changes that fail have
-            happened, and a quarter of what fails is never answered. Raises ConfigError: out of
-            bounds, or above 0 without `rng`.
+        rng: The random numbers of the simulation, so that the seed decides. Not needed if `rate` is
+            0.
+        rate: The share of all calls that fail by chance, from 0 to 1. Half of the failed changes
+            have happened. A quarter of the failed calls is never answered.
 
-    Attributes: `rate`, which a test may set at any time, to 0 when troubles end; `failed_count`.
+    Attributes:
+        rate: As the argument. A test may change it at any time, for example to 0 when the faults
+            end.
+        failed_count: The number of calls that failed.
+
+    Raises:
+        ConfigError: `rate` is out of range, or above 0 without `rng`.
     """
 
     def __init__(self, rng: Random | None = None, *, rate: float = 0.0) -> None:
@@ -163,27 +198,38 @@ class FailingTable(MemoryMembershipTable):
         is_done: bool = False,
         hangs: bool = False,
     ) -> None:
-        """The next `times` calls of this kind fail; of rows of silos whose address begins so.
+        """Let the next calls of one kind fail.
 
-        `is_done`: what was asked happens, and only the answer is lost. `hangs`: there is no answer,
-        ever; else it is StorageUnavailable. A `read` is of no silo. Raises ConfigError: `times` is
-        below 1.
+        Args:
+            act: The kind of call.
+            silo: Only calls for rows of silos whose address begins with this text fail. A `read` is
+                for no silo.
+            times: How many calls fail.
+            is_done: True: the change happens, and only the answer is lost.
+            hangs: True: the call is never answered. False: it raises StorageUnavailable.
+
+        Raises:
+            ConfigError: `times` is less than 1.
         """
         self._failures.say(act, silo, times, _Failure(is_done, hangs))
 
     def view(self) -> TableView:
+        """Return the table at once, or fail."""
         view = super().view
         return self._call("read", "", view)
 
     def replace_row(self, row: MemberRow, expect_version: int) -> bool:
+        """Insert or replace a row at once, or fail."""
         replace_row = super().replace_row
         return self._call("write", row.silo, lambda: replace_row(row, expect_version))
 
     def drop(self, silo: str, expect_version: int) -> bool:
+        """Delete a row at once, or fail."""
         drop = super().drop
         return self._call("forget", silo, lambda: drop(silo, expect_version))
 
     def stamp(self, silo: str, alive_s: float) -> None:
+        """Store a heartbeat at once, or fail."""
         stamp = super().stamp
         return self._call("heartbeat", silo, lambda: stamp(silo, alive_s))
 

@@ -1,8 +1,8 @@
-"""What happened in a run, with virtual times: the input of the checkers.
+"""The events of a run with their virtual times, as the input of the checkers.
 
-Owns: the event types and `History`. Not: judgement (`checkers`). Invariants: times never fall;
-events hold plain values only; after `close` nothing is recorded, so that what crashed programs do
-while the loop shuts down is no part of the run.
+This module owns the event types and `History`. The judgements are in `checkers`. Times never fall.
+Events hold plain values only. After `close` nothing is recorded, so actions of crashed programs
+during the shutdown of the loop are not part of the run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,13 @@ Token = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
-    """A caller on `host` ("" for the driver) began a call; `call` is unique in the run."""
+    """A caller began a call. Record it in your own program.
+
+    Attributes:
+        call: A name of the call that is unique in the run.
+        host: The caller's host. Empty for the driver.
+        what: A description for messages.
+    """
 
     call: str
     host: str = ""
@@ -51,7 +57,12 @@ class CallStarted:
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """The caller got a result, or the error named."""
+    """A call has ended. Record it in your own program.
+
+    Attributes:
+        call: The name of the call.
+        error: The error that the caller got. Empty for a result.
+    """
 
     call: str
     error: str = ""
@@ -59,7 +70,14 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class Activated:
-    """A silo, on `host`, runs code of a grain that was registered at this view version."""
+    """A silo runs an activation of a grain. `SimCluster` records it.
+
+    Attributes:
+        grain: The grain, `Type/key`.
+        silo: The address of the silo.
+        registered_version: The version of the view at which the activation was registered.
+        host: The host of the silo.
+    """
 
     grain: str
     silo: str
@@ -69,7 +87,12 @@ class Activated:
 
 @dataclass(frozen=True, slots=True)
 class Deactivated:
-    """The silo's activation of the grain is over."""
+    """An activation of a grain has ended. `SimCluster` records it.
+
+    Attributes:
+        grain: The grain, `Type/key`.
+        silo: The address of the silo.
+    """
 
     grain: str
     silo: str
@@ -77,7 +100,13 @@ class Deactivated:
 
 @dataclass(frozen=True, slots=True)
 class SiloDeclaredDead:
-    """The membership table says so, from this version on; `by`: the host that wrote it."""
+    """The membership table declares a silo dead. `SimMembershipTable` records it.
+
+    Attributes:
+        silo: The address of the silo.
+        version: The first version of the table that says so.
+        by: The host that wrote it.
+    """
 
     silo: str
     version: int
@@ -86,7 +115,13 @@ class SiloDeclaredDead:
 
 @dataclass(frozen=True, slots=True)
 class ViewAdopted:
-    """A silo works with this view from here on; `statuses`: (silo, status) of each row."""
+    """A silo uses a view from now on. `SimCluster` records it.
+
+    Attributes:
+        silo: The address of the silo.
+        version: The version of the view.
+        statuses: The silo and status of each row.
+    """
 
     silo: str
     version: int
@@ -95,33 +130,51 @@ class ViewAdopted:
 
 @dataclass(frozen=True, slots=True)
 class SiloEnded:
-    """The silo's program is over: it stopped, was evicted, or could not start."""
+    """The silo stopped, was evicted, or could not start. `SimCluster` records it.
+
+    Attributes:
+        silo: The address of the silo.
+    """
 
     silo: str
 
 
 @dataclass(frozen=True, slots=True)
 class HostDown:
-    """A host crashed."""
+    """A host crashed. `Simulation` records it.
+
+    Attributes:
+        host: The name of the host.
+    """
 
     host: str
 
 
 @dataclass(frozen=True, slots=True)
 class HostUp:
-    """A host was started, or started again."""
+    """A host was started, or started again. `Simulation` records it.
+
+    Attributes:
+        host: The name of the host.
+    """
 
     host: str
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """The network was repaired; from here work must end in time."""
+    """The network was repaired. From here work must end in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A publish returned: `item` (unique in the run) is accepted. It began at `started_s`."""
+    """An event of a stream was accepted.
+
+    Attributes:
+        stream: The stream.
+        item: A name of the event that is unique in the run.
+        started_s: The virtual time at which the publish began. None: the time of this record.
+    """
 
     stream: str
     item: str
@@ -130,7 +183,12 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """`subscribe` returned; record implicit subscriptions at the start."""
+    """A subscription exists from now on. Record implicit subscriptions at the start of the run.
+
+    Attributes:
+        stream: The stream.
+        subscription: The name of the subscription.
+    """
 
     stream: str
     subscription: str
@@ -138,7 +196,12 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribed:
-    """The subscription is owed nothing from here on."""
+    """A subscription has ended, and need not get any event from now on.
+
+    Attributes:
+        stream: The stream.
+        subscription: The name of the subscription.
+    """
 
     stream: str
     subscription: str
@@ -146,10 +209,16 @@ class Unsubscribed:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A subscription's handler saw an item.
+    """The handler of a subscription got an event.
 
-    `is_redelivered`: it was told that it may know the item. `is_stray`: its silo was evicted, or a
-    former owner of the queue had sent the item; nothing is said of the order of such deliveries.
+    Attributes:
+        stream: The stream.
+        subscription: The name of the subscription.
+        token: The token of the event.
+        item: The name of the event.
+        is_redelivered: Whether the handler was told that it may have got the event before.
+        is_stray: Whether an evicted silo or a former owner of the queue delivered the event. The
+            order of such deliveries is not judged.
     """
 
     stream: str
@@ -162,7 +231,13 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class DeadLettered:
-    """The item was given up for this subscription, visibly."""
+    """An event was given up for a subscription, and became a dead letter.
+
+    Attributes:
+        stream: The stream.
+        subscription: The name of the subscription.
+        item: The name of the event.
+    """
 
     stream: str
     subscription: str
@@ -171,7 +246,13 @@ class DeadLettered:
 
 @dataclass(frozen=True, slots=True)
 class QueueAcquired:
-    """An owner took a queue in an epoch."""
+    """A silo became the owner of a queue.
+
+    Attributes:
+        queue: The queue.
+        owner: The owner.
+        epoch: The epoch of the ownership.
+    """
 
     queue: str
     owner: str
@@ -200,7 +281,17 @@ E = TypeVar("E")
 
 
 class History:
-    """A list of (virtual seconds, event), in the order of recording."""
+    """The events of a run, each with its virtual time, in the order of recording.
+
+    `Simulation.history` is the history of a run.
+
+    Args:
+        clock: Returns the virtual time in seconds.
+        events_max: The most events.
+
+    Attributes:
+        events: Pairs of virtual seconds and event.
+    """
 
     def __init__(self, clock: Callable[[], float], events_max: int = EVENTS_MAX) -> None:
         self.events: list[tuple[float, Event]] = []
@@ -210,11 +301,18 @@ class History:
 
     @property
     def ended_s(self) -> float:
-        """When the run ended, or the time now."""
+        """The virtual time at which the run ended, or the current time."""
         return self._clock() if self._ended_s is None else self._ended_s
 
     def record(self, event: Event) -> None:
-        """Add an event at the present time. Raises SimulationError above `events_max`."""
+        """Add an event at the current time. After `close` it does nothing.
+
+        Args:
+            event: The event.
+
+        Raises:
+            SimulationError: The history has `events_max` events.
+        """
         if self._ended_s is not None:
             return
         if len(self.events) >= self._events_max:
@@ -222,16 +320,26 @@ class History:
         self.events.append((self._clock(), event))
 
     def close(self) -> None:
-        """The run is over; later events are ignored."""
+        """End the history. Later events are ignored."""
         if self._ended_s is None:
             self._ended_s = self._clock()
 
     def of(self, kind: type[E]) -> Iterator[tuple[float, E]]:
-        """Events of one type, with their times."""
+        """Return the events of one type, with their times.
+
+        Args:
+            kind: The type of the events.
+        """
         return ((at_s, event) for at_s, event in self.events if isinstance(event, kind))
 
     def text(self, count: int, *, around_s: float | None = None) -> str:
-        """So many events, one per line: the last ones, or half before a time and half after it."""
+        """Return some events as text, one in each line.
+
+        Args:
+            count: The number of events.
+            around_s: Events around this virtual time, half of them before it. None: the last
+                events.
+        """
         first = len(self.events) - count
         if around_s is not None:
             before = bisect_right(self.events, around_s, key=lambda pair: pair[0])
@@ -240,6 +348,6 @@ class History:
         return "\n".join(f"{at_s:12.6f} {event!r}" for at_s, event in events)
 
     def check(self) -> None:
-        """Times never fall."""
+        """Assert that times never fall."""
         times = [at_s for at_s, _ in self.events]
         assert times == sorted(times)

@@ -1,7 +1,7 @@
-"""Playing a script of troubles against a simulation.
+"""The player of a script of faults against a simulation.
 
-Owns: `Nemesis`. Not: scripts (`script`), what a verb does (`network`, `disk`, `simulation`).
-Invariant: at its end every host that it took down was restarted, and none is paused.
+This module owns `Nemesis`. Scripts are in `script`, and the effects of verbs in `network`, `disk`
+and `simulation`. At its end, every host that it took down is restarted, and no host is paused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNKNOWN = "unknown verb, or the wrong number of words"
 
 
 class Troubled(Protocol):
-    """What a nemesis needs of a simulation."""
+    """The simulation as a nemesis uses it."""
 
     network: SimNetwork
 
@@ -32,23 +32,27 @@ class Troubled(Protocol):
     def resume(self, name: str, /) -> None: ...
     def disk(self, name: str, /) -> SimDisk: ...
     def machine(self, name: str) -> Sequence[str]:
-        """The hosts that go down with this one when its machine does."""
+        """Return the hosts that go down with this one when its machine does."""
         ...
 
     def cut_power(self, name: str, /) -> None: ...
     def cut_power_after(self, name: str, changes: int) -> None: ...
     def keep_power(self, name: str) -> None: ...
     def note_repaired(self) -> None:
-        """The whole network was repaired: note it in the history."""
+        """Record in the history that the whole network was repaired."""
         ...
 
 
 class Nemesis:
-    """Plays a script against a simulation.
+    """Plays a script of faults against a simulation. `Simulation.nemesis` makes and runs one.
 
     Args:
-        restart: makes a host new and starts its program; called for a host that is down.
-        verbs: further verbs, each with the function that is called with the words of its step.
+        simulation: The simulation.
+        script: The steps.
+        restart: Called with the name of a host that is down. It must restart the host and its
+            program.
+        verbs: Verbs of your own, with the function of each. The function gets the words of its
+            step.
     """
 
     def __init__(
@@ -67,7 +71,9 @@ class Nemesis:
         self._copies: dict[str, Mapping[str, bytes]] = {}
 
     async def run(self) -> None:
-        """Play every step at its time, counted from now; then restart what is still down."""
+        """Play every step at its time, counted from now. Then restart the hosts that are still
+        down.
+        """
         loop = asyncio.get_running_loop()
         start_s = loop.time()
         for step in self._script:
@@ -79,7 +85,14 @@ class Nemesis:
             self._restart_if_down(host)
 
     def play(self, step: Step) -> None:
-        """Do one step now. Raises SimulationError for a step that makes no sense."""
+        """Play one step now.
+
+        Args:
+            step: The step.
+
+        Raises:
+            SimulationError: The step has an unknown verb or wrong words.
+        """
         try:
             self._play(step.verb, step.words)
         except (TypeError, ValueError, LookupError) as error:
@@ -161,7 +174,7 @@ class Nemesis:
             self._simulation.resume(host)
 
     def _reboot(self, host: str, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Cut the power of the host's machine, and start what ran there again."""
+        """Cut the power of the host's machine, and restart the hosts on it."""
         names = self._simulation.machine(host)
         if any(self._simulation.is_up(name) for name in names):
             self._simulation.cut_power(host)
@@ -175,6 +188,6 @@ class Nemesis:
 
     def _restart_if_down(self, host: str) -> None:
         self._down.pop(host, None)
-        self._simulation.keep_power(host)  # it may have written too little to lose it
+        self._simulation.keep_power(host)  # a `power_cut` may not have happened yet
         if not self._simulation.is_up(host):
             self._restart(host)

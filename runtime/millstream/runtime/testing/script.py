@@ -1,9 +1,9 @@
-"""A seeded script of troubles, as data.
+"""A script of faults, as data.
 
-Owns: `Step`, scripts (make, print, parse, shrink). Not: playing one (`nemesis`).
-Invariants: a script is text, one step per line, and the text form parses back to it; a made script
-ends its troubles itself: at its end the network is repaired and every crashed host restarted. What
-was damaged on a disk stays so.
+This module owns `Step`, and makes, prints, parses and shrinks scripts. `nemesis` plays them. A
+script is text with one step in each line, and the text parses back to the script. A script that
+`make_script` made ends its faults itself: at its end the network is repaired and every crashed host
+is restarted. Damage on a disk stays.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ __all__ = ["DISK_VERBS", "VERBS", "Script", "Step", "make_script", "parse_script
 
 
 class Step(NamedTuple):
-    """One line of a script: when, what, and its words."""
+    """One step of a script. As text it is one line, such as `7.500000 crash silo-0 reset`.
+
+    Attributes:
+        at_s: The virtual time from the start of the script, in seconds.
+        verb: The fault, or the end of one.
+        words: The arguments of the verb, such as hosts.
+    """
 
     at_s: float
     verb: str
@@ -30,11 +36,8 @@ class Step(NamedTuple):
 
 Script = tuple[Step, ...]
 
-# What a script may be made of: each trouble, and the step that ends it.
 VERBS = ("clog", "crash", "hold", "latency", "loss", "partition", "partition_oneway", "power_cut")
-# And with disks that matter. After `disk_sync_fails` the host is crashed and restarted, since who
-# stores anything stops there; after `disk_rollback` it finds its files as they were, after
-# `disk_wipe` none. A host that is paused, as by SIGSTOP, keeps its links and locks.
+"""The faults of `make_script` by default: of hosts and of the network. A step ends each one."""
 DISK_VERBS = (
     "disk_damage",
     "disk_full",
@@ -46,7 +49,13 @@ DISK_VERBS = (
     "kill",
     "pause",
 )
-# Those by which a host goes down.
+"""Further faults of `make_script`: of disks and processes.
+
+After `disk_sync_fails`, the host crashes and restarts. After `disk_rollback` it finds its files in
+an earlier state, and after `disk_wipe` it finds none. A paused host, as by SIGSTOP, keeps its links
+and locks. `disk_damage`, `disk_rollback` and `disk_wipe` break the promises of a single disk.
+"""
+# The faults that take a host down.
 DOWN = ("crash", "disk_rollback", "disk_sync_fails", "disk_wipe", "kill", "pause", "power_cut")
 
 
@@ -61,15 +70,22 @@ def make_script(
     verbs: Sequence[str] = VERBS,
     steady: Sequence[str] = (),
 ) -> Script:
-    """Troubles at random times, each ended after a random time, all by `duration_s`.
+    """Make a script of random faults. Each fault ends after a random time.
 
     Args:
-        hosts: names that may be troubled.
-        trouble_s: shortest and longest time of one trouble.
-        down_max: most hosts that are down at one time; 0 means no crashes.
-        verbs: a subset of VERBS and DISK_VERBS.
-        steady: those of `hosts` that never crash and have no disk, as services that are no
-            simulated program.
+        rng: The random numbers of the simulation.
+        hosts: The hosts that may have faults. At least two.
+        duration_s: The end of the script, when all faults have ended, in virtual seconds.
+        troubles: The number of faults, at most. A fault that would take too many hosts down is left
+            out.
+        trouble_s: The shortest and longest time of one fault, in virtual seconds.
+        down_max: The most hosts that are down at the same time. 0: no crashes.
+        verbs: The faults to choose from, of VERBS and DISK_VERBS.
+        steady: Those of `hosts` that never crash and have no disk, such as
+            `SimCluster.service_names`.
+
+    Raises:
+        ValueError: A verb is unknown, or there are fewer than two hosts.
     """
     unknown = [verb for verb in verbs if verb not in (*VERBS, *DISK_VERBS)]
     if unknown or len(hosts) < 2:
@@ -150,7 +166,14 @@ def _disk_trouble(rng: Random, verb: str, host: str, start_s: float, end_s: floa
 
 
 def parse_script(text: str) -> Script:
-    """From the text form; empty lines are skipped. Raises ValueError naming the line."""
+    """Make a script from its text. Empty lines are skipped.
+
+    Args:
+        text: The steps, one in each line: seconds, verb, words.
+
+    Raises:
+        ValueError: A line is no step. The message names it.
+    """
     steps = []
     for line in filter(None, map(str.strip, text.splitlines())):
         at, *rest = line.split()
@@ -162,9 +185,16 @@ def parse_script(text: str) -> Script:
 
 
 def shrink(script: Script, fails: Callable[[Script], bool]) -> Script:
-    """A shorter script that still fails: drops one line after the other while it does.
+    """Find a shorter script that still fails, by dropping one step after the other.
 
-    Cost: at most the square of the number of lines, in runs.
+    It runs `fails` at most as many times as the square of the number of steps.
+
+    Args:
+        script: A script that fails.
+        fails: Runs a script, and returns whether it fails.
+
+    Raises:
+        ValueError: The script does not fail.
     """
     if not fails(script):
         raise ValueError("the script does not fail: nothing to shrink")

@@ -1,9 +1,8 @@
-"""A membership table and a state store on a host of their own, reached over the simulated network.
+"""A membership table and a state store on hosts of their own, reached over the simulated network.
 
-Owns: `SimService` (asking a host that never crashes) and the two that use it. Not: what a row means
-(`cluster.table`, `definition.storage`). Invariants: a change happens at one instant, at the
-service; who cannot hear the answer learns only that there was none: the change may have happened,
-or may yet happen, also when its caller has died meanwhile.
+This module owns `SimService`, a host that never crashes, and the two services that use it. A change
+happens at one instant, at the service. A caller that cannot hear the answer knows only that there
+was none: the change may have happened, or may still happen, even after the caller has crashed.
 """
 
 from __future__ import annotations
@@ -27,15 +26,22 @@ ANSWER_S = 2.0
 
 
 class Unanswered(MillstreamError):
-    """Raised by what a service does: its caller gets no answer, ever, not even that."""
+    """Raised by the action of a service: its caller never gets an answer."""
 
 
 class SimService:
-    """A service at `name` on the network, asked from other hosts.
+    """A service at a host of its own on the network. Other hosts ask it.
+
+    Use it for clusters that you assemble yourself; `SimCluster` has its own.
 
     Args:
-        name: the service's host name for the network's verbs; it runs no simulated program.
-        answer_s: how long a caller waits for an answer.
+        network: The network.
+        name: The name of the service's host on the network. No simulated program runs there.
+        answer_s: How long a caller waits for an answer, in virtual seconds.
+
+    Attributes:
+        name: The name of the service's host.
+        late_count: The number of requests that arrived after their callers had given up.
     """
 
     def __init__(self, network: SimNetwork, name: str, answer_s: float = ANSWER_S) -> None:
@@ -46,7 +52,16 @@ class SimService:
         self.late_count = 0
 
     async def ask(self, caller: str, act: Callable[[], T]) -> T:
-        """Do `act` at the service. Raises what it raises, or StorageUnavailable without answer."""
+        """Do an action at the service, and return its result.
+
+        Args:
+            caller: The name of the caller's host.
+            act: The action. It happens at one instant.
+
+        Raises:
+            StorageUnavailable: There was no answer in time. The action may have happened. Errors of
+                the action pass through.
+        """
         loop = self._network.loop
         answer: asyncio.Future[Callable[[], T]] = loop.create_future()
         request = loop.create_task(self._serve(caller, act, answer), context=Context())
@@ -62,12 +77,14 @@ class SimService:
             return taken()
         except Unanswered:
             never: asyncio.Future[T] = loop.create_future()
-            return await never  # until the caller gives up
+            return await never
 
     async def _serve(
         self, caller: str, act: Callable[[], T], answer: asyncio.Future[Callable[[], T]]
     ) -> None:
-        """A request's way: what is on the network belongs to nobody, and may arrive late."""
+        """Carry a request and its answer. Messages on the network may arrive after their sender has
+        crashed.
+        """
         await self._network.travel(caller, self.name)
         self.late_count += answer.done()
         try:
@@ -79,7 +96,7 @@ class SimService:
             answer.set_result(outcome)
 
     def close(self) -> None:
-        """Drop what is still under way."""
+        """Drop the requests that are under way."""
         for request in list(self._requests):
             request.cancel()
 
@@ -96,7 +113,17 @@ def _raises(error: MillstreamError) -> Callable[[], Any]:
 
 
 class SimMembershipTable:
-    """The table as one host sees it. Deaths that are written are noted in the history."""
+    """A membership table as one host sees it, over the network.
+
+    Its methods are those of `MembershipTable`. Silos that it declares dead are recorded in the
+    history.
+
+    Args:
+        service: The service.
+        host: The name of the host.
+        table: The table, in memory.
+        history: The history of the run.
+    """
 
     def __init__(
         self, service: SimService, host: str, table: MemoryMembershipTable, history: History
@@ -107,42 +134,58 @@ class SimMembershipTable:
         self._history = history
 
     def secret(self, fresh: bytes, /) -> bytes:
+        """Keep the secret of the silos that share the table: the first one that was given."""
         return self._table.secret(fresh)
 
     async def read(self) -> TableView:
+        """Return the current view of the table."""
         return await self._service.ask(self._host, self._table.view)
 
     async def write(self, row: MemberRow, expect_version: int, /) -> bool:
+        """Insert or replace a row. False if the table has another version."""
+
         def act() -> bool:
             before = read_table(self._table)
             try:
                 return self._table.replace_row(row, expect_version)
-            finally:  # a table may say that it failed, and have done it
+            finally:  # a table may raise although the change happened
                 if row.status is Status.DEAD and read_table(self._table) is not before:
                     self._history.record(SiloDeclaredDead(row.silo, expect_version + 1, self._host))
 
         return await self._service.ask(self._host, act)
 
     async def heartbeat(self, silo: str, alive_s: float, /) -> None:
+        """Store a heartbeat of a silo."""
         await self._service.ask(self._host, lambda: self._table.stamp(silo, alive_s))
 
     async def forget(self, silo: str, expect_version: int, /) -> bool:
+        """Delete the row of a silo. False if the table has another version."""
         return await self._service.ask(self._host, lambda: self._table.drop(silo, expect_version))
 
     async def identity(self) -> str:
+        """Return text that identifies the table."""
         return await self._table.identity()
 
     async def aclose(self) -> None:
+        """Do nothing: other hosts use the table."""
         return None
 
 
 def read_table(table: MemoryMembershipTable) -> TableView:
-    """What a table holds, also where reading it would fail."""
+    """Return the content of a table, even if reading it would fail."""
     return MemoryMembershipTable.view(table)
 
 
 class SimStateStore:
-    """The store as one host sees it."""
+    """A state store as one host sees it, over the network.
+
+    Its methods are those of `StateStore`.
+
+    Args:
+        service: The service.
+        host: The name of the host.
+        store: The store, in memory.
+    """
 
     def __init__(self, service: SimService, host: str, store: MemoryStateStore) -> None:
         self._service = service
@@ -150,18 +193,25 @@ class SimStateStore:
         self._store = store
 
     async def read(self, key: str, /) -> Row | None:
+        """Return the row of a key, or None."""
         return await self._service.ask(self._host, lambda: self._store.get(key))
 
     async def write(self, key: str, data: bytes, expect: Etag | None, fence: int, /) -> Etag:
+        """Store a row, and return its new etag. Raises Conflict."""
         return await self._service.ask(
             self._host, lambda: self._store.put(key, data, expect, fence)
         )
 
     async def clear(self, key: str, expect: Etag, fence: int, /) -> None:
+        """Delete a row. Raises Conflict."""
         await self._service.ask(self._host, lambda: self._store.remove(key, expect, fence))
 
     async def scan(self, prefix: str, after: str, limit: int, /) -> Sequence[tuple[str, Row]]:
+        """Return up to `limit` rows whose keys begin with `prefix`, in order, after the key
+        `after`.
+        """
         return await self._service.ask(self._host, lambda: self._store.range(prefix, after, limit))
 
     async def aclose(self) -> None:
+        """Do nothing: other hosts use the store."""
         return None

@@ -1,8 +1,9 @@
-"""A grain as a plain object, for a unit test: no silo, no turns, no codec between test and grain.
+"""A grain as a plain object, for a unit test without a silo, turns or codecs.
 
-Owns: the home of such a grain, and its states. Not: what a silo does around a call (one turn at a
-time, isolation, deadlines, `write="turn"`): test that in a cluster. Invariants: `__init__` has run
-and `on_activate` has not; a state's value is the very object that the test gave.
+This module owns the home of such a grain, and its states. The behaviour of a silo around a call
+(one turn at a time, isolation, deadlines, `write="turn"`) is not part of it, so test that in a
+cluster. `__init__` has run and `on_activate` has not. The value of a state is the object that the
+test gave.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ Fakes = Mapping[tuple[Any, str], Any]
 
 
 class UnitHome:
-    """Where a grain of a unit test lives; says what the grain asked for.
+    """The home of a grain in a unit test. It records the requests of the grain.
+
+    `grain_of` makes it, and `home_of` returns it.
 
     Attributes:
-        is_ending: it has called `deactivate_when_idle`.
-        kept_alive_s: the seconds of each `keep_alive`.
-        tasks: what it started by `create_task`.
+        is_ending: Whether the grain has called `deactivate_when_idle`.
+        kept_alive_s: The seconds of each call of `keep_alive`.
+        tasks: The tasks that the grain started by `create_task`.
     """
 
     version = 1
@@ -53,11 +56,11 @@ class UnitHome:
         self._grains, self._streams, self._headers = grains, streams, headers
 
     def grain(self, cls: type[C], key: str, /) -> C:
-        """The fake that the test gave. Raises LookupError."""
+        """Return the fake that the test gave for a grain. LookupError if it gave none."""
         return self._find_given("grains", self._grains, cls, cls.__name__, key)  # type: ignore[no-any-return]
 
     def stream(self, namespace: Openable[H], key: str, /) -> H:
-        """The fake that the test gave. Raises LookupError."""
+        """Return the fake that the test gave for a stream. LookupError if it gave none."""
         name = getattr(namespace, "name", repr(namespace))
         return self._find_given("streams", self._streams, namespace, name, key)  # type: ignore[no-any-return]
 
@@ -71,32 +74,32 @@ class UnitHome:
             ) from None
 
     def headers(self) -> Mapping[str, str]:
-        """The headers that the test gave."""
+        """Return the headers that the test gave."""
         return dict(self._headers)
 
     def end_when_idle(self) -> None:
-        """Note that the grain wants to end."""
+        """Record that the grain wants to end."""
         self.is_ending = True
 
     def keep_alive(self, seconds: float, /) -> None:
-        """Note the seconds."""
+        """Record the seconds."""
         self.kept_alive_s.append(seconds)
 
     def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
-        """Start the task in the test's loop; nobody cancels it."""
+        """Start the task in the test's loop. The test must cancel it."""
         task = asyncio.get_running_loop().create_task(coro)
         self.tasks.append(task)
         return task
 
     def check_running(self) -> None:
-        """It always runs."""
+        """Do nothing: the grain always runs."""
 
     def on_conflict(self) -> None:
-        """Nobody else writes."""
+        """Do nothing: nobody else writes."""
 
 
 class UnitState(State[S]):
-    """A state whose row is in memory, and which keeps what was written."""
+    """A state whose row is in memory, and which remembers the written values."""
 
     def __init__(self, field: StateField[S], home: UnitHome, kind: str) -> None:
         self.store = MemoryStateStore()
@@ -106,7 +109,7 @@ class UnitState(State[S]):
         super().__init__(field, home, self.store, self.row_key, home)
 
     def give(self, value: S) -> None:
-        """Let the value be what was stored when the grain was activated."""
+        """Set the value that was stored when the grain was activated."""
         row = StoredState(msgspec.Raw(self.codec.encode(value)), {})
         self.store.put(self.row_key, msgspec.msgpack.encode(row), None, 0)
         _at_once(self.read())
@@ -128,18 +131,29 @@ def grain_of(
     streams: Fakes | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> G:
-    """The grain itself, to be called as the plain object that it is.
+    """Make a grain as a plain object, to be called directly in a unit test.
+
+    ```python
+    device = grain_of(Device, state={"tally": Tally(1000)}, grains={(Meter, "house"): FakeMeter()})
+    assert await device.report(5) == 1012
+    assert writes_of(device.tally) == [Tally(1005)]
+    ```
+
+    There is no silo: calls run directly, without turns, copies or deadlines. `__init__` has run and
+    `on_activate` has not.
 
     Args:
-        cls: the grain class.
-        key: its key.
-        state: what is stored of its states, by attribute; others have their default.
-        grains: what `self.grain(cls, key)` gives, by `(cls, key)`.
-        streams: what `self.stream(namespace, key)` gives, by `(namespace, key)`.
-        headers: what `self.context.headers` has.
+        cls: The grain class.
+        key: The key of the grain.
+        state: The stored values of its states, by attribute. Other states have their default.
+        grains: The objects that `self.grain(cls, key)` returns, by `(cls, key)`.
+        streams: The objects that `self.stream(namespace, key)` returns, by `(namespace, key)`.
+        headers: The headers of `self.context.headers`.
 
-    Raises TypeError: no grain class, no such state, or a value that its state cannot hold;
-    DefinitionError.
+    Raises:
+        TypeError: `cls` is no grain class, there is no such state, or a value does not fit its
+            state.
+        DefinitionError: The class cannot be a grain.
     """
     if not (isinstance(cls, type) and issubclass(cls, Grain)):
         raise TypeError(f"grain_of({cls!r}): give a Grain class")
@@ -166,7 +180,14 @@ def grain_of(
 
 
 def home_of(grain: Grain, /) -> UnitHome:
-    """The home of a grain that `grain_of` made, with what the grain asked of it."""
+    """Return the home of a grain that `grain_of` made, with the requests of the grain.
+
+    Args:
+        grain: The grain.
+
+    Raises:
+        TypeError: `grain_of` did not make the grain.
+    """
     home: object = grain._millstream
     if not isinstance(home, UnitHome):
         raise TypeError(f"home_of({grain!r}): give what grain_of() returned")
@@ -174,7 +195,14 @@ def home_of(grain: Grain, /) -> UnitHome:
 
 
 def writes_of(state: State[S], /) -> list[S]:
-    """The values that `write()` has stored, oldest first: `writes_of(device.tally)`."""
+    """Return the values that `write()` has stored, oldest first.
+
+    Args:
+        state: A state of a grain that `grain_of` made, such as `device.tally`.
+
+    Raises:
+        TypeError: The state belongs to another grain.
+    """
     if not isinstance(state, UnitState):
         raise TypeError("writes_of(): give a state of a grain that grain_of() returned")
     return state.written
