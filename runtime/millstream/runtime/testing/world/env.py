@@ -1,8 +1,8 @@
-"""Chance and the wall clocks of a simulation.
+"""The random numbers and wall clocks of a simulation.
 
-Owns: `SimEnv` and `make_random`, the only source of chance in the simulator. Invariants: equal
-seeds give equal sequences in every process and on every Python; each user of chance has a generator
-of its own, so that what one draws does not shift what another gets.
+This module owns `SimEnv` and `make_random`, the only source of chance in the simulator. Equal seeds
+give equal sequences in every process and on every Python. Each user of chance has a generator of
+its own, so its draws do not change the numbers of another user.
 """
 
 from __future__ import annotations
@@ -21,13 +21,29 @@ WALL_START_S = 1_700_000_000.0
 
 
 def make_random(*name: object) -> Random:
-    """A generator that depends on the text of `name` only; text seeds ignore PYTHONHASHSEED."""
+    """Make a generator that depends only on the text of its name.
+
+    Use it for chance in a test: `make_random(seed, "orders")`. The result does not depend on
+    PYTHONHASHSEED.
+
+    Args:
+        name: The parts of the name, such as the seed and the user of the generator.
+    """
     return Random("/".join(str(part) for part in name))
 
 
 class SimEnv(Env):
-    """What one host has of its own: the loop's virtual clock plus a skew, seeded chance and ids,
-    and contexts that end with it."""
+    """The `Env` of a simulated host, as `Simulation.env` gives it.
+
+    Its wall clock is the virtual clock plus a skew. Its random numbers and ids come from a seed.
+    Its contexts belong to the host, so their tasks end with it.
+
+    Args:
+        seed: The seed.
+        loop: The simulated loop.
+        host: The host.
+        skew_s: The difference of the wall clock from the true time, in seconds.
+    """
 
     __slots__ = ("_host", "_loop", "_skew_s")
 
@@ -38,10 +54,13 @@ class SimEnv(Env):
         self._skew_s = skew_s
 
     def wall_s(self) -> float:
+        """Return the wall time of the host, in seconds since 1970."""
         return WALL_START_S + self._loop.time() + self._skew_s
 
     def random_bytes(self, count: int) -> bytes:
+        """Return random bytes from the seed."""
         return self._rng.randbytes(count)
 
     def new_context(self) -> Context:
+        """Return an empty context on the host."""
         return self._host.context()

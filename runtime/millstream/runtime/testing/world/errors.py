@@ -1,7 +1,7 @@
 """The errors of a simulated run.
 
-Owns: `SimulationError` and what is under it. Invariant: the message says what, at which virtual
-time, and who was involved.
+This module owns `SimulationError` and its subclasses. The message has the cause, the virtual time
+and the tasks or hosts involved.
 """
 
 from __future__ import annotations
@@ -12,19 +12,28 @@ __all__ = ["Deadlock", "HostCrashed", "Livelock", "SimulationError", "VirtualTim
 
 
 class SimulationError(MillstreamError):
-    """A simulated run cannot go on, or went wrong."""
+    """A simulated run cannot continue, or failed."""
 
 
 class Deadlock(SimulationError):
-    """Nothing is ready and no timer is pending: the program would wait for ever."""
+    """Nothing is ready and no timer is pending, so the program would wait forever.
+
+    The message lists the waiting tasks.
+    """
 
 
 class Livelock(SimulationError):
-    """Callbacks run without end while time stands still."""
+    """Callbacks run without end while the virtual time stands still.
+
+    The message lists the ready callbacks.
+    """
 
 
 class VirtualTimeExceeded(SimulationError):
-    """The program wants to wait beyond the virtual time that it was given."""
+    """The program waits beyond the virtual time that it was given (`max_virtual_s`).
+
+    The message lists the waiting tasks.
+    """
 
 
 class HostCrashed(SimulationError):

@@ -1,8 +1,8 @@
-"""Which `maybe` points fire in a run.
+"""The choice of `maybe` points that fire in a run.
 
-Owns: `FaultPlan`, the hook that a simulation installs. Invariants: whether a name is enabled
-depends on the seed and the name only, not on the order in which points are met; each name has its
-own generator.
+This module owns `FaultPlan`, the hook that a simulation installs. The seed and the name of a point
+decide whether it is enabled; the order in which points are reached does not. Each name has a
+generator of its own.
 """
 
 from __future__ import annotations
@@ -15,11 +15,18 @@ __all__ = ["FaultPlan"]
 
 
 class FaultPlan:
-    """A seeded subset of the fault names is enabled; an enabled one fires now and then.
+    """Decides which points `millstream.runtime.faults.maybe("part.event")` fire in a run.
+
+    The seed enables some of the names, and an enabled name fires now and then. `Simulation.faults`
+    is the plan of a run. Put such points into your own code; Millstream has none.
 
     Args:
-        enabled_share: part of all names that a seed enables, 0..1.
-        fire_chance: how often an enabled name fires when asked, 0..1.
+        seed: The seed.
+        enabled_share: The share of all names that a seed enables, from 0 to 1.
+        fire_chance: How often an enabled name fires, from 0 to 1.
+
+    Attributes:
+        fired: How often each name has fired.
     """
 
     def __init__(
@@ -33,7 +40,11 @@ class FaultPlan:
         self._forced: Counter[str] = Counter()
 
     def __call__(self, name: str) -> bool:
-        """Whether `name` happens now."""
+        """Return whether `name` happens now.
+
+        Args:
+            name: The name of the point.
+        """
         if self._forced[name] > 0:
             self._forced[name] -= 1
         elif (rng := self._random_of(name)) is None or rng.random() >= self._fire_chance:
@@ -42,15 +53,24 @@ class FaultPlan:
         return True
 
     def force(self, name: str, count: int = 1) -> None:
-        """Let the next `count` askings of `name` be true."""
+        """Let a point fire the next times that it is reached.
+
+        Args:
+            name: The name of the point.
+            count: How many times.
+        """
         self._forced[name] += count
 
     def forbid(self, name: str) -> None:
-        """Never let `name` happen by chance in this run."""
+        """Never let a point fire by chance in this run.
+
+        Args:
+            name: The name of the point.
+        """
         self._randoms[name] = None
 
     def names(self) -> list[str]:
-        """Names that were asked for, or forbidden, so far; sorted."""
+        """Return the names that were reached or forbidden so far, sorted."""
         return sorted(self._randoms)
 
     def _random_of(self, name: str) -> Random | None:

@@ -1,7 +1,7 @@
-"""Simulated hosts, and who runs on which.
+"""Simulated hosts, and the host of running code.
 
-Owns: `Host`, the context variable that marks what belongs to it, and the names of tasks and
-callbacks in messages. Not: what a crash does (`loop`, `network`, `disk`).
+This module owns `Host`, the context variable that marks code of a host, and the names of tasks and
+callbacks in messages. The effects of a crash are in `loop`, `network` and `disk`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,19 @@ __all__ = ["HOST", "Host", "current_host", "describe", "host_of", "is_alive", "n
 
 
 class Host:
-    """A simulated process. What runs in its context ends without a trace when it crashes.
+    """A simulated process. Code that runs in its context ends without a trace when it crashes.
 
-    A restarted host has the same name and a higher incarnation. `waiting`: what would run on it,
-    while it is paused; None: it is not.
+    A restarted host is a new object with the same name and a higher incarnation.
+
+    Args:
+        name: The name of the host.
+        incarnation: How many times the host was started.
+
+    Attributes:
+        name: The name of the host.
+        incarnation: How many times the host was started.
+        alive: False once the host has crashed.
+        waiting: The callbacks that wait while the host is paused. None: it is not paused.
     """
 
     __slots__ = ("__weakref__", "_context", "alive", "incarnation", "name", "waiting")
@@ -34,7 +43,7 @@ class Host:
         return f"{self.name}#{self.incarnation}" + ("" if self.alive else " (crashed)")
 
     def context(self) -> Context:
-        """A new context on this host: what one callback sets in it does not reach the next."""
+        """Return a new context on this host. A variable set in it is not visible in another one."""
         return self._context.copy()
 
 
@@ -42,24 +51,28 @@ HOST: ContextVar[Host | None] = ContextVar("millstream_sim_host", default=None)
 
 
 def current_host() -> Host | None:
-    """The host that the running code is on; None for the driver of the simulation."""
+    """Return the host of the running code; None for the driver of the simulation."""
     return HOST.get()
 
 
 def host_of(handle: Any) -> Host | None:
+    """Return the host of a callback."""
     host: Host | None = handle._context.get(HOST)
     return host
 
 
 def is_alive(host: Host | None) -> bool:
+    """Return whether a host is alive. No host (None) counts as alive."""
     return host is None or host.alive
 
 
 def tag_of(host: Host | None) -> str:
+    """Return the host as the beginning of a message; empty for no host."""
     return "" if host is None else f"{host}: "
 
 
 def name_of(handle: Any) -> str:
+    """Return the name of a callback for messages, with its host."""
     callback = handle._callback
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
@@ -68,7 +81,9 @@ def name_of(handle: Any) -> str:
 
 
 def describe(task: asyncio.Task[Any]) -> str:
-    """Name of a task, and the line where its innermost coroutine outside of asyncio waits."""
+    """Return the name of a task, and the line where its innermost coroutine outside of asyncio
+    waits.
+    """
     coro: Any = task.get_coro()
     frame = getattr(coro, "cr_frame", None)
     while (inner := getattr(coro, "cr_await", None)) is not None:

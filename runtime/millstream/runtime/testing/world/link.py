@@ -1,10 +1,10 @@
-"""Simulated links: two ends, and one pipe per direction.
+"""Simulated links: two ends, and one pipe for each direction.
 
-Owns: `SimLink`, which implements `wire.transport.Link`. Not: bytes under way (`pipe`), which hosts
-can reach each other and how fast (`network`), who listens where (`transport`). Invariants: a
-receiver is called in its own host's context, only after `start`; `on_closed` is called once, and
-last. What waits in a pipe counts against the writer: above HIGH_WATER_BYTES it is told to stop, at
-LOW_WATER_BYTES to go on.
+This module owns `SimLink`, an implementation of `wire.transport.Link`. Bytes under way are in
+`pipe`, delays and faults in `network`, and listeners in `transport`. A receiver is called in the
+context of its own host, only after `start`. `on_closed` is called once, and last. Bytes that wait
+in a pipe count against the writer: above HIGH_WATER_BYTES it must stop, and at LOW_WATER_BYTES it
+may continue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOW_WATER_BYTES = 16 * 1024
 
 
 class LinkState(Enum):
-    """Of one end: a closing end still sends what was written."""
+    """The state of one end. A closing end still sends its written bytes."""
 
     OPEN = "open"
     CLOSING = "closing"
@@ -61,19 +61,21 @@ class SimLink:
         self._is_writable = True
 
     def attach(self, inbound: Pipe, outbound: Pipe) -> None:
-        """Give the end its two pipes, once."""
+        """Set the two pipes of the end, once."""
         self._inbound = inbound
         self.outbound = outbound
 
     def context(self) -> Context:
-        """Where this end's callbacks run; outside of every host when its own is gone."""
+        """Return the context of this end's callbacks; outside of every host if its own has
+        crashed.
+        """
         return self.host.context() if self.host.alive else Context()
 
     def _soon(self, callback: Callable[[], None]) -> None:
         self._wire.loop.call_soon(callback, context=self.host.context())
 
     def start(self, receiver: LinkReceiver, /) -> None:
-        """Begin to hear; what arrived before comes first."""
+        """Begin to receive. Bytes that arrived before come first."""
         assert self._receiver is None, "a link is started once"
         self._receiver = receiver
         if self._end_reason:
@@ -83,7 +85,7 @@ class SimLink:
         self._inbound.arm()
 
     def write(self, data: bytes, /) -> None:
-        """Send; without effect once the link is closing."""
+        """Send bytes. It does nothing once the link is closing."""
         if self._state is not LinkState.OPEN or not data:
             return
         self.outbound.send(bytes(data))
@@ -94,47 +96,47 @@ class SimLink:
 
     @property
     def waiting_bytes(self) -> int:
-        """What was written and is not delivered."""
+        """The bytes that were written and not delivered."""
         return self.outbound.pending_bytes
 
     def reading(self, is_on: bool, /) -> None:
-        """Take bytes or leave them in the pipe, where they count against the writer."""
+        """Take bytes, or leave them in the pipe, where they count against the writer."""
         self._is_reading = is_on
         self._inbound.arm()
 
     def close(self) -> None:
-        """End after what was written. Waits for a peer that does not read; `abort` does not."""
+        """End after the written bytes. It waits for a peer that does not read; `abort` does not."""
         if self._state is LinkState.OPEN:
             self._state = LinkState.CLOSING
             self.outbound.end("closed by peer")
             self.on_drained(self.outbound.pending_bytes)
 
     def abort(self) -> None:
-        """End at once; the peer gets an unknown part of what was written."""
+        """End at once. The peer gets an unknown part of the written bytes."""
         if self._state is not LinkState.CLOSED:
             self.outbound.cut()
             self.outbound.end("connection reset by peer")
             self.on_lost("aborted", is_clearing=False)
 
     def crash(self, is_silent: bool) -> None:
-        """The host of this end died; a silent end is found out only by time-outs."""
+        """End because the host of this end crashed. A silent end is noticed only by time-outs."""
         self._wire.loop.keep((self, self._receiver))
         if self._state is not LinkState.CLOSED:
             self._state = LinkState.CLOSED
             self.outbound.cut()
             if not is_silent:
                 self.outbound.end(f"connection reset: {self.host.name} is gone")
-        self._inbound.disarm()  # that delivery was planned in the dead host's context
+        self._inbound.disarm()  # that delivery was planned in the crashed host's context
         self._inbound.arm()
 
     def takes(self) -> bool:
-        """Whether a delivery makes sense: a closed end answers it with a reset."""
+        """Return whether a delivery makes sense. A closed end answers it with a reset."""
         if self._state is not LinkState.OPEN:
             return True
         return self._is_reading and self._receiver is not None
 
     def on_arrival(self, data: bytes, reason: str) -> None:
-        """The next chunk, or the end, came through the pipe."""
+        """Take the next chunk, or the end, from the pipe."""
         if self._state is LinkState.CLOSED:
             if data:
                 self._inbound.source.on_refused()
@@ -147,13 +149,13 @@ class SimLink:
         assert self._receiver is not None
         try:
             self._receiver.on_received(data)
-        except Exception as error:  # as asyncio does: report, and break the link
+        except Exception as error:  # like asyncio: report, and break the link
             message = f"receiver of the link from {self.peer} raised"
             self._wire.loop.call_exception_handler({"message": message, "exception": error})
             self.abort()
 
     def on_refused(self) -> None:
-        """The peer's end is gone: hear of it once the answer has travelled back."""
+        """Close this end once the reset of the peer has arrived, since the peer's end is gone."""
         way = self._inbound.names
         if self._state is LinkState.CLOSED or self._wire.is_blocked(*way):
             return
@@ -163,7 +165,7 @@ class SimLink:
         )
 
     def on_lost(self, reason: str, is_clearing: bool = True) -> None:
-        """This end is over; tell the receiver. The peer is told by whoever calls, or never."""
+        """End this end, and notify its receiver. The caller notifies the peer, or nobody does."""
         if self._state is LinkState.CLOSED:
             return
         if is_clearing:
@@ -187,7 +189,9 @@ class SimLink:
             self._receiver.writable(self._is_writable)
 
     def on_drained(self, pending_bytes: int, is_ended: bool = False) -> None:
-        """The pipe holds so much; below the low-water mark the writer may go on, or is done."""
+        """Note the bytes in the pipe. Below the low-water mark the writer may continue, or
+        is done.
+        """
         if is_ended:
             self._state = LinkState.CLOSED
         if pending_bytes > LOW_WATER_BYTES:
@@ -200,11 +204,13 @@ class SimLink:
 
     @property
     def is_over(self) -> bool:
-        """Closed, and nothing of it is under way any more."""
+        """Whether the end is closed and none of its bytes are under way."""
         return self._state is LinkState.CLOSED and self.outbound.is_empty
 
     def check(self) -> None:
-        """An ended link has a reason; a full pipe has a writer that knows."""
+        """Assert that an ended link has a reason, and that the writer of a full pipe has
+        stopped.
+        """
         assert self._state is not LinkState.CLOSED or self._end_reason or not self.host.alive
         assert self.outbound.pending_bytes <= HIGH_WATER_BYTES or not (
             self._state is LinkState.OPEN and self._is_writable
@@ -214,7 +220,7 @@ class SimLink:
 def link_pair(
     wire: Wire, hosts: tuple[Host, Host], peers: tuple[str, str]
 ) -> tuple[SimLink, SimLink]:
-    """The two ends of a new link; `peers[i]` is what end i calls the other one."""
+    """Make the two ends of a new link. `peers[i]` is the name of the other end for end i."""
     near, far = (SimLink(wire, host, peer) for host, peer in zip(hosts, peers, strict=True))
     there, back = Pipe(wire, near, far), Pipe(wire, far, near)
     near.attach(inbound=back, outbound=there)

@@ -1,14 +1,16 @@
 """An asyncio event loop with a virtual clock, and hosts that can crash.
 
-Owns: `SimLoop`. Not: what a host is (`host`), links (`network`), files (`disk`), the run as a whole
-(`simulation`).
-Invariants: time moves only when nothing is ready, and then to the next timer's `when()`, exactly or
-up to `early_max_s` less (uvloop rounds to milliseconds, so its timers fire early, too); `call_soon`
-stays first in, first out; there are no sockets and no threads. Between `pause(host)` and `resume`
-nothing of that host runs, and nothing is lost. After `crash(host)` nothing of that
-host runs until `shut_down`, and everything that it held stays referenced: a collected coroutine
-would run its `finally` blocks. A program that iterates over sets of tasks or of strings brings an
-order that no seed decides.
+This module owns `SimLoop`. Hosts are in `host`, links in `network`, files in `disk`, and the run as
+a whole in `simulation`.
+
+- Time moves only when nothing is ready. It moves to the next timer, exactly or up to `early_max_s`
+  less. The timers of uvloop fire early as well, because uvloop rounds to milliseconds.
+- `call_soon` is first in, first out. There are no sockets and no threads.
+- Between `pause(host)` and `resume`, nothing of that host runs, and nothing is lost.
+- After `crash(host)`, nothing of that host runs until `shut_down`. All its objects stay referenced,
+  because the collector would run the `finally` blocks of a coroutine.
+
+A program that iterates over sets of tasks or of strings has an order that no seed decides.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 LIVELOCK_ITERATIONS_MAX = 100_000
-EARLY_ITERATIONS_MAX = 50  # without time moving; real time moves while programs arm timers anew
+EARLY_ITERATIONS_MAX = 50  # without a move of time; real time moves while timers are set again
 EXECUTOR_LATENCY_S = (0.0, 0.001)
 COLLECT_EVERY_ITERATIONS = 50_000
 NO_SOCKETS = "a simulated loop has no sockets: use SimTransport"
@@ -48,13 +50,19 @@ CLOSE_ROUNDS_MAX = 10
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """An event loop whose time is a number.
+    """An asyncio event loop with a virtual clock. `run` makes it, and `Simulation.loop` is that of
+    a run.
 
     Args:
-        seed: decides how long executor jobs take.
-        max_virtual_s: waiting beyond this time raises VirtualTimeExceeded.
-        early_max_s: a timer fires up to this much before its time; 0: never early.
-        livelock_iterations_max: iterations without time moving before Livelock is raised.
+        seed: Decides how long jobs of executors take.
+        max_virtual_s: A wait beyond this virtual time raises VirtualTimeExceeded, in seconds.
+        early_max_s: A timer fires up to this much before its time. 0: never early.
+        livelock_iterations_max: Iterations without a move of time before Livelock is raised.
+
+    Attributes:
+        max_virtual_s: As the argument.
+        iterations: The iterations so far.
+        is_shutting_down: Whether `shut_down` has begun.
     """
 
     _ready: deque[asyncio.Handle]
@@ -79,7 +87,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._early_max_s = early_max_s
         self._still = 0
         self._clock_resolution = self._resolution()
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []  # the second: a number
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []  # time, number, timer
         self._timer_number = 0
         self._livelock_iterations_max = livelock_iterations_max
         self._random = make_random(seed, "loop")
@@ -92,25 +100,28 @@ class SimLoop(asyncio.BaseEventLoop):
         self.set_debug(False)
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Return the virtual seconds since the loop was made."""
         return self._now
 
     def _resolution(self) -> float:
-        """A timer is due if it is less than this ahead; exact: `when <= now` and no more."""
+        """Return how far ahead a timer may be to be due. Exact: `when <= now` and no more."""
         return math.ulp(self._now) + (self._early_max_s if self._is_early else 0.0)
 
     @property
     def _is_early(self) -> bool:
-        """May timers still fire early? Two who wait for what is left would never get there."""
+        """Whether timers may still fire early. Two that wait for the remaining time would never
+        end.
+        """
         return self._still < EARLY_ITERATIONS_MAX
 
     def _write_to_self(self) -> None:
-        """No other thread may wake this loop."""
+        """Do nothing: no other thread may wake this loop."""
 
     def _run_once(self) -> None:
-        """One iteration: time moves if nothing is ready; then what is ready runs.
+        """Run one iteration: move time if nothing is ready, then run everything that is ready.
 
-        As asyncio's own, without selector and debugging: this is a quarter of a simulation's time.
+        It is asyncio's own method without selector and debugging, because it takes a quarter of a
+        simulation's time.
         """
         self._tick()
         timers, ready, until = self._timers, self._ready, self._now + self._clock_resolution
@@ -151,7 +162,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 + self._waiting()
             )
         assert when > self._now
-        # every other timer in time: who arms one for what is left gets there
+        # Every other timer fires in time, so a timer set for the remaining time ends the wait.
         if self._early_max_s and self._is_early and self._early_random.random() < 0.5:
             when = max(self._now, when - self._early_random.uniform(0, self._early_max_s))
         self._still = 0 if when > self._now else self._still + 1
@@ -177,15 +188,25 @@ class SimLoop(asyncio.BaseEventLoop):
         return "; waiting:" + "".join(lines) + (f"\n  and {more} more" if more else "")
 
     def tasks(self) -> list[asyncio.Task[Any]]:
-        """Tasks that are not done, on live and crashed hosts, in the order of their making."""
+        """Return the tasks that are not done, on live and crashed hosts, in the order of their
+        creation.
+        """
         return [task for task in list(self._hosts) if not task.done()]
 
     def host_of_task(self, task: object) -> Host | None:
-        """The host that a task was made on."""
+        """Return the host on which a task was made.
+
+        Args:
+            task: The task.
+        """
         return self._hosts.get(task) if isinstance(task, asyncio.Task) else None
 
     def host_of_context(self, context: dict[str, Any]) -> Host | None:
-        """The host that an exception handler is told about."""
+        """Return the host of an error that an exception handler gets.
+
+        Args:
+            context: The context of the exception handler.
+        """
         handle = context.get("handle")
         if handle is not None:
             return host_of(handle)
@@ -194,6 +215,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
+        """Run a callback in the next iteration, unless its host has crashed."""
         if self._closed:
             raise RuntimeError("Event loop is closed")
         handle = SimHandle(callback, args, self, context)
@@ -211,6 +233,7 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
+        """Run a callback after a delay in virtual seconds, unless its host has crashed."""
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(
@@ -220,6 +243,7 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
+        """Run a callback at a virtual time, unless its host has crashed."""
         if self._closed:
             raise RuntimeError("Event loop is closed")
         timer = SimTimer(when, callback, args, self, context)
@@ -231,18 +255,19 @@ class SimLoop(asyncio.BaseEventLoop):
         return timer
 
     def _arm(self, timer: asyncio.TimerHandle) -> None:
-        self._timer_number += 1  # timers of one time fire in the order in which they were armed
+        self._timer_number += 1  # timers of one time fire in the order in which they were set
         heappush(self._timers, (timer.when(), self._timer_number, timer))
 
     def call_soon_threadsafe(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
+        """Run a callback in the next iteration. RuntimeError in another thread."""
         if self._thread_id is not None and self._thread_id != threading.get_ident():
             raise RuntimeError("another thread called a simulated loop: no seed decides when")
         return self.call_soon(callback, *args, context=context)
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        """As in asyncio; the task belongs to the host of its context."""
+        """Create a task, as asyncio does. The task belongs to the host of its context."""
         task = super().create_task(coro, **options)
         context: Context | None = options.get("context")
         self._hosts[task] = HOST.get() if context is None else context.get(HOST)
@@ -251,7 +276,13 @@ class SimLoop(asyncio.BaseEventLoop):
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
     ) -> asyncio.Future[T]:
-        """Run `func` here and now; its result arrives a little later."""
+        """Run a function at once, in this thread. Its result arrives a little later.
+
+        Args:
+            executor: Ignored.
+            func: The function.
+            args: Its arguments.
+        """
         future: asyncio.Future[T] = self.create_future()
         delay_s = self._random.uniform(*EXECUTOR_LATENCY_S)
         try:
@@ -263,19 +294,25 @@ class SimLoop(asyncio.BaseEventLoop):
         return future
 
     async def getaddrinfo(self, *args: Any, **options: Any) -> Any:
+        """Refuse: a simulated loop has no sockets."""
         raise NotImplementedError(NO_SOCKETS)
 
     async def create_connection(self, *args: Any, **options: Any) -> Any:
+        """Refuse: a simulated loop has no sockets."""
         raise NotImplementedError(NO_SOCKETS)
 
     async def create_server(self, *args: Any, **options: Any) -> Any:
+        """Refuse: a simulated loop has no sockets."""
         raise NotImplementedError(NO_SOCKETS)
 
     def crash(self, host: Host) -> None:
-        """Drop every ready callback and timer of the host, now and from now on.
+        """Drop every ready callback and timer of a host, now and from now on.
 
-        A callback of the host that runs at this moment runs on to its next await.
-        Cost: linear in all ready callbacks and timers.
+        A callback of the host that is running continues to its next await. The cost is linear in
+        all ready callbacks and timers.
+
+        Args:
+            host: The host.
         """
         assert host.alive, f"{host} crashes twice"
         waiting, host.waiting = host.waiting or [], None
@@ -287,15 +324,22 @@ class SimLoop(asyncio.BaseEventLoop):
         self._kept.extend(task for task in self.tasks() if self._hosts[task] is host)
 
     def pause(self, host: Host) -> None:
-        """Let nothing of the host run until `resume`; what comes for it waits.
+        """Let nothing of a host run until `resume`. Its callbacks wait.
 
-        Cost: linear in all ready callbacks and timers.
+        The cost is linear in all ready callbacks and timers.
+
+        Args:
+            host: The host.
         """
         assert host.alive and host.waiting is None, f"{host} cannot be paused"
         host.waiting = [*self._take_ready(host), *self._take_timers(host)]
 
     def resume(self, host: Host) -> None:
-        """Run what has waited, in order; timers that were due meanwhile fire now."""
+        """Run the callbacks that waited, in order. Timers that were due meanwhile fire now.
+
+        Args:
+            host: The host.
+        """
         waiting, host.waiting = host.waiting or [], None
         for handle in waiting:
             if handle.cancelled():
@@ -325,15 +369,19 @@ class SimLoop(asyncio.BaseEventLoop):
         return taken
 
     def keep(self, thing: object) -> None:
-        """Hold a reference until the loop closes: something of a crashed host hangs on it."""
+        """Hold a reference to an object of a crashed host until the loop closes.
+
+        Args:
+            thing: The object.
+        """
         self._kept.append(thing)
 
     def shut_down(self) -> None:
-        """Cancel every task, let those of crashed hosts unwind at last, and close the loop.
+        """Cancel every task, also those of crashed hosts, and close the loop.
 
-        Nothing is logged: who unwinds has crashed, and takes its end for somebody's fault. What a
-        task still awaits that has swallowed three cancellations is closed, so that the collector
-        finds nothing to unwind in somebody else's time.
+        Nothing is logged, because unwinding code of crashed hosts would log meaningless errors.
+        Coroutines of tasks that ignore three cancellations are closed, so that the collector does
+        not unwind them later.
         """
         self.is_shutting_down = True
         self.max_virtual_s = math.inf
@@ -349,14 +397,14 @@ class SimLoop(asyncio.BaseEventLoop):
             tasks = self.tasks()
             for task in tasks:
                 task.cancel()
-            self._ready.extend(self._buried)  # a task whose wake-up was dropped waits for it
+            self._ready.extend(self._buried)  # tasks wait for the wake-ups that were dropped
             self._buried.clear()
             self._run_last(_wait_for(tasks))
         self._run_last(self.shutdown_asyncgens())
         self._run_last(self._close_left())
 
     async def _close_left(self) -> None:
-        """End what cancellation did not, and what that begins; nothing of it runs any more."""
+        """Close the coroutines that cancellation did not end, and those that they start."""
         closed: set[object] = {asyncio.current_task()}
         for _ in range(CLOSE_ROUNDS_MAX):
             left = [task for task in self.tasks() if task not in closed]
@@ -365,7 +413,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 with suppress(BaseException):
                     task.get_coro().close()
-        for handle in self._ready:  # a callback or timer could start a task that nobody closes
+        for handle in self._ready:  # a callback could start a task that nobody closes
             handle.cancel()
         self._timers.clear()
 
@@ -375,7 +423,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self.run_until_complete(coro)
 
     def check(self) -> None:
-        """Nothing of a crashed host is ready or timed, and no timer is overdue."""
+        """Assert that nothing of a crashed host is ready or timed, and that no timer is overdue."""
         handles = [*self._ready, *(timer for _, _, timer in self._timers)]
         assert self.is_shutting_down or all(is_alive(host_of(handle)) for handle in handles)
         assert all(when >= self._now for when, _, _ in self._timers[:1]) or self._ready
@@ -393,12 +441,12 @@ def _silence() -> Iterator[None]:
 
 
 async def _wait_for(tasks: list[asyncio.Task[Any]]) -> None:
-    await asyncio.sleep(0)  # lets the re-queued callbacks run, even if there is no task
+    await asyncio.sleep(0)  # let the re-queued callbacks run, even if there is no task
     if tasks:
         done, _ = await asyncio.wait(tasks, timeout=SHUT_DOWN_ROUND_S)
         for task in done:
             if not task.cancelled():
-                task.exception()  # seen: nobody is left to be told
+                task.exception()  # marks the error as retrieved
 
 
 def _nothing() -> None:
@@ -416,10 +464,10 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
 
 
 class SimHandle(asyncio.Handle):
-    """A callback that is ready; made in one step.
+    """A callback that is ready, created in one step.
 
-    A simulation makes hundreds of thousands of them; asyncio's own ask the loop three times whether
-    it is debugged, which a simulated one never is.
+    A simulation creates hundreds of thousands of them. asyncio's own class asks the loop three
+    times whether it is debugged, which a simulated loop never is.
     """
 
     __slots__ = ()
@@ -441,7 +489,7 @@ class SimHandle(asyncio.Handle):
 
 
 class SimTimer(asyncio.TimerHandle):
-    """A callback with a time; made and cancelled in one step."""
+    """A callback with a time, created and cancelled in one step."""
 
     __slots__ = ()
 
@@ -461,9 +509,9 @@ class SimTimer(asyncio.TimerHandle):
         self._repr = None
         self._source_traceback = None
         self._when = when
-        self._scheduled = False  # the loop does not count those that are cancelled
+        self._scheduled = False  # the loop does not count cancelled timers
 
     def cancel(self) -> None:
-        """Never run; it is let go of when its time comes, its callback at once."""
+        """Never run the callback. The callback is freed at once, the timer at its time."""
         self._cancelled = True
         self._callback = self._args = None  # type: ignore[assignment]

@@ -1,14 +1,14 @@
-"""The simulated network: which hosts can reach each other, how fast, and what breaks.
+"""The simulated network: which hosts can reach each other, how fast, and with which faults.
 
-Owns: `SimNetwork`, its verbs, and who listens where. Not: links (`link`), the transport that a silo
-uses (`transport`).
-Invariants: equal seeds and programs give the same deliveries at the same times, proved by
-`trace_hash`; verbs take host names, so that a script of them is plain data.
+This module owns `SimNetwork`, its verbs, and the listeners of all hosts. Links are in `link`, and
+the transport of a silo in `transport`. Equal seeds and programs give the same deliveries at the
+same times, which `trace_hash` proves. Verbs take names of hosts, so a script of verbs is plain
+data.
 
-Links are ordered bytes, so loss is what TCP makes of it: a lost chunk arrives late, and one that is
-lost LOSSES_MAX times in a row breaks the link. A blocked direction (partition, hold, or a host that
-died silently) keeps its bytes; they arrive after `repair` or `release`, unless the writer's link
-timed out before.
+Links carry ordered bytes, so losses look as they do with TCP. A lost chunk arrives late, and a
+chunk that is lost LOSSES_MAX times in a row breaks the link. A blocked direction (a partition, a
+hold, or a host that crashed silently) keeps its bytes. They arrive after `repair` or `release`,
+unless the writer's link timed out before.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Route:
 
 
 class Listening(Protocol):
-    """What listens at an address: a listener of links or of probes."""
+    """A listener of links or of probes."""
 
     host: Host
 
@@ -59,12 +59,21 @@ class Listening(Protocol):
 
 
 class SimNetwork:
-    """Hosts, the ways between them, and verbs that trouble these.
+    """The network between simulated hosts, and the faults of it that a test can order.
+
+    `Simulation.network` is the network of a run. The verbs take the names of two hosts, and affect
+    both directions, except for `partition_oneway`.
 
     Args:
-        rng: decides latencies, losses, splits of chunks, and what a crash cuts off.
-        split_chance: how often a write arrives in two chunks, 0..1.
-        link_timeout_s: how long a writer's end survives with bytes that cannot get through.
+        loop: The simulated loop.
+        rng: Decides latencies, losses, splits of chunks, and which bytes a crash cuts off.
+        split_chance: How often a write arrives in two chunks, from 0 to 1.
+        link_timeout_s: How long a link survives while its bytes cannot get through, in virtual
+            seconds.
+
+    Attributes:
+        split_chance: As the argument.
+        link_timeout_s: As the argument.
     """
 
     def __init__(
@@ -91,12 +100,22 @@ class SimNetwork:
         self._next_port = FIRST_PORT
         self._trace = hashlib.blake2b(digest_size=16)
 
-    # Verbs. A pair of hosts means both directions, except for `partition_oneway`.
+    # Verbs: a pair of hosts means both directions, except for `partition_oneway`.
 
     def set_latency(
         self, low_s: float, high_s: float, a: str | None = None, b: str | None = None
     ) -> None:
-        """Latency of every chunk written from now on, between a and b or (neither) everywhere."""
+        """Set the latency of every chunk that is written from now on.
+
+        Args:
+            low_s: The shortest latency in virtual seconds.
+            high_s: The longest latency in virtual seconds.
+            a: One host. Without hosts, the latency is set everywhere.
+            b: The other host.
+
+        Raises:
+            ValueError: The latencies are no range.
+        """
         if not 0 <= low_s <= high_s < math.inf:
             raise ValueError(f"latency {low_s} to {high_s} s: not a range")
         if a is None or b is None:
@@ -105,48 +124,93 @@ class SimNetwork:
             route.latency_s = (low_s, high_s)
 
     def loss(self, a: str, b: str, chance: float, reset_chance: float | None = None) -> None:
-        """Lose each chunk with `chance`; break its link with `reset_chance` (a 20th of it)."""
+        """Lose each chunk with a probability, and sometimes break its link.
+
+        Args:
+            a: One host.
+            b: The other host.
+            chance: The probability of a loss, from 0 to 1.
+            reset_chance: The probability that the link breaks. None: a 20th of `chance`.
+        """
         for route in self._between(a, b):
             route.loss = chance
             route.reset = chance / 20 if reset_chance is None else reset_chance
 
     def partition(self, a: str, b: str) -> None:
-        """Let nothing through between the two; connecting times out."""
+        """Let nothing through between two hosts. Connections between them time out.
+
+        Args:
+            a: One host.
+            b: The other host.
+        """
         for route in self._between(a, b):
             route.is_cut = True
 
     def partition_oneway(self, source: str, target: str) -> None:
-        """Let nothing through from source to target; connecting needs both ways."""
+        """Let nothing through in one direction. New connections need both directions.
+
+        Args:
+            source: The sending host.
+            target: The receiving host.
+        """
         self.route(source, target).is_cut = True
 
     def isolate(self, host: str) -> None:
-        """Partition a host from all others that exist now."""
+        """Partition a host from all other hosts that exist now.
+
+        Args:
+            host: The host.
+        """
         for other in self._hosts:
             if other != host:
                 self.partition(host, other)
 
     def hold(self, a: str, b: str) -> None:
-        """Keep everything between the two back until `release`."""
+        """Keep all traffic between two hosts back until `release`.
+
+        Args:
+            a: One host.
+            b: The other host.
+        """
         for route in self._between(a, b):
             route.is_held = True
 
     def release(self, a: str, b: str) -> None:
-        """Let what was held go on, in order."""
+        """Deliver the traffic that `hold` kept back, in order.
+
+        Args:
+            a: One host.
+            b: The other host.
+        """
         for route in self._between(a, b):
             route.is_held = False
         self._on_change({a, b})
 
     def clog(self, a: str, b: str, bytes_per_s: float) -> None:
-        """Let only so much through per second, each way."""
+        """Limit the bandwidth between two hosts.
+
+        Args:
+            a: One host.
+            b: The other host.
+            bytes_per_s: The bandwidth of each direction. Above 0.
+
+        Raises:
+            ValueError: The bandwidth is not above 0.
+        """
         if not bytes_per_s > 0:
             raise ValueError(f"clog of {bytes_per_s} bytes/s: must be above 0; use hold")
         for route in self._between(a, b):
             route.bytes_per_s = bytes_per_s
 
     def repair(self, a: str | None = None, b: str | None = None) -> None:
-        """End partitions, holds, clogs and losses between a and b or (neither) everywhere.
+        """End partitions, holds, clogs and losses.
 
-        Latency and crashed hosts stay as they are.
+        Latencies stay, and so do crashed hosts. `Simulation.repair` also records the repair in the
+        history.
+
+        Args:
+            a: One host. Without hosts, the whole network is repaired.
+            b: The other host.
         """
         for route in self._between(a, b):
             route.is_cut = route.is_held = False
@@ -161,14 +225,14 @@ class SimNetwork:
         return [self.route(a, b), self.route(b, a)]
 
     def route(self, source: str, target: str) -> Route:
-        """The state of one direction; made with the default latency when first asked for."""
+        """Return the state of one direction. It begins with the default latency."""
         found = self._routes.get((source, target))
         if found is None:
             found = self._routes[source, target] = replace(self._default)
         return found
 
     def _on_change(self, hosts: set[str] | None) -> None:
-        """Wake who waits, and set off anew what is under way among the hosts (None: all)."""
+        """Wake the waiters, and resend everything under way among the hosts (None: all)."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -185,14 +249,18 @@ class SimNetwork:
     # Hosts.
 
     def attach(self, host: Host) -> None:
-        """A host came up; one that died silently answers again, if only with resets."""
+        """Connect a host that was started. If it had crashed silently, peers get resets from now
+        on.
+        """
         self._hosts[host.name] = host
         if host.name in self._silent:
             del self._silent[host.name]
             self._on_change({host.name})
 
     def crash(self, host: Host, is_silent: bool) -> None:
-        """Cut the host off: its peers see resets, or (silent, as at a power cut) nothing."""
+        """Cut a host off. Its peers see resets, or nothing if the crash is silent, as at a power
+        cut.
+        """
         if is_silent:
             self._silent[host.name] = None
         gone = [address for address, item in self._listening.items() if item.host is host]
@@ -203,15 +271,15 @@ class SimNetwork:
                 if end.host is host:
                     end.crash(is_silent)
 
-    # What links, listeners and transports ask.
+    # For links, listeners and transports.
 
     def is_blocked(self, source: str, target: str) -> bool:
-        """Whether nothing gets from source to target now."""
+        """Return whether nothing gets from source to target now."""
         route = self.route(source, target)
         return route.is_cut or route.is_held or target in self._silent
 
     def delay_s(self, source: str, target: str) -> float:
-        """Time on the way of the next chunk; math.inf: its link breaks."""
+        """Return the time on the way for the next chunk; math.inf: its link breaks."""
         route = self.route(source, target)
         delay_s = self.rng.uniform(*route.latency_s)
         if route.loss == route.reset == 0.0:
@@ -225,23 +293,23 @@ class SimNetwork:
         return math.inf
 
     def bytes_per_s(self, source: str, target: str) -> float:
-        """How much fits through now."""
+        """Return the current bandwidth of a direction."""
         return self.route(source, target).bytes_per_s
 
     def on_delivered(self, source: str, target: str, size_bytes: int) -> None:
-        """Note a delivery in the trace."""
+        """Add a delivery to the trace."""
         line = f"{self.loop.time()!r} {source}>{target} {size_bytes}\n"
         self._trace.update(line.encode())
 
     @property
     def trace_hash(self) -> str:
-        """Over time, hosts and size of every delivery so far: equal for equal runs."""
+        """A hash over time, hosts and size of every delivery so far. It is equal for equal runs."""
         return self._trace.hexdigest()
 
     async def travel(self, source: str, target: str) -> None:
-        """Wait as long as a small packet needs; for ever if it never arrives.
+        """Wait as long as a small packet needs; forever if it never arrives.
 
-        Cost: on a blocked way, one future until the next change.
+        On a blocked way it costs one future until the next change.
         """
         await self._until_open(source, target)
         delay_s = self.delay_s(source, target)
@@ -258,7 +326,9 @@ class SimNetwork:
             await waiter
 
     def bind(self, address: Address, listening: Listening) -> Address:
-        """Register what listens; port 0 is replaced by a free one. Raises OSError when taken."""
+        """Register a listener. Port 0 is replaced by a free one. Raises OSError if the address is
+        taken.
+        """
         if address.port == 0:
             address = Address(address.host, self.free_port())
         if address in self._listening:
@@ -268,25 +338,25 @@ class SimNetwork:
         return address
 
     def free_port(self) -> int:
-        """A port number that was not given out before."""
+        """Return a port number that was not used before."""
         self._next_port += 1
         return self._next_port
 
     def unbind(self, listening: Listening) -> None:
-        """The listener is closed; no effect twice."""
+        """Remove a closed listener. Repeated calls do nothing."""
         if self._listening.get(listening.address) is listening:
             del self._listening[listening.address]
 
     def find(self, address: Address) -> Listening | None:
-        """What listens at an address now."""
+        """Return the listener at an address, or None."""
         return self._listening.get(address)
 
     def owner_of(self, address: Address) -> str:
-        """Name of the host that has, or had, the address; else the address's own host part."""
+        """Return the host that has or had an address; else the host part of the address."""
         return self._owners.get(address, address.host)
 
     def connect(self, hosts: tuple[Host, Host], peers: tuple[str, str]) -> tuple[SimLink, SimLink]:
-        """A new link between two hosts."""
+        """Make a new link between two hosts."""
         pair = link_pair(self, hosts, peers)
         self._links.append(pair)
         if len(self._links) > self._prune_at:
@@ -295,7 +365,7 @@ class SimNetwork:
         return pair
 
     def check(self) -> None:
-        """Every pipe and end is consistent; nobody dead listens."""
+        """Assert that every pipe and end is consistent, and that no crashed host listens."""
         for pair in self._links:
             for end in pair:
                 end.check()

@@ -1,9 +1,9 @@
-"""One direction of a simulated link: chunks of bytes on their way.
+"""One direction of a simulated link: chunks of bytes under way.
 
-Owns: `Pipe`, and what it asks of the network (`Wire`) and of the ends (`End`). Invariants: bytes
-arrive in the order written, whatever happens, or not at all from some byte on; the end of the
-direction comes after them; a blocked pipe keeps what it has until the way is free or its writer
-times out.
+This module owns `Pipe`, and the Protocols by which it uses the network (`Wire`) and the ends
+(`End`). Bytes arrive in the order in which they were written; from some byte on they may not arrive
+at all. The end of the direction arrives after them. A blocked pipe keeps its bytes until the way is
+free or its writer times out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["End", "Pipe", "Wire"]
 
 
 class Wire(Protocol):
-    """What a pipe asks of the network."""
+    """The network as a pipe uses it."""
 
     loop: SimLoop
     rng: Random
@@ -31,7 +31,7 @@ class Wire(Protocol):
 
     def is_blocked(self, source: str, target: str) -> bool: ...
     def delay_s(self, source: str, target: str) -> float:
-        """Time on the way; math.inf: lost once too often, the link breaks."""
+        """Return the time on the way; math.inf: lost too often, so the link breaks."""
         ...
 
     def bytes_per_s(self, source: str, target: str) -> float: ...
@@ -39,7 +39,7 @@ class Wire(Protocol):
 
 
 class End(Protocol):
-    """What a pipe asks of the link end that writes into it, and of the one that reads."""
+    """A link end as a pipe uses it, either the writing or the reading one."""
 
     host: Host
 
@@ -48,14 +48,14 @@ class End(Protocol):
     def on_arrival(self, data: bytes, reason: str, /) -> None: ...
     def on_drained(self, pending_bytes: int, /, *, is_ended: bool) -> None: ...
     def on_refused(self) -> None:
-        """The other end is gone and what was written to it comes back."""
+        """Handle that the other end is gone, so that it answers with a reset."""
         ...
 
     def on_lost(self, reason: str, /) -> None: ...
 
 
 class Item(NamedTuple):
-    """A chunk of bytes, or, if it has a reason, the end of the direction.
+    """A chunk of bytes, or the end of the direction if it has a reason.
 
     It arrives at `due_s`, or with the item before it, whichever is later.
     """
@@ -85,22 +85,22 @@ class Pipe:
         self.target = target
         self.pending_bytes = 0
         self._items: deque[Item] = deque()
-        self._free_s = 0.0  # when the last byte written so far has left a clogged sender
+        self._free_s = 0.0  # the time at which all written bytes have left a clogged sender
         self._timer: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
 
     @property
     def names(self) -> tuple[str, str]:
-        """Names of the sending and the receiving host."""
+        """The names of the sending and the receiving host."""
         return self.source.host.name, self.target.host.name
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is under way, not even the end."""
+        """Whether nothing is under way, not even the end."""
         return not self._items
 
     def send(self, data: bytes) -> None:
-        """Put bytes on their way, by chance in two chunks, as TCP may."""
+        """Send bytes, by chance in two chunks, as TCP may."""
         if len(data) > 1 and self.wire.rng.random() < self.wire.split_chance:
             at = self.wire.rng.randrange(1, len(data))
             self._push(data[:at])
@@ -109,7 +109,7 @@ class Pipe:
         self.arm()
 
     def end(self, reason: str) -> None:
-        """The last thing that the target hears, after the bytes before it."""
+        """Send the end of the direction, after the bytes before it."""
         self._push(b"", reason)
         self.arm()
 
@@ -128,7 +128,7 @@ class Pipe:
         return self._free_s + self.wire.delay_s(*self.names)
 
     def _broke(self) -> None:
-        """Both ends hear of it, each for itself: the way between them is lost."""
+        """Close both ends because the way between them is lost."""
         for end in (self.source, self.target):
             end.on_lost("connection reset: too many losses")
 
@@ -145,7 +145,7 @@ class Pipe:
             self._timer = self.wire.loop.call_at(when, self._deliver, context=self.target.context())
 
     def disarm(self) -> None:
-        """Forget the planned delivery; the bytes stay."""
+        """Cancel the planned delivery. The bytes stay."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -179,7 +179,7 @@ class Pipe:
         self.clear()
 
     def retime(self) -> None:
-        """The way has changed: what is under way travels anew from here."""
+        """Send everything under way again from here, because the way has changed."""
         self.disarm()
         items, self._items, self._free_s = self._items, deque(), 0.0
         self.pending_bytes = 0
@@ -188,9 +188,9 @@ class Pipe:
         self.arm()
 
     def cut(self) -> None:
-        """The sender is gone: some first part of what is under way still arrives, by chance."""
+        """Keep some first part of the bytes under way, by chance, because the sender is gone."""
         if self._items and self._items[-1].reason:
-            self._items.pop()  # what ends the direction now is another thing
+            self._items.pop()  # another event ends the direction now
         keep = self.wire.rng.randrange(len(self._items) + 1)
         while len(self._items) > keep:
             self.pending_bytes -= len(self._items.pop().data)
@@ -198,14 +198,14 @@ class Pipe:
             self.disarm()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop everything."""
         self.disarm()
         self._end_stall()
         self._items.clear()
         self.pending_bytes = 0
 
     def check(self) -> None:
-        """Sizes add up; only the last item ends the direction."""
+        """Assert that sizes add up, and that only the last item ends the direction."""
         assert self.pending_bytes == sum(len(item.data) for item in self._items)
         assert all(not item.reason for item in list(self._items)[:-1])
         assert self._timer is None or self._items

@@ -1,8 +1,9 @@
 """The transport of a simulated host.
 
-Owns: `SimTransport` (implements `wire.transport.Transport`) and its listeners. Not: delays and
-faults (`network`). Invariants: `accept` and link callbacks run in the context of the host that they
-belong to; the probe answer of a live host is called directly: in a real process a thread gives it.
+This module owns `SimTransport`, an implementation of `wire.transport.Transport`, and its listeners.
+Delays and faults are in `network`. `accept` and the callbacks of links run in the context of their
+own host. The probe answer of a live host is called directly, since a thread of a real process gives
+it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["SimListener", "SimProbeListener", "SimTransport"]
 
 
 class SimListener:
-    """Accepts links for a host, until closed."""
+    """Accepts links for a host, until it is closed."""
 
     def __init__(
         self, network: SimNetwork, host: Host, address: Address, accept: Callable[[Link], None]
@@ -33,11 +34,12 @@ class SimListener:
         self.address = network.bind(address, self)
 
     def close(self) -> None:
+        """Accept no more links."""
         self._network.unbind(self)
 
 
 class SimProbeListener:
-    """Answers probes for a host, until closed."""
+    """Answers probes for a host, until it is closed."""
 
     def __init__(
         self, network: SimNetwork, host: Host, address: Address, answer: Callable[[], bytes]
@@ -48,7 +50,7 @@ class SimProbeListener:
         self.address = network.bind(address, self)
 
     async def ask(self) -> bytes:
-        """The answer, from the host: no thread of a paused process runs before it goes on."""
+        """Return the host's answer. A paused process answers only when it continues."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[bytes] = loop.create_future()
 
@@ -60,11 +62,20 @@ class SimProbeListener:
         return await answered
 
     def close(self) -> None:
+        """Answer no more probes."""
         self._network.unbind(self)
 
 
 class SimTransport:
-    """Links, listeners and probes of one host, over the simulated network."""
+    """The `Transport` of a simulated host: links, listeners and probes over the simulated network.
+
+    `Simulation.transport` makes it.
+
+    Args:
+        network: The network.
+        host: The host.
+        connect_timeout_s: The longest time for a connection, in virtual seconds.
+    """
 
     def __init__(self, network: SimNetwork, host: Host, connect_timeout_s: float = 5.0) -> None:
         self._network = network
@@ -72,9 +83,17 @@ class SimTransport:
         self._connect_timeout_s = connect_timeout_s
 
     async def connect(self, address: Address, /) -> Link:
-        """Open a link. Raises SiloUnavailable naming the address and the reason.
+        """Open a link to an address.
 
-        Refused after the latency when nobody listens; timed out when the way is blocked.
+        Without a listener the connection is refused after the latency. On a blocked way it times
+        out.
+
+        Args:
+            address: The address.
+
+        Raises:
+            SiloUnavailable: The connection was refused or timed out. The message has address and
+                reason.
         """
         try:
             async with asyncio.timeout(self._connect_timeout_s):
@@ -105,15 +124,46 @@ class SimTransport:
         return near
 
     async def listen(self, address: Address, accept: Callable[[Link], None], /) -> SimListener:
-        """Accept links at an address; port 0 takes a free port. Raises OSError when taken."""
+        """Accept links at an address.
+
+        Args:
+            address: The address. Port 0 takes a free port.
+            accept: Called with each link.
+
+        Returns:
+            The listener, to be closed.
+
+        Raises:
+            OSError: The address is taken.
+        """
         return SimListener(self._network, self._host, address, accept)
 
     def listen_probe(self, address: Address, answer: Callable[[], bytes], /) -> SimProbeListener:
-        """Answer probes at an address. Raises OSError when taken."""
+        """Answer probes at an address.
+
+        Args:
+            address: The address. Port 0 takes a free port.
+            answer: Returns the answer to a probe.
+
+        Returns:
+            The listener, to be closed.
+
+        Raises:
+            OSError: The address is taken.
+        """
         return SimProbeListener(self._network, self._host, address, answer)
 
     async def probe(self, address: Address, timeout_s: float, /) -> bytes:
-        """Ask a probe port; raises OSError or TimeoutError when no answer came."""
+        """Send a probe, and return the answer.
+
+        Args:
+            address: The address that answers probes.
+            timeout_s: The longest wait, in virtual seconds.
+
+        Raises:
+            TimeoutError: There was no answer in time.
+            OSError: Nobody listens there.
+        """
         me, there = self._host.name, self._network.owner_of(address)
         async with asyncio.timeout(timeout_s):
             await self._network.travel(me, there)

@@ -1,7 +1,8 @@
-"""The bytes of one file: what programs see, and what would survive.
+"""The bytes of one file: as programs see them, and as they would survive a crash.
 
-Owns: `Content`, `some_of`. Invariants: what was synced survives every crash; of the rest each
-sector becomes any of its versions since then, by chance, and the size any that lies between.
+This module owns `Content` and `some_of`. Synced bytes survive every crash. Of the rest, each sector
+becomes any of its versions since then, by chance, and the size becomes any between the old and the
+new one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ T = TypeVar("T")
 
 
 class Content:
-    """What a name leads to."""
+    """The content of a file."""
 
     __slots__ = ("_sizes", "_unsynced", "data", "durable", "sector_bytes", "unreadable")
 
@@ -26,21 +27,21 @@ class Content:
         self.data = bytearray(data)
         self.durable = bytearray(data)
         self.unreadable: set[int] = set()
-        self._unsynced: dict[int, list[bytes]] = {}  # what each sector was made, oldest first
+        self._unsynced: dict[int, list[bytes]] = {}  # versions of each sector, oldest first
         self._sizes: list[int] = []
 
     def write(self, offset: int, data: bytes) -> None:
-        """Change what programs see."""
+        """Change the bytes that programs see."""
         self.extend(offset + len(data))
         self.data[offset : offset + len(data)] = data
         size = self.sector_bytes
         for sector in range(offset // size, -(-(offset + len(data)) // size)):
             self._unsynced.setdefault(sector, []).append(self._sector(sector))
             if offset <= sector * size and (sector + 1) * size <= offset + len(data):
-                self.unreadable.discard(sector)  # a whole new sector is put elsewhere
+                self.unreadable.discard(sector)  # a disk puts a whole new sector elsewhere
 
     def extend(self, size_bytes: int) -> None:
-        """Make the file at least so long, by zeros."""
+        """Make the file at least this long, with zeros."""
         if size_bytes > len(self.data):
             self.data += bytes(size_bytes - len(self.data))
             self._sizes.append(size_bytes)
@@ -50,15 +51,17 @@ class Content:
         return bytes(self.data[at : at + self.sector_bytes])
 
     def sync(self) -> None:
-        """Make it all durable."""
+        """Make all bytes durable."""
         grow(self.durable, len(self.data))
         for sector, versions in self._unsynced.items():
             self._keep(sector, versions[-1])
         self._forget()
 
     def fail_sync(self, rng: Random) -> None:
-        """What the system does when a sync fails: it takes the bytes for written, and perhaps
-        has them in its cache a while."""
+        """Behave like the system when a sync fails: it counts the bytes as written.
+
+        For a while it may still have them in its cache.
+        """
         is_cached = rng.random() < 0.5
         for sector in some_of(list(self._unsynced), rng):
             grow(self.durable, min(len(self.data), (sector + 1) * self.sector_bytes))
@@ -68,7 +71,7 @@ class Content:
         self._forget()
 
     def crash(self, rng: Random) -> None:
-        """Forget, by chance, of what is not durable."""
+        """Lose some of the bytes that are not durable, by chance."""
         old, new = len(self.durable), max([len(self.durable), *self._sizes])
         size = rng.choice((old, new, rng.randint(old, new)))
         grow(self.durable, new)
@@ -98,17 +101,20 @@ class Content:
         self._sizes = []
 
     def check(self) -> None:
-        """What is not under way is durable in its length, and no sector is out of the file."""
+        """Assert that no sector is outside of the file, and that no durable byte is beyond
+        its end.
+        """
         assert all(sector * self.sector_bytes < len(self.data) for sector in self._unsynced)
         assert len(self.durable) <= len(self.data)
 
 
 def grow(image: bytearray, size_bytes: int) -> None:
+    """Extend the bytes with zeros to at least this size."""
     image += bytes(max(0, size_bytes - len(image)))
 
 
 def some_of(things: Sequence[T], rng: Random) -> list[T]:
-    """What becomes true of things that were under way: none, all, a first part, or any, in order.
+    """Choose which of the things under way happened: none, all, a first part, or any, in order.
 
     The extremes are as likely as the mixtures, however many things there are.
     """

@@ -1,7 +1,8 @@
 """Open files of a simulated disk.
 
-Owns: `SimFile`. Invariants: a file is dead once the process that opened it has crashed, or the
-machine; a call does all that it does at once, and what it cost is owed (`Medium.take_owed_s`).
+This module owns `SimFile`. A file is unusable once the process that opened it, or the machine, has
+crashed. A call does all its work at once, and its duration is added to a debt that is waited for
+later (`Medium.take_owed_s`).
 """
 
 from __future__ import annotations

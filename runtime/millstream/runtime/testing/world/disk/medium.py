@@ -1,8 +1,7 @@
-"""What can go wrong with a disk, and what it costs.
+"""The faults of a simulated disk, and the time that its work takes.
 
-Owns: `Medium`: room, time, failures that were ordered, and the power. Not: bytes (`content`) and
-names (`names`). Invariants: whatever is chance comes from the seed; nothing goes wrong that nobody
-asked for.
+This module owns `Medium`: room, time, ordered failures, and the power. Bytes are in `content`, and
+names in `names`. Everything random comes from the seed. No fault happens that nobody has ordered.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ class Medium:
     """The part of a simulated disk that fails.
 
     Args:
-        rng: decides the sector size, how long a sync takes, and what a crash leaves.
-        sync_failure_chance: how often a sync fails, 0..1.
+        rng: Decides the sector size, how long a sync takes, and which data a crash leaves.
+        sync_failure_chance: How often a sync fails, from 0 to 1.
     """
 
     def __init__(self, rng: Random, *, sync_failure_chance: float = 0.0) -> None:
@@ -46,33 +45,49 @@ class Medium:
     # -- time
 
     def set_latency(self, low_s: float, high_s: float) -> None:
-        """How long a sync takes from now on, at least and at most."""
+        """Set how long each sync takes from now on.
+
+        Args:
+            low_s: The shortest time in virtual seconds.
+            high_s: The longest time in virtual seconds.
+        """
         self._latency_s = (low_s, high_s)
 
     def stall(self, for_s: float) -> None:
-        """Let the next sync take so long; what is written meanwhile waits behind it."""
+        """Let the next sync take a long time. Later writes wait for it.
+
+        Args:
+            for_s: The time in virtual seconds.
+        """
         self._stall_s = for_s
 
     def sync_s(self) -> float:
-        """How long the sync takes that asks; a stall is over then."""
+        """Return how long the sync that asks takes. It ends a stall."""
         stall_s, self._stall_s = self._stall_s, 0.0
         return stall_s or self.rng.uniform(*self._latency_s)
 
     def take_owed_s(self) -> float:
-        """What syncs have cost since it was asked last: code that blocks cannot wait in virtual
-        time, so its thread does afterwards."""
+        """Return the time that syncs took since the last call.
+
+        Blocking code cannot wait in virtual time, so its thread waits afterwards.
+        """
         owed_s, self._owed_s = self._owed_s, 0.0
         return owed_s
 
     # -- failures
 
     def fail_sync(self, count: int = 1) -> None:
-        """Let the next `count` syncs of a file or directory fail, and drop what they should have
-        written, as Linux does."""
+        """Let the next syncs of files or directories fail.
+
+        Their data is dropped, as on Linux: a read may still return it, but a crash loses it.
+
+        Args:
+            count: How many syncs fail.
+        """
         self._sync_failures += count
 
     def sync(self, path: str, kept: Callable[[], None], dropped: Callable[[], None]) -> None:
-        """A sync: calls one of the two. Raises SyncFailed."""
+        """Sync: call one of the two functions. Raises SyncFailed."""
         self.change(path)
         self._owed_s += self.sync_s()
         if self._sync_failures == 0 and self.rng.random() >= self.sync_failure_chance:
@@ -83,11 +98,15 @@ class Medium:
         raise sync_failed(path)
 
     def flip_reads(self, count: int = 1) -> None:
-        """Let the next `count` reads give one wrong bit each; the medium has the right one."""
+        """Let each of the next reads return one wrong bit. The disk itself has the right bit.
+
+        Args:
+            count: How many reads.
+        """
         self._flips += count
 
     def as_read(self, data: bytes) -> bytes:
-        """What a read gives of what is there."""
+        """Return the result of a read of these bytes."""
         if self._flips == 0 or not data:
             return data
         self._flips -= 1
@@ -98,21 +117,26 @@ class Medium:
     # -- power
 
     def cut_power_after(self, changes: int, crash: Callable[[], None]) -> None:
-        """Let the disk take `changes` more changes, and call `crash` instead of the next one.
+        """Cut the power after some more changes of the disk.
 
-        So a crash can fall between two writes of one job, which a simulated loop runs in one go.
-        `crash` must crash this disk; the code that wanted the change gets an OSError.
+        So a crash can fall between two writes of one job, which a simulated loop runs without a
+        pause. The code that makes the next change gets an OSError. `Simulation.cut_power_after`
+        calls it with the machine's crash.
+
+        Args:
+            changes: How many changes still happen.
+            crash: Called instead of the next change. It must crash this disk.
         """
         assert changes >= 0
         self._changes_left = changes
         self._power_cut = crash
 
     def keep_power(self) -> None:
-        """Take back `cut_power_after`."""
+        """Cancel a `cut_power_after` that has not happened yet."""
         self._power_cut = None
 
     def change(self, path: str) -> None:
-        """Something is about to change the disk. Raises OSError when the power goes now."""
+        """Count a change that is about to happen. Raises OSError if the power is cut now."""
         refuse_dead(path)
         if self._power_cut is None:
             return
@@ -124,7 +148,7 @@ class Medium:
         raise OSError(errno.EIO, "the power was cut", path)
 
     def lose_power(self) -> None:
-        """What was ordered before a crash is over; latency and room stay."""
+        """Drop ordered faults, because the machine crashed. Latency and room stay."""
         self._power_cut = None
         self._stall_s = self._owed_s = 0.0
         self._sync_failures = self._flips = 0
@@ -132,7 +156,7 @@ class Medium:
 
 
 def refuse_dead(path: str) -> None:
-    """The rest of a callback whose host crashed in it reaches no disk."""
+    """Raise OSError for the rest of a callback whose host crashed in it."""
     host = current_host()
     if host is not None and not host.alive:
         raise OSError(errno.EIO, f"{host.name} has crashed", path)

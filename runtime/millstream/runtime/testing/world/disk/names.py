@@ -1,8 +1,8 @@
-"""Which name leads to which file: as programs see it, and as it would survive.
+"""The names of files: as programs see them, and as they would survive a crash.
 
-Owns: `Names`, `Change`. Invariants: a change of names is durable once the directory was synced that
-it was made in (of a rename, the target's); until then a crash keeps any of the changes, each whole.
-Directories are durable at once.
+This module owns `Names` and `Change`. A change of a name is durable once its directory was synced
+(for a rename, the directory of the target). Until then a crash keeps any of the changes, each one
+whole. Directories are durable at once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Names:
         self._dirs: dict[str, None] = {"/": None}
 
     def find(self, path: str) -> Content:
-        """The file of a name. Raises FileNotFoundError, IsADirectoryError."""
+        """Return the file of a name. Raises FileNotFoundError, IsADirectoryError."""
         if path in self._dirs:
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)
         content = self._files.get(path)
@@ -56,14 +56,14 @@ class Names:
         return content
 
     def create(self, path: str, content: Content) -> None:
-        """Raises FileExistsError, FileNotFoundError."""
+        """Add a name. Raises FileExistsError, FileNotFoundError."""
         self.refuse_missing(posixpath.dirname(path))
         if path in self._files or path in self._dirs:
             raise FileExistsError(errno.EEXIST, "exists", path)
         self._change(Change(None, path, content))
 
     def rename(self, source: str, target: str) -> None:
-        """Raises FileNotFoundError, IsADirectoryError."""
+        """Change a name. Raises FileNotFoundError, IsADirectoryError."""
         content = self.find(source)
         self.refuse_missing(posixpath.dirname(target))
         if target in self._dirs:
@@ -72,7 +72,7 @@ class Names:
             self._change(Change(source, target, content))
 
     def unlink(self, path: str) -> None:
-        """Raises FileNotFoundError, IsADirectoryError."""
+        """Remove a name. Raises FileNotFoundError, IsADirectoryError."""
         self._change(Change(path, None, self.find(path)))
 
     def _change(self, change: Change) -> None:
@@ -80,7 +80,7 @@ class Names:
         self._changes.append(change)
 
     def make_dir(self, path: str) -> None:
-        """Raises NotADirectoryError."""
+        """Add a directory, and those above it. Raises NotADirectoryError."""
         if path in self._files:
             raise NotADirectoryError(errno.ENOTDIR, "is a file", path)
         if path != "/":
@@ -88,13 +88,13 @@ class Names:
         self._dirs[path] = None
 
     def inside(self, path: str) -> list[str]:
-        """Raises FileNotFoundError."""
+        """Return the names in a directory. Raises FileNotFoundError."""
         self.refuse_missing(path)
         found = [one for one in (*self._files, *self._dirs) if posixpath.dirname(one) == path]
         return sorted(posixpath.basename(one) for one in found if one != "/")
 
     def refuse_missing(self, directory: str) -> None:
-        """Raises FileNotFoundError, NotADirectoryError."""
+        """Check that a directory exists. Raises FileNotFoundError, NotADirectoryError."""
         if directory in self._files:
             raise NotADirectoryError(errno.ENOTDIR, "is a file", directory)
         if directory not in self._dirs:
@@ -105,7 +105,7 @@ class Names:
         self._end(directory, lambda changes: changes)
 
     def fail_sync(self, directory: str, rng: Random) -> None:
-        """Of the changes in a directory some are durable, and the others never will be."""
+        """Make some of the changes in a directory durable. The others never will be."""
         self._end(directory, lambda changes: some_of(changes, rng))
 
     def _end(self, directory: str, kept: Callable[[list[Change]], list[Change]]) -> None:
@@ -113,7 +113,7 @@ class Names:
         self._changes = [change for change in self._changes if change.directory != directory]
         for change in kept(mine):
             change.do(self._durable)
-            if change.source is not None:  # a name that it had before does not come back
+            if change.source is not None:  # an earlier name of the file does not return
                 self._changes = [
                     other
                     for other in self._changes
@@ -121,7 +121,7 @@ class Names:
                 ]
 
     def crash(self, rng: Random) -> None:
-        """Forget, by chance, of what is not durable, in names and files."""
+        """Lose some of the changes that are not durable, by chance, in names and files."""
         for change in some_of(self._changes, rng):
             change.do(self._durable)
         self._changes = []
@@ -130,20 +130,20 @@ class Names:
             content.crash(rng)
 
     def contents(self) -> Iterator[Content]:
-        """Every file that has a name."""
+        """Yield every file that has a name."""
         return iter({id(content): content for content in self._files.values()}.values())
 
     def has(self, content: Content) -> bool:
-        """Has the file a name?"""
+        """Return whether a file has a name."""
         return any(content is one for one in self._files.values())
 
     def below(self, directory: str) -> dict[str, Content]:
-        """All files under a directory, by path."""
+        """Return all files under a directory, by path."""
         prefix = directory.rstrip("/") + "/"
         return {path: one for path, one in self._files.items() if path.startswith(prefix)}
 
     def replace_below(self, directory: str, files: Mapping[str, Content]) -> None:
-        """Put other files under a directory, at once and durably."""
+        """Replace the files under a directory, at once and durably."""
         for path in self.below(directory):
             self.unlink(path)
         for path, content in files.items():
@@ -158,7 +158,7 @@ class Names:
                 self.sync(change.directory)
 
     def check(self) -> None:
-        """Every name is in a directory, and every file is consistent."""
+        """Assert that every name is in a directory, and that every file is consistent."""
         for path in (*self._files, *self._durable):
             assert posixpath.dirname(path) in self._dirs, path
         for content in self.contents():
@@ -166,7 +166,9 @@ class Names:
 
 
 def clean(path: str) -> str:
-    """An absolute path without empty parts, `.` and `..`; raises ValueError for none at all."""
+    """Return an absolute path without empty parts, `.` and `..`. Raises ValueError if it is
+    empty.
+    """
     if not path:
         raise ValueError("an empty path names no file")
     return posixpath.normpath("/" + path.lstrip("/"))

@@ -1,8 +1,8 @@
 """Disk work in virtual time.
 
-Owns: `SimThread`. Invariants: as a real thread, it does one job after the other; between the write
-and the sync of a flush time passes, so that a crash finds the bytes unsynced. It is a task on the
-host that started it, and ends with that.
+This module owns `SimThread`. Like a real thread it does one job after the other. Time passes
+between the write and the sync of a flush, so a crash can find the bytes unsynced. It is a task on
+the host that started it, and ends with the host.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class SimThread:
-    """A task as a `DiskThread`."""
+    """A `DiskThread` that is a task."""
 
     def __init__(self, name: str, medium: Medium) -> None:
         self._name = name
@@ -75,10 +75,10 @@ class SimThread:
         try:
             file.datasync()
         finally:
-            self._medium.take_owed_s()  # it was waited for above
+            self._medium.take_owed_s()  # the wait above has paid it
 
     async def _run(self, fn: Callable[[], T]) -> T:
-        await asyncio.sleep(0)  # the caller goes on first, as beside a thread
+        await asyncio.sleep(0)  # the caller continues first, as beside a thread
         self._medium.take_owed_s()
         try:
             return fn()
