@@ -35,11 +35,20 @@ class Env:
         return time.time()
 
     def uniform(self, low: float, high: float) -> float:
-        """Return a random number in [low, high)."""
+        """Return a random number in [low, high).
+
+        Args:
+            low: The least number.
+            high: The bound above it.
+        """
         return self._rng.uniform(low, high)
 
     def choice(self, count: int) -> int:
-        """Return a random index from 0 to `count - 1`."""
+        """Return a random index.
+
+        Args:
+            count: The index is from 0 to `count - 1`.
+        """
         return self._rng.randrange(count)
 
     def new_context(self) -> Context:
@@ -47,7 +56,11 @@ class Env:
         return Context()
 
     def random_bytes(self, count: int) -> bytes:
-        """Return random bytes of the operating system, for secrets and nonces."""
+        """Return random bytes of the operating system, for secrets and nonces.
+
+        Args:
+            count: How many bytes.
+        """
         return os.urandom(count)
 
     def new_id(self) -> int:

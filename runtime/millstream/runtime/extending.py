@@ -147,12 +147,22 @@ class Opener(Protocol):
         ...
 
     def grain(self, cls: type[C], key: str, /) -> C:
-        """Return a typed reference to a grain."""
+        """Return a typed reference to a grain.
+
+        Args:
+            cls: The grain class, or a contract.
+            key: The key of the grain.
+        """
         ...
 
     def part(self, name: str, /) -> Any:
-        """Return the silo's part of a name. Raises ConfigError, also in a client, which has no
-        parts.
+        """Return a part of the silo.
+
+        Args:
+            name: The name, as in `Silo(streams=..., parts=...)`.
+
+        Raises:
+            ConfigError: There is no such part. A client has no parts.
         """
         ...
 
@@ -218,7 +228,8 @@ async def ask_gateway(
     ```
 
     Calls with one `name` use one gateway, and keep their order, as long as that gateway works. If
-    the gateway has no such target, the client asks the other gateways.
+    the gateway has no such target, the client asks the other gateways. Errors of the method reach
+    the caller.
 
     Args:
         client: A connected client.
@@ -226,7 +237,7 @@ async def ask_gateway(
         target: The name of the system target, which begins with `$`.
         method: The method, as the function in the class of the target.
         args: The arguments of the method. They are given by position.
-        kwargs: Not allowed: pass arguments by position.
+        kwargs: Not allowed.
 
     Returns:
         The result of the method.
@@ -235,8 +246,7 @@ async def ask_gateway(
         CallTimeout: The deadline has passed. The outcome is unknown.
         SiloUnavailable: No gateway answers, or the connection broke.
         NotInCluster: The client is not connected, or was closed.
-        NotAllowed: The method is not open to clients, or to this one. Errors of the method itself
-            pass through.
+        NotAllowed: The method is not open to clients, or to this one.
     """
     return await client.gateway.call(name, target, method, *args, **kwargs)
 

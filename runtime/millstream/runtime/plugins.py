@@ -39,7 +39,7 @@ def maker_of(group: str, text: str) -> Callable[[], Any]:
 
 
 def load_plugin(group: str, text: str) -> Any:
-    """Make the plug-in that a text names.
+    """Make the plug-in that a text names. Errors of the plug-in itself reach the caller.
 
     Args:
         group: The group of entry points, such as `millstream.queues`.
@@ -51,7 +51,7 @@ def load_plugin(group: str, text: str) -> Any:
 
     Raises:
         ConfigError: No installed plug-in of the group has this name, or it needs an argument. The
-            text lists the installed ones. Errors of the plug-in itself pass through.
+            text lists the installed ones.
     """
     return maker_of(group, text)()
 

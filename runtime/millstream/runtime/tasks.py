@@ -56,18 +56,33 @@ class Tasks:
         return iter(list(self._running))
 
     def start(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Start a coroutine as a task, and return the task."""
+        """Start a coroutine as a task.
+
+        Args:
+            coro: The coroutine.
+
+        Returns:
+            The task.
+        """
         task = self._loop.create_task(coro, context=self._new_context())
         self.keep(task)
         return task
 
     def keep(self, task: asyncio.Task[Any]) -> None:
-        """Add a task that other code has started. It ends with the tasks of this owner."""
+        """Add a task that other code has started. It ends with the tasks of this owner.
+
+        Args:
+            task: The task.
+        """
         self._running[task] = None
         task.add_done_callback(self._forget)
 
     def let_go(self, task: asyncio.Task[Any]) -> None:
-        """Remove a task. `cancel` and `aclose` leave it alone from now on."""
+        """Remove a task. `cancel` and `aclose` leave it alone from now on.
+
+        Args:
+            task: The task.
+        """
         self._running.pop(task, None)
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
@@ -76,7 +91,11 @@ class Tasks:
             log.error("%s: a background task failed", self._owner, exc_info=task.exception())
 
     def call_at(self, when_s: float, fn: Callable[[], object]) -> asyncio.TimerHandle:
-        """Call a function at a time of the loop's clock, in seconds.
+        """Call a function at a time of the loop's clock.
+
+        Args:
+            when_s: The time in seconds.
+            fn: The function.
 
         Returns:
             The timer. The caller must cancel it, since `cancel` and `aclose` end tasks only.
@@ -84,7 +103,11 @@ class Tasks:
         return self._loop.call_at(when_s, fn, context=self._new_context())
 
     def call_later(self, delay_s: float, fn: Callable[[], object]) -> asyncio.TimerHandle:
-        """Call a function after a delay in seconds.
+        """Call a function after a delay.
+
+        Args:
+            delay_s: The delay in seconds.
+            fn: The function.
 
         Returns:
             The timer. The caller must cancel it, since `cancel` and `aclose` end tasks only.

@@ -55,6 +55,7 @@ class Gateway(Protocol):
         """Call a method of a system target in the gateway that serves a name.
 
         Calls with one name use one gateway, and keep their order, as long as that gateway works.
+        Errors of the method reach the caller.
 
         Args:
             name: The name that chooses the gateway. Empty: any.
@@ -69,7 +70,7 @@ class Gateway(Protocol):
         Raises:
             CallTimeout: The deadline has passed.
             SiloUnavailable: No gateway answers, or the connection broke.
-            NotInCluster: The client was closed. Errors of the method itself pass through.
+            NotInCluster: The client was closed.
         """
         ...
 

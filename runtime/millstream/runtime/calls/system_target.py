@@ -121,7 +121,7 @@ class Targets:
         await services.targets.call(silo, Limits.target_name, Limits.figures)
         ```
 
-        A call to the own silo is a plain call of the method.
+        A call to the own silo is a plain call of the method. Errors of the method reach the caller.
 
         Args:
             silo: The address of the silo, `host:port@generation`.
@@ -136,7 +136,7 @@ class Targets:
         Raises:
             CallTimeout: The deadline has passed.
             SiloUnavailable: The silo cannot be reached, or the connection broke.
-            NotHosted: The silo has no such target. Errors of the method itself pass through.
+            NotHosted: The silo has no such target.
         """
         assert not kwargs
         if silo == self._address:

@@ -124,14 +124,22 @@ class TableView(msgspec.Struct, frozen=True, array_like=True):
     rows: tuple[MemberRow, ...] = ()
 
     def row(self, silo: SiloAddress) -> MemberRow | None:
-        """Return the row of a silo, or None."""
+        """Return the row of a silo, or None.
+
+        Args:
+            silo: The address of the silo.
+        """
         for row in self.rows:  # half the cost of a generator, and calls between silos use it
             if row.silo == silo:
                 return row
         return None
 
     def with_status(self, *statuses: Status) -> tuple[SiloAddress, ...]:
-        """Return the addresses of the silos that have one of the statuses, sorted."""
+        """Return the addresses of the silos that have one of the statuses, sorted.
+
+        Args:
+            statuses: The statuses.
+        """
         return tuple(sorted(row.silo for row in self.rows if row.status in statuses))
 
 
@@ -260,7 +268,11 @@ class MemoryMembershipTable:
         self._identity = f"memory of one process, {Env().new_id():016x}"
 
     def secret(self, fresh: bytes, /) -> bytes:
-        """Keep the secret of the silos that share this table: the first one that was given."""
+        """Keep the secret of the silos that share this table: the first one that was given.
+
+        Args:
+            fresh: The secret to keep if there is none yet.
+        """
         self._secret = self._secret or fresh
         return self._secret
 

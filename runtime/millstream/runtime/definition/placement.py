@@ -29,6 +29,10 @@ class Placement(Enum):
 
 
 RANDOM = Placement.RANDOM
+"""`Placement.RANDOM`: a random silo."""
 PREFER_LOCAL = Placement.PREFER_LOCAL
+"""`Placement.PREFER_LOCAL`: the silo of the caller, if it hosts the type."""
 HASHED = Placement.HASHED
+"""`Placement.HASHED`: the silo that the hash of the grain's name selects."""
 LEAST_ACTIVATIONS = Placement.LEAST_ACTIVATIONS
+"""`Placement.LEAST_ACTIVATIONS`: the silo with fewer activations, of two random silos."""

@@ -211,27 +211,48 @@ class State(Generic[S]):
         await asyncio.shield(write)
 
     def cursor(self, subscription: str, queue: str) -> Cursor | None:
-        """Return the stored position of a subscription in a queue."""
+        """Return the stored position of a subscription in a queue.
+
+        Args:
+            subscription: The name of the subscription.
+            queue: The name of the queue.
+
+        Returns:
+            The position, or None if none is stored.
+        """
         found = self.cursors.get(subscription)
         return None if found is None else found.get(queue, found.get(OLD_FORM))
 
     def forget_position(self, subscription: str) -> None:
-        """Leave out the position of an ended subscription in the next write."""
+        """Leave out the position of an ended subscription in the next write.
+
+        Args:
+            subscription: The name of the subscription.
+        """
         self.cursors.pop(subscription, None)
         self._over[subscription] = None
         if len(self._over) > OVER_MAX:
             del self._over[next(iter(self._over))]
 
     def keep_position(self, subscription: str) -> None:
-        """Keep the positions of a subscription that was made again."""
+        """Keep the positions of a subscription that was made again.
+
+        Args:
+            subscription: The name of the subscription.
+        """
         self._over.pop(subscription, None)
 
     async def commit(self, subscription: str, queue: str, cursor: Cursor | None) -> None:
-        """Store the value and the position of a subscription in a queue in one write (None:
-        unchanged).
+        """Store the value and the position of a subscription in a queue, in one write.
 
         A caller that is cancelled meanwhile is cancelled after the write. Otherwise the turn would
-        end, and `restore` would return to a value before the one that is being stored.
+        end, and `restore` would return to a value before the one that is being stored. Raises like
+        `write`.
+
+        Args:
+            subscription: The name of the subscription.
+            queue: The name of the queue.
+            cursor: The position. None: unchanged.
         """
         data = self._encode()
         new = {} if cursor is None else {subscription: {queue: cursor}}
@@ -250,13 +271,15 @@ class State(Generic[S]):
             raise cancelled
 
     async def write_if_changed(self) -> None:
-        """Store the value if it differs from the stored one."""
+        """Store the value if it differs from the stored one. Raises like `write`."""
         data = self._encode()
         if data != self._seen:
             await self._write_data(data)
 
     async def trim(self) -> None:
-        """Store the row without the parcels that are sent. The stored value stays."""
+        """Store the row without the parcels that are sent. The stored value stays. Raises like
+        `write`.
+        """
         if not self.parcels.is_trimmed:
             await asyncio.shield(self._begin(self._store_trimmed))
 
@@ -426,7 +449,14 @@ class StateField(Generic[S]):
         return self._codec
 
     def resolve(self, subject: str) -> None:
-        """Build the codec. Raises DefinitionError."""
+        """Build the codec.
+
+        Args:
+            subject: The beginning of error texts.
+
+        Raises:
+            DefinitionError: The value or its default cannot be encoded.
+        """
         if self._codec is None:
             codec = build_codec(self._annotation(subject), f"{subject}: state")
             try:

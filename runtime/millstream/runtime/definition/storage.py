@@ -53,7 +53,11 @@ class StateStore(Protocol):
     """
 
     async def read(self, key: str, /) -> Row | None:
-        """Return the row of a key, or None if there is none."""
+        """Return the row of a key, or None if there is none.
+
+        Args:
+            key: The key.
+        """
         ...
 
     async def write(self, key: str, data: bytes, expect: Etag | None, fence: int, /) -> Etag:

@@ -19,7 +19,7 @@ def replace_file(disk: Disk, path: str, data: Buffer) -> None:
 
     A crash leaves the old content or the new one, and perhaps a file whose name ends in `.new`,
     which the next call replaces. Only one writer may replace a path at a time. Errors of the disk
-    pass through.
+    reach the caller.
 
     Args:
         disk: The disk.

@@ -130,11 +130,10 @@ class LocalCluster:
         return self.client.stream(namespace, key)
 
     async def start_silo(self) -> Silo:
-        """Start one more silo, and return it.
+        """Start one more silo, and return it. Errors of `Silo.start` reach the caller.
 
         Raises:
-            NotInCluster: The cluster is not started, or has ended. Errors of `Silo.start` pass
-                through.
+            NotInCluster: The cluster is not started, or has ended.
         """
         self._check_open()
         silo = Silo(
@@ -168,7 +167,7 @@ class LocalCluster:
             )
 
     async def __aenter__(self) -> LocalCluster:
-        """Start the silos and the client. Errors of `Silo.start` and of the client pass through."""
+        """Start the silos and the client. Their errors reach the caller."""
         refuse_while_importing("a cluster")
         self._is_open = True
         try:

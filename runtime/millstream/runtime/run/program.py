@@ -104,6 +104,7 @@ RUN_OPTIONS = (
     ),
     RunOption("bookie", BOOKIE, read_switch, "run nothing but the silo's bookie", True),
 )
+"""The options of `millstream run`."""
 
 
 def read_arguments(

@@ -45,14 +45,16 @@ async def serve(
 ) -> int:
     """Run one silo as a program: start it, wait for a signal, and stop it gracefully.
 
+    `millstream run` does the same as this whole program:
+
     ```python
     sys.exit(asyncio.run(serve(make_silo())))
     ```
 
-    is a whole program; `millstream run` does the same. SIGTERM, SIGINT and SIGHUP stop the silo. A
-    second SIGTERM or SIGINT ends the process at once, with that signal. SIGHUP has no effect if it
-    was ignored before, as under `nohup`. Signals work only in the main thread. A turn that ignores
-    its cancellation is abandoned, and runs until the loop is closed.
+    SIGTERM, SIGINT and SIGHUP stop the silo. A second SIGTERM or SIGINT ends the process at once,
+    with that signal. SIGHUP has no effect if it was ignored before, as under `nohup`. Signals work
+    only in the main thread. A turn that ignores its cancellation is abandoned, and runs until the
+    loop is closed. Errors of `Silo.start` reach the caller.
 
     Args:
         silo: A silo that was not started yet.
@@ -60,13 +62,11 @@ async def serve(
         asked: Set this event to stop the silo without a signal.
 
     Returns:
-        The exit code of the program. 0 means that the silo stopped because it was asked to. 1 means
-            that it did not stop within 18 s and was killed, or that the program killed it. 3 means
-            that it was evicted.
+        The exit code of the program. 0: the silo was asked to stop, and did. 1: it did not stop
+            within 18 s and was killed, or the program killed it. 3: it was evicted.
 
     Raises:
-        ConfigError: This process imports the module of a factory, see `SiloProcess`. Errors of
-            `Silo.start` pass through.
+        ConfigError: This process imports the module of a factory, see `SiloProcess`.
     """
     refuse_while_importing("a silo")
     asked = asked or asyncio.Event()

@@ -52,7 +52,14 @@ class ExtendedGrain:
         return self._activation.runtime
 
     def part(self, name: str, /) -> Any:
-        """Return the silo's part of a name. Raises ConfigError if there is none."""
+        """Return a part of the silo.
+
+        Args:
+            name: The name, as in `Silo(streams=..., parts=...)`.
+
+        Raises:
+            ConfigError: There is no such part.
+        """
         opener: Any = self._activation.runtime  # the inside of the silo
         return opener.part(name)
 

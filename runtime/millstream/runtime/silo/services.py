@@ -121,7 +121,12 @@ class Clock(Protocol):
         ...
 
     def uniform(self, low: float, high: float, /) -> float:
-        """Return a random number in [low, high)."""
+        """Return a random number in [low, high).
+
+        Args:
+            low: The least number.
+            high: The bound above it.
+        """
         ...
 
 
@@ -387,11 +392,25 @@ class GrainServices:
         return number
 
     def store(self, name: str, /) -> StateStore:
-        """Return the state store of a name. Raises ConfigError."""
+        """Return the state store of a name.
+
+        Args:
+            name: The name, as in `Silo(stores=...)`.
+
+        Raises:
+            ConfigError: There is no such store.
+        """
         return self._services.store(name)
 
     def part(self, name: str, /) -> Any:
-        """Return the silo's part of a name. Raises ConfigError."""
+        """Return a part of the silo.
+
+        Args:
+            name: The name, as in `Silo(streams=..., parts=...)`.
+
+        Raises:
+            ConfigError: There is no such part.
+        """
         return self._services.part(name)
 
 

@@ -340,16 +340,15 @@ class Silo:
         """Start the silo: listen, join the cluster, open its parts, become active, and read queues.
 
         When it returns, the other silos know this one. If it fails or is cancelled, everything is
-        undone before it raises, and the silo leaves the membership table as dead. `async with`
-        calls it.
+        undone before it raises, and the silo leaves the membership table as dead. Errors of its
+        parts reach the caller. `async with` calls it.
 
         Raises:
             ConfigError: The silo was started before, a state of a grain names a store that the silo
                 does not have, or an active silo refuses this one, for example because a setting
                 differs.
             ClusterError: The silo could not join in time, or was evicted meanwhile.
-            StorageUnavailable: The membership table did not answer. Errors of its parts pass
-                through.
+            StorageUnavailable: The membership table did not answer.
         """
         if self._listeners or self._killing is not None:
             raise ConfigError("this silo was started before: make another one")

@@ -35,6 +35,7 @@ class Step(NamedTuple):
 
 
 Script = tuple[Step, ...]
+"""A script of faults: steps in the order of their times."""
 
 VERBS = ("clog", "crash", "hold", "latency", "loss", "partition", "partition_oneway", "power_cut")
 """The faults of `make_script` by default: of hosts and of the network. A step ends each one."""

@@ -52,15 +52,15 @@ class SimService:
         self.late_count = 0
 
     async def ask(self, caller: str, act: Callable[[], T]) -> T:
-        """Do an action at the service, and return its result.
+        """Do an action at the service, and return its result. Errors of the action reach the
+        caller.
 
         Args:
             caller: The name of the caller's host.
             act: The action. It happens at one instant.
 
         Raises:
-            StorageUnavailable: There was no answer in time. The action may have happened. Errors of
-                the action pass through.
+            StorageUnavailable: There was no answer in time. The action may have happened.
         """
         loop = self._network.loop
         answer: asyncio.Future[Callable[[], T]] = loop.create_future()

@@ -40,11 +40,7 @@ class FaultPlan:
         self._forced: Counter[str] = Counter()
 
     def __call__(self, name: str) -> bool:
-        """Return whether `name` happens now.
-
-        Args:
-            name: The name of the point.
-        """
+        """Return whether the point `name` fires now."""
         if self._forced[name] > 0:
             self._forced[name] -= 1
         elif (rng := self._random_of(name)) is None or rng.random() >= self._fire_chance:
@@ -62,11 +58,7 @@ class FaultPlan:
         self._forced[name] += count
 
     def forbid(self, name: str) -> None:
-        """Never let a point fire by chance in this run.
-
-        Args:
-            name: The name of the point.
-        """
+        """Never let the point `name` fire by chance in this run."""
         self._randoms[name] = None
 
     def names(self) -> list[str]:
