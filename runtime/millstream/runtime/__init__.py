@@ -8,17 +8,21 @@ public name from here. `__version__` is the version of the installed package.
 Errors have one base, `MillstreamError`. Times are seconds as `float`, and sizes are bytes, unless a
 name says otherwise.
 
-Millstream logs by the standard `logging` module, under `millstream`: for example `millstream.silo`,
-`millstream.member`, `millstream.directory`, `millstream.catalog`, `millstream.connection` and
-`millstream.agent`. No name, key or error text can forge a line of the log. Control characters in
-the arguments of a record are escaped, and the lines of a traceback after its first are indented.
-This happens before a handler on the logger `millstream`, or on the root logger, gets the record. A
-handler on a single logger such as `millstream.silo` gets the record unchanged.
+**Logging.** Millstream logs by the standard `logging` module, under `millstream`. Its loggers are,
+among others, `millstream.silo`, `millstream.member`, `millstream.probe`, `millstream.directory`,
+`millstream.catalog`, `millstream.connection`, `millstream.agent`, `millstream.delivery` and
+`millstream.manager`. No name, key or error text can forge a line of the log. Control characters in
+the arguments of a record are escaped, and the lines of a traceback after its first are indented. A
+handler on the logger `millstream`, or on the root logger, gets the changed record. A handler on a
+single logger such as `millstream.silo` gets the record unchanged.
 
-Plug-ins are entry points. `Silo(membership="name:argument")` loads the entry point `name` of the
-group `millstream.membership` and calls it with the argument; `Silo(stores={"default":
-"name:argument"})` does the same with the group `millstream.stores`. Queue adapters and balancers of
-streams are in the groups `millstream.queues` and `millstream.balancers`.
+**Plug-ins.** Plug-ins are entry points. A text `name:argument` stands for the result of calling the
+entry point `name` with the argument:
+
+- `Silo(membership="name:argument")` uses the group `millstream.membership`.
+- `Silo(stores={"default": "name:argument"})` uses the group `millstream.stores`.
+- `PersistentStreams("memory", balancer="deployment")` uses the groups `millstream.queues` and
+  `millstream.balancers`.
 
 Owns every package from the codec to the test kit, and the modules beside them, such as errors,
 options, and the seam for clock and chance. Reading starts at `silo/silo.py`.

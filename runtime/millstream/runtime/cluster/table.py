@@ -59,7 +59,7 @@ class MemberRow(msgspec.Struct, frozen=True, array_like=True):
         silo: The address, `host:port@generation`.
         status: The state of the silo.
         name: The name for people and balancers.
-        probe_port: The UDP port that answers probes.
+        probe_port: The port that answers probes.
         is_gateway: Whether clients may connect to the silo.
         can_own_queues: Whether the silo may read queues.
         grain_types: The names of the grain types that the silo hosts.

@@ -224,10 +224,11 @@ class Grain(Contract):
     """The base class of grains: virtual actors that silos host.
 
     A grain exists always, by its class and key. A silo activates it at the first call, and
-    deactivates it when it is idle. At most one activation runs at a time in a healthy cluster, and
-    it runs one turn at a time, unless its class or methods permit interleaving. Public `async def`
-    methods can be called through references. Their parameters and results need annotations. All
-    other attributes are local to the grain.
+    deactivates it when it is idle. In a healthy cluster it has at most one activation at a time.
+    The activation runs one turn at a time, unless its class or methods permit interleaving.
+
+    Public `async def` methods can be called through references. Their parameters and results need
+    annotations. All other attributes are local to the grain.
 
     ```python
     class Airport(Grain):
@@ -238,9 +239,12 @@ class Grain(Contract):
         runway = await silo.grain(Airport, "BOS").land("MS 12")
     ```
 
+    `silo.grain(Airport, "BOS")` returns a reference. References are equal if type name and key are
+    equal. `reference.key` is the key, and `str(reference)` is `Airport/BOS`; a `/` in the name of
+    the type becomes `%2F` in it. `isinstance(reference, Airport)` is true.
+
     `__init__` is called without arguments. A subclass must not redefine `key`, `grain`, `stream` or
     `context`. Two states of one class need different names or different stores.
-    `isinstance(reference, Airport)` is true for a reference, too.
 
     Raises:
         DefinitionError: The subclass cannot be a grain as it is written. Raised when the class is

@@ -214,11 +214,14 @@ class DirLock(Protocol):
 class Disk(Protocol):
     """The files and directories of one machine, durable under the rules of this seam.
 
-    A silo gives its parts a disk as `SiloServices.disk`. In a simulation it is the disk of the
-    simulated machine, so crashes, full disks and failing syncs can be tested. Names are durable
-    after `sync_dir` of their directory, and a crash may keep any of the rest, name by name. Calls
-    block; give work that waits for the medium to a `DiskThread`. Methods raise OSError with the
-    path in `filename`.
+    A silo gives its parts a disk as `SiloServices.disk`, and a queue adapter gets one as
+    `AdapterHost.disk`. In a simulation it is the disk of the simulated machine, so crashes, full
+    disks and failing syncs can be tested.
+
+    Bytes are durable after `DiskFile.datasync` or `sync`, and names after `sync_dir` of their
+    directory. A crash may keep any of the rest, sector by sector and name by name. Paths are those
+    of the operating system. Calls block; give work that waits for the medium to a `DiskThread`.
+    Methods raise OSError with the path in `filename`.
     """
 
     def open(self, path: str, /, *, can_write: bool = True) -> DiskFile:

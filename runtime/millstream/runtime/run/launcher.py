@@ -37,9 +37,9 @@ class SiloProcess:
     """One silo in a child process.
 
     The child calls a function that returns a silo, and runs the silo by `serve`. It ends when its
-    parent ends. The child imports the module of the function. A module that starts silos when it is
-    imported is refused with ConfigError, so put the program's own actions under `if __name__ ==
-    "__main__":`.
+    parent ends, because a pipe to the parent closes then. Standard input has no effect on it. The
+    child imports the module of the function. A module that starts silos when it is imported is
+    refused with ConfigError, so put the program's own actions under `if __name__ == "__main__":`.
 
     Args:
         factory: `package.module:function`. The child calls it with `arguments`, and it returns a
