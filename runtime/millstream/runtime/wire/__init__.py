@@ -1,9 +1,12 @@
-"""Bytes between two processes: framing, messages, links, connections.
+"""The wire protocol: messages, frames and connections between two processes.
 
-What a program without a silo needs to speak with one is public here: frames and messages.
+A program that speaks to a silo without the rest of Millstream uses the names exported here. It
+encodes messages with `encode_messages`, puts them into a frame with `frame`, cuts received bytes
+into payloads with `FrameReader`, and decodes these with `decode_messages`.
 
-Owns framing, messages, the handshake, connections and links, and the secrets of a cluster. It knows
-nothing of `definition`. Reading starts at `connection.py`.
+Owns frames, messages, the handshake, connections and links, and the secrets of a cluster. The
+package knows nothing of `definition`. Reading starts at `connection.py`.
+
 May import `codec` and `runtime`.
 """
 

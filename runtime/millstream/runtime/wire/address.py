@@ -1,7 +1,8 @@
-"""Where processes listen, and the names of silos. Pure.
+"""Network addresses, and the names of silos. Pure.
 
-Owns: `Address` and the text of a `SiloAddress`. Not: whether somebody is there (`transport`).
-Invariant: what an address prints, `parse` reads, IPv6 included.
+This module owns `Address` and the text form of a `SiloAddress`. It does not know whether a process
+listens at an address; `transport` does. `Address.parse` reads every text that `str(address)`
+produces, IPv6 addresses included.
 """
 
 from __future__ import annotations
@@ -15,16 +16,27 @@ from millstream.runtime.text import show_text
 
 __all__ = ["Address", "SiloAddress", "check_door", "endpoint_of", "generation_of"]
 
-LOOPBACK_4 = 127  # the first byte
+LOOPBACK_4 = 127  # first byte of an IPv4 loopback address
 LOOPBACK_6 = bytes(15) + b"\x01"
 HOST = re.compile(r"[^\s@/\[\]]+")
 
-# `host:port@generation`: a restarted silo is another member. Text hashes once, encodes as is.
+# plain text, because text caches its hash and needs no conversion on the wire
 SiloAddress = str
+"""The name of a silo, as text: `host:port@generation`.
+
+A restarted silo has a new generation, so it is another member of the cluster.
+"""
 
 
 class Address(NamedTuple):
-    """Where something listens. Port 0 asks for a free one."""
+    """A host and a port at which a process listens.
+
+    `str(address)` gives `host:port`, with brackets around an IPv6 address: `[::1]:7700`.
+
+    Attributes:
+        host: a host name, an IPv4 address, or an IPv6 address without brackets.
+        port: 0 to 65535. A listener with port 0 gets a free port from the operating system.
+    """
 
     host: str
     port: int
@@ -34,7 +46,18 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """From `host:port` or `[IPv6]:port`; raises ValueError naming the text."""
+        """Parse `host:port` or `[IPv6]:port`.
+
+        Args:
+            text: the address as text. The host has no whitespace, `@`, `/` or brackets of its own.
+
+        Returns:
+            The address. Host names are not looked up.
+
+        Raises:
+            ValueError: the text is not an address, or the port is above 65535. The error names the
+                text.
+        """
         host, colon, port = text.rpartition(":")
         is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
         is_bracketed = host.startswith("[") and host.endswith("]") and ":" in host
@@ -51,7 +74,11 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Can only this machine reach it? Names other than `localhost` are not looked up."""
+        """True if only this machine can reach the address.
+
+        Loopback addresses are `127.x.x.x`, `::1` and `localhost`. Other host names are not looked
+        up and count as reachable.
+        """
         try:
             if ":" in self.host:
                 return socket.inet_pton(socket.AF_INET6, self.host) == LOOPBACK_6
@@ -61,7 +88,7 @@ class Address(NamedTuple):
 
 
 def check_door(address: Address, insecure: bool, where: str) -> None:
-    """Raise ConfigError for what others than this machine can reach, unless that was said."""
+    """Raise ConfigError if other machines can reach the address, unless `insecure` is set."""
     if not insecure and not address.is_loopback:
         raise ConfigError(
             f"{where}: {address} can be reached from other machines, and nothing is encrypted yet: "
@@ -71,10 +98,10 @@ def check_door(address: Address, insecure: bool, where: str) -> None:
 
 
 def endpoint_of(silo: SiloAddress) -> str:
-    """`host:port` of a silo address."""
+    """Return the `host:port` part of a silo address."""
     return silo.partition("@")[0]
 
 
 def generation_of(silo: SiloAddress) -> int:
-    """The generation of a silo address."""
+    """Return the generation of a silo address."""
     return int(silo.partition("@")[2])

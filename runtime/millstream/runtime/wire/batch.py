@@ -1,8 +1,12 @@
-"""Messages of one iteration to frames. Pure.
+"""Batches: how many messages go into one frame. Pure.
 
-Owns: what a message takes on the wire, at most, and where a batch is cut. Invariants: every part of
-a message counts, names, keys and headers too; a message that cannot be encoded leaves its
-neighbours in their frame.
+This module computes an upper bound for the bytes of a message on the wire, and the places at which
+a batch is cut.
+
+Invariants:
+
+- The bound covers every part of a message, including names, keys and headers.
+- A message that cannot be encoded does not affect the other messages of its batch.
 """
 
 from __future__ import annotations
@@ -13,18 +17,19 @@ from .message import Call, Message, encode_messages
 
 __all__ = ["SPARE_BYTES", "UNSENDABLE", "call_bytes", "cut", "encode_what_can_be"]
 
-SPARE_BYTES = 256  # what the small parts of a message may take beside body and names
-LETTER_BYTES = 4  # of UTF-8, at most
-TEXT_HEAD_BYTES = 5  # before each text
+SPARE_BYTES = 256  # for the small parts of a message, besides body, names and headers
+LETTER_BYTES = 4  # the most bytes of one character in UTF-8
+TEXT_HEAD_BYTES = 5  # the longest MessagePack prefix of a text
 
 UNSENDABLE = (ValueError, TypeError, OverflowError)
-"""What encoding a message may raise: a lone surrogate, a number that is too large."""
+"""Errors of encoding a message, for example a lone surrogate or a number that is too large."""
 
 
 def call_bytes(call: Call, body_bytes: int | None = None) -> int:
-    """Bytes of body, names and headers, at most. Raises TypeError: a header that is not text.
+    """Return an upper bound for the bytes of a call's body, names and headers.
 
-    `body_bytes`: of the body, where they are known: a `Raw` tells them at some cost.
+    Pass `body_bytes` if the caller knows the size of the body, because reading it from a `Raw`
+    costs time. Raises TypeError if a header is not text.
     """
     letters = len(call.kind) + len(call.key) + len(call.method) + len(call.caller)
     size = len(memoryview(call.body)) if body_bytes is None else body_bytes
@@ -41,7 +46,10 @@ def call_bytes(call: Call, body_bytes: int | None = None) -> int:
 
 
 def cut(sizes: Sequence[int], messages_max: int, bytes_max: int) -> list[int]:
-    """Where batches of messages of so many bytes end; one above `bytes_max` is a batch alone."""
+    """Return the end index of each batch of messages with these sizes.
+
+    A message larger than `bytes_max` is a batch of its own.
+    """
     ends: list[int] = []
     begin = size = 0
     for at, grows_by in enumerate(sizes):
@@ -57,7 +65,10 @@ def cut(sizes: Sequence[int], messages_max: int, bytes_max: int) -> list[int]:
 def encode_what_can_be(
     batch: Sequence[Message],
 ) -> tuple[bytes, list[tuple[Message, Exception]]]:
-    """The payload of those that can be encoded (empty: of none), and the others with the reason."""
+    """Encode the messages that can be encoded, and return the others with their errors.
+
+    The payload is empty if no message can be encoded.
+    """
     good: list[Message] = []
     bad: list[tuple[Message, Exception]] = []
     for message in batch:

@@ -1,11 +1,14 @@
-"""One peer: handshake, frames that are read, back-pressure.
+"""One connection: handshake, received frames, and back-pressure.
 
-Owns: the link to one silo, gateway or client, and what was read of it and not taken yet. Not: what
-is written (`connection_writer`), the calls that are served (`served_calls`), who is asked what
-(`caller`), what runs (`callee`). Invariants: every outstanding call ends exactly once: by an
-answer, or by `on_broken` when the link closes; an end that does not take its answers has none of
-its calls taken; a message that cannot be read fails alone; garbage closes this connection and
-nothing else.
+`Peer` owns the link to one silo, gateway or client, and the received frames that are not processed
+yet. Other modules do the rest: `connection_writer` sends messages, `served_calls` keeps the calls
+that this process serves, `caller` makes calls and `callee` runs them.
+
+Invariants:
+
+- Every outstanding call ends exactly once, by an answer or by `on_broken` when the link closes.
+- This process takes no calls from a peer that does not read its answers.
+- A call that cannot be read fails alone. Other unreadable bytes close this connection and no other.
 """
 
 from __future__ import annotations
@@ -63,55 +66,58 @@ __all__ = ["Inbox", "LocalEnd", "Peer", "Welcome"]
 log = logging.getLogger("millstream.connection")
 
 REFUSALS_AT_ONCE = 8
-"""Calls refused in one loop iteration: each costs some 100 µs."""
+"""Number of calls that one loop iteration refuses at most. Refusing a call costs about 100 µs."""
 FEW = 16
-FEW_MESSAGES = [bytes([0x90 + count]) for count in range(FEW)]  # how arrays of so many begin
+FEW_MESSAGES = [bytes([0x90 + count]) for count in range(FEW)]  # first bytes of short arrays
 FRAMES_AHEAD_MAX = 64
-"""Frames that are read and not taken yet; above, the link is not read."""
+"""Received frames that may wait to be processed. Above this number the link is not read."""
 BYTES_AHEAD_MAX = 2**20
-"""Bytes of these frames; above, the link is not read."""
+"""Bytes of these frames. Above this number the link is not read."""
 FREE_BYTES = 64 * 1024
-"""Frames of clients up to this size are read without asking for room."""
+"""Client frames up to this size are read without a reservation in `FrameRoom`."""
 WAITING_BYTES_MAX = 32 * 2**20
-"""What is held of frames that wait for room; above, the connection that asks is closed."""
+"""Bytes that are buffered of all frames that wait for room.
+
+Above this number, a connection that asks for room is closed.
+"""
 WARNED_EVERY_S = 10.0
-"""Warnings about one peer, of one sort, are logged at most this often."""
+"""Shortest time in seconds between two warnings of one kind about one peer."""
 GARBAGE = (FrameError, msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 
 class Inbox(Protocol):
-    """What takes the calls that arrive; refuses by answering."""
+    """Receiver of the calls that arrive on connections. It refuses a call by answering it."""
 
     def serve(self, peer: Peer, call: Call, /) -> None: ...
     def on_frame_end(self) -> None:
-        """A frame of several messages, with calls among them, was given."""
+        """Called after a frame of several messages that contained calls."""
         ...
 
 
 class Welcome(Protocol):
-    """Who is told of the other ends."""
+    """Receiver of events about peers."""
 
     def on_greeted(self, peer: Peer, /) -> None:
-        """It has said, and as a silo proved, who it is."""
+        """The handshake with the peer is done. A silo has proved its identity by then."""
         ...
 
     def leaving(self, peer: Peer, /) -> None:
-        """It stops: no new calls to it."""
+        """The peer shuts down, so this process must send it no new calls."""
         ...
 
     def on_gateways(self, peer: Peer, view: GatewayView, /) -> None:
-        """It tells which gateways there are. Raises FrameError: it has no business to."""
+        """The peer sent the list of gateways. Raises FrameError if this process accepts none."""
         ...
 
 
 class LocalEnd:
-    """This process, to all of its connections.
+    """The data that all connections of this process share.
 
     Args:
-        tasks: makes the timers of connections.
-        secrets: those that this process knows.
+        tasks: creates the timers of connections.
+        secrets: the secrets that this process knows.
 
-    `inbox` and `welcome` are given by `open`, before the first connection.
+    `open` sets `inbox` and `welcome` before the first connection exists.
     """
 
     __slots__ = (
@@ -155,20 +161,20 @@ class LocalEnd:
         self.intake = Intake(options, loop, tasks)
 
     def open(self, inbox: Inbox, welcome: Welcome) -> None:
-        """From now on calls and greetings have somebody who takes them."""
+        """Set the receivers of calls and peer events."""
         self.inbox, self.welcome = inbox, welcome
 
     def follow(self, table_id: str) -> None:
-        """This end goes by another membership table from its next greeting on."""
+        """Use another membership table id in every later handshake."""
         self.identity = self.identity._replace(table_id=table_id)
 
     def greeting(self, is_opener: bool, expected: str) -> Handshake:
-        """This end's part of the greeting on a new connection."""
+        """Create this process's part of the handshake on a new connection."""
         own = hello_of(self.identity, self.options, self.env)
         return Handshake(own, self.secrets, is_opener=is_opener, expected=expected)
 
     def warn_closed(self, peer: Peer, reason: str) -> None:
-        """Log why this end closes a connection."""
+        """Log the reason why this process closes a connection."""
         name, why = peer.name or peer.where, show_text(reason, REASON_CHARS_MAX)
         self._closings.note(f"connection with {name} closed: {why}", about=subject_of(peer))
 
@@ -179,12 +185,12 @@ class LocalEnd:
 
 
 def subject_of(peer: Peer) -> str:
-    """The subject of a warning: a peer by its name, or its machine until it has greeted."""
+    """Return the subject of a warning: the peer's name, or its host during the handshake."""
     return peer.name or peer.where.rpartition(":")[0]
 
 
 class Intake:
-    """Lets connections of clients read large frames in turn (`FrameRoom`)."""
+    """Admission of large frames from clients, one after the other (see `FrameRoom`)."""
 
     __slots__ = ("_loop", "_options", "_room", "_tasks", "_timer")
 
@@ -198,7 +204,11 @@ class Intake:
         self._timer: asyncio.TimerHandle | None = None
 
     def ask(self, peer: Peer, size: int, held_bytes: int) -> bool:
-        """May it read a frame of that size now? Else it is told by `read_on`. Raises FrameError."""
+        """Return True if the peer may read a frame of this size now.
+
+        If the result is False, the intake calls `read_on` of the peer later. Raises FrameError if
+        too many frames wait.
+        """
         answer = self._room.ask(peer, size, held_bytes, self._loop.time())
         if answer == "full":
             limit = f"partial_bytes_max {self._options.partial_bytes_max}"
@@ -207,14 +217,14 @@ class Intake:
         return answer == "read"
 
     def release(self, peer: Peer) -> None:
-        """Its frame is whole, or it is closed."""
+        """Give back the room of a peer whose frame is complete or whose connection is closed."""
         for admitted in self._room.release(peer, self._loop.time()):
             assert isinstance(admitted, Peer)
             admitted.read_on()
         self._arm()
 
     def _arm(self) -> None:
-        """Look at the right time for frames that take too long; not at all while nobody waits."""
+        """Set the timer for frames that take too long. No timer runs while no peer waits."""
         if self._timer is not None:
             self._timer.cancel()
         due_s = self._room.next_late_s(self._options.frame_timeout_s)
@@ -229,16 +239,20 @@ class Intake:
 
 
 class Peer:
-    """The connection to one other process; also a `LinkReceiver`.
+    """The connection to one other process, and the `LinkReceiver` of its link.
 
     Args:
-        name: whom it leads to; empty for who connects to us.
-        on_closed: told once, when it is closed.
+        name: the silo or gateway to connect to; empty for a process that connected to this one.
+        on_closed: called once, when the connection is closed.
 
-    Attributes: `name`, a silo's address or a client's id, once known; `where`, the address of the
-    other end of the link; `is_silo`, `role` and `table_id` (the membership table that it follows),
-    as the other end has said in its greeting; `writer`, by which it is sent calls and messages;
-    `served`, its calls; `takes_several`: the frame that is taken now has more than one message.
+    Attributes:
+        name: the address of the silo or the id of the client, once known.
+        where: the address of the remote end of the link.
+        is_silo, role, table_id: the claims of the other process in its handshake. `table_id` names
+            the membership table that it follows.
+        writer: sends calls and messages to the other process.
+        served: the calls of the other process that this process serves.
+        takes_several: True while a frame with more than one message is processed.
     """
 
     def __init__(self, end: LocalEnd, name: str, on_closed: Callable[[Peer], None]) -> None:
@@ -261,13 +275,13 @@ class Peer:
         self._is_opener = bool(name)
         self._reader = FrameReader(min(GREETING_BYTES_MAX, end.options.frame_bytes_max))
         self._greeting = end.greeting(self._is_opener, name)
-        self._greeting_timer: asyncio.TimerHandle | None = None  # ends one that says nothing
-        self._frames: deque[bytes] = deque()  # read, and not taken yet
-        self._messages: Sequence[Message | Unreadable] = ()  # the rest of a frame, likewise
+        self._greeting_timer: asyncio.TimerHandle | None = None  # ends a silent handshake
+        self._frames: deque[bytes] = deque()  # received, not processed yet
+        self._messages: Sequence[Message | Unreadable] = ()  # rest of a frame
         self._is_going_on = False
-        self._is_paused = False  # nothing is taken, since answers wait
+        self._is_paused = False  # process nothing: too many answers wait
         self._is_reading = True
-        self._frame_bytes = 0  # of the frame that has or awaits room
+        self._frame_bytes = 0  # size of the frame that has room or waits for it
         self._awaits_room = False
         self._is_heard = False
         self._owes_sign = False
@@ -276,7 +290,7 @@ class Peer:
     # -- opening and closing
 
     def attach(self, link: Link) -> None:
-        """Take over a link and greet."""
+        """Take over a link and start the handshake."""
         self._link, self.where = link, link.peer
         limit_s = self._options.greet_timeout_s
         self._greeting_timer = self._end.tasks.call_later(
@@ -290,7 +304,7 @@ class Peer:
         try:
             for answer in self._greeting.take(decode_messages(payload)):
                 self.writer.write([answer])
-        except SiloReplaced as error:  # as is to be expected after a restart
+        except SiloReplaced as error:  # expected after a restart
             log.info("%s", error)
             self.close(str(error))
             return
@@ -305,7 +319,7 @@ class Peer:
             self._greet()
 
     def _greet(self) -> None:
-        """The other end is who it says."""
+        """Finish the handshake: the identity of the other process is established."""
         hello = self._greeting.other
         assert hello is not None
         self._stop_waiting()
@@ -319,7 +333,7 @@ class Peer:
 
     @property
     def refusal(self) -> HandshakeError | None:
-        """Why this end and the other will never talk, if the greeting has shown that."""
+        """The reason why the two processes can never talk, if the handshake has found one."""
         return self._greeting.refusal
 
     def _stop_waiting(self) -> None:
@@ -328,13 +342,13 @@ class Peer:
             self._greeting_timer = None
 
     def close(self, reason: str) -> None:
-        """Close the link; what is outstanding breaks with SiloUnavailable."""
+        """Close the link. Outstanding calls fail with SiloUnavailable."""
         if self._link is not None:
             self._link.close()
         self.on_closed(reason)
 
     def on_closed(self, reason: str, /) -> None:
-        """The link is gone (called by the link too)."""
+        """Clean up after the link has closed. The link calls this method too."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -348,8 +362,11 @@ class Peer:
         self._on_closed(self)
 
     def _on_full(self) -> None:
-        """Take no calls of an end that we serve while too much waits for it (called by the writer,
-        as the link is full)."""
+        """Called by the writer when the link is full.
+
+        A served process that does not read its answers is paused, and disconnected above
+        `unread_bytes_max`.
+        """
         if self._is_opener or self._link is None or self.is_closed:
             return
         waiting = self.writer.unwritten_bytes + self._link.waiting_bytes
@@ -364,7 +381,7 @@ class Peer:
 
     def writable(self, is_writable: bool, /) -> None:
         self.writer.on_writable(is_writable)
-        if self._is_paused and self.writer.is_writable:  # what waited has not filled it again
+        if self._is_paused and self.writer.is_writable:  # still: messages that waited may fill it
             self._is_paused = False
             self._go_on_soon()
             self._set_reading()
@@ -389,7 +406,7 @@ class Peer:
             self._abort(str(error))
 
     def _see_to_room(self, is_whole: bool) -> None:
-        """Ask for room when a client begins a large frame; give it back when that is whole."""
+        """Reserve room for a client's large frame, and release it when the frame is complete."""
         if is_whole and self._frame_bytes:
             self._give_room()
         size = self._reader.need - HEADER_BYTES
@@ -405,12 +422,15 @@ class Peer:
             self._end.intake.release(self)
 
     def read_on(self) -> None:
-        """There is room for its frame now (called by the intake)."""
+        """Read the frame that waited for room. Called by the intake."""
         self._awaits_room = False
         self._set_reading()
 
     def end_late_frame(self) -> None:
-        """Others have waited too long for the room of its frame (called by the intake)."""
+        """Close the connection because its frame takes too long while other peers wait for room.
+
+        Called by the intake.
+        """
         options, held = self._options, self._reader.held_bytes
         self._abort(
             f"its frame of {self._frame_bytes} bytes did not arrive within "
@@ -419,13 +439,13 @@ class Peer:
         )
 
     def _take_frames(self) -> None:
-        """Take frames; from the second one with calls on they wait for the next iteration."""
+        """Process received frames. Only the first frame with calls runs in this loop iteration."""
         has_called = False
         while self._frames and not (self.is_closed or self._is_paused or self._messages):
             payload = self._frames.popleft()
             if not self._greeting.is_done:
                 self._hear_greeting(payload)
-                self._frames.extend(self._reader.feed(b""))  # what the greeting made readable
+                self._frames.extend(self._reader.feed(b""))  # the handshake raised the size limit
                 self._see_to_room(is_whole=False)
                 continue
             messages = decode_frame(payload, self._options.batch_messages_max)
@@ -442,7 +462,7 @@ class Peer:
             self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Take some more of what was read."""
+        """Process more of the received frames."""
         self._is_going_on = False
         if self.is_closed or self._is_paused:
             return
@@ -456,7 +476,7 @@ class Peer:
             self._abort(str(error))
 
     def _set_reading(self) -> None:
-        """Read the link unless enough was read already."""
+        """Pause the link if enough frames wait, and resume it otherwise."""
         is_ahead = len(self._frames) > FRAMES_AHEAD_MAX or (
             sum(map(len, self._frames)) > BYTES_AHEAD_MAX
         )
@@ -472,9 +492,12 @@ class Peer:
         self.on_closed(reason)
 
     def _take_messages(self, messages: Sequence[Message | Unreadable]) -> bool:
-        """Take what a frame had; True if calls were among it. What is answered at once leaves."""
+        """Process the messages of a frame, and return True if it contained calls.
+
+        Answers that are ready at once are written before this method returns.
+        """
         writer, was_marked = self.writer, self.writer.is_marked
-        writer.is_marked = True  # what is sent meanwhile is written below
+        writer.is_marked = True  # messages that are sent meanwhile are written below
         self.served.refusals, self.takes_several, has_called = 0, len(messages) > 1, False
         try:
             for at, message in enumerate(messages):
@@ -506,14 +529,14 @@ class Peer:
         return has_called
 
     def _finish_leaving(self) -> None:
-        """The other side stops: close once it has answered everything."""
+        """Close the connection of a peer that shuts down, once no call is outstanding."""
         waits = self.served.calls or self._frames or not self.writer.is_idle
         if not (waits or self.is_closed):
             self.close("the other side stops")
 
     @property
     def is_serving(self) -> bool:
-        """Are there calls of this peer that are not answered yet, or answers not written?"""
+        """True while calls of this peer are unanswered, or answers are not written yet."""
         return not self.is_closed and bool(
             self.served.calls or self.writer.unwritten_bytes or self._frames or self._messages
         )
@@ -535,7 +558,7 @@ class Peer:
             case Goodbye():
                 self.is_leaving = True
                 self._end.welcome.leaving(self)
-                # those that the greeting woke in this iteration send what they have first
+                # callers that the handshake woke in this iteration send their calls first
                 self._loop.call_soon(self._finish_leaving)
             case GatewayView():
                 self._end.welcome.on_gateways(self, message)
@@ -546,9 +569,12 @@ class Peer:
                 raise FrameError(f"unexpected {type(message).__name__}")
 
     def check_pulse(self, looks_max: int, /) -> None:
-        """Ask for a sign after a silence; close after one that is too long."""
+        """Ask a silent peer for a sign of life.
+
+        After too many looks without a sign, close the connection.
+        """
         assert self._link is not None
-        if self._awaits_room:  # it is not heard because it is not read, and cannot know that
+        if self._awaits_room:  # this process does not read the peer, so silence proves nothing
             self._silence = Silence()
             self.writer.send(Ping(False))
             return
@@ -563,7 +589,10 @@ class Peer:
 
 
 def decode_frame(payload: bytes, limit: int) -> Sequence[Message | Unreadable]:
-    """The messages of a frame. Raises FrameError above the limit, and one of GARBAGE."""
+    """Decode the messages of a frame.
+
+    Raises FrameError above `limit` messages, or one of the errors in GARBAGE.
+    """
     if limit < FEW or payload[:1] not in FEW_MESSAGES:
         count = count_of(payload)
         if count > limit:

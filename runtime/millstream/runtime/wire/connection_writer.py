@@ -1,12 +1,17 @@
-"""The writing half of a connection: calls sent, and what waits to be written.
+"""The writing half of a connection: outstanding calls, and messages that wait to be written.
 
-Owns: the batch of this loop iteration, the calls outstanding, who waits until calls are taken. Not:
-the greeting, what is read (`connection`), where batches are cut (`batch`). Invariants: messages
-leave in the order in which they were given; all that is given in one loop iteration leaves in as
-few frames as the limits allow; a link that is full is given no more, so what waits here can still
-be withdrawn, and its bytes are counted; a message that cannot be encoded fails alone. The one
-exception to the order is a message that a later one replaces: one of these waits at most, until all
-others are written.
+`ConnectionWriter` owns the batch of the current loop iteration, the outstanding calls, and the
+callers that wait until calls may be sent. The handshake and received frames belong to `connection`;
+`batch` decides where a batch is cut.
+
+Invariants:
+
+- Messages leave in the order in which they were sent. The one exception is `send_latest`: its
+  message leaves after all others, and a newer one replaces it until then.
+- The messages of one loop iteration leave in as few frames as the limits allow.
+- Nothing is written to a full link. Calls that wait here can still be withdrawn, and their bytes
+  are counted.
+- A message that cannot be encoded fails alone.
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ NIL = msgspec.Raw(b"\xc0")
 
 
 class AnswerReceiver(Protocol):
-    """Who waits for the answer of a call; exactly one method is called, once."""
+    """Receiver of the answer to one call. Exactly one of its methods is called, once."""
 
     def reply(self, body: msgspec.Raw, /) -> None: ...
     def failure(self, body: msgspec.Raw, /) -> None: ...
@@ -48,14 +53,18 @@ class ConnectionWriter:
     """Sends calls and messages over a connection.
 
     Args:
-        name: the other end, in errors; empty if it opened the connection, until it has greeted.
+        name: the other process, for error texts; empty until the handshake if it opened the
+            connection.
         on_full: called after each flush that leaves the link full.
 
-    Attributes: `is_ready`, calls may be sent at once; `is_writable`, the link takes more;
-    `is_marked`, a flush is to come, so that `send` asks the outbox for none; `peer_frame_max`,
-    bytes of the largest frame that the other end takes; `calls`, those that are not answered yet,
-    by id; `unwritten_bytes`, of the messages that wait here; `written_bytes`, of all that the link
-    was given.
+    Attributes:
+        is_ready: calls may be sent without waiting.
+        is_writable: the link accepts more bytes.
+        is_marked: a flush is scheduled, so `send` does not mark this writer in the outbox again.
+        peer_frame_max: bytes of the largest frame that the other process accepts.
+        calls: the receivers of unanswered calls, by id.
+        unwritten_bytes: bytes of the messages that wait here.
+        written_bytes: bytes that the link was given so far.
     """
 
     def __init__(
@@ -76,19 +85,19 @@ class ConnectionWriter:
         self._outbox = outbox
         self._on_full = on_full
         self._link: Link | None = None
-        self._is_open = False  # the other end has greeted
+        self._is_open = False  # True once the handshake is done
         self.peer_frame_max = options.frame_bytes_max
         self._batch_messages_max = options.batch_messages_max
         self._batch_bytes_max = options.batch_bytes_max
         self._bytes_max = options.peer_bytes_max
         self._out: list[Message] = []
-        self._sizes: list[int] = []  # bytes that each of them takes, at most
+        self._sizes: list[int] = []  # upper bound of the bytes of each message
         self.unwritten_bytes = 0
-        self._latest: Message | None = None  # replaced as long as it is not written
-        self._kept: dict[int, Call] = {}  # calls that a full link left in `_out`, by id
-        self._has_withdrawn = False  # calls in `_out` that are not sent any more
+        self._latest: Message | None = None  # a newer one replaces it
+        self._kept: dict[int, Call] = {}  # calls that a full link left in `_out`
+        self._has_withdrawn = False  # `_out` contains calls that must not be sent
         self.written_bytes = 0
-        self._waiters: dict[asyncio.Future[None], int] = {}  # with the bytes that they hold
+        self._waiters: dict[asyncio.Future[None], int] = {}  # and the bytes of their calls
         self._waiting_bytes = 0
         self._next_id = 0
         self.calls: dict[int, AnswerReceiver] = {}
@@ -98,7 +107,7 @@ class ConnectionWriter:
         self._link = link
 
     def open(self, hello: Hello) -> None:
-        """The other end has greeted, and takes no larger frames than it says."""
+        """Finish the handshake: adopt the name and the frame limits of the other process."""
         self._is_open = True
         self.name = hello.sender
         self.peer_frame_max = min(self.peer_frame_max, hello.frame_bytes_max)
@@ -106,12 +115,12 @@ class ConnectionWriter:
         self._batch_messages_max = min(self._batch_messages_max, hello.batch_messages_max)
 
     def on_writable(self, is_writable: bool) -> None:
-        """The link takes more, or is full."""
+        """The link has become full, or accepts bytes again."""
         self.is_writable = is_writable
         self.become_ready()
 
     def become_ready(self) -> None:
-        """Wake those who wait, in order; only then may newcomers send at once."""
+        """Wake the waiting callers in order. Later callers may send at once only after that."""
         if (self._out or self._latest) and self.is_writable:
             self.flush()
         if not (self._is_open and self.is_writable) or self._is_closed:
@@ -124,14 +133,13 @@ class ConnectionWriter:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        # runs after the wake-ups: who came meanwhile waits behind them
+        # runs after the wake-ups, so callers that arrive meanwhile queue behind the woken ones
         self._loop.call_soon(self.become_ready)
 
     async def ready(self, size_bytes: int = 0) -> None:
-        """Wait, after those who came before, until greeted and writable; the caller holds so many
-        bytes meanwhile.
+        """Wait until the handshake is done and the link is writable, in order of arrival.
 
-        Raises SiloUnavailable, Overloaded.
+        The waiting caller holds `size_bytes` meanwhile. Raises SiloUnavailable, Overloaded.
         """
         if self._is_closed:
             raise SiloUnavailable(f"{self.name}: the connection is closed", may_have_run=False)
@@ -149,18 +157,18 @@ class ConnectionWriter:
         except asyncio.CancelledError:
             self._waiting_bytes -= self._waiters.pop(waiter, 0)
             raise
-        if self._is_closed:  # since it woke those who wait
+        if self._is_closed:  # it closed after this caller was woken
             text = f"{self.name}: the connection closed as it opened"
             raise SiloUnavailable(text, may_have_run=False)
 
     def _check_room(self, waiting_bytes: int, size_bytes: int) -> None:
-        """Raise Overloaded if so much more would wait; a single message always may."""
+        """Raise Overloaded if too many bytes would wait. A single message may always wait."""
         limit = self._options.peer_bytes_max
         if waiting_bytes and waiting_bytes + size_bytes > limit:
             raise Overloaded(f"{self.name}: bytes that wait for it", "peer_bytes_max", limit)
 
     def close(self, reason: str) -> None:
-        """The link is gone: what is outstanding breaks with SiloUnavailable."""
+        """End all outstanding calls with SiloUnavailable, because the link is gone."""
         self._is_closed, self.is_ready = True, False
         text = f"{self.name}: connection lost ({show_text(reason)})"
         unsent = {message.id for message in self._out if isinstance(message, Call)}
@@ -176,7 +184,7 @@ class ConnectionWriter:
         self._waiters.clear()
 
     def send(self, message: Message, size_bytes: int = 0) -> None:
-        """Put a message with so many bytes of body and names into this iteration's batch."""
+        """Add a message to the batch of this iteration. `size_bytes` counts its body and names."""
         if self._is_closed:
             return
         if not self.is_marked:
@@ -188,9 +196,10 @@ class ConnectionWriter:
         self.unwritten_bytes += size_bytes
 
     def send_latest(self, message: Message, size_bytes: int) -> None:
-        """Write a message of at most so many bytes once the link has taken all others.
+        """Write a message once the link has taken all others.
 
-        Until then another one replaces it. Nothing is sent that the other end would not take.
+        A newer message replaces it until then. `size_bytes` is an upper bound. A message that
+        exceeds the frame limit of the other process is not sent.
         """
         if not self._is_closed and size_bytes + SPARE_BYTES <= self.peer_frame_max:
             self._latest = message
@@ -199,9 +208,10 @@ class ConnectionWriter:
                 self._outbox.mark(self)
 
     def send_call(self, call: Call, receiver: AnswerReceiver, body_bytes: int | None = None) -> int:
-        """Send a call; returns its id. `body_bytes`: of its body, where they are known.
+        """Send a call and return its id.
 
-        Raises Overloaded, SiloUnavailable, ValueError (too large), TypeError (headers).
+        Pass `body_bytes` if the size of the body is known. Raises Overloaded, SiloUnavailable,
+        ValueError (too large), TypeError (headers).
         """
         if self._is_closed:
             raise SiloUnavailable(f"{self.name}: the connection is closed", may_have_run=False)
@@ -220,7 +230,7 @@ class ConnectionWriter:
         return call.id
 
     def send_one_way(self, call: Call) -> None:
-        """Send a call that has no answer. Raises as `send_call`."""
+        """Send a call that has no answer. Raises the errors of `send_call`."""
         if self._is_closed:
             raise SiloUnavailable(f"{self.name}: the connection is closed", may_have_run=False)
         size = call_bytes(call)
@@ -235,21 +245,21 @@ class ConnectionWriter:
                 f"frame_bytes_max {self.peer_frame_max}"
             )
         if self.unwritten_bytes and self.unwritten_bytes + size > self._options.peer_bytes_max:
-            call.body = NIL  # the error may be kept, and its frames with it
+            call.body = NIL  # a stored error keeps its Python frames, and these would keep the body
             self._check_room(self.unwritten_bytes, size)
 
     @property
     def is_idle(self) -> bool:
-        """Is no call outstanding, does no message wait to be written, and nobody to send one?"""
+        """True if no call is outstanding, no message waits to be written, and no caller waits."""
         return not (self.calls or self._out or self._waiters)
 
     @property
     def oldest_call(self) -> int:
-        """The id of the call that waits longest for its answer; 0: none."""
+        """The id of the oldest unanswered call, or 0."""
         return next(iter(self.calls), 0)
 
     def cancel_call(self, call_id: int) -> None:
-        """Nobody waits any more: withdraw the call, or tell the callee."""
+        """Give up a call: withdraw it if it is not written, else send a Cancel."""
         if self.calls.pop(call_id, None) is None:
             return
         call = self._kept.pop(call_id, None)
@@ -261,7 +271,7 @@ class ConnectionWriter:
         call.body, call.key, call.headers, call.chain = NIL, "", None, []
 
     def flush(self) -> None:
-        """Write what has collected, as few frames as the limits allow, while the link takes it."""
+        """Write the collected messages in as few frames as possible, until the link is full."""
         self.is_marked = False
         if not (self._out or self._latest) or not self._is_open or self._is_closed:
             return
@@ -282,8 +292,10 @@ class ConnectionWriter:
             self._on_full()
 
     def flush_or_mark(self, *, at_once: bool) -> None:
-        """Write what was sent since the caller set `is_marked`: at once, or with all else that
-        this iteration sends."""
+        """Write the messages that were sent since the caller set `is_marked`.
+
+        With `at_once` they are written now, otherwise with all other messages of this iteration.
+        """
         self.is_marked = False
         if not (self._out or self._latest):
             return
@@ -300,7 +312,7 @@ class ConnectionWriter:
         self._has_withdrawn = False
 
     def _write_some(self, out: list[Message], sizes: list[int]) -> None:
-        """Write batch after batch until the link is full; keep the rest."""
+        """Write batches until the link is full, and keep the rest."""
         begin = 0
         for end in cut(sizes, self._batch_messages_max, self._batch_bytes_max):
             if not self.is_writable:
@@ -319,7 +331,7 @@ class ConnectionWriter:
         self._kept = {one.id: one for one in rest if isinstance(one, Call) and one.id}
 
     def write(self, batch: Sequence[Message]) -> None:
-        """Write messages before all that wait: those of the handshake, and batches."""
+        """Write a batch or a handshake message before all waiting messages."""
         assert self._link is not None
         try:
             payload = encode_messages(batch)
@@ -329,7 +341,7 @@ class ConnectionWriter:
                 self._fail_unsendable(message, error)
             if not payload:
                 return
-        data = len(payload).to_bytes(HEADER_BYTES, "little") + payload  # as `frame`
+        data = len(payload).to_bytes(HEADER_BYTES, "little") + payload  # same as `frame`
         self.written_bytes += len(data)
         self._link.write(data)
 

@@ -1,10 +1,14 @@
-"""Bytes to frames and back, and how much of frames that are not whole is held. Pure.
+"""Frames: cutting a byte stream into payloads, and the memory for incomplete frames. Pure.
 
-Owns: the frame form (u32 little-endian length, then payload) and its limit (`FrameReader`); the
-limit of the frames of many connections together (`FrameRoom`). Not: which connections have a limit
-together (`connection`). Invariants: whatever the input, a reader buffers at most `limit_bytes` +
-one read; after `FrameError` the reader is dead; whoever waits for room gets it in the order of
-asking.
+A frame is a length (u32, little-endian) followed by that many bytes of payload. `FrameReader`
+limits the frames of one connection. `FrameRoom` limits the incomplete frames of many connections
+together; `connection` decides which connections share one.
+
+Invariants:
+
+- For every input, a reader buffers at most `limit_bytes` plus one read.
+- A reader that raised `FrameError` must not be used again.
+- Connections that wait for room get it in the order in which they asked.
 """
 
 from __future__ import annotations
@@ -15,42 +19,69 @@ from typing import Literal, NamedTuple
 __all__ = ["HEADER_BYTES", "FrameError", "FrameReader", "FrameRoom", "frame"]
 
 HEADER_BYTES = 4
+"""Size of the length prefix of a frame."""
 
 
 class FrameError(Exception):
-    """The byte stream is not ours, or a frame is too large; the connection must be closed."""
+    """The received bytes are no valid frame, or a frame is too large.
+
+    The connection must be closed, because the reader cannot find the next frame.
+    """
 
 
 def frame(payload: bytes) -> bytes:
-    """Length prefix and payload, joined."""
+    """Return a payload as one frame: its length (u32, little-endian), then the payload.
+
+    Args:
+        payload: the encoded messages, as `encode_messages` returns them.
+
+    Returns:
+        The bytes to send.
+    """
     return len(payload).to_bytes(HEADER_BYTES, "little") + payload
 
 
 class FrameReader:
-    """Cuts a byte stream into frame payloads.
+    """Cuts a stream of bytes into the payloads of its frames.
+
+    A reader buffers at most `limit_bytes` plus the size of one read. It must not be used after a
+    FrameError.
+
+    Args:
+        limit_bytes: size of the largest payload that the reader accepts.
 
     Attributes:
-        limit_bytes: the largest payload that is taken; may be changed between feeds.
-        need: bytes of the frame that is not whole, its length prefix included, once that is there.
+        limit_bytes: the same limit. It may be changed between two calls of `feed`.
+        need: size of the incomplete frame, length prefix included; 4 while the prefix is
+            incomplete.
     """
 
     __slots__ = ("_partial", "limit_bytes", "need")
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self._partial = bytearray()  # grows in place: parts of a byte each would cost 40 times that
+        self._partial = bytearray()  # grows in place; a list of one-byte parts takes 40 times that
         self.need = HEADER_BYTES
 
     @property
     def held_bytes(self) -> int:
-        """What is buffered of the frame that is not whole."""
+        """Bytes that are buffered of the incomplete frame."""
         return len(self._partial)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take received bytes; return the payloads that are now whole.
+        """Add received bytes, and return the payloads that are complete.
 
-        Raises FrameError as soon as a length prefix exceeds the limit. What comes before such a
-        frame is returned first, since it may change the limit: `feed(b"")` then goes on.
+        If complete frames come before a frame that is too large, `feed` returns these first. The
+        caller may then raise `limit_bytes` and continue with `feed(b"")`.
+
+        Args:
+            data: bytes as they were received, in any portions.
+
+        Returns:
+            The payloads in order; empty if no frame is complete.
+
+        Raises:
+            FrameError: the length prefix of the next frame exceeds `limit_bytes`.
         """
         if self._partial:
             self._partial += data
@@ -62,7 +93,7 @@ class FrameReader:
             == (len(data) - HEADER_BYTES)
             <= self.limit_bytes
         ):
-            return [data[HEADER_BYTES:]]  # one whole frame, as most reads give
+            return [data[HEADER_BYTES:]]  # exactly one frame, the common case
         return self._cut(data)
 
     def _cut(self, data: bytes | memoryview) -> list[bytes]:
@@ -88,28 +119,28 @@ class FrameReader:
 
 
 class RoomReservation(NamedTuple):
-    """Who has room: of how many bytes, and since when."""
+    """The reservation of one connection: its bytes and the time of its admission."""
 
     size: int
     since_s: float
 
 
 class Waiter(NamedTuple):
-    """Who waits for room: for how many bytes, and how many are held meanwhile."""
+    """A connection that waits for room: the bytes of its frame, and the bytes buffered of it."""
 
     size: int
     held_bytes: int
 
 
 class FrameRoom:
-    """Room for the frames of many connections, in bytes; each has at most one frame under way.
+    """Memory for the incomplete frames of many connections. Each connection has at most one.
 
-    A frame that has room is read to its end, so frames in part never keep each other out. One has
-    room even if it is larger than the limit, when no other has any.
+    An admitted frame is read to its end, so incomplete frames never block each other. If no other
+    frame is admitted, a frame larger than the limit is admitted too.
 
     Args:
-        limit_bytes: of all frames that have room.
-        waiting_bytes_max: what may be held of frames that wait for room.
+        limit_bytes: bytes of all admitted frames together.
+        waiting_bytes_max: bytes that may be buffered of frames that wait for room.
     """
 
     def __init__(self, limit_bytes: int, waiting_bytes_max: int) -> None:
@@ -121,7 +152,10 @@ class FrameRoom:
     def ask(
         self, who: Hashable, size: int, held_bytes: int, now_s: float
     ) -> Literal["read", "wait", "full"]:
-        """Ask for the room of a frame; "full": not even what is held has room."""
+        """Ask for room for a frame.
+
+        The result "full" means that there is no room even for the bytes that are buffered of it.
+        """
         if not self._waiters and self._fits(size):
             self._give(who, size, now_s)
             return "read"
@@ -131,7 +165,10 @@ class FrameRoom:
         return "wait"
 
     def release(self, who: Hashable, now_s: float) -> list[Hashable]:
-        """The frame is whole, or its connection is gone; returns those that may read now."""
+        """Free the room of a complete frame or a closed connection.
+
+        Returns the connections that are admitted now.
+        """
         self._holders.pop(who, None)
         self._waiters.pop(who, None)
         admitted: list[Hashable] = []
@@ -152,13 +189,13 @@ class FrameRoom:
         self._holders[who] = RoomReservation(size, now_s)
 
     def late(self, now_s: float, within_s: float) -> list[Hashable]:
-        """Those that others wait for, and that have had room for so long."""
+        """Return the admitted connections that exceed `within_s` while other connections wait."""
         if not self._waiters:
             return []
         return [who for who, one in self._holders.items() if one.since_s + within_s <= now_s]
 
     def next_late_s(self, within_s: float) -> float | None:
-        """When to look for late ones again; None while nobody waits."""
+        """Return the time of the next check for late frames, or None while no connection waits."""
         if not self._waiters:
             return None
         return min(one.since_s for one in self._holders.values()) + within_s

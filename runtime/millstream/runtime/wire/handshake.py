@@ -1,16 +1,21 @@
-"""How two processes learn who the other is. Pure: messages in, messages out.
+"""The handshake: two processes learn each other's identity. Pure, messages in and messages out.
 
-Owns: what this process says of itself, what it accepts, and the proof between silos. Not: the
-secret's place (`secret`), the time that greeting may take (`connection`). Invariants: nothing but
-the messages of a greeting is taken before it is done; a silo is taken for one only after it has
-proved that it knows the cluster's secret, over nonces of both sides and all that both said, and a
-client for an operator only after the same with the operator's secret; the side that was called says
-nothing of the secret to one that does not know it; two processes that each know a membership table
-talk only if it is the same one. The address is checked first: another silo at the address of a
-former one says nothing about the former one.
+`Handshake` decides which identity this process accepts, and proves its own. The secrets come from
+`secret`; `connection` limits the time of a handshake.
 
-The order: both say `Hello`. Between silos, and between an operator and a silo, the one that opened
-the connection then sends its `Proof`, and the other, when that is right, its own.
+Order of the messages: both processes send `Hello`. Between two silos, or between an operator and a
+silo, the process that opened the connection then sends its `Proof`. The other process answers with
+its own `Proof` if the first one is correct.
+
+Invariants:
+
+- Only handshake messages are accepted before the handshake is done.
+- A silo has proved that it knows the cluster's secret, and an operator that it knows the operator's
+  secret. The proof covers the nonces of both sides and both `Hello` messages.
+- The process that was called reveals nothing about the secret to a process that does not know it.
+- Two processes that each know a membership table talk only if the table is the same.
+- The address is checked before cluster and table. A new silo at the address of a former silo says
+  nothing about the former one.
 """
 
 from __future__ import annotations
@@ -44,7 +49,7 @@ __all__ = [
 ]
 
 GREETING_BYTES_MAX = 64 * 1024
-"""Largest frame of an end that has not greeted yet."""
+"""Size of the largest frame that is accepted before the handshake is done."""
 NONCE_BYTES = 32
 NAME_LETTERS_MAX = 200
 REASON_CHARS_MAX = 500
@@ -53,10 +58,10 @@ OPENER, ACCEPTER = b"opener", b"accepter"
 
 
 class Identity(NamedTuple):
-    """What a process says of itself: the silo's address, or a client's id.
+    """The identity that a process claims: a silo's address or a client's id.
 
     `table_id` names the membership table that a silo follows, or in which a client looks for
-    gateways; empty for a client that knows none.
+    gateways. It is empty for a client that knows no table.
     """
 
     cluster: str
@@ -67,7 +72,7 @@ class Identity(NamedTuple):
 
 
 def hello_of(identity: Identity, options: RuntimeOptions, env: Env) -> Hello:
-    """What this process says first on a new connection."""
+    """Create the first message of this process on a new connection."""
     proves = identity.is_silo or identity.is_operator
     return Hello(
         version=WIRE_VERSION,
@@ -83,36 +88,39 @@ def hello_of(identity: Identity, options: RuntimeOptions, env: Env) -> Hello:
 
 
 def role_in(hello: Hello) -> Role:
-    """What the sender says that it is; true once the greeting is done."""
+    """Return the role that the sender claims. The claim is proved once the handshake is done."""
     if hello.is_silo:
         return Role.SILO
     return Role.OPERATOR if hello.is_operator else Role.CLIENT
 
 
 class HandshakeError(FrameError):
-    """The other end is not one that we talk to."""
+    """The other process is not one that this process accepts."""
 
 
 class OtherTable(HandshakeError):
-    """The other end follows another membership table."""
+    """The other process follows another membership table."""
 
 
 class SiloReplaced(HandshakeError):
-    """A later silo has the address of the one that was looked for: nobody has to do anything."""
+    """A newer silo has the address of the expected one. This is normal after a restart."""
 
 
 class Handshake:
-    """One end's part of a greeting.
+    """This process's part of one handshake.
 
     Args:
-        own: our `Hello`.
-        secrets: those that this process knows.
-        is_opener: we opened the connection, so the other end must be a silo.
-        expected: whom we look for; `host:port` takes whoever is there.
+        own: the `Hello` of this process.
+        secrets: the secrets that this process knows.
+        is_opener: True if this process opened the connection. The other process must then be a
+            silo.
+        expected: the expected silo. `host:port` without a generation accepts any silo there.
 
-    Attributes: `other`, the other end's `Hello`, once it has come and is right; `is_done`;
-    `refusal`, why these two will never talk, if that is so: another cluster, membership table or
-    secret.
+    Attributes:
+        other: the valid `Hello` of the other process, once it has arrived.
+        is_done: True once the handshake has succeeded.
+        refusal: the reason why the two processes can never talk, if there is one: another cluster,
+            membership table or secret.
     """
 
     __slots__ = (
@@ -137,9 +145,9 @@ class Handshake:
         self.refusal: HandshakeError | None = None
 
     def take(self, messages: list[Message]) -> list[Message]:
-        """A frame of the other end; returns what to answer.
+        """Process a frame of the other process, and return the answers.
 
-        Raises GreetingError: it is not one that we talk to.
+        Raises HandshakeError if this process does not accept the other one.
         """
         assert not self.is_done, "a greeting is over once"
         if len(messages) != 1:
@@ -152,7 +160,7 @@ class Handshake:
         return self._take_proof(message)
 
     def _read_refusal(self, reason: str) -> HandshakeError:
-        """It says why; from the one that we looked for that is its last word."""
+        """Read the reason of a refusal. A refusal after a valid `Hello` is final."""
         error = HandshakeError(f"it refused: {show_text(reason, REASON_CHARS_MAX)}")
         if self.other is not None:
             self.refusal = error
@@ -161,7 +169,7 @@ class Handshake:
     def _take_hello(self, message: Message) -> list[Message]:
         self.other = self._check(message)
         if self._least_role() is Role.CLIENT:
-            self.is_done = True  # clients prove nothing, and are shown nothing
+            self.is_done = True  # a client proves nothing, and no proof is sent to it
             return []
         return [self._proof(OPENER)] if self._is_opener else []
 
@@ -189,7 +197,10 @@ class Handshake:
         )
 
     def _proof(self, side: bytes) -> Proof:
-        """What only one who knows the secret can say, at this side of this connection."""
+        """Compute the proof of one side.
+
+        It requires the secret, and is valid on this connection only.
+        """
         assert self.other is not None
         secrets = self._secrets
         secret = secrets.cluster if self._least_role() is Role.SILO else secrets.operator
@@ -199,7 +210,11 @@ class Handshake:
         return Proof(hmac.digest(secret, side + encode_messages(said), hashlib.sha256))
 
     def _least_role(self) -> Role:
-        """Silos prove the cluster's secret, operators and silos the operator's."""
+        """Return the lower role of both sides, which selects the secret.
+
+        Silos prove the cluster's secret to each other. An operator and a silo prove the operator's
+        secret.
+        """
         assert self.other is not None
         return min(role_in(self.own), role_in(self.other))
 
@@ -232,7 +247,7 @@ class Handshake:
 
 
 def why_apart(own: Hello, other: Hello) -> HandshakeError | None:
-    """Why two processes will never talk: another cluster, or another membership table."""
+    """Return the reason why two processes can never talk: another cluster or membership table."""
     if other.cluster != own.cluster:
         advice = "" if own.is_silo else ": name that cluster, or another gateway"
         text = f"it is in cluster {show_text(other.cluster)!r}, not {own.cluster!r}{advice}"
@@ -248,7 +263,7 @@ def why_apart(own: Hello, other: Hello) -> HandshakeError | None:
 
 
 def another(expected: str, found: str) -> HandshakeError:
-    """Somebody else is there than the silo that was looked for."""
+    """Return the error for a silo that is not the expected one."""
     is_same_place = endpoint_of(found) == endpoint_of(expected)
     if is_same_place and generation_of(found) > generation_of(expected):
         return SiloReplaced(f"{expected} is gone: {found} was started in its place")
@@ -256,7 +271,7 @@ def another(expected: str, found: str) -> HandshakeError:
 
 
 def check_form(hello: Hello) -> None:
-    """Raise GreetingError for names and numbers that no process of ours says."""
+    """Raise HandshakeError for names and numbers that no valid process sends."""
     name = hello.sender
     if not name or len(name) > NAME_LETTERS_MAX or not name.isprintable():
         raise HandshakeError(

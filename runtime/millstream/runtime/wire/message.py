@@ -1,10 +1,14 @@
 """The messages on a connection: MessagePack arrays with an integer tag. No I/O.
 
-Owns: the wire form of calls, replies and control messages. Not: frames (`framing`), bodies
-(`codec`): a body stays bytes until the callee's typed decoder sees it.
-Invariants: a frame is one array of messages; `id` is unique per connection and direction, 0 for
-one-way calls; the first frame of either side is exactly one `Hello`. A call that cannot be read is
-told from bytes that are no message: the one fails alone, the other ends the connection.
+This module owns the wire form of calls, answers and control messages. `framing` owns frames, and
+`codec` owns bodies: a body stays bytes until the typed decoder of its receiver reads it.
+
+Invariants:
+
+- A frame contains one array of messages.
+- The id of a call is unique on its connection and in its direction. One-way calls have id 0.
+- The first frame of each side contains exactly one `Hello`.
+- A call that cannot be read fails alone. Bytes that are no message end the connection.
 """
 
 from __future__ import annotations
@@ -38,15 +42,24 @@ __all__ = [
 ]
 
 WIRE_VERSION = 4
+"""Version of the messages. Processes with different versions refuse each other."""
 
 
 class Hello(msgspec.Struct, tag=0, array_like=True, frozen=True):
-    """Who speaks, in which cluster, and the largest frames that it takes.
+    """The first message of each side: the identity of the sender, and the limits of its frames.
 
-    `nonce`: random bytes of a silo or an operator, over which both sides prove that they know the
-    secret. `is_operator`: a client that proves the operator's secret.
-    `table_id`: names the membership table that a silo follows, or a client was given; may be empty
-    for a client.
+    Attributes:
+        version: the wire version, `WIRE_VERSION`.
+        cluster: the name of the cluster.
+        sender: the address of a silo, or the id of a client: 1 to 200 printable characters.
+        is_silo: True for a silo, False for a client.
+        frame_bytes_max: bytes of the largest payload that the sender accepts.
+        batch_messages_max: the most messages that the sender accepts in one frame.
+        nonce: 32 random bytes of a silo or an operator. Both sides compute their proofs over them.
+            Empty for other clients.
+        table_id: the id of the membership table that a silo follows or a client was given; empty
+            for a client without one.
+        is_operator: True for a client that proves the operator's secret.
     """
 
     version: int
@@ -61,11 +74,22 @@ class Hello(msgspec.Struct, tag=0, array_like=True, frozen=True):
 
 
 class Call(msgspec.Struct, tag=1, array_like=True, gc=False):
-    """A request. `ttl_s` is the time left (0: none); `chain` the turn ids that wait for it;
-    `depth` how many turns do.
+    """A request to run a method of a grain or a system target.
 
-    `kind` is a grain type, or `$name` for a system target; `method` may be `extension.method`.
-    `role`: the `Role` of the process that made it; what a client writes here is written over.
+    Attributes:
+        id: the number of the call on this connection; 0 for a one-way call, which has no answer.
+        kind: the name of a grain type, or `$name` for a system target.
+        key: the key of the grain, or the instance of a system target.
+        method: the name of the method, or `extension.method` for a method of an extension.
+        body: the encoded arguments.
+        ttl_s: seconds until the deadline; 0 means no deadline.
+        caller: the grain whose turn makes the call, as `Type/key`; empty if there is none.
+        chain: the ids of the turns that wait for this call.
+        hops: how often the call was sent on to another silo.
+        headers: the headers of the call, or None.
+        depth: the number of turns in the chain of calls, this one included.
+        role: the `Role` of the process that made the call. A silo overwrites this value in the
+            calls of clients.
     """
 
     id: int
@@ -83,71 +107,117 @@ class Call(msgspec.Struct, tag=1, array_like=True, gc=False):
 
 
 class Reply(msgspec.Struct, tag=2, array_like=True, gc=False):
-    """The encoded result of a call."""
+    """The result of a call.
+
+    Attributes:
+        id: the id of the call.
+        body: the encoded result.
+    """
 
     id: int
     body: msgspec.Raw
 
 
 class Failure(msgspec.Struct, tag=3, array_like=True, gc=False):
-    """The error of a call: `body` is an encoded `failures.WireError`."""
+    """The error of a call.
+
+    Attributes:
+        id: the id of the call.
+        body: the encoded error, a `WireError` of the module `codec.failures`.
+    """
 
     id: int
     body: msgspec.Raw
 
 
 class Cancel(msgspec.Struct, tag=4, array_like=True, gc=False):
-    """The caller gave the call up."""
+    """The caller gave up the call.
+
+    Attributes:
+        id: the id of the call.
+    """
 
     id: int
 
 
 class Redirect(msgspec.Struct, tag=5, array_like=True, gc=False):
-    """The call did not run here; `silo` is where the grain is, or empty: look it up again."""
+    """The call did not run here.
+
+    Attributes:
+        id: the id of the call.
+        silo: the address of the silo that has the grain. If it is empty, the caller must look up
+            the grain again.
+    """
 
     id: int
     silo: str
 
 
 class Goodbye(msgspec.Struct, tag=6, array_like=True, gc=False):
-    """The sender stops: send it no new calls."""
+    """The sender shuts down. The receiver must send it no new calls.
+
+    In a handshake the message is a refusal.
+
+    Attributes:
+        reason: the reason, as text for a log.
+    """
 
     reason: str
 
 
 class Ping(msgspec.Struct, tag=7, array_like=True, frozen=True):
-    """The sender is there; `wants_answer`: and asks whether the other end is."""
+    """A sign of life.
+
+    Attributes:
+        wants_answer: True if the receiver should answer with a `Ping` of its own.
+    """
 
     wants_answer: bool
 
 
 class Proof(msgspec.Struct, tag=8, array_like=True, frozen=True):
-    """The sender knows the secret: a silo the cluster's, an operator the operator's."""
+    """A proof that the sender knows a secret.
+
+    A silo proves the cluster's secret, an operator the operator's secret.
+
+    Attributes:
+        digest: the HMAC-SHA256, keyed with the secret, of the sender's side and both `Hello`
+            messages.
+    """
 
     digest: bytes
 
 
 class GatewayView(msgspec.Struct, tag=9, array_like=True, frozen=True):
-    """The gateways of a cluster, `host:port@generation` each, in a version of the membership
-    table. A silo sends it to its clients, unasked and as an answer."""
+    """The gateways of a cluster, as a version of the membership table lists them.
+
+    A silo sends this message to its clients, unasked or as an answer.
+
+    Attributes:
+        version: the version of the membership table.
+        gateways: the gateways, each as `host:port@generation`.
+    """
 
     version: int
     gateways: list[str]
 
 
 Message = Hello | Call | Reply | Failure | Cancel | Redirect | Goodbye | Ping | Proof | GatewayView
+"""Any message of the wire protocol."""
 
 
 class Unreadable(NamedTuple):
-    """A call whose names, headers or numbers cannot be read; `id` is 0 for a one-way call."""
+    """A call whose names, headers or numbers cannot be read. `id` is 0 for a one-way call."""
 
     id: int
     why: str
 
 
 encode_messages = msgspec.msgpack.Encoder().encode
+"""Encode a list of messages as the payload of one frame."""
 _decoder: msgspec.msgpack.Decoder[list[Message]] = msgspec.msgpack.Decoder(list[Message])
 decode_messages = _decoder.decode
+"""Decode the payload of a frame to a list of messages. Raises msgspec.DecodeError."""
 
 CALL_TAG = 1
 _raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
@@ -158,7 +228,10 @@ _head = msgspec.msgpack.Decoder(
 
 
 def count_of(payload: bytes) -> int:
-    """How many messages a frame claims to hold, without reading them; 0 for what is no array."""
+    """Return the number of messages that a frame claims to contain, or 0 if it is no array.
+
+    The messages themselves are not read.
+    """
     first = payload[0] if payload else 0
     if first & 0xF0 == 0x90:
         return first & 0x0F
@@ -168,9 +241,9 @@ def count_of(payload: bytes) -> int:
 
 
 def decode_each(payload: bytes) -> list[Message | Unreadable]:
-    """The messages of a frame that holds a call which cannot be read.
+    """Decode a frame that contains a call which cannot be read.
 
-    Raises FrameError or msgspec.DecodeError where it is not calls alone that are wrong.
+    Raises FrameError or msgspec.DecodeError if anything besides calls cannot be read.
     """
     return [_decode_one(raw) for raw in _raws(payload)]
 

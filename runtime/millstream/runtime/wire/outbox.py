@@ -1,8 +1,7 @@
-"""What left in this loop iteration, until it is written.
+"""The connections that have something to write in this loop iteration.
 
-Owns: which connections have something to write. Not: what they write (`connection_writer`).
-Invariants: what is marked is flushed before the next iteration ends; who knows that nothing more
-comes now may flush sooner.
+`Outbox` remembers the writers; `connection_writer` knows their messages. A marked writer is flushed
+before the next iteration ends. Code that knows that no more messages follow may flush sooner.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ __all__ = ["Flushable", "Outbox"]
 
 
 class Flushable(Protocol):
-    """The writer of a connection, to the outbox."""
+    """The writer of a connection, as the outbox sees it."""
 
     def flush(self) -> None: ...
 
@@ -29,13 +28,13 @@ class Outbox:
         self._marked: list[Flushable] = []
 
     def mark(self, writer: Flushable) -> None:
-        """The connection has something to write; it marks itself once per flush."""
+        """Schedule a flush of the writer. A writer marks itself once per flush."""
         if not self._marked:
             self._loop.call_soon(self.flush)
         self._marked.append(writer)
 
     def flush(self) -> None:
-        """Let all that are marked write, in the order of marking."""
+        """Flush all marked writers in the order of marking."""
         if self._marked:
             marked, self._marked = self._marked, []
             for writer in marked:

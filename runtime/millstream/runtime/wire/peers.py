@@ -1,8 +1,12 @@
-"""Connections to other silos, by address.
+"""Outgoing connections to other silos, by address.
 
-Owns: one outgoing `Peer` per silo, connecting in the background. Invariants: a peer exists as soon
-as it is asked for, so what is sent keeps its order; a silo that the view calls dead is dropped,
-and what was outstanding to it breaks.
+`Peers` owns one `Peer` per silo and connects in the background.
+
+Invariants:
+
+- A peer exists as soon as it is requested, so messages to it keep their order.
+- The connection to a silo that the membership view calls dead is dropped, and its outstanding calls
+  fail.
 """
 
 from __future__ import annotations
@@ -24,18 +28,20 @@ log = logging.getLogger("millstream.peers")
 
 
 class SiloLeaving(SiloUnavailable):
-    """The silo takes no new calls; what it has will be elsewhere when it has stopped."""
+    """The silo is stopping and takes no new calls. Its grains move when it has stopped."""
 
 
 class Peers:
     """The outgoing connections of one silo or client.
 
     Args:
-        has_left: is the silo known to be stopping, so that no connection to it should be opened?
-        lost: told of each name whose connection closed.
+        has_left: returns True for a silo that is known to be stopping; no connection to it is
+            opened.
+        lost: called with each name whose connection has closed.
 
-    Attributes: `refusals`, why we and who answers there will never talk, by address: somebody has
-    to mend that first.
+    Attributes:
+        refusals: by address, the reason why this process and the process there can never talk. An
+            operator has to correct the cause.
     """
 
     def __init__(
@@ -57,10 +63,11 @@ class Peers:
         self._is_closed = False
 
     def get(self, silo: str, *, is_system: bool = False) -> Peer:
-        """The connection to a silo, opened if there is none.
+        """Return the connection to a silo, and open it if there is none.
 
-        Raises SiloUnavailable at once for an address that refused less than `connect_retry_s`
-        ago, and SiloLeaving for a silo that said goodbye (`is_system` calls may still go there).
+        Raises SiloUnavailable at once if the address refused a connection less than
+        `connect_retry_s` ago. Raises SiloLeaving for a silo that is stopping, unless `is_system` is
+        True.
         """
         peer = self._peers.get(silo)
         if peer is not None and not peer.is_closed:
@@ -84,7 +91,7 @@ class Peers:
     async def _open(self, silo: str, peer: Peer) -> None:
         try:
             link = await self._transport.connect(Address.parse(endpoint_of(silo)))
-        except (SiloUnavailable, ValueError) as error:  # ValueError: a name that is no address
+        except (SiloUnavailable, ValueError) as error:  # ValueError: the name is no address
             self._note_refusal(silo)
             peer.close(str(error))
             return
@@ -95,13 +102,13 @@ class Peers:
         peer.attach(link)
 
     def _note_refusal(self, silo: str) -> None:
-        """Remember it, and forget those that no longer matter."""
+        """Remember a refused connection, and forget outdated refusals."""
         now, kept_s = self._end.loop.time(), self._end.options.connect_retry_s
         refused = {name: at for name, at in self._refused_at.items() if now - at < kept_s}
         self._refused_at = {**refused, silo: now}
 
     def know_as(self, name: str, peer: Peer) -> None:
-        """From now on a connection is found by this name, too."""
+        """Make a connection available under one more name."""
         self._peers.setdefault(name, peer)
 
     def _on_closed(self, peer: Peer) -> None:
@@ -112,14 +119,14 @@ class Peers:
             self._lost(name)
 
     def drop(self, silo: str) -> None:
-        """The silo is dead: break what is outstanding to it."""
+        """Close the connection to a silo that is dead. Its outstanding calls fail."""
         peer = self._peers.get(silo)
         if peer is not None:
             peer.close("evicted from the cluster")
         self._refused_at.pop(silo, None)
 
     def list_known(self) -> list[Peer]:
-        """Open connections."""
+        """Return the open connections."""
         return list(self._peers.values())
 
     async def aclose(self) -> None:

@@ -1,8 +1,9 @@
 """Signs of life on connections.
 
-Owns: one timer for all connections of a process, and what a silence is (`Silence`, pure). Not:
-which silos are dead (`prober`). Invariants: silence is counted in looks, so a loop that stood still
-accuses nobody; an end that takes what is written to it, or says anything, lives.
+`Pulse` owns one timer for all connections of a process, and `Silence` decides when a peer is
+silent. `prober` decides which silos are dead. Silence is counted in looks of the timer: an event
+loop that was blocked makes no looks, so it accuses no peer. A peer is alive if it sends anything,
+or takes bytes that were written to it.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ __all__ = ["Beating", "Pulse", "Silence"]
 
 
 class Beating(Protocol):
-    """A connection, to the pulse."""
+    """A connection, as the pulse sees it."""
 
     def check_pulse(self, looks_max: int, /) -> None: ...
 
 
 class Silence:
-    """How often in a row the other end gave no sign."""
+    """Counts successive looks without a sign of life."""
 
     __slots__ = ("_looks", "_taken_bytes")
 
@@ -32,10 +33,10 @@ class Silence:
         self._taken_bytes = 0
 
     def look(self, is_heard: bool, waiting_bytes: int, written_bytes: int) -> int:
-        """Was it heard since the last look; how much waits in the link, of how much in all?
+        """Record one look, and return the number of successive looks without a sign of life.
 
-        What fits into the buffers of the system is no sign of the other end: only while some
-        waits, taking more is one. Returns the looks in a row without a sign.
+        `waiting_bytes` of `written_bytes` are still in the link. Bytes that left the link are a
+        sign of life only while others wait there: the rest may only fill the system's buffers.
         """
         taken_bytes = written_bytes - waiting_bytes
         has_taken = waiting_bytes > 0 and taken_bytes > self._taken_bytes
@@ -45,7 +46,7 @@ class Silence:
 
 
 class Pulse:
-    """Looks after the connections of one process, every `every_s` while there are any."""
+    """Checks the connections of one process every `every_s` seconds while there are any."""
 
     __slots__ = ("_every_s", "_looks_max", "_peers", "_tasks", "_timer")
 
@@ -57,13 +58,13 @@ class Pulse:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, peer: Beating) -> None:
-        """Look after a connection from now on."""
+        """Check this connection from now on."""
         self._peers[peer] = None
         if self._timer is None:
             self._timer = self._tasks.call_later(self._every_s, self._look)
 
     def remove(self, peer: Beating) -> None:
-        """It is closed."""
+        """Stop checking a closed connection."""
         self._peers.pop(peer, None)
         if not self._peers and self._timer is not None:
             self._timer.cancel()

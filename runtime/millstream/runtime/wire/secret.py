@@ -1,8 +1,12 @@
-"""The secrets of a cluster: by one its silos know each other, by the other they know operators.
+"""The secrets of a cluster. Silos prove the cluster's secret, operators the operator's secret.
 
-Owns: where they come from. Not: how they are proved (`handshake`). Invariants: a secret is never
-sent, logged or part of an error; a file that holds one is its user's alone, and is whole or not
-there; of several silos that make one at once, one comes first for all.
+This module finds and creates the secrets. `handshake` proves them.
+
+Invariants:
+
+- A secret is never sent, logged or shown in an error.
+- Only its user can read a file that holds a secret. The file is complete or does not exist.
+- If several silos create a secret at the same time, all of them get the same one.
 """
 
 from __future__ import annotations
@@ -38,15 +42,15 @@ __all__ = [
 SECRET_VARIABLE = "MILLSTREAM_SECRET"
 OPERATOR_VARIABLE = "MILLSTREAM_OPERATOR_SECRET"
 OPERATOR_FILE = "millstream.operator"
-"""The file of a membership directory that holds the operator's secret."""
+"""Name of the file in a membership directory that holds the operator's secret."""
 SECRET_BYTES = 32
 LETTERS_MIN = 16
 
 
 class Secrets(NamedTuple):
-    """The secrets that a process knows; empty: it does not know that one.
+    """The secrets that a process knows. An empty value means that it does not know that secret.
 
-    A silo knows both. A client knows `operator` if it is an operator's.
+    A silo knows both. A client knows `operator` if it belongs to an operator.
     """
 
     cluster: bytes = b""
@@ -61,23 +65,26 @@ class KeepsSecret(Protocol):
     """A membership table that keeps the cluster's secret for the silos that share it."""
 
     def secret(self, fresh: bytes, /) -> bytes:
-        """The secret that is kept; from now on `fresh` if there is none yet."""
+        """Return the stored secret. If there is none, store and return `fresh`."""
         ...
 
 
 @runtime_checkable
 class KeepsOperatorSecret(Protocol):
-    """A membership table that keeps the operator's secret where operators find it."""
+    """A membership table that keeps the operator's secret where operators can find it."""
 
     def operator_secret(self, fresh: bytes, /) -> bytes:
-        """The secret that is kept; from now on `fresh` if there is none yet."""
+        """Return the stored secret. If there is none, store and return `fresh`."""
         ...
 
 
 def find_secrets(
     environ: Mapping[str, str], table: object, random_bytes: Callable[[int], bytes]
 ) -> Secrets:
-    """Both secrets of a silo. Raises as `find_secret`, for a variable that is too short, too."""
+    """Return both secrets of a silo.
+
+    Raises the errors of `find_secret`, also for an operator's variable that is too short.
+    """
     cluster = find_secret(environ, table, random_bytes)
     text = environ.get(OPERATOR_VARIABLE, "")
     if not text:
@@ -89,7 +96,7 @@ def find_secrets(
 
 
 def check_operator_secret(name: str, text: str) -> bytes:
-    """The operator's secret as it is proved, of its text. Raises ConfigError: it is too short."""
+    """Return the operator's secret as bytes. Raises ConfigError if the text is too short."""
     if len(text) < LETTERS_MIN:
         raise ConfigError(
             f"{name} has {len(text)} characters; it must have {LETTERS_MIN} or more, the same at "
@@ -99,12 +106,28 @@ def check_operator_secret(name: str, text: str) -> bytes:
 
 
 def operator_secret(path: str | Path) -> str:
-    """The operator's secret for `connect`, from the file in which silos keep it.
+    """Read the operator's secret from the file in which silos keep it.
+
+    A client that passes this secret to `connect` is an operator: it may also pause, resize and
+    repair. The silos create the file in their membership directory, unless the variable
+    `MILLSTREAM_OPERATOR_SECRET` is set for them.
+
+    ```python
+    secret = operator_secret("/var/lib/shop/membership")
+    async with connect("127.0.0.1:7700", operator_secret=secret) as client:
+        ...
+    ```
 
     Args:
-        path: `millstream.operator`, or the membership directory that has it.
+        path: the membership directory of the silos, or the file `millstream.operator` in it.
 
-    Raises ConfigError: it is not there, others may read it, or it holds no secret; OSError.
+    Returns:
+        The secret as text.
+
+    Raises:
+        ConfigError: the file does not exist, holds no secret, belongs to another user, or other
+            users can read it.
+        OSError: the file cannot be read.
     """
     file = Path(path)
     file = file / OPERATOR_FILE if file.is_dir() else file
@@ -119,9 +142,10 @@ def operator_secret(path: str | Path) -> str:
 def find_secret(
     environ: Mapping[str, str], table: object, random_bytes: Callable[[int], bytes]
 ) -> bytes:
-    """The cluster's secret: from `MILLSTREAM_SECRET`, or kept by the membership table.
+    """Return the cluster's secret from `MILLSTREAM_SECRET`, or from the membership table.
 
-    Raises ConfigError: it is too short, or nobody keeps one.
+    Raises ConfigError if the variable is too short, or if it is unset and the table keeps no
+    secret.
     """
     text = environ.get(SECRET_VARIABLE, "")
     if text:
@@ -140,9 +164,24 @@ def find_secret(
 
 
 def secret_in_file(path: Path, fresh: bytes) -> bytes:
-    """The secret in a file of mode 0600; made with `fresh` when it is not there.
+    """Return the secret in a file, and create the file if it does not exist.
 
-    Raises ConfigError: others may read it, or it is no secret; OSError.
+    Membership tables use this function to keep a secret of the cluster: the cluster's secret in a
+    method `secret(fresh)`, the operator's secret in a method `operator_secret(fresh)`. The file has
+    mode 0600 and is created as a whole. If several processes create it at the same time, all of
+    them get the same secret.
+
+    Args:
+        path: the file, in a directory that exists.
+        fresh: at least 32 random bytes, which become the secret if there is no file.
+
+    Returns:
+        The secret in the file, which is not `fresh` if the file existed.
+
+    Raises:
+        ConfigError: the file is no plain file, belongs to another user, can be read by other users,
+            or holds no secret of 32 bytes.
+        OSError: the file cannot be read or created.
     """
     if not path.exists():
         make(path, fresh)
@@ -160,8 +199,8 @@ def secret_in_file(path: Path, fresh: bytes) -> bytes:
 
 
 def make(path: Path, fresh: bytes) -> None:
-    """Write a whole file beside it, then give it the name, unless somebody was first."""
-    descriptor, name = mkstemp(prefix=f"{path.name}.", dir=path.parent)  # of mode 0600
+    """Write a draft beside the file, then link it to the name unless another process was first."""
+    descriptor, name = mkstemp(prefix=f"{path.name}.", dir=path.parent)  # mode 0600
     draft = Path(name)
     try:
         os.write(descriptor, fresh.hex().encode() + b"\n")
@@ -176,7 +215,7 @@ def make(path: Path, fresh: bytes) -> None:
 
 
 def refuse_open_file(path: Path) -> None:
-    """Raise ConfigError for a file that others may read or have made."""
+    """Raise ConfigError for a file that other users can read or have made."""
     if os.name != "posix":
         return
     found = path.lstat()

@@ -1,9 +1,12 @@
-"""The calls of the other end that are served here: registered, answered, or refused.
+"""The calls of the other process that this process serves.
 
-Owns: the calls of the other end that are not answered yet. Not: reading them (`connection`), what
-runs (`callee`), when an answer is written (`connection_writer`). Invariants: a call is answered
-once at most, and not at all once its caller gave it up; an answer that the other end would not take
-is an error that it takes.
+`ServedCalls` registers these calls, answers them and refuses them. `connection` reads them,
+`callee` runs them, and `connection_writer` writes the answers.
+
+Invariants:
+
+- A call is answered at most once, and never after its caller gave it up.
+- An answer that is too large for the other process is replaced by an error that fits.
 """
 
 from __future__ import annotations
@@ -30,13 +33,14 @@ class Cancellable(Protocol):
 
 
 class ServedCalls:
-    """A connection's calls of the other end.
+    """The calls of the other process on one connection.
 
     Args:
-        writer: of the same connection; takes the answers.
+        writer: the writer of the same connection, which sends the answers.
 
-    Attributes: `calls`, those that are not answered yet, by id; `refusals`, how many were refused
-    since the connection set it to zero.
+    Attributes:
+        calls: the unanswered calls by id.
+        refusals: number of refused calls since the connection set it to 0.
     """
 
     __slots__ = ("_limit", "_writer", "calls", "refusals")
@@ -59,11 +63,11 @@ class ServedCalls:
         self.calls[call_id] = served
 
     def forget(self, call_id: int) -> None:
-        """The call is over, answered or not."""
+        """Remove a call that has ended, answered or not."""
         self.calls.pop(call_id, None)
 
     def cancel(self, call_id: int) -> None:
-        """Its caller gave it up."""
+        """Cancel a call that its caller gave up."""
         served = self.calls.pop(call_id, None)
         if served is not None:
             served.cancel()
@@ -71,9 +75,9 @@ class ServedCalls:
     def answer(
         self, call_id: int, message: Reply | Failure | Redirect, body_bytes: int | None = None
     ) -> None:
-        """Answer a served call, unless the caller gave it up or is gone.
+        """Answer a served call, unless its caller gave it up or has gone.
 
-        `body_bytes`: of the message's body, where they are known.
+        Pass `body_bytes` if the size of the message's body is known.
         """
         if call_id not in self.calls:
             return
@@ -85,9 +89,10 @@ class ServedCalls:
         self._writer.send(message, body_bytes)
 
     def refuse(self, call_id: int, failure: Failure) -> None:
-        """Answer a call that does not run, registered or not; one-way calls get no answer.
+        """Answer a call that does not run, registered or not. One-way calls get no answer.
 
-        Calls above `served_calls_max` are answered like this, so it counts none.
+        Calls above `served_calls_max` are refused in this way, so the method does not check the
+        limit.
         """
         self.refusals += 1
         if call_id:
@@ -95,7 +100,7 @@ class ServedCalls:
             self.answer(call_id, failure)
 
     def refuse_unreadable(self, call: Unreadable) -> None:
-        """Answer a call that cannot be read. Raises FrameError: its id is in use."""
+        """Answer a call that cannot be read. Raises FrameError if its id is in use."""
         if call.id in self.calls:
             raise FrameError(f"call id {call.id} is in use")
         error = TypeError(f"the call cannot be read: {call.why}")
@@ -109,7 +114,7 @@ class ServedCalls:
         return Failure(message.id, msgspec.Raw(describe(error, self._writer.name)))
 
     def cancel_all(self) -> None:
-        """Nobody is left who would take an answer."""
+        """Cancel all calls, because the connection is closed."""
         for served in list(self.calls.values()):
             if served is not None:
                 served.cancel()

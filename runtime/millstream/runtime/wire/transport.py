@@ -1,8 +1,12 @@
-"""The network seam: byte links between addresses, and the asyncio implementation.
+"""The network seam: byte links between addresses, and their implementation with asyncio.
 
-Owns: sockets. Not: frames, handshakes, calls (`connection`). The simulator implements the same
-three Protocols (`testing.world.transport`). Invariants: a link calls its receiver only after
-`start`, in order, on the loop's thread; `on_closed` is called exactly once and is the last call.
+This module owns sockets. `connection` owns frames, handshakes and calls. The simulator implements
+the same Protocols in `testing.world.transport`.
+
+Invariants:
+
+- A link calls its receiver only after `start`, in order, on the thread of the event loop.
+- A link calls `on_closed` exactly once, as its last call.
 """
 
 from __future__ import annotations
@@ -40,49 +44,167 @@ KEEPALIVE_EVERY_S = 5
 KEEPALIVE_PROBES_MAX = 4
 BACKLOG = 128
 REST_S = 1.0
-CLOSING_ITERATIONS = 6  # accepted, made, given to us, aborted, told, closed
+# loop iterations to close a link: accept, create, hand over, abort, notify, close
+CLOSING_ITERATIONS = 6
 
 
 class LinkReceiver(Protocol):
-    """What a link tells its user; all calls on the loop's thread, none may block."""
+    """Receiver of the events of a link.
 
-    def on_received(self, data: bytes, /) -> None: ...
-    def writable(self, is_writable: bool, /) -> None: ...
-    def on_closed(self, reason: str, /) -> None: ...
+    The link calls every method on the thread of the event loop. No method may block.
+    """
+
+    def on_received(self, data: bytes, /) -> None:
+        """Bytes have arrived, in order and in any portions."""
+        ...
+
+    def writable(self, is_writable: bool, /) -> None:
+        """The link is full (False), or accepts more bytes again (True)."""
+        ...
+
+    def on_closed(self, reason: str, /) -> None:
+        """The link has closed, for the given reason. The link calls no method after this one."""
+        ...
 
 
 class Link(Protocol):
-    """A duplex, ordered byte channel to one peer.
+    """A channel for bytes to one other process, in both directions and in order.
 
-    `waiting_bytes`: written, and not taken by the system yet.
+    A `Transport` creates links. A link holds back received bytes until `start`.
     """
 
     @property
-    def peer(self) -> str: ...
+    def peer(self) -> str:
+        """The address of the other process as text, for messages and logs."""
+        ...
+
     @property
-    def waiting_bytes(self) -> int: ...
-    def start(self, receiver: LinkReceiver, /) -> None: ...
-    def write(self, data: bytes, /) -> None: ...
-    def reading(self, is_on: bool, /) -> None: ...
-    def close(self) -> None: ...
-    def abort(self) -> None: ...
+    def waiting_bytes(self) -> int:
+        """Bytes that were written but that the operating system has not taken yet."""
+        ...
+
+    def start(self, receiver: LinkReceiver, /) -> None:
+        """Deliver received bytes and events to this receiver from now on.
+
+        Args:
+            receiver: gets the bytes that arrived before, then all later events. If the link has
+                already closed, `start` calls its `on_closed`.
+        """
+        ...
+
+    def write(self, data: bytes, /) -> None:
+        """Send bytes without waiting.
+
+        The link buffers bytes that the operating system does not take at once. It calls
+        `writable(False)` when its buffer is full, but accepts further bytes.
+
+        Args:
+            data: the bytes to send.
+        """
+        ...
+
+    def reading(self, is_on: bool, /) -> None:
+        """Pause or resume reading, for back-pressure on the other process.
+
+        Args:
+            is_on: False to pause, True to resume.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the link after the buffered bytes are sent."""
+        ...
+
+    def abort(self) -> None:
+        """Close the link at once and drop the buffered bytes."""
+        ...
 
 
 class Listener(Protocol):
-    """Something that listens, until closed."""
+    """A listening address. It accepts links until `close`."""
 
     @property
-    def address(self) -> Address: ...
-    def close(self) -> None: ...
+    def address(self) -> Address:
+        """The address at which it listens, with the real port if port 0 was requested."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening. Accepted links stay open."""
+        ...
 
 
 class Transport(Protocol):
-    """How links are made. One implementation for sockets, one for the simulator."""
+    """The seam through which silos and clients reach the network.
 
-    async def connect(self, address: Address, /) -> Link: ...
-    async def listen(self, address: Address, accept: Callable[[Link], None], /) -> Listener: ...
-    def listen_probe(self, address: Address, answer: Callable[[], bytes], /) -> Listener: ...
-    async def probe(self, address: Address, timeout_s: float, /) -> bytes: ...
+    `TcpTransport` implements it with sockets, and the testing kit with a simulated network. Besides
+    links, a transport carries probes: one short answer from a port of its own, by which other silos
+    check that a process lives.
+    """
+
+    async def connect(self, address: Address, /) -> Link:
+        """Open a link to a listener.
+
+        Args:
+            address: the address of the listener.
+
+        Returns:
+            The open link. Call its `start` to receive bytes.
+
+        Raises:
+            SiloUnavailable: the address cannot be reached. The error names the address and the
+                reason.
+        """
+        ...
+
+    async def listen(self, address: Address, accept: Callable[[Link], None], /) -> Listener:
+        """Listen for links.
+
+        Args:
+            address: the address to listen on. Port 0 selects a free port.
+            accept: called with each new link, on the thread of the event loop. It must call `start`
+                of the link.
+
+        Returns:
+            The listener. Its `address` has the real port.
+
+        Raises:
+            ClusterError: this process cannot listen there. The error names the address and the
+                reason.
+        """
+        ...
+
+    def listen_probe(self, address: Address, answer: Callable[[], bytes], /) -> Listener:
+        """Listen for probes and answer each with a short text.
+
+        Args:
+            address: the address to listen on. Port 0 selects a free port.
+            answer: returns the answer, at most 64 bytes. `TcpTransport` calls it in a thread of its
+                own, also without a probe.
+
+        Returns:
+            The listener. Its `address` has the real port.
+
+        Raises:
+            ClusterError: this process cannot listen there. The error names the address and the
+                reason.
+        """
+        ...
+
+    async def probe(self, address: Address, timeout_s: float, /) -> bytes:
+        """Ask a probe listener for its answer.
+
+        Args:
+            address: the address of the probe listener.
+            timeout_s: seconds to wait for the answer.
+
+        Returns:
+            The answer.
+
+        Raises:
+            OSError: the address cannot be reached.
+            TimeoutError: no answer arrived in time.
+        """
+        ...
 
 
 class TcpLink(asyncio.Protocol):
@@ -110,7 +232,7 @@ class TcpLink(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self.write: Any = self._transport.write  # as a function, pyright takes it for a method
+        self.write: Any = self._transport.write  # pyright takes a function for a method
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -170,7 +292,7 @@ class TcpLink(asyncio.Protocol):
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Let the system find out that the other machine is gone, where it knows how."""
+    """Let the operating system detect that the other machine is gone, where it supports that."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
@@ -182,10 +304,11 @@ def keep_alive(sock: socket.socket) -> None:
 
 
 class TcpListener:
-    """Listening sockets, and the links of those who connect.
+    """Listening sockets, and the links that they accept.
 
-    It accepts by itself: an `asyncio.Server` that is closed while it makes a link of what it has
-    accepted forgets it, open, until the collector finds it (seen with CPython 3.11).
+    The class accepts connections itself. An `asyncio.Server` that is closed while it creates a link
+    for an accepted connection leaves that connection open until garbage collection (seen with
+    CPython 3.11).
     """
 
     def __init__(self, sockets: list[socket.socket], accept: Callable[[Link], None]) -> None:
@@ -203,13 +326,13 @@ class TcpListener:
             self._loop.add_reader(sock, self._take, sock)
 
     def _take(self, sock: socket.socket) -> None:
-        """Accept who waits there."""
+        """Accept the connections that wait at a socket."""
         for _ in range(BACKLOG):
             try:
                 peer, _ = sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # above all, no descriptors: they may come back
+            except OSError as error:  # usually no free descriptors, which may be temporary
                 log.warning("nobody can connect to %s for %g s: %s", self.address, REST_S, error)
                 self._loop.remove_reader(sock)
                 self._loop.call_later(REST_S, self._listen, sock)
@@ -220,10 +343,10 @@ class TcpListener:
             task.add_done_callback(self._on_made)
 
     async def _make(self, peer: socket.socket) -> None:
-        """Give a connection its link, which is shown to whoever accepts."""
+        """Create the link of an accepted connection, and pass it to `accept`."""
         try:
             await self._loop.connect_accepted_socket(lambda: TcpLink(self._accept), peer)
-        except (OSError, ValueError) as error:  # it went as soon as it came
+        except (OSError, ValueError) as error:  # it closed at once
             peer.close()
             log.debug("a connection to %s was lost at once: %s", self.address, error)
 
@@ -231,7 +354,7 @@ class TcpListener:
         del self._making[task]
 
     def close(self) -> None:
-        """Listen no more. What was accepted before becomes a link in the next iterations."""
+        """Stop listening. Accepted connections become links in the next iterations."""
         sockets, self._sockets = self._sockets, []
         for sock in sockets:
             self._loop.remove_reader(sock)
@@ -239,10 +362,10 @@ class TcpListener:
 
 
 class ProbeListener:
-    """Answers probes from a thread of its own, so that a busy loop is told from a dead process.
+    """Answers probes in a thread of its own, so a busy event loop does not look like a crash.
 
-    When the process has no descriptors left, a spare one is given up for each answer. `answer` is
-    called now and then though nobody asks: it may look at what it tells of.
+    When the process has no free file descriptors, a spare one is closed to answer a probe. `answer`
+    is also called now and then without a probe, so that it can check the state that it reports.
     """
 
     def __init__(self, address: Address, answer: Callable[[], bytes]) -> None:
@@ -270,18 +393,18 @@ class ProbeListener:
             except TimeoutError:
                 with suppress(Exception):
                     self._answer()
-            except OSError:  # above all, no descriptors: they may come back
+            except OSError:  # usually no free descriptors, which may be temporary
                 self._give_spare()
         if self._spare is not None:
             os.close(self._spare)
 
     def _serve_one(self) -> None:
         peer, _ = self._socket.accept()
-        with peer, suppress(Exception):  # whatever goes wrong, the next probe is answered
+        with peer, suppress(Exception):  # an error must not end the thread
             peer.sendall(self._answer())
 
     def _give_spare(self) -> None:
-        """Answer one probe with the descriptor that was kept for that."""
+        """Close the spare descriptor to answer one probe, then reserve a new one."""
         if self._spare is None:
             self._closed.wait(PROBE_RETRY_S)
         else:
@@ -298,13 +421,30 @@ class ProbeListener:
 
 
 class TcpTransport:
-    """Links over TCP with TCP_NODELAY."""
+    """A `Transport` over TCP sockets. This is the transport of `Silo` and `connect` by default.
+
+    Links have TCP_NODELAY and keep-alive. Nothing is encrypted.
+
+    Args:
+        connect_timeout_s: seconds to wait for a connection; default 5.
+    """
 
     def __init__(self, connect_timeout_s: float = 5.0) -> None:
         self._connect_timeout_s = connect_timeout_s
 
     async def connect(self, address: Address, /) -> Link:
-        """Open a link. Raises SiloUnavailable naming the address and the reason."""
+        """Open a link to a listener, within `connect_timeout_s`.
+
+        Args:
+            address: the address of the listener.
+
+        Returns:
+            The open link. Call its `start` to receive bytes.
+
+        Raises:
+            SiloUnavailable: the host is unknown, refuses the connection, or does not answer in
+                time.
+        """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
@@ -314,7 +454,20 @@ class TcpTransport:
         return link
 
     async def listen(self, address: Address, accept: Callable[[Link], None], /) -> Listener:
-        """Listen on an address. Raises ClusterError naming the address and the reason."""
+        """Listen for links at every local address that the host name has.
+
+        Args:
+            address: the address to listen on. Port 0 selects a free port.
+            accept: called with each new link, on the thread of the event loop. It must call `start`
+                of the link.
+
+        Returns:
+            The listener. Its `address` has the real port.
+
+        Raises:
+            ClusterError: the port is in use, or the address does not belong to this machine or
+                user.
+        """
         loop = asyncio.get_running_loop()
         try:
             infos = await loop.getaddrinfo(
@@ -325,14 +478,38 @@ class TcpTransport:
             raise cannot_listen(address, error) from error
 
     def listen_probe(self, address: Address, answer: Callable[[], bytes], /) -> Listener:
-        """Answer probes in a thread. Raises ClusterError naming the address and the reason."""
+        """Answer probes in a thread of its own.
+
+        Args:
+            address: the address to listen on. Port 0 selects a free port.
+            answer: returns the answer, at most 64 bytes. The thread also calls it without a probe.
+
+        Returns:
+            The listener. Its `address` has the real port.
+
+        Raises:
+            ClusterError: the port is in use, or the address does not belong to this machine or
+                user.
+        """
         try:
             return ProbeListener(address, answer)
         except OSError as error:
             raise cannot_listen(address, error) from error
 
     async def probe(self, address: Address, timeout_s: float, /) -> bytes:
-        """Ask a probe port; raises OSError or TimeoutError when no answer came."""
+        """Ask a probe listener for its answer, of which at most 64 bytes are read.
+
+        Args:
+            address: the address of the probe listener.
+            timeout_s: seconds to wait for the answer.
+
+        Returns:
+            The answer.
+
+        Raises:
+            OSError: the address cannot be reached.
+            TimeoutError: no answer arrived in time.
+        """
         async with asyncio.timeout(timeout_s):
             reader, writer = await asyncio.open_connection(address.host, address.port)
             try:
@@ -342,8 +519,10 @@ class TcpTransport:
 
 
 def bound(infos: list[tuple[Any, ...]]) -> list[socket.socket]:
-    """Listening sockets at all addresses that a name has here, but those of a family that this
-    machine does not speak. Raises OSError."""
+    """Open a listening socket for each address that a host name has on this machine.
+
+    Address families that the machine does not support are skipped. Raises OSError.
+    """
     sockets: list[socket.socket] = []
     refused: OSError | None = None
     try:
@@ -366,7 +545,7 @@ def bound(infos: list[tuple[Any, ...]]) -> list[socket.socket]:
 
 
 def cannot_connect(address: Address, error: Exception) -> str:
-    """Why nobody was reached at an address."""
+    """Return the reason why an address cannot be reached."""
     if isinstance(error, socket.gaierror):
         text = f"no host {address.host!r} is known here"
     elif isinstance(error, ConnectionRefusedError):
@@ -377,7 +556,7 @@ def cannot_connect(address: Address, error: Exception) -> str:
 
 
 def cannot_listen(address: Address, error: OSError) -> ClusterError:
-    """What is wrong with an address to listen on, and what to do."""
+    """Return the error for an address that this process cannot listen on, with advice."""
     if isinstance(error, socket.gaierror):
         text = f"no host {address.host!r} is known here: name one of this machine"
     elif error.errno == errno.EADDRINUSE:
@@ -392,6 +571,6 @@ def cannot_listen(address: Address, error: OSError) -> ClusterError:
 
 
 async def links_closed() -> None:
-    """Let the loop end what was closed, and what it was just accepting."""
+    """Let the event loop finish closing links, and accepting the last ones."""
     for _ in range(CLOSING_ITERATIONS):
         await asyncio.sleep(0)
