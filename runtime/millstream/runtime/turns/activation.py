@@ -1,7 +1,8 @@
-"""One activation: the turn rule driven, and what a grain may ask of its home.
+"""One activation: it applies the turn rule, and serves the requests of its grain.
 
-Owns: telling those whom the rule lets in, and `Home` and `StateOwner` of the grain. Not: the rule
-(`turn_rule`), creating and ending activations (`catalog`), running a turn (`run`).
+`Activation` grants turns to the entries that the rule admits. It also implements `Home` and
+`StateOwner`, the interfaces for the grain and its states. `turn_rule` owns the rule, `catalog`
+creates and ends activations, and `run` executes a turn.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Activation(TurnRule):
 
     @property
     def owner(self) -> Owner:
-        """The catalog that made it."""
+        """The catalog that created this activation."""
         owner = self.kind.owner
         assert owner is not None
         return owner
@@ -59,10 +60,10 @@ class Activation(TurnRule):
     # -- driving the rule
 
     def queue(self, entry: WaitingEntry) -> None:
-        """Let a request that cannot start now wait. Raises Overloaded at a limit."""
+        """Queue a request that cannot start now. Raises Overloaded at a limit."""
         box, kind = self.ensure_mailbox(), self.kind
         if self.state is GONE:
-            box.turn_away(entry)  # it ended after the caller had found it
+            box.turn_away(entry)  # it ended after the caller found it
             return
         limit = kind.waiting_calls_max
         if len(box.waiting) - box.withdrawn >= limit:
@@ -70,16 +71,16 @@ class Activation(TurnRule):
         box.put(entry, self, kind.waiting_bytes)
 
     def leave(self, request: Request) -> None:
-        """The request's turn ended: hand the activation on."""
+        """End the turn of a request, and start the turns that may start now."""
         box = self.mailbox
-        if box is None:  # who runs is the request: as `left`, without its frames
+        if box is None:  # only this request can be running: `left`, without its calls
             self.running = None
             self.is_gated = self.state is not VALID
             return
         is_kept = self.state is VALID and box.extensions
         if is_kept and not (
             box.waiting or box.readers or box.interleaving or box.is_awaited or box.stop
-        ):  # the same
+        ):  # `left` has nothing else to do here either
             box.first_turn_due = self.is_gated = False
             self.running = None
             return
@@ -94,16 +95,16 @@ class Activation(TurnRule):
             self._tell(admissions)
 
     def go_on(self, state: ActivationState) -> None:
-        """Enter a later state, and start what may start in it."""
+        """Enter a later state, and start the turns that may start in it."""
         self._tell(self.become(state))
 
     def end_soon(self, reason: DeactivationReason) -> None:
-        """Stop, at once if no turn runs."""
+        """Stop this activation once no turn runs."""
         self.stop(reason)
         self._tell(None)
 
     def hold(self, is_held: bool) -> None:
-        """Let direct turns wait while callers wait for the grain's location."""
+        """Set whether direct turns have to wait, because callers wait for the grain's location."""
         self.await_callers(is_held)
         self._tell(None)
 
@@ -125,40 +126,40 @@ class Activation(TurnRule):
 
     @property
     def grain_id(self) -> str:
-        """`Type/key`, exactly."""
+        """The exact `Type/key` of the grain."""
         return grain_id(self.kind.name, self.key)
 
     @property
     def runtime(self) -> Runtime:
-        """What gives references."""
+        """The runtime that creates references."""
         return self.kind.runtime
 
     @property
     def silo(self) -> str:
-        """Address of the silo."""
+        """The address of the silo."""
         return self.kind.silo
 
     def headers(self) -> Mapping[str, str]:
-        """Headers of the running turn."""
+        """Return the headers of the running turn."""
         request = live_request()
         return {} if request is None or request.headers is None else dict(request.headers)
 
     def end_when_idle(self) -> None:
-        """Take no further turns, and end when the running ones have ended."""
+        """Start no further turns, and end once the running turns have ended."""
         self.owner.deactivate(self, DeactivationReason.REQUESTED)
 
     def on_conflict(self) -> None:
-        """A write was refused: what is in memory is not what is stored."""
+        """End this activation, because a refused write shows that its state is outdated."""
         self.owner.deactivate(self, DeactivationReason.STATE_CONFLICT)
 
     def check_running(self) -> None:
-        """Raise NotInCluster once the activation or its silo has ended."""
+        """Raise NotInCluster if the activation or its silo has ended."""
         if self.is_gone:
             raise NotInCluster(f"{self}: the activation has ended, its state writes no more")
         self.owner.check_running()
 
     def keep_alive(self, seconds: float, /) -> None:
-        """Not idle before `seconds` from now."""
+        """Protect the activation from idle collection for `seconds` from now."""
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if not is_number or math.isnan(seconds):
             raise TypeError(
@@ -174,15 +175,15 @@ class Activation(TurnRule):
         if not asyncio.iscoroutine(coro):
             raise TypeError(f"create_task({coro!r}) needs a coroutine")
         task = asyncio.get_running_loop().create_task(contain(coro, self))
-        task.add_done_callback(lambda _: coro.close())  # it may have been cancelled before it began
+        task.add_done_callback(lambda _: coro.close())  # in case it was cancelled before it began
         self.ensure_mailbox().own(task)
         return task
 
 
 async def contain(coro: Coroutine[Any, Any, T], activation: Activation) -> T:
-    """Run a task of an activation; a SystemExit ends the task alone."""
+    """Run a task of an activation. A SystemExit in it ends only this task."""
     try:
         return await coro
-    except SystemExit as error:  # else the loop ends, and the silo with it
+    except SystemExit as error:  # it would end the event loop, and with it the silo
         log.error("%s: a task of it raised SystemExit(%s)", activation, error)
         raise GrainError("SystemExit", f"{activation}: a task of it: {error}") from None

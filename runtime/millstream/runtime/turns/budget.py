@@ -1,9 +1,13 @@
-"""The yield budget: a run of work that never suspends must not starve the loop.
+"""The yield budget: work that never suspends must not block the event loop.
 
-Invariants: a run of turns in which the loop does not go round yields after about `slice_s`; while
-the loop goes round by itself nobody yields; a cancellation that comes just as a task yields waits
-for the next await: what the task has just done is not lost with it. The number of turns between
-two looks at the clock adapts to what a turn costs (spec/hotpath.md rule 10).
+Invariants:
+
+- A series of turns that keeps the loop busy yields after about `slice_s`.
+- No task yields while the loop runs other callbacks anyway.
+- A cancellation that arrives during a yield is raised at the next await, so the work that the task
+  has just done is not lost.
+
+The number of turns between two readings of the clock adapts to the cost of a turn.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ class Budget:
         self._loop = loop
         self._slice_s = slice_s
         self._size = self.left = TURNS_PER_LOOK_MAX
-        self._is_waiting = False  # for the loop to go round
+        self._is_waiting = False  # for the next iteration of the loop
 
     async def spend(self) -> None:
         """Count one finished piece of work, and yield to the loop if a slice is over."""
@@ -43,7 +47,7 @@ class Budget:
     async def pause(self) -> None:
         """Look at the clock, and yield to the loop if it has not run for a whole slice."""
         now = self._loop.time()
-        if not self._is_waiting:  # it has, since the last look
+        if not self._is_waiting:  # the loop has made an iteration since the last look
             self._is_waiting = True
             self._began_at = self._looked_at = now
             self._loop.call_soon(self._end_wait)
@@ -51,7 +55,7 @@ class Budget:
             return
         spent = max(now - self._looked_at, 1e-9)
         fit = int(self._slice_s * self._size / spent / 2)
-        # Grow step by step: a clock of whole milliseconds (uvloop) often tells that no time passed.
+        # grow in steps: a clock of whole milliseconds (uvloop) often reports that no time passed
         self.left = self._size = max(1, min(fit, 2 * self._size, TURNS_PER_LOOK_MAX))
         self._looked_at = now
         if now - self._began_at >= self._slice_s:
@@ -62,9 +66,10 @@ class Budget:
 
 
 async def yield_once() -> None:
-    """Let the loop go round; a cancellation meanwhile is raised where the task suspends next.
+    """Let the event loop run one iteration.
 
-    One that was asked for before is raised here: a run of turns that never suspend ends by it.
+    A cancellation that arrives meanwhile is raised at the task's next await. A cancellation that
+    was requested before is raised here, so it ends a series of turns that never suspend.
     """
     task = asyncio.current_task()
     assert task is not None

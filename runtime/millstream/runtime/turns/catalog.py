@@ -1,10 +1,15 @@
-"""All activations of this silo: find, create, end.
+"""All activations of this silo: finding, creating and ending them.
 
-Owns: the life of each activation: creating, registering, activating, valid, deactivating, gone.
-Not: the turn rule (`turn_rule`), who else has what (`Registrar`). Invariants: an activation is
-registered before any user code runs; the loser of a race runs none and sends its queue to the
-winner; `on_activate` and `on_deactivate` never overlap a turn; an activation that failed to start
-fails exactly the requests that were queued on it.
+`Catalog` owns the life of each activation: creating, registering, activating, valid, deactivating,
+gone. `turn_rule` decides which turn runs, and a `Registrar` knows the activations of other silos.
+
+Invariants:
+
+- An activation is registered before user code runs in it.
+- An activation that loses a registration race runs no user code. Its waiting requests are sent to
+  the winner.
+- `on_activate` and `on_deactivate` never overlap a turn.
+- If an activation fails to start, exactly the requests that wait for it fail.
 """
 
 from __future__ import annotations
@@ -45,36 +50,36 @@ __all__ = ["Catalog", "Registrar"]
 log = logging.getLogger("millstream.catalog")
 
 HOOK_END_S = 1.0
-"""How long a step of an activation's life may go on after its deadline cancelled it."""
-FORCED_ITERATIONS = 10  # of the loop, for cancelled turns to unwind
+"""Seconds that a life-cycle step may take to end after its deadline has cancelled it."""
+FORCED_ITERATIONS = 10  # iterations of the event loop that cancelled turns get to unwind
 DRAIN_LOOK_S = 0.01
 
 
 class Registrar(Protocol):
-    """Who knows which silo has which grain; asked before user code runs."""
+    """The directory of grains, which is asked before user code runs."""
 
     def register_now(self, activation: Activation, /) -> bool:
-        """Register without waiting; False if that cannot be."""
+        """Register the activation without waiting, or return False if that is impossible."""
         ...
 
     async def register(self, activation: Activation, /) -> str | None:
-        """Register; the silo that has the grain already, or None."""
+        """Register the activation. Returns the silo that already has the grain, or None."""
         ...
 
     async def unregister(self, activation: Activation, /) -> None:
-        """Forget an activation that ends; best effort."""
+        """Remove the registration of an activation that ends. Best effort."""
 
 
 class Catalog:
-    """Activations of one silo.
+    """The activations of one silo.
 
     Args:
-        silo: its address.
-        store: gives the state store of a name. Raises ConfigError.
-        learned: told where a grain is whose registration was lost: kind, key, silo.
+        silo: the address of the silo.
+        store: returns the state store of a name. Raises ConfigError.
+        learned: called with kind, key and silo when a registration is lost to that silo.
 
-    `registrar` is set before the first activation is asked for. `on_started` and `on_ended` are
-    for tools and tests: the grain's own code may run between the two.
+    `registrar` is set before the first activation is requested. Tools and tests may set
+    `on_started` and `on_ended`: between these two calls the grain's own code may run.
     """
 
     registrar: Registrar
@@ -99,30 +104,34 @@ class Catalog:
         self.count = 0
         self.on_started: Callable[[Activation], None] | None = None
         self.on_ended: Callable[[Activation], None] | None = None
-        self.on_parcels: Callable[[State[Any]], None] | None = None  # a state came with some
+        self.on_parcels: Callable[[State[Any]], None] | None = None  # for unsent parcels
 
     # -- finding
 
     def of(self, kind: str) -> dict[str, Activation]:
-        """The activations of a kind by key; always the same dictionary, for stubs to hold."""
+        """Return the activations of a kind, by key.
+
+        Stubs keep this dictionary, so it is always the same object.
+        """
         found = self._activations.get(kind)
         if found is None:
             found = self._activations[kind] = {}
         return found
 
     def find(self, kind: str, key: str) -> Activation | None:
-        """The activation of a grain here, or None."""
+        """Return the activation of a grain in this silo, or None."""
         activations = self._activations.get(kind)
         return None if activations is None else activations.get(key)
 
     def all(self) -> list[Activation]:
-        """Every activation of this silo."""
+        """Return every activation of this silo."""
         return [one for activations in self._activations.values() for one in activations.values()]
 
     def obtain(self, kind: GrainKind, key: str) -> Activation:
-        """The activation of a grain here, created if there is none; it may not be valid yet.
+        """Return the activation of a grain, and create it if there is none.
 
-        Raises NotHosted when this silo does not host the type, Rejected when it stops.
+        The activation may not be valid yet. Raises NotHosted if this silo does not host the type,
+        and Rejected if the silo is stopping.
         """
         activations = self._activations.get(kind.name)
         if activations is None:
@@ -195,17 +204,17 @@ class Catalog:
             )
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # else its callers would wait for ever
+        except BaseException as error:  # its callers must not wait forever
             if self._is_closed:
                 raise
             if not activation.is_gone:
                 await self._fail(activation, start_error(activation, error))
             return
-        if not activation.is_gone:  # else it took too long, and was left behind
+        if not activation.is_gone:  # gone: the start took too long and was abandoned
             activation.go_on(ActivationState.VALID)
 
     async def _activate(self, activation: Activation, request: Request) -> None:
-        """Everything of a start that may take time: the states and the hook."""
+        """Read the states and call the hook: all steps of a start that may take time."""
         activation.grain = self._construct(activation)
         request.spec.label = "reading its states"
         for state in states_of(activation.grain).values():
@@ -223,12 +232,12 @@ class Catalog:
         work: Callable[[Request], Coroutine[Any, Any, None]],
         go_on: Callable[[Exception], Coroutine[Any, Any, None]],
     ) -> None:
-        """Run a step of an activation's life as its only turn, in this task.
+        """Run a life-cycle step of an activation as its only turn, in this task.
 
         Args:
-            work: makes the step, which gets its request.
-            go_on: what the activation does in place of this task if the step does not end although
-                it was cancelled; gets the error of the step.
+            work: creates the step from its request.
+            go_on: continues instead of this task if the step ignores its cancellation; gets the
+                error of the step.
         """
         turns, task = self._turns, self._turns.find_task()
         deadline = turns.loop.time() + spec.timeout_s
@@ -245,7 +254,7 @@ class Catalog:
         request: Request,
         go_on: Callable[[Exception], Coroutine[Any, Any, None]],
     ) -> None:
-        """A step of an activation's life ignores its cancellation: the activation goes on."""
+        """Abandon a life-cycle step that ignores its cancellation, and continue without it."""
         if request.done:
             return
         text = "%s: %s does not end although it was cancelled; it is left behind"
@@ -261,7 +270,7 @@ class Catalog:
         await self.registrar.unregister(activation)
 
     def _retire(self, activation: Activation, winner: str) -> None:
-        """The registration was lost: forward the queue; no user code has run."""
+        """Forward the waiting requests after a lost registration. No user code has run."""
         self._learned(activation.kind.name, activation.key, winner)
         self._turn_all_away(activation, winner)
 
@@ -285,35 +294,35 @@ class Catalog:
     # -- ending (`Owner`)
 
     def check_running(self) -> None:
-        """Raise NotInCluster once the silo has ended."""
+        """Raise NotInCluster if the silo has ended."""
         self._turns.check_running()
 
     def extension_of(self, activation: Activation, name: str) -> Any:
-        """The extension of a name, made on first use; None if the silo has none of it."""
+        """Return the extension with this name, created on first use, or None if there is none."""
         known = name in self._turns.extensions
         return self._turns.extension_of(activation, name) if known else None
 
     def deactivate(self, activation: Activation, reason: DeactivationReason) -> None:
         """End an activation once its running turns have ended.
 
-        If it asks for that itself while it starts, the call that woke it still runs.
+        If an activation requests its own end while it starts, the call that woke it still runs.
         """
         if activation.state.value >= ActivationState.DEACTIVATING.value:
             return
         hook = activation.kind.stopping_hook
         if hook and activation.grain is not None:
-            getattr(activation.grain, hook)()  # a part's grain ends turns that only wait
+            getattr(activation.grain, hook)()  # lets a part's grain end turns that only wait
         activation.end_soon(reason)
 
     def end_duplicate(self, kind: str, key: str, activation_id: int) -> None:
-        """Another silo has the grain by a newer registration: end this activation of it."""
+        """End this activation, because another silo has a newer registration of the grain."""
         activation = self.find(kind, key)
         if activation is not None and activation.id == activation_id:
             activation.version = 0
             self.deactivate(activation, DeactivationReason.DUPLICATE)
 
     def end(self, activation: Activation, reason: DeactivationReason) -> None:
-        """Begin the end of an activation in which no turn runs (called by the activation)."""
+        """Begin to end an activation in which no turn runs. Called by the activation."""
         activation.state = ActivationState.DEACTIVATING
         activation.is_gated = True
         self._tasks.start(self._end(activation, reason))
@@ -333,11 +342,11 @@ class Catalog:
                 )
         except KeyboardInterrupt:
             raise
-        except BaseException:  # else the activation would stay, and its callers wait for ever
+        except BaseException:  # the activation must end, or its callers would wait forever
             if self._is_closed:
                 raise
             log.exception("%s: on_deactivate failed", activation)
-        if not activation.is_gone:  # else its hook took too long, and was left behind
+        if not activation.is_gone:  # gone: the hook took too long and was abandoned
             await self._forget(activation)
 
     async def _forget(self, activation: Activation) -> None:
@@ -349,7 +358,7 @@ class Catalog:
             self._let_go(activation)
 
     def _let_go(self, activation: Activation) -> None:
-        """The activation is over: what waited for it is sent on."""
+        """Remove an ended activation, and send its waiting requests on."""
         entries = list(activation.ensure_mailbox().take_all())
         self._drop(activation)
         activation.mailbox = None
@@ -357,7 +366,7 @@ class Catalog:
             entry.on_moved("")
 
     async def end_all(self, reason: DeactivationReason, within_s: float) -> None:
-        """End every activation; waits at most `within_s` for running turns."""
+        """End every activation. Waits at most `within_s` for running turns."""
         self.is_accepting = False
         deadline = self._turns.loop.time() + within_s
         for activation in self.all():
@@ -374,7 +383,7 @@ class Catalog:
                 await asyncio.sleep(min(DRAIN_LOOK_S, left_s))
 
     async def end_by_force(self) -> None:
-        """Cancel the turns that did not end, and fail what waits for them."""
+        """Cancel the turns that did not end, and fail the requests that wait."""
         if not self.count:
             return
         reason = f"{self._silo} stopped and did not wait any longer"
@@ -389,7 +398,7 @@ class Catalog:
             await asyncio.sleep(0)
 
     async def aclose(self) -> None:
-        """Cancel starts and ends that have not finished; no turn starts here any more."""
+        """Cancel unfinished starts and ends. No turn can start afterwards."""
         self._is_closed = True
         await self._tasks.aclose()
         for activation in self.all():
@@ -398,7 +407,7 @@ class Catalog:
 
 
 def start_error(activation: Activation, error: BaseException) -> Exception:
-    """What the callers of an activation get that could not start."""
+    """Return the error for the callers of an activation that could not start."""
     if isinstance(error, Exception):
         return error
     if isinstance(error, asyncio.CancelledError):
@@ -408,7 +417,7 @@ def start_error(activation: Activation, error: BaseException) -> Exception:
 
 
 class HookSpec:
-    """One hook of one grain type, in the form of a method (`MethodSpec`), with its deadline."""
+    """One life-cycle hook of a grain type with its deadline, in the form of a `MethodSpec`."""
 
     __slots__ = ("label", "late", "name", "timeout_s")
     extension = ""
@@ -427,10 +436,12 @@ class HookSpec:
 
 
 class LateStep:
-    """A hook with a deadline: the sweep of the deadlines cancels this in place of its task.
+    """A life-cycle step with a deadline.
+
+    The deadline sweep cancels this object instead of the task.
 
     Args:
-        leave: called once the task was cancelled; sees to it that nobody waits for it for ever.
+        leave: called after the task is cancelled; ensures that no caller waits for it forever.
     """
 
     __slots__ = ("_leave", "_request")
@@ -440,6 +451,6 @@ class LateStep:
         self._leave = leave
 
     def cancel(self) -> None:
-        """The deadline of the hook has passed."""
+        """Cancel the step, because its deadline has passed."""
         cancel_turn(self._request)
         self._leave()

@@ -1,9 +1,9 @@
-"""Idle collection: ends activations that nobody used for a while.
+"""Idle collection: ends activations that were not used for a while.
 
-Invariants: an activation in use, with waiting requests, or kept alive is never collected; the
-last-use mark is one boolean that calls set and this scan clears, so an activation is collected
-between one and two `idle_after` after its last use; the loop is let go after each slice. Cost:
-about 25 ns per activation and scan.
+A call sets a mark of last use in its activation, and each scan clears it. An activation is
+therefore collected between one and two `idle_after` after its last use. An activation is never
+collected while a turn runs or a request waits, or while it is kept alive. Each slice of a scan
+yields to the event loop. A scan costs about 25 ns per activation.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .turn_rule import VALID
 
 __all__ = ["collect_kind", "collect_while_running"]
 
-SCANNED_AT_ONCE = 1_000  # activations, about 25 µs
+SCANNED_AT_ONCE = 1_000  # activations; they take about 25 µs
 
 
 async def collect_kind(catalog: Catalog, kind: str, turns: Turns) -> int:
-    """Scan one grain type once; returns how many activations begin to end."""
+    """Scan one grain type once. Returns the number of activations that begin to end."""
     now, collected = turns.loop.time(), 0
     for at, activation in enumerate(list(catalog.of(kind).values())):
         was_used, activation.is_used = activation.is_used, False
@@ -39,7 +39,7 @@ async def collect_kind(catalog: Catalog, kind: str, turns: Turns) -> int:
 
 
 def is_collectable(activation: Activation, now: float) -> bool:
-    """Valid, without turns, and not kept alive."""
+    """Return True if the activation is valid, without turns, and not kept alive."""
     box = activation.mailbox
     return (
         activation.state is VALID
@@ -49,7 +49,7 @@ def is_collectable(activation: Activation, now: float) -> bool:
 
 
 async def collect_while_running(catalog: Catalog, kinds: Iterable[GrainKind], turns: Turns) -> None:
-    """Scan each hosted type every `idle_after` of its own."""
+    """Scan each hosted type at the interval of its own `idle_after`."""
     scanned_at: dict[str, float] = {}
     hosted = [(kind.name, kind.hosted.options) for kind in kinds if kind.hosted is not None]
     while True:

@@ -1,10 +1,15 @@
-"""Deadlines of everything that waits or runs: one sweep instead of a timer per call.
+"""Deadlines of waiting and running requests: one periodic sweep instead of a timer per call.
 
-Owns: `Deadlines`: the requests of one silo or client that have a deadline of their own.
-Invariants: requests with one time-out are in one group, in the order of their deadlines, so a sweep
-stops at the first that is not due; the others are in a slot per sweep, so a sweep looks at those
-that are due and no others; in one sweep a task is cancelled once, for its outermost expired turn;
-the timer is armed only while something is watched.
+`Deadlines` owns the requests of one silo or client that have a deadline of their own.
+
+Invariants:
+
+- Requests with the same timeout form a group in the order of their deadlines, so a sweep stops at
+  the first request that is not due.
+- All other requests are in slots, one slot per sweep, so a sweep looks only at requests that are
+  due.
+- A sweep cancels a task once, for its outermost expired turn.
+- The timer runs only while a request is watched.
 """
 
 from __future__ import annotations
@@ -19,14 +24,16 @@ from .request import Request, cancel_turn
 __all__ = ["Deadlines"]
 
 Group = dict[Request, None]
-FARTHEST = 2**62  # the slot of those who wait for ever
+FARTHEST = 2**62  # the slot of requests without an end
 
 
 class Deadlines:
-    """Requests that are watched; each has its group, and is in it until it ends or is due.
+    """The watched requests. Each request is in one group until it ends or is due.
 
-    Attributes: `groups`, by time-out, made on first use; `is_armed`: who puts a request into a
-    group, or into a `slot`, calls `arm()` if that is false.
+    Attributes:
+        groups: the requests by timeout; a group is created on first use.
+        is_armed: True while the sweep is scheduled. Code that adds a request to a group or a `slot`
+            must call `arm()` if it is False.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sweep_s: float) -> None:
@@ -38,10 +45,10 @@ class Deadlines:
         self.is_armed = False
 
     def slot(self, deadline_s: float) -> Group:
-        """The group of requests that are due in one sweep; one that is over is due in the next."""
+        """Return the group of requests that are due in the same sweep. A past slot is due next."""
         try:
             at = int(deadline_s / self._sweep_s)
-        except OverflowError:  # for ever
+        except OverflowError:  # an infinite deadline
             at = FARTHEST
         found = self._slots.get(at)
         if found is None:
@@ -49,7 +56,7 @@ class Deadlines:
         return found
 
     def add(self, request: Request, timeout_s: float | None) -> None:
-        """Watch a request whose deadline is now + timeout_s; None: it has a deadline of its own."""
+        """Watch a request with the deadline now + `timeout_s`. None means its own deadline."""
         group = self.slot(request.deadline) if timeout_s is None else self.groups[timeout_s]
         group[request] = None
         request.group = group
@@ -57,18 +64,18 @@ class Deadlines:
             self.arm()
 
     def remove(self, request: Request) -> None:
-        """Forget a request; no effect if it is not watched."""
+        """Stop watching a request. No effect if it is not watched."""
         group, request.group = request.group, None
         if group is not None:
             del group[request]
 
     def iter_watched(self) -> Iterator[Request]:
-        """Every request that is watched (for tests and tools)."""
+        """Iterate over every watched request, for tests and tools."""
         for group in [*self.groups.values(), *self._slots.values()]:
             yield from group
 
     def arm(self) -> None:
-        """Start the sweep; it stops by itself when nothing is watched."""
+        """Schedule the sweep. It stops by itself when no request is watched."""
         self.is_armed = True
         self._timer = self._loop.call_later(self._sweep_s, self._sweep)
 
@@ -83,7 +90,7 @@ class Deadlines:
         alone = list(self._due_in_slots(now))
         expire([*self._due_in_groups(now), *alone])
         for request in alone:
-            if not (request.done or request.expired):  # its turn comes when its caller's has ended
+            if not (request.done or request.expired):  # it is next after its outer turn
                 self.add(request, None)
         if any(self.groups.values()) or any(self._slots.values()):
             self._timer = self._loop.call_later(self._sweep_s, self._sweep)
@@ -99,7 +106,7 @@ class Deadlines:
                 yield request
 
     def _due_in_slots(self, now: float) -> Iterator[Request]:
-        """All of the slots that are over, and what is due of the present one."""
+        """Yield all requests of past slots, and the due requests of the present slot."""
         present = int(now / self._sweep_s)
         over = sorted(at for at in self._slots if at < present)
         slot = self._slots.get(present, {})
@@ -110,7 +117,7 @@ class Deadlines:
 
 
 def expire(due: list[Request]) -> None:
-    """End what is due: waiting requests by their future, turns by cancelling their task."""
+    """End the due requests: a waiting request by its future, a turn by cancelling its task."""
     for request in sorted(due, key=lambda r: r.depth):
         if request.done or request.expired:
             continue
@@ -124,7 +131,7 @@ def expire(due: list[Request]) -> None:
 
 
 def _unwinds(request: Request) -> bool:
-    """An ancestor in the same task has expired and is still on its way out."""
+    """Return True if an expired outer turn in the same task is still unwinding."""
     parent = request.parent
     while parent is not None and not parent.done:
         if parent.expired and parent.task is request.task:

@@ -1,8 +1,8 @@
-"""One grain type as one process sees it: what the paths of a call need, worked out once.
+"""A grain type as one process sees it: the data that the paths of a call need, computed once.
 
-Owns: `GrainKind`. Not: activations (`catalog`), the definition itself (`definition`). Invariant:
-nothing in it changes but who owns its activations, which is set before there is one; so whoever has
-a call or an activation may read it at any time.
+`GrainKind` owns this data. `catalog` owns the activations, and `definition` the definition itself.
+A kind never changes, except for `owner`, which is set before the first activation exists. Code that
+has a call or an activation may therefore read it at any time.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ __all__ = ["GrainKind", "Owner"]
 
 
 class Owner(Protocol):
-    """What the activations of a kind ask of the catalog that makes them."""
+    """The catalog, as the activations that it created see it."""
 
     def end(self, activation: Any, reason: DeactivationReason, /) -> None:
-        """Begin its end: no turn runs in it."""
+        """Begin to end an activation in which no turn runs."""
 
     def deactivate(self, activation: Any, reason: DeactivationReason, /) -> None:
-        """End it once its running turns have ended."""
+        """End an activation once its running turns have ended."""
 
     def check_running(self) -> None:
-        """Raise NotInCluster once the silo has ended."""
+        """Raise NotInCluster if the silo has ended."""
 
     def extension_of(self, activation: Any, name: str, /) -> Any:
-        """The extension of a name, made on first use; None if the silo has none of it."""
+        """Return the extension with this name, created on first use, or None if there is none."""
 
 
 class GrainKind:
@@ -43,11 +43,11 @@ class GrainKind:
     Args:
         name: the type's name on the wire.
         hosted: the class as it was defined, or None for a type that is only called.
-        runtime: what gives references to values that arrive.
-        silo: address of this process.
-        waiting_calls_max: requests that may wait for one activation.
-        waiting_bytes: counts the bytes of those of the whole process.
-        open_to: who may call the methods that are not marked by `@open_to`.
+        runtime: creates the references in values that arrive.
+        silo: the address of this process.
+        waiting_calls_max: the most requests that may wait for one activation.
+        waiting_bytes: counts the bytes of the waiting requests of the whole process.
+        open_to: the role that may call methods without the mark `@open_to`.
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class GrainKind:
     ) -> None:
         self.name = name
         self.open_to = open_to
-        self.owner: Owner | None = None  # one for all activations of it, so that they need no field
+        self.owner: Owner | None = None  # shared, so that activations need no field
         self.hosted = hosted
         self.runtime = runtime
         self.silo = silo
@@ -100,9 +100,10 @@ class GrainKind:
         self.is_simple = not states and not self.has_activate_hook
 
     def own_spec(self, spec: MethodSpec) -> MethodSpec:
-        """The hosted class's method for a contract's; the contract's own if none is hosted.
+        """Return the hosted class's method for a method of a contract.
 
-        Raises NotHosted when the hosted class has no such method, or another signature.
+        If no class is hosted here, the result is the contract's own method. Raises NotHosted if the
+        hosted class lacks the method, or has another signature.
         """
         if self.hosted is None:
             return spec

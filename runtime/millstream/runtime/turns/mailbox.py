@@ -1,10 +1,15 @@
-"""What an activation has besides one plain turn: waiting requests, readers, tasks, its end.
+"""The mailbox of an activation: waiting requests, running readers, tasks and the requested end.
 
-Owns: `Mailbox`, made only while it is needed, so that an idle activation stays small, and
-`WaitingBytes`, the bytes of encoded calls that wait in one process. Not: the turn rule itself
-(`turn_rule`). Invariants: entries are admitted in arrival order, except that one which may start
-overtakes those that may not; a withdrawn entry is never granted; bytes that were taken are given
-back once, whatever becomes of the call.
+A `Mailbox` exists only while it is needed, so that an idle activation stays small. `WaitingBytes`
+counts the bytes of encoded calls that wait in one process. `turn_rule` decides which request
+starts.
+
+Invariants:
+
+- Entries are admitted in order of arrival, but an entry that may start overtakes entries that may
+  not.
+- A withdrawn entry is never granted.
+- Bytes that were taken from the count are returned once, whatever happens to the call.
 """
 
 from __future__ import annotations
@@ -28,14 +33,14 @@ class WaitingEntry(Protocol):
 
     request: Request
     is_withdrawn: bool
-    size_bytes: int  # of the encoded call that it holds meanwhile; 0: none
+    size_bytes: int  # bytes of the encoded call that it holds; 0 if it holds none
 
     def grant(self) -> bool:
-        """The activation is yours; False if nobody is there any more to take it."""
+        """Give the activation to this request. Returns False if its caller has gone."""
         ...
 
     def on_moved(self, silo: str) -> None:
-        """The activation ended; `silo` is where the grain is now, or empty."""
+        """The activation ended. `silo` has the grain, or is empty if the location is unknown."""
         ...
 
     def fail(self, error: BaseException) -> None:
@@ -44,15 +49,16 @@ class WaitingEntry(Protocol):
 
 
 class WaitingBytes:
-    """Counts the bytes of encoded calls that wait in one silo or client.
+    """Counter for the bytes of encoded calls that wait in one silo or client.
 
-    A call that is larger than a limit may wait alone.
+    A call that is larger than a limit may wait if no other call does.
 
     Args:
-        each_max: bytes that may wait for one activation, or for the location of one grain.
-        all_max: bytes that may wait in this process.
+        each_max: the most bytes that may wait for one activation, or for the location of one grain.
+        all_max: the most bytes that may wait in this process.
 
-    Attributes: `used`, the bytes that wait now.
+    Attributes:
+        used: the bytes that wait now.
     """
 
     __slots__ = ("_all_max", "_each_max", "used")
@@ -63,14 +69,12 @@ class WaitingBytes:
         self.used = 0
 
     def take(self, what: object, size_bytes: int, beside_bytes: int) -> None:
-        """Let a call wait.
+        """Count the bytes of a call that is going to wait. Raises Overloaded at a limit.
 
         Args:
-            what: where it is going to wait, for the error.
-            size_bytes: of the call.
-            beside_bytes: what waits there already.
-
-        Raises Overloaded.
+            what: the place where the call will wait, for the error text.
+            size_bytes: the bytes of the call.
+            beside_bytes: the bytes that already wait there.
         """
         if size_bytes and beside_bytes and beside_bytes + size_bytes > self._each_max:
             fact = f"{what}: {beside_bytes} bytes of calls wait, and {size_bytes} more would"
@@ -81,12 +85,12 @@ class WaitingBytes:
         self.used += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
-        """The call waits no longer."""
+        """Subtract the bytes of a call that no longer waits."""
         self.used -= size_bytes
 
 
 class Mailbox:
-    """Side object of one activation."""
+    """The mutable state that an activation needs beyond one plain turn."""
 
     __slots__ = (
         "account",
@@ -108,22 +112,22 @@ class Mailbox:
     def __init__(self) -> None:
         self.waiting: deque[WaitingEntry] = deque()
         self.withdrawn = 0
-        self.waiting_bytes = 0  # of those that wait and are not withdrawn
-        self.account: WaitingBytes | None = None  # which counts them; None: none ever waited
-        self.gone: str | Exception = ""  # once it is: where the grain is now, or why it has failed
+        self.waiting_bytes = 0  # of waiting entries that are not withdrawn
+        self.account: WaitingBytes | None = None  # counts these bytes; None before the first
+        self.gone: str | Exception = ""  # of an ended activation: the new silo or the error
         self.readers: list[Request] = []
-        self.interleaving: dict[Request, None] = {}  # such turns that run
+        self.interleaving: dict[Request, None] = {}  # running turns
         self.interleaving_waiting = 0
         self.is_awaited = False  # callers wait for the grain's location
         self.keep_until = 0.0
         self.stop: DeactivationReason | None = None
-        self.first_turn_due = False  # `stop` was asked for before the call that woke it has run
+        self.first_turn_due = False  # the end was requested before the first call has run
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.extensions: dict[str, Any] = {}
 
     @property
     def is_needed(self) -> bool:
-        """False once nothing is in it, so that it can be dropped."""
+        """False once the mailbox is empty and can be dropped."""
         return bool(
             self.waiting
             or self.readers
@@ -138,10 +142,10 @@ class Mailbox:
     def put(
         self, entry: WaitingEntry, where: object = "", account: WaitingBytes | None = None
     ) -> None:
-        """Queue an entry. Raises Overloaded if the bytes that it holds are too many.
+        """Queue an entry. Raises Overloaded if the waiting bytes exceed a limit.
 
         Args:
-            where: shown in the error.
+            where: the activation, for the error text.
             account: counts the bytes.
         """
         if entry.size_bytes and account is not None:
@@ -152,12 +156,12 @@ class Mailbox:
         self.interleaving_waiting += entry.request.is_interleaving
 
     def own(self, task: asyncio.Task[Any]) -> None:
-        """The task belongs to the activation, until it ends."""
+        """Keep a task of the activation until it ends."""
         self.tasks[task] = None
         task.add_done_callback(lambda ended: self.tasks.pop(ended, None))
 
     async def end_tasks(self, within_s: float) -> int:
-        """Tell the activation's tasks to end, wait for them; returns how many run all the same."""
+        """Cancel the activation's tasks and wait for them. Returns the number that still runs."""
         tasks = list(self.tasks)
         for task in tasks:
             task.cancel()
@@ -166,14 +170,14 @@ class Mailbox:
         return sum(not task.done() for task in tasks)
 
     def release(self, entry: WaitingEntry) -> None:
-        """The entry waits no longer, so its bytes count no longer; repeatable."""
+        """Stop counting the bytes of an entry that no longer waits. Repeatable."""
         size, entry.size_bytes = entry.size_bytes, 0
         if self.account is not None:
             self.waiting_bytes -= size
             self.account.give_back(size)
 
     def turn_away(self, entry: WaitingEntry) -> None:
-        """The activation is gone: send the entry on, or fail it as those that waited."""
+        """Send an entry on, or fail it like the earlier ones, because the activation is gone."""
         if isinstance(self.gone, str):
             entry.on_moved(self.gone)
         else:
@@ -189,12 +193,15 @@ class Mailbox:
         return entry
 
     def put_back(self, entries: list[WaitingEntry]) -> None:
-        """Put entries that were taken back to the front, in their order."""
+        """Return taken entries to the front, in their order."""
         self.waiting.extendleft(reversed(entries))
         self.interleaving_waiting += sum(entry.request.is_interleaving for entry in entries)
 
     def withdraw(self, entry: WaitingEntry) -> None:
-        """Forget a waiting entry: marked now, dropped when it is met or when half are marked."""
+        """Mark a waiting entry as withdrawn.
+
+        It is removed when it is reached, or when more than half of the entries are marked.
+        """
         if entry.is_withdrawn:
             return
         entry.is_withdrawn = True
@@ -206,7 +213,7 @@ class Mailbox:
             self.withdrawn = 0
 
     def take_all(self) -> Iterator[WaitingEntry]:
-        """Empty the mailbox, in order."""
+        """Empty the mailbox and return its entries in order."""
         waiting, self.waiting, self.withdrawn = self.waiting, deque(), 0
         self.interleaving_waiting = 0
         entries = [entry for entry in waiting if not entry.is_withdrawn]

@@ -1,11 +1,15 @@
-"""What goes with a turn: its parent, its task, its deadline.
+"""A request: the data of one turn, such as its parent, its task and its deadline.
 
-Owns: `Request` and the context variable that holds the current one. Invariants: `done` is set
-exactly once, and from then on the request holds no task; a done request counts as no parent, and a
-task that outlived the turn in which it was started has none; a hop is of the `same_task` when it
-was made by the task that runs the parent's turn, so only chains of such hops can prove a cycle; a
-turn that the runtime cancelled has `expired` or a `stop_reason`, and the count of its task
-(`Task.cancelling`) has that cancellation once.
+This module owns `Request` and the context variable of the current request.
+
+Invariants:
+
+- `done` is set exactly once. A done request holds no task and counts as no parent.
+- A task that outlives the turn in which it was started has no current request.
+- A hop is of the `same_task` if the task that runs the parent's turn made it. Only a chain of such
+  hops can prove a cycle.
+- A turn that the runtime cancelled has `expired` or a `stop_reason`. Its task counts this
+  cancellation once in `Task.cancelling`.
 """
 
 from __future__ import annotations
@@ -40,18 +44,20 @@ __all__ = [
 
 
 RUNTIME_TASK = sys.maxsize
-"""`cancelling` of a turn whose task belongs to the runtime: only the runtime's own record says that
-such a turn was cancelled, and no count of its task does."""
+"""Value of `cancelling` for a turn whose task belongs to the runtime.
+
+Only the runtime's own record shows that such a turn was cancelled; the count of its task does not.
+"""
 
 
 class Occupied(Protocol):
-    """What a request has entered: an activation."""
+    """An activation that a request has entered."""
 
     def leave(self, request: Request, /) -> None: ...
 
 
 class Runnable(Protocol):
-    """What a request runs: a method, or a life-cycle hook."""
+    """The method or life-cycle hook that a request runs."""
 
     @property
     def label(self) -> str: ...
@@ -64,9 +70,10 @@ class Runnable(Protocol):
 
 
 class Request(msgspec.Struct, eq=False):
-    """One turn, from the moment it is asked for until it ends.
+    """One turn, from the moment it is requested until it ends.
 
-    What its maker knows comes first: by position it costs half of what it costs by name.
+    The fields that its creator knows come first, because passing them by position costs half as
+    much as passing them by name.
     """
 
     parent: Any  # Request | None
@@ -77,29 +84,30 @@ class Request(msgspec.Struct, eq=False):
     depth: int
     cancelling: int = 0  # `Task.cancelling()` when the turn was asked for, or RUNTIME_TASK
     same_task: bool = False
-    group: Any = None  # the group of deadlines that holds it, or None
+    group: Any = None  # its group of deadlines, or None
     is_read: bool = False
     is_interleaving: bool = False
-    chain: tuple[str, ...] = ()  # ids of remote turns that wait for this one
+    chain: tuple[str, ...] = ()  # ids of the remote turns that wait for this turn
     caller: str = ""
-    timeout_s: float = 0.0  # where the caller chose one
+    timeout_s: float = 0.0  # if the caller chose one
     headers: Any = None  # dict[str, str] | None
-    future: Any = None  # what the sweep cancels in place of the task, if the request has that
+    future: Any = None  # the sweep cancels it instead of the task, if there is one
     done: bool = False
     expired: bool = False
     turn_id: str = ""
-    target: str = ""  # `Airport/BOS`, where it is called elsewhere
+    target: str = ""  # `Airport/BOS`, if the call goes to another process
     stop_reason: str = ""  # set when the runtime itself cancels the turn
-    is_cancelled: bool = False  # the runtime cancelled its task: see `cancel_turn`
-    is_forced: bool = False  # it has `expired` because its silo ends, not its time
+    is_cancelled: bool = False  # the runtime cancelled its task (`cancel_turn`)
+    is_forced: bool = False  # it `expired` because its silo ends, not by its deadline
 
 
 current_request: ContextVar[Request | None] = ContextVar("millstream_request", default=None)
 
 
 def cancel_turn(request: Request) -> None:
-    """Cancel the task of a turn that has just been given a reason to end; a second cancellation of
-    the same turn is delivered, but not counted again.
+    """Cancel the task of a turn that has just been given a reason to end.
+
+    A second cancellation of the same turn is delivered, but not counted again.
     """
     task = request.task
     if task is not None:
@@ -110,7 +118,10 @@ def cancel_turn(request: Request) -> None:
 
 
 def find_task(loop: asyncio.AbstractEventLoop) -> Callable[[], Any]:
-    """The quickest way to the running task: `asyncio.current_task` is slow before 3.12."""
+    """Return the fastest function for the running task.
+
+    `asyncio.current_task` is slow before Python 3.12.
+    """
     if sys.version_info >= (3, 12):
         return asyncio.current_task
     tasks: dict[Any, Any] = asyncio.tasks._current_tasks  # type: ignore[attr-defined]
@@ -118,14 +129,14 @@ def find_task(loop: asyncio.AbstractEventLoop) -> Callable[[], Any]:
 
 
 class ElsewhereTask:
-    """Stands for the task of one whose event loop is another: whatever it is asked, it refuses."""
+    """Placeholder for the task of another event loop. Every use of it raises NotInCluster."""
 
     def __getattr__(self, name: str) -> Any:
         raise NotInCluster(other_loop("this silo or client"))
 
 
 def other_loop(whose: str) -> str:
-    """What to do about a call from an event loop that is not the callee's own."""
+    """Return the error text for a call from an event loop that is not the callee's own."""
     return (
         f"{whose} was started in another event loop than the one that runs here: start one in each"
         " loop, or hand the call over with asyncio.run_coroutine_threadsafe"
@@ -133,11 +144,11 @@ def other_loop(whose: str) -> str:
 
 
 def live_request() -> Request | None:
-    """The innermost request of the running task that has not ended, or that of who started it.
+    """Return the innermost unfinished request of the running task, or of the task that started it.
 
-    A request that ended may stay in the context of the task that ran it; by hops of the same task
-    it leads to the one that still runs there. In another task it is that of a turn which ended
-    before the task did. Stubs have these lines inlined.
+    A finished request may remain in the context of the task that ran it. Its parents by hops of the
+    same task lead to the request that still runs there. In another task, such a request belongs to
+    a turn that ended before the task did, so it does not count. Stubs contain these lines inline.
     """
     found = first = current_request.get()
     while found is not None and found.done:
@@ -148,14 +159,17 @@ def live_request() -> Request | None:
 
 
 def turn_name(request: Request) -> str:
-    """`Airport/BOS`, as shown in messages."""
+    """Return the name of a turn for messages, such as `Airport/BOS`."""
     if request.activation is not None:
         return str(request.activation)
     return show_text(request.target) if request.target else "?"
 
 
 def chain_of(request: Request, new_id: Callable[[], int]) -> list[str]:
-    """Ids of the turns that wait, by hops of the same task, for `request`; innermost first."""
+    """Return the ids of the turns that wait, by hops of the same task, for `request`.
+
+    The innermost turn is first.
+    """
     chain: list[str] = []
     while request.same_task and not request.parent.done:
         request = request.parent
@@ -168,7 +182,7 @@ def chain_of(request: Request, new_id: Callable[[], int]) -> list[str]:
 
 
 def waits_for(blocking: Request, request: Request) -> bool:
-    """Does `blocking`'s turn wait, by hops of the same task, for `request`?"""
+    """Return True if `blocking`'s turn waits, by hops of the same task, for `request`."""
     while True:
         if blocking.turn_id and blocking.turn_id in request.chain:
             return True
@@ -180,7 +194,7 @@ def waits_for(blocking: Request, request: Request) -> bool:
 
 
 def path_to(request: Request) -> list[str]:
-    """Names of the turns that wait for `request`, outermost first, without itself."""
+    """Return the names of the turns that wait for `request`, outermost first, without itself."""
     names: list[str] = []
     while request.same_task and not request.parent.done:
         request = request.parent

@@ -1,14 +1,18 @@
-"""The one way to run a turn, and what every turn of a process shares.
+"""The execution of turns, and the objects that all turns of a process share.
 
-Owns: `Turns`: making requests, running them, and the order in which a turn ends: context, done
-flag, deadlines, release, then everything that may raise. Stubs inline these steps for a direct
-turn; every other turn, whichever door it came through, is `Turns.run`. Invariants: an activation
-that was entered is left whatever happens; a turn that the runtime cancelled (deadline, forced end)
-never ends as a cancellation, and one that swallowed a cancellation of its caller ends as one; only
-the request says what the runtime cancelled, and the count of a task counts only for tasks that are
-not the runtime's; no
-exception keeps a frame that keeps the exception; no run of turns that never suspend keeps the loop
-for longer than a slice.
+`Turns` creates requests and runs them. It defines the order in which a turn ends: context, done
+flag, deadlines, release, then everything that may raise. A stub repeats these steps inline for a
+direct turn. `Turns.run` executes every other turn.
+
+Invariants:
+
+- An activation that a request entered is always left.
+- A turn that the runtime cancelled, by its deadline or by force, never ends as a cancellation. A
+  turn that swallowed a cancellation by its caller does end as one.
+- Only the request records cancellations by the runtime. The count of a task is used only for tasks
+  that do not belong to the runtime.
+- No exception keeps a Python frame that keeps the exception.
+- A series of turns that never suspend blocks the event loop for at most one slice.
 """
 
 from __future__ import annotations
@@ -52,7 +56,7 @@ log = logging.getLogger("millstream.turns")
 
 
 class Turns:
-    """Requests of one silo or client. Invariant: everything in it belongs to one loop."""
+    """The requests of one silo or client. All of them belong to one event loop."""
 
     def __init__(
         self,
@@ -71,10 +75,10 @@ class Turns:
         self.waiting_bytes = WaitingBytes(options.waiting_bytes_max, options.silo_waiting_bytes_max)
         self.find_task: Callable[[], Any] = find_task(loop)
         self.extensions: dict[str, Callable[[Activation], Any]] = {}
-        self.ended = "it was not started"  # why nothing runs here; empty while it does
+        self.ended = "it was not started"  # the reason why no turn runs; empty while turns run
 
     def check_running(self) -> None:
-        """Raise NotInCluster unless started and not stopped."""
+        """Raise NotInCluster unless the process has started and not stopped."""
         if self.ended:
             raise NotInCluster(self.ended)
 
@@ -87,9 +91,9 @@ class Turns:
         is_reentrant: bool,
         parent: Request | None,
     ) -> Request:
-        """A request of the running task, with its deadline watched. Raises CallError.
+        """Create a request of the running task, and watch its deadline. Raises CallError.
 
-        `parent` is what `live_request` gives; None for a call that begins a chain.
+        `parent` is the result of `live_request`, or None for a call that begins a chain.
         """
         task = self.find_task()
         seconds = timeout_s or spec.timeout_s or self.options.call_timeout_s
@@ -102,8 +106,8 @@ class Turns:
             if depth > self.options.chain_turns_max:
                 raise self._too_deep(parent)
         group = None
-        if not (is_inherited and same_task):  # else its parent's deadline is enough
-            is_own = is_inherited or timeout_s is not None  # chosen time-outs may be any number
+        if not (is_inherited and same_task):  # otherwise its parent's deadline is enough
+            is_own = is_inherited or timeout_s is not None  # a slot: timeouts may be any number
             group = self.deadlines.slot(deadline) if is_own else self.deadlines.groups[seconds]
         request = Request(
             parent,
@@ -137,7 +141,7 @@ class Turns:
     def begin(
         self, activation: Activation, request: Request, args: tuple[Any, ...]
     ) -> Coroutine[Any, Any, Any]:
-        """The method of a request that has entered an activation, to be awaited by `run`."""
+        """Start the method of a request that has entered an activation. `run` awaits the result."""
         spec = request.spec
         current_request.set(request)
         target = activation.grain
@@ -149,7 +153,7 @@ class Turns:
         return method
 
     def extension_of(self, activation: Activation, name: str) -> Any:
-        """The extension of an activation, made on first use."""
+        """Return an extension of an activation, created on first use."""
         made = activation.ensure_mailbox().extensions
         if name not in made:
             made[name] = self.extensions[name](activation)
@@ -162,13 +166,13 @@ class Turns:
         end: Callable[[Request, BaseException], BaseException],
         take: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """Await what a request does, end the request, and let others run now and then.
+        """Await the work of a request, end the request, and yield to the event loop now and then.
 
         Args:
-            work: the method that `begin` gave, or what finds its grain first.
-            end: ends a failed request and gives the error of its caller: `settle` for callers
-                here, `end_failed` where the error is sent elsewhere.
-            take: makes of the result what the caller gets, before anything else runs.
+            work: the coroutine that `begin` returned, or one that finds the grain first.
+            end: ends a failed request and returns the error for its caller: `settle` for callers in
+                this process, `end_failed` if the error is sent elsewhere.
+            take: converts the result for the caller before any other code runs.
         """
         failed: BaseException | None = None
         result = None
@@ -199,7 +203,7 @@ class Turns:
     # -- ending
 
     def finish(self, request: Request) -> None:
-        """End a request: nothing here may raise."""
+        """End a request. No step of this method may raise."""
         if current_request.get() is request:
             current_request.set(request.parent)
         request.done = True
@@ -212,13 +216,13 @@ class Turns:
             activation.leave(request)
 
     def replace_swallowed(self, request: Request, task: asyncio.Task[Any] | None) -> BaseException:
-        """The turn was cancelled, and the method returned all the same: what is raised instead."""
+        """Return the error of a cancelled turn whose method returned a result all the same."""
         if is_cancelled_by_caller(request, task):
             return asyncio.CancelledError()
         return self.make_timeout_error(request) if request.expired else make_stopped_error(request)
 
     def end_failed(self, request: Request, error: BaseException) -> BaseException:
-        """End a failed request and say what its caller gets."""
+        """End a failed request, and return the error for its caller."""
         task = request.task
         self.finish(request)
         is_by_caller = is_cancelled_by_caller(request, task)
@@ -230,27 +234,32 @@ class Turns:
             )
         if isinstance(error, asyncio.CancelledError) and request.activation is not None:
             if not (is_by_caller or request.cancelling == RUNTIME_TASK):
-                return own_cancellation(request)  # nobody cancelled the caller: the method did
+                return own_cancellation(
+                    request
+                )  # the method raised it; the caller was not cancelled
         if isinstance(error, SystemExit) and request.activation is not None:
             log.error("%s: %s raised %r", turn_name(request), request.spec.label, error)
             return GrainError("SystemExit", f"{turn_name(request)}: {request.spec.label}: {error}")
         return error
 
     def settle(self, request: Request, error: BaseException) -> BaseException:
-        """`end_failed`, and what a method raised is isolated as its result would be."""
+        """Call `end_failed`, and isolate the error of a method as its result would be."""
         failed = self.end_failed(request, error)
         if failed is not error:
-            return failed  # of the runtime's own making
+            return failed  # created by the runtime
         return self.isolate(request, error)
 
     def isolate(self, request: Request, error: BaseException) -> BaseException:
-        """What a method raised, as its local caller gets it."""
+        """Return the error of a method as its local caller gets it."""
         if request.activation is None or not isinstance(error, Exception):
-            return error  # raised by the runtime, not by the callee: nothing to isolate
+            return error  # raised by the runtime, so there is nothing to isolate
         return isolate_error(error, self.known_errors, turn_name(request))
 
     def make_timeout_error(self, request: Request) -> CallTimeout | SiloUnavailable:
-        """The error of a request whose deadline passed, with who waited; or its silo ended."""
+        """Return the error of a request whose deadline passed, or whose silo ended.
+
+        The text names the turns that wait for the request.
+        """
         if request.is_forced:
             return make_stopped_error(request)
         target = "" if request.activation is None and not request.target else turn_name(request)
@@ -265,14 +274,15 @@ class Turns:
         )
 
     def unwatch(self, request: Request) -> None:
-        """From now on no deadline ends the request (a shielded method has started)."""
+        """Remove the deadline of a request, because a shielded method has started."""
         self.deadlines.remove(request)
         request.deadline = float("inf")
 
     def close(self) -> None:
-        """Watch no deadlines any more; whoever still waits is told that this process has ended.
+        """Stop watching deadlines, and end the requests that still wait.
 
-        Its parts end what they know; this ends what was just between two of them.
+        The other parts of the process have ended their own requests by then. This method ends
+        requests that were between two parts.
         """
         for request in list(self.deadlines.iter_watched()):
             if not (request.done or request.expired):
@@ -285,10 +295,10 @@ class Turns:
 
 
 def is_cancelled_by_caller(request: Request, task: asyncio.Task[Any] | None) -> bool:
-    """Did the caller's own code cancel the task of a turn that has ended?
+    """Return True if the caller's own code cancelled the task of a turn that has ended.
 
-    Takes back what the runtime itself asked of that task. Nobody but the runtime cancels its own
-    tasks, so what else their count may say is the doing of the turn.
+    The function takes back the cancellation that the runtime requested. Only the runtime cancels
+    the runtime's own tasks, so any other count there comes from the turn itself.
     """
     if task is None:
         return False
@@ -300,7 +310,7 @@ def is_cancelled_by_caller(request: Request, task: asyncio.Task[Any] | None) -> 
 
 
 async def and_write(activation: Activation, method: Coroutine[Any, Any, Any]) -> Any:
-    """Run a method, and write the states marked write="turn" that it changed."""
+    """Run a method, then write the states with write="turn" that it changed."""
     result = await method
     assert activation.kind.hosted is not None
     states = states_of(activation.grain)
@@ -311,11 +321,11 @@ async def and_write(activation: Activation, method: Coroutine[Any, Any, Any]) ->
 
 
 def own_cancellation(request: Request) -> GrainError:
-    """What a caller gets when the method itself raised CancelledError."""
+    """Return the error of a call whose method itself raised CancelledError."""
     place = f"{turn_name(request)}: {request.spec.label}"
     return GrainError("asyncio.CancelledError", f"{place} awaited something that was cancelled")
 
 
 def make_stopped_error(request: Request) -> SiloUnavailable:
-    """The error of a turn that was ended by force."""
+    """Return the error of a turn that was ended by force."""
     return SiloUnavailable(f"{turn_name(request)}: {request.spec.label}: {request.stop_reason}")

@@ -1,11 +1,16 @@
-"""Tasks that run pieces of work, one after the other, again and again.
+"""Long-lived tasks that run pieces of work, one after the other.
 
-Owns: `RunnerTasks`, when a runner is woken and when there is another one; `Runners`, which run
-coroutines. Not: what the work is, and calls that arrive, which have runners of their own
-(`calls/callee`). Invariants: pieces begin in the order in which they were given, and none waits for
-another one that has suspended; while pieces suspend, as calls to other silos do, ever more of them
-begin in one turn of the loop, so that what they send leaves together; a piece begins in a context
-in which no other has set a variable, and in a task that nobody has cancelled.
+`RunnerTasks` decides when a runner task is woken and when a further one is started. `Runners` runs
+coroutines. Calls that arrive have runners of their own (`calls/callee`).
+
+Invariants:
+
+- Pieces begin in the order in which they were given. No piece waits for another one that has
+  suspended.
+- While pieces suspend, for example in calls to other silos, more and more of them begin in one loop
+  iteration. Their messages then leave together.
+- A piece begins in a context without variables of other pieces, and in a task without a
+  cancellation.
 """
 
 from __future__ import annotations
@@ -23,17 +28,17 @@ from .request import current_request
 __all__ = ["PARKED_MAX", "RunnerTasks", "Runners"]
 
 PARKED_MAX = 64
-"""Tasks that are kept for the next pieces."""
+"""Number of idle tasks that are kept for later pieces."""
 WOKEN_MAX = 32
-"""Runners that are woken at a time: twice as many as before, while all that were woken suspend."""
+"""The most runners that are woken at a time. The number doubles while all woken runners suspend."""
 
 Work = TypeVar("Work")
 
 
 class RunnerTasks(Generic[Work]):
-    """Runner tasks, and the work that is ready for them; a base class.
+    """Base class of runner tasks and the queue of their work.
 
-    A runner (`_run`) takes what is ready until nothing is, and then parks. Whoever makes work ready
+    A runner (`_run`) takes work until none is ready, and then parks. Code that makes work ready
     sets `_is_waking`, unless it is set, and calls `_wake`.
     """
 
@@ -46,7 +51,7 @@ class RunnerTasks(Generic[Work]):
         self._parked: list[asyncio.Future[None]] = []
         self._is_waking = False
         self._is_closed = False
-        self._woken = 0  # runners, the last time, since nothing was ready
+        self._woken = 0  # runners woken last time; 0 after the queue was empty
 
     def _wake(self, count: int = 1) -> None:
         self._woken = count
@@ -56,7 +61,7 @@ class RunnerTasks(Generic[Work]):
                 parked.set_result(None)
             else:
                 self._tasks.start(self._run())
-        # runs after the runners' next step: work left by then means that each of them suspended
+        # runs after the runners' next step: work that is left then means that all of them suspended
         self._loop.call_soon(self._check)
 
     def _check(self) -> None:
@@ -66,7 +71,7 @@ class RunnerTasks(Generic[Work]):
             self._is_waking, self._woken = False, 0
 
     async def _run(self) -> None:
-        """Run what is ready, and park."""
+        """Run the work that is ready, and park."""
         raise NotImplementedError
 
 
@@ -114,7 +119,7 @@ class Runners(RunnerTasks[Coroutine[Any, Any, None]]):
     async def _run(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        current_request.set(None)  # so that it counts as a variable of every runner
+        current_request.set(None)  # every runner's context has this variable, so `clean` counts it
         clean = len(contextvars.copy_context())
         while True:
             while self._ready:
@@ -126,7 +131,7 @@ class Runners(RunnerTasks[Coroutine[Any, Any, None]]):
                 try:
                     await work
                 except GeneratorExit:
-                    raise  # the loop is no more
+                    raise  # the event loop has ended
                 except BaseException:
                     self.share()
                     raise
@@ -134,7 +139,7 @@ class Runners(RunnerTasks[Coroutine[Any, Any, None]]):
                     current_request.set(None)
                 if task.cancelling() or len(contextvars.copy_context()) > clean:
                     self.share()
-                    return  # the next one begins in a task as new
+                    return  # the next piece begins in a fresh task
             if len(self._parked) >= PARKED_MAX:
                 return
             parked = self._loop.create_future()

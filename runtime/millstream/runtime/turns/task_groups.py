@@ -1,10 +1,10 @@
-"""The count of cancellations of a turn's task, kept right across `asyncio.TaskGroup`.
+"""A correction of `asyncio.TaskGroup`, so that a turn's count of cancellations stays right.
 
-Whether the caller of a turn cancelled it is read from `Task.cancelling()`. Before Python 3.13 a
-task group cancels its parent task without taking that back, if a task of the group fails while the
-parent waits at the end of the `async with` block. The count then says that somebody cancelled the
-turn, though nobody did. Python 3.13 corrected that; here older versions get the same correction,
-for groups within turns only.
+The runtime reads from `Task.cancelling()` whether the caller cancelled a turn. Before Python 3.13,
+a task group may leave a wrong count. If one of its tasks fails while the parent waits at the end of
+the `async with` block, the group cancels its parent task and does not take that cancellation back.
+The count then reports a cancellation that no caller made. Python 3.13 corrected this. Older
+versions get the same correction here, only for groups within turns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Leave = Callable[..., Coroutine[Any, Any, bool | None]]
 
 
 def correct_task_groups() -> None:
-    """Let groups within turns keep the count right, in this process; no effect if they do."""
+    """Install the correction in this process, if the Python version needs it."""
     if sys.version_info < (3, 13) and not hasattr(asyncio.TaskGroup.__aexit__, "__wrapped__"):
         asyncio.TaskGroup.__aexit__ = correct(  # type: ignore[method-assign, assignment]
             asyncio.TaskGroup.__aexit__
@@ -32,9 +32,9 @@ def correct_task_groups() -> None:
 
 
 def correct(leave: Leave) -> Leave:
-    """`TaskGroup.__aexit__` of Python 3.11 or 3.12, which takes back each cancellation it made.
+    """Wrap `TaskGroup.__aexit__` of Python 3.11 or 3.12 to take back its cancellations.
 
-    Outside of turns nothing changes.
+    Groups outside of turns do not change.
     """
 
     @wraps(leave)
@@ -44,7 +44,7 @@ def correct(leave: Leave) -> Leave:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        is_taken_back = group._parent_cancel_requested  # `leave` itself does, at its beginning
+        is_taken_back = group._parent_cancel_requested  # `leave` takes this one back itself
         try:
             return await leave(group, kind, error, trace)
         finally:

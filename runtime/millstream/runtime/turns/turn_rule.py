@@ -1,12 +1,20 @@
-"""The turn rule of one activation: who runs and who waits. Pure: no I/O, no clock, no futures.
+"""The turn rule of one activation: which request runs and which waits. Pure.
 
-Owns: `TurnRule`. Each method is an event; those that let somebody in give the entries one by one,
-and whoever drives the rule tells them and answers whether they took it (`activation`). Invariants:
-`is_gated` is False exactly when an exclusive turn may start without asking further; a turn is
-entered once and left once; between two events nobody waits who could start; nothing starts before
-`valid`, or after a stop was asked for, save the first turn of an activation that asked for its own
-end while it started. The order is Orleans': idle, always-interleave, read-only with read-only,
-wait; the scan goes on past blocked entries.
+`TurnRule` uses no I/O, clock or futures. Each method is an event. An event that admits entries
+yields them one by one; the driver (`activation`) grants each turn and sends back whether the
+request could still start.
+
+The order is that of Orleans: a request starts if the activation is idle, if it always interleaves,
+or if it is read-only and only read-only turns run. Otherwise it waits. The scan of waiting entries
+continues past blocked ones.
+
+Invariants:
+
+- `is_gated` is False exactly if an exclusive turn may start without further checks.
+- A turn is entered once and left once.
+- Between two events, no request waits that could start.
+- No turn starts before `VALID` or after a stop was requested. The exception is the first turn of an
+  activation that requested its own end while it started.
 """
 
 from __future__ import annotations
@@ -23,7 +31,7 @@ __all__ = ["ActivationState", "TurnRule"]
 
 
 class ActivationState(Enum):
-    """The life of an activation, one way."""
+    """The states of an activation's life, in order."""
 
     CREATING = 0
     REGISTERING = 1
@@ -37,13 +45,14 @@ CREATING = ActivationState.CREATING
 VALID = ActivationState.VALID
 GONE = ActivationState.GONE
 Admissions = Generator[WaitingEntry, bool, None]
-"""Gives who is let in, one by one; is sent whether he is still there to take it."""
+"""Yields admitted entries one at a time. The driver sends back whether the request could start."""
 
 
 class TurnRule:
-    """Which request runs now, and which waits.
+    """Decides which request runs and which waits.
 
-    The class that drives it sets the fields: `is_gated`, `state` CREATING, nothing runs or waits.
+    The subclass that drives the rule sets the fields: `is_gated` True, `state` CREATING, and no
+    running or waiting request.
     """
 
     __slots__ = ("is_gated", "is_used", "mailbox", "running", "state")
@@ -57,12 +66,12 @@ class TurnRule:
 
     @property
     def is_gone(self) -> bool:
-        """True once the activation no longer takes anything."""
+        """True once the activation accepts no more requests."""
         return self.state is GONE
 
     @property
     def is_idle(self) -> bool:
-        """No turn runs and none waits."""
+        """True if no turn runs and no request waits."""
         box = self.mailbox
         return self.running is None and (
             box is None or not (box.readers or box.interleaving or box.waiting)
@@ -70,7 +79,7 @@ class TurnRule:
 
     @property
     def end_due(self) -> DeactivationReason | None:
-        """Why the activation has to end now; None while it has not to, or turns run."""
+        """The reason why the activation must end now, or None if it need not or turns still run."""
         box = self.mailbox
         if box is None or box.stop is None or self.state is not VALID or self.running is not None:
             return None
@@ -78,17 +87,17 @@ class TurnRule:
         return None if box.readers or box.interleaving or is_owing else box.stop
 
     def turns(self) -> list[Request]:
-        """Every turn that runs."""
+        """Return every running turn."""
         interleaving = [] if self.mailbox is None else list(self.mailbox.interleaving)
         return [*self.blocking(), *interleaving]
 
     def blocking(self) -> list[Request]:
-        """The turns that keep exclusive requests waiting."""
+        """Return the running turns that block exclusive requests."""
         readers = [] if self.mailbox is None else list(self.mailbox.readers)
         return readers if self.running is None else [self.running, *readers]
 
     def may_start(self, request: Request) -> bool:
-        """The rule itself, for a request that waits or arrives."""
+        """Apply the rule to a request that waits or arrives."""
         box = self.mailbox
         if self.state is not VALID or (box is not None and box.stop and not box.first_turn_due):
             return False
@@ -101,9 +110,12 @@ class TurnRule:
     # -- events
 
     def try_enter(self, request: Request) -> bool:
-        """A request arrives; False: it has to wait. Nobody who waits could start as well."""
+        """Start the turn of an arriving request, or return False if it has to wait.
+
+        No waiting request could start at this moment, so the arriving one overtakes none.
+        """
         if not self.is_gated and not (request.is_interleaving or request.is_read):
-            request.activation = self  # idle, and nothing to ask: as `enter`
+            request.activation = self  # idle without further checks: same as `enter`
             self.is_used = True
             self.running = request
             self.is_gated = True
@@ -114,7 +126,7 @@ class TurnRule:
         return True
 
     def enter(self, request: Request) -> None:
-        """The request's turn runs from now on (also a life-cycle hook, in any state)."""
+        """Start the turn of a request. Life-cycle hooks enter in any state."""
         request.activation = self
         self.is_used = True
         if request.is_interleaving:
@@ -127,21 +139,21 @@ class TurnRule:
         self.is_gated = True
 
     def withdraw(self, entry: WaitingEntry) -> None:
-        """Who waited gave up."""
+        """Remove the entry of a caller that gave up."""
         if self.mailbox is not None:
             self.mailbox.withdraw(entry)
 
     def left(self, request: Request) -> Admissions | None:
-        """A turn ended."""
+        """End a turn."""
         self._remove(request)
-        if self.mailbox is not None and self.state is VALID:  # else it was a hook
+        if self.mailbox is not None and self.state is VALID:  # in other states it was a hook
             self.mailbox.first_turn_due = False
         return self.admit()
 
     def hand_over(self, request: Request) -> WaitingEntry | None:
-        """A turn ended; the first that waits, if he is next by all rules. None: ask `left`.
+        """End an exclusive turn and return the next exclusive entry, if it may start by all rules.
 
-        As `left` where exclusive requests wait for an exclusive one, in one step.
+        This is a fast path for `left`. If the result is None, nothing has changed: call `left`.
         """
         box = self.mailbox
         if box is None or self.running is not request or self.state is not VALID:
@@ -159,7 +171,7 @@ class TurnRule:
         return entry
 
     def refuse(self, request: Request) -> Admissions | None:
-        """Who was handed the activation is gone: take it back, and let in who comes next."""
+        """Take the activation back from a caller that has gone, and admit the next entries."""
         request.activation = None
         self._remove(request)
         return self.admit()
@@ -175,15 +187,15 @@ class TurnRule:
             self.mailbox.readers.remove(request)
 
     def become(self, state: ActivationState) -> Admissions | None:
-        """Go on to a later state, and let in what may start in it."""
+        """Enter a later state, and admit the entries that may start in it."""
         assert state.value > self.state.value, f"{self}: {self.state} -> {state}"
         self.state = state
         return self.admit()
 
     def stop(self, reason: DeactivationReason) -> None:
-        """Take no further turns, and end when the running ones have ended.
+        """Start no further turns, and end once the running turns have ended.
 
-        Asked for by the activation itself while it starts, the call that woke it still runs.
+        If the activation requests this itself while it starts, the call that woke it still runs.
         """
         if self.state.value >= ActivationState.DEACTIVATING.value:
             return
@@ -198,13 +210,13 @@ class TurnRule:
         self.regate()
 
     def await_callers(self, is_awaited: bool) -> None:
-        """While callers wait for the grain's location, direct turns wait behind them."""
+        """Set whether direct turns queue behind callers that wait for the grain's location."""
         if is_awaited or self.mailbox is not None:
             self.ensure_mailbox().is_awaited = is_awaited
             self.regate()
 
     def admit(self) -> Admissions | None:
-        """Let in every waiting entry that may start, in order; None: nobody waits."""
+        """Admit every waiting entry that may start, in order. Returns None if no entry waits."""
         box = self.mailbox
         if box is None or not box.waiting or self.state is not VALID:
             self.regate()
@@ -228,17 +240,20 @@ class TurnRule:
                 self._remove(entry.request)
         if kept:
             box.put_back(kept)
-        if self.running is None:  # else it is gated, and whoever leaves comes here again
+        if self.running is None:  # otherwise it stays gated until the running turn leaves
             self.regate()
 
     def ensure_mailbox(self) -> Mailbox:
-        """The mailbox, made if there is none; who changes what `regate` reads calls that."""
+        """Return the mailbox, and create it if there is none.
+
+        Code that changes a field which `regate` reads calls `regate` afterwards.
+        """
         if self.mailbox is None:
             self.mailbox = Mailbox()
         return self.mailbox
 
     def regate(self) -> None:
-        """Compute `is_gated` anew, and drop a mailbox that is not needed."""
+        """Recompute `is_gated`, and drop a mailbox that is not needed."""
         box = self.mailbox
         if box is not None and not box.is_needed:
             box = self.mailbox = None
@@ -248,7 +263,7 @@ class TurnRule:
         self.is_gated = not is_open
 
     def abandon(self) -> None:
-        """The silo is gone: no direct turn may start any more."""
+        """Prevent all further direct turns, because the silo has ended."""
         self.state = GONE
         self.is_gated = True
 
