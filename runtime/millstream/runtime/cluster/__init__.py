@@ -1,7 +1,12 @@
-"""Membership and location: the table, members, probes, the ring, the directory, the router.
+"""Membership, and the locations of grains.
 
-Owns this silo as a member (`member`, `joiner`, `heart`), the detection of failures (`prober`,
-`votes`), the table and its views (`table`), and the decision where a call goes (`router`,
-`placement`). Reading starts at `member.py`.
+Owns this silo as a member, the detection of failures, the membership table with its views, and the
+choice of the silo for a call. Reading starts at `member.py`.
+
+- `member`, `joiner`, `heart`: this silo as a member.
+- `prober`, `votes`: the detection of failures.
+- `table`: the membership table and its views.
+- `router`, `placement`: the choice of the silo for a call.
+
 May import `calls`, `definition`, `runtime`, `turns` and `wire`.
 """

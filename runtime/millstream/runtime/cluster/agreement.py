@@ -1,8 +1,12 @@
-"""One cluster, one configuration: what silos must agree on. Pure.
+"""Configuration that all silos of a cluster must agree on. Pure.
 
-Owns: comparing a joining silo's row with those of active ones. Not: what is in it (`silo`).
-Invariants: only what both have is compared, so a silo may lack a part that others have; nothing of
-a silo that is not active counts, so a cluster that is gone binds nobody.
+This module compares the row of a joining silo with the rows of active silos. `silo` decides the
+content of the rows.
+
+Invariants:
+
+- Only entries that both rows have are compared, so a silo may lack a part that other silos have.
+- Rows of silos that are not active are ignored, so a cluster that is gone restricts no new one.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ __all__ = ["check_agreement"]
 
 
 def check_agreement(row: MemberRow, view: TableView) -> None:
-    """Refuse a joining silo that differs from an active one. Raises ConfigError."""
+    """Raise ConfigError if a joining silo's configuration differs from that of an active silo."""
     mine = dict(row.agreement)
     for other in sorted(view.rows, key=lambda other: other.silo):
         if other.status is not Status.ACTIVE or other.silo == row.silo:

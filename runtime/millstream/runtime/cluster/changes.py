@@ -1,7 +1,7 @@
-"""What a newer view says of the others, in one line each.
+"""Log lines about the changes between two membership views.
 
-Invariants: a silo that becomes active, begins to stop, leaves, or is evicted is told once; what was
-so before this silo's first view is not told.
+A silo that becomes active, begins to stop, leaves or is evicted is logged once. States from before
+this silo's first view are not logged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger("millstream.member")
 
 
 def tell_changes(me: str, old: TableView, new: TableView) -> None:
-    """Log what happened to each member between two views."""
+    """Log the change of each member between two views."""
     if not old.version:
         return
     before = {row.silo: row for row in old.rows}
@@ -36,7 +36,7 @@ def tell_changes(me: str, old: TableView, new: TableView) -> None:
 
 
 def what_happened(before: Status | None, row: MemberRow, view: TableView) -> str:
-    """In words; empty if nothing is worth a line."""
+    """Describe the change of a member, or return an empty text if it needs no log line."""
     if before is row.status or (before is None and row.status is Status.DEAD):
         return ""
     match row.status:
@@ -51,7 +51,7 @@ def what_happened(before: Status | None, row: MemberRow, view: TableView) -> str
 
 
 def how_ended(row: MemberRow, view: TableView) -> str:
-    """Voted out, replaced at its address, or gone of its own accord."""
+    """Describe the end of a silo: evicted by votes, replaced at its address, or left."""
     voters = ", ".join(voter for voter, _ in row.suspicions)
     if voters:
         return f"was evicted, suspected by {voters}"

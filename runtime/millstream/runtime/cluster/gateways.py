@@ -1,6 +1,6 @@
-"""What a silo tells clients and others about itself: gateways, members, loads.
+"""The information that a silo gives to clients and other silos: gateways, members and loads.
 
-Owns: the `$gateway` target and the exchange of activation counts for placement.
+This module owns the `$gateway` target, and the exchange of activation counts for placement.
 """
 
 from __future__ import annotations
@@ -26,18 +26,21 @@ log = logging.getLogger("millstream.gateway")
 
 LOADS_EVERY_S = 1.0
 ASKED_S = 3.0
-"""How long a client waits for the list of a gateway, before it asks another one."""
+"""Seconds that a client waits for a gateway's list before it asks another gateway."""
 
 
 class Watched(Protocol):
-    """The membership, as read here."""
+    """The membership as this silo has read it."""
 
     @property
     def view(self) -> TableView: ...
 
 
 class GatewayTarget(SystemTarget):
-    """Asked by clients, and by silos for loads."""
+    """The `$gateway` target.
+
+    Clients ask it for gateways and members. Silos report their loads to it.
+    """
 
     target_name = "$gateway"
 
@@ -49,7 +52,10 @@ class GatewayTarget(SystemTarget):
     @timeout(ASKED_S)
     @open_to(Role.CLIENT)
     async def gateways(self) -> GatewayView:
-        """The active silos that take clients. Raises SiloUnavailable: this one is no member yet."""
+        """Return the active silos that accept clients.
+
+        Raises SiloUnavailable if this silo is not a member yet.
+        """
         seen = gateways_seen_by(self._me, self._members.view)
         if seen is None:
             text = f"{self._me} is joining its cluster, and is no gateway yet: try again"
@@ -58,25 +64,25 @@ class GatewayTarget(SystemTarget):
 
     @open_to(Role.CLIENT)
     async def members(self) -> list[MemberInfo]:
-        """Who is in the cluster, as this silo sees it."""
+        """Return the members of the cluster as this silo sees them."""
         return list(members_of(self._members.view))
 
     @open_to(Role.CLIENT)
     async def list_evicted(self, silos: list[str]) -> list[str]:
-        """Which of the silos are dead in this silo's view of the table."""
+        """Return those of the given silos that are dead in this silo's view."""
         dead = set(self._members.view.with_status(Status.DEAD))
         return [silo for silo in silos if silo in dead]
 
     async def load(self, silo: str, activations: int) -> None:
-        """How many activations a silo has."""
+        """Receive the number of activations of another silo."""
         self._loads.learn(silo, activations)
 
 
 def gateways_seen_by(me: str, view: TableView) -> GatewayView | None:
-    """The active silos that take clients, sorted; None as long as the silo `me` is no member.
+    """Return the active silos that accept clients, sorted, or None if `me` is no member yet.
 
-    It may know nobody but silos that have crashed then, and a client that believed it would look
-    for the cluster there.
+    Before `me` is a member, its view may list only crashed silos. A client that got this list would
+    search for the cluster there.
     """
     own = view.row(me)
     if own is None or own.status is Status.JOINING:
@@ -86,10 +92,10 @@ def gateways_seen_by(me: str, view: TableView) -> GatewayView | None:
 
 
 class Loads:
-    """How many activations each active silo has, as it told.
+    """The number of activations of each active silo, as the silos report them.
 
     Args:
-        count: of this silo.
+        count: returns the number of activations of this silo.
     """
 
     def __init__(
@@ -105,15 +111,15 @@ class Loads:
 
     @property
     def known(self) -> Mapping[str, int]:
-        """By silo; one that told nothing is not here."""
+        """The counts by silo. A silo that has not reported yet is missing."""
         return MappingProxyType(self._counts)
 
     def learn(self, silo: str, activations: int) -> None:
-        """A silo told its count."""
+        """Store the count that a silo reported."""
         self._counts[silo] = activations
 
     def start(self) -> None:
-        """Exchange from now on."""
+        """Start the exchange of counts."""
         self._tasks.start(self._exchange())
 
     async def _exchange(self) -> None:
@@ -125,7 +131,7 @@ class Loads:
                 log.exception("%s cannot tell how many activations it has", self._me)
 
     def _tell_all(self) -> None:
-        """Tell the others this silo's count, if it changed; forget who is not active."""
+        """Report this silo's count if it changed, and forget the counts of inactive silos."""
         active = self._members.view.with_status(Status.ACTIVE)
         count = self._count()
         self._counts = {silo: self._counts[silo] for silo in active if silo in self._counts}
@@ -141,8 +147,9 @@ class Loads:
             name = GatewayTarget.target_name
             await self._targets.call(silo, name, GatewayTarget.load, self._me, count)
         except MillstreamError as error:
-            log.debug("%s was not told the load: %s", silo, error)  # the next exchange tells it
+            # the next exchange repeats the report
+            log.debug("%s was not told the load: %s", silo, error)
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Stop the exchange."""
         self._tasks.cancel()

@@ -1,10 +1,15 @@
 """The heartbeat of a silo's own event loop, as its probe thread reads it.
 
-Owns: the age of the last beat, the lag of the loop, and what is said of a loop that is held. Not:
-what others conclude from it (`prober`). Invariants: the probe thread reads plain attributes and
-never waits for anything, a log's lock included; each time that the loop is held is told once when
-it has lasted `HELD_TOLD_S`, and once more when the others will evict this silo for it; code is
-blamed only if two looks saw the same call of it, and the loop did not go round between them.
+This module measures the age of the last beat and the lag of the loop, and reports the code that
+blocks the loop. `prober` decides the reaction of other silos.
+
+Invariants:
+
+- The probe thread reads plain attributes and never waits, not even for the lock of a log.
+- A blocked loop is reported once after `HELD_TOLD_S`, and once more when the other silos will evict
+  this one for it.
+- Code is named only if two looks found the same call of it, and the loop made no iteration between
+  them.
 """
 
 from __future__ import annotations
@@ -30,14 +35,17 @@ log = logging.getLogger("millstream.loop")
 
 BEAT_S = 0.25
 LOOK_S = 0.4
-"""Age of a beat from which the probe thread looks at what the loop does."""
+"""Age of a beat in seconds from which the probe thread looks at the running code."""
 HELD_TOLD_S = 1.0
 LOOP_MODULES = frozenset({"asyncio.base_events", "asyncio.runners"})
 STACK_FRAMES_MAX = 20
 
 
 class Look(NamedTuple):
-    """What ran on the loop at one moment: the calls of one callback or task, innermost first."""
+    """The code that ran on the loop at one moment.
+
+    `frames` are the calls of one callback or task, innermost first.
+    """
 
     beat_at: float
     rounds: int
@@ -45,7 +53,7 @@ class Look(NamedTuple):
 
 
 class LoopHeart:
-    """Beats on the loop; `answer` is called from the probe thread, a few times a second."""
+    """Beats on the event loop. The probe thread calls `answer` a few times a second."""
 
     def __init__(
         self,
@@ -61,15 +69,15 @@ class LoopHeart:
         self._unresponsive_after_s = unresponsive_after_s
         self._beat_at = loop.time()
         self._thread = 0
-        self._told_of: float | None = None  # the beat after which the loop was held, as told
+        self._told_of: float | None = None  # the last beat before a reported block
         self._warned_of: float | None = None
-        self._look: Look | None = None  # the first since the last beat
-        self._rounds = 0  # of the loop, which were asked for by the probe thread
+        self._look: Look | None = None  # the first look since the last beat
+        self._rounds = 0  # loop iterations that the probe thread requested
         self.lag_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Beat from now on."""
+        """Start beating."""
         self._thread = threading.get_ident()
         self._beat_at = self._loop.time()
         self._timer = self._loop.call_later(BEAT_S, self._beat)
@@ -81,7 +89,7 @@ class LoopHeart:
             log.warning("%s: the loop runs again after %.1f s", self._silo, held_s)
         self.lag_s = max(self.lag_s / 2, held_s - BEAT_S)
         self._beat_at = now
-        self._look = None  # it keeps the variables of what ran
+        self._look = None  # it keeps the variables of the code that ran
         self._timer = self._loop.call_later(BEAT_S, self._beat)
 
     def _go_round(self) -> None:
@@ -97,13 +105,13 @@ class LoopHeart:
 
     @property
     def age_s(self) -> float:
-        """How long ago the loop has beaten."""
+        """Seconds since the last beat of the loop."""
         return max(0.0, self._loop.time() - self._beat_at)
 
     def answer(self) -> bytes:
-        """The age of the last beat in seconds, the generation, the id of the membership table.
+        """Return the age of the last beat in seconds, the generation, and the id of the table.
 
-        Tells who holds the loop.
+        The method also reports code that blocks the loop.
         """
         if self._timer is not None:
             self._watch()
@@ -131,7 +139,7 @@ class LoopHeart:
     def _tell(
         self, age_s: float, held: tuple[FrameType, ...], stack: str, *, is_final: bool
     ) -> None:
-        """Say it from a thread of its own: the loop may be held by what writes logs."""
+        """Log the report in a thread of its own: the log handler itself may block the loop."""
         culprit = culprit_of(held)
         kind, key, method = culprit or ("", "", "")
         what = show_text(f"{kind}/{key}.{method}") if culprit else "code outside of grains"
@@ -161,25 +169,29 @@ class LoopHeart:
 
 
 def calls_of(frame: FrameType | None) -> Iterator[FrameType]:
-    """The calls of what the loop runs, innermost first, without those of the loop itself."""
+    """Yield the calls of the code that the loop runs, innermost first.
+
+    The frames of the loop itself are left out.
+    """
     while frame is not None and frame.f_globals.get("__name__") not in LOOP_MODULES:
         yield frame
         frame = frame.f_back
 
 
 def find_common_frames(before: Look | None, now: Look) -> tuple[FrameType, ...]:
-    """The calls that both looks saw, innermost first; none if the loop went round between them.
+    """Return the calls that both looks saw, innermost first.
 
-    A task takes one step in a round of the loop, so a call that both saw has not let go between.
+    The result is empty if the loop has made an iteration between the looks. A task takes one step
+    per iteration. A call that both looks saw has therefore not suspended between them.
     """
     if before is None or (before.beat_at, before.rounds) != (now.beat_at, now.rounds):
         return ()
-    seen = {id(frame) for frame in before.frames}  # alive, so no other has its id
+    seen = {id(frame) for frame in before.frames}  # these frames live, so their ids are unique
     return tuple(frame for frame in now.frames if id(frame) in seen)
 
 
 def culprit_of(held: Iterable[FrameType]) -> tuple[str, str, str] | None:
-    """Grain type, key and method of the innermost call of a grain; None if there is none."""
+    """Return grain type, key and method of the innermost call of a grain, or None."""
     for frame in held:
         owner = frame.f_locals.get("self")
         if isinstance(owner, Grain):
@@ -188,7 +200,7 @@ def culprit_of(held: Iterable[FrameType]) -> tuple[str, str, str] | None:
 
 
 def stack_of(frame: FrameType | None) -> str:
-    """The innermost frames as text."""
+    """Return the innermost frames as text."""
     if frame is None:
         return "(no stack)"
     return "".join(traceback.format_stack(frame)[-STACK_FRAMES_MAX:]).rstrip()

@@ -1,7 +1,7 @@
-"""How a silo reaches every active one before it is active itself, and what it says meanwhile.
+"""The step of joining in which a silo reaches every active silo before it becomes active itself.
 
-Owns: `Reach`. Not: the rows (`member`). Invariant: it ends when each active silo has read the
-newcomer's row and answered it, or was evicted; after `join_timeout_s` it raises.
+`Reach` owns this step, and `member` owns the rows. The step ends when each active silo has read the
+new silo's row and answered it, or has been evicted. It fails after `join_timeout_s`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WAIT_TOLD_EVERY_S = 5.0
 
 
 class Joiner(Protocol):
-    """The member that joins."""
+    """The member that joins, as `Reach` sees it."""
 
     @property
     def address(self) -> str: ...
@@ -39,7 +39,7 @@ class Joiner(Protocol):
 
 
 class Reach:
-    """Exchange a message with every active silo, or see it evicted."""
+    """Exchanges a message with every active silo, or waits for the eviction of the silo."""
 
     def __init__(self, joiner: Joiner, limit_s: float) -> None:
         self._joiner = joiner
@@ -50,7 +50,11 @@ class Reach:
         self._why: dict[str, str] = {}
 
     async def everyone(self) -> None:
-        """Raises ClusterError after `limit_s`, ConfigError at once for who will never answer."""
+        """Reach every active silo.
+
+        Raises ClusterError after `limit_s`, and ConfigError at once for a silo that will never
+        answer.
+        """
         try:
             async with asyncio.timeout(self._limit_s):
                 await self._reach()
@@ -87,7 +91,10 @@ class Reach:
                 raise ConfigError(f"{me} cannot join {silo}, of the same membership table: {why}")
 
     def _why_copied(self, silo: str, why: OtherTable) -> str:
-        """Only a copy of the table of a silo that runs names this very silo."""
+        """Explain that the table is a copy.
+
+        Only a copy lists a running silo that follows another table.
+        """
         me, table = self._joiner.address, self._joiner.table_text
         return (
             f"{me} cannot join: its membership table ({table}) is a copy of the one that {silo} "
@@ -97,7 +104,7 @@ class Reach:
         )
 
     async def _greet_all(self, silos: Sequence[str]) -> dict[str, str]:
-        """Why which of the silos did not answer."""
+        """Return the silos that did not answer, each with the reason."""
         errors = await asyncio.gather(*map(self._greet, silos))
         return {silo: error for silo, error in zip(silos, errors, strict=True) if error}
 
@@ -109,7 +116,7 @@ class Reach:
         return ""
 
     def _tell(self) -> None:
-        """Log who did not answer, if that was not done a moment ago."""
+        """Log the silos that did not answer, unless that was logged recently."""
         now = self._now()
         if self._why and (self._told is None or now - self._told >= WAIT_TOLD_EVERY_S):
             self._told = now
@@ -119,5 +126,5 @@ class Reach:
 
     @property
     def why(self) -> str:
-        """Who did not answer, and what was found instead."""
+        """The silos that did not answer, each with the reason."""
         return "; ".join(f"{silo} does not answer ({why})" for silo, why in self._why.items())

@@ -1,12 +1,17 @@
-"""The membership table as its users see it: every call ends in time, and what it says goes forward.
+"""The membership table with a time limit for each call, and protection against old data.
 
-Owns: `LimitedTable`, `SharedReads`. Not: what a caller does without an answer (`member`).
-Invariants: what has no answer within `TABLE_LIMIT_S` raises StorageUnavailable, and may have
-happened; a read that contradicts an earlier read or write of this silo raises it, too: somebody has
-replaced what is in the table while silos use it, and whoever believed such a read, or ignored it,
-would follow another table than the others. Whoever asks for a shared read gets one that begins
-after the question, so it sees what was in the table then; at most one such read is under way, and
-at most one more is due, however many ask.
+`LimitedTable` wraps a table, and `SharedReads` combines reads. `member` decides the reaction to a
+table that does not answer.
+
+Invariants:
+
+- A call without an answer within `TABLE_LIMIT_S` raises StorageUnavailable. It may have taken
+  effect.
+- A read that contradicts an earlier read or write of this silo raises StorageUnavailable. The
+  content of the table was replaced while silos use it. A silo that believed or ignored such a read
+  would follow another table than the other silos.
+- A shared read begins after it was requested, so it sees the content of the table at that time.
+- At most one shared read runs and at most one more is due, for any number of requests.
 """
 
 from __future__ import annotations
@@ -30,12 +35,12 @@ TABLE_LIMIT_S = 5.0
 
 
 class LimitedTable:
-    """A `MembershipTable` over one that may hang, and may be replaced by somebody."""
+    """A `MembershipTable` on top of one that may hang, and whose content may be replaced."""
 
     def __init__(self, table: MembershipTable) -> None:
         self._table = table
         self._last = TableView(0)
-        self._reached = 0  # the version after the last change of this silo, or of the last view
+        self._reached = 0  # the lowest version that a later read may have
 
     async def read(self) -> TableView:
         reached = self._reached
@@ -74,11 +79,11 @@ class LimitedTable:
 
 
 def why_not_after(last: TableView, reached: int, view: TableView) -> str:
-    """Why a view cannot have been read after another one; empty if it can.
+    """Return the reason why a view cannot have been read after another one, or an empty text.
 
     Args:
-        last: the newest view that was read before this one came.
-        reached: the version that the table had at least when the reading of `view` began.
+        last: the newest view that was read before `view` arrived.
+        reached: the lowest version that the table had when the read of `view` began.
     """
     if view.version < reached:
         return f"has version {view.version} after {reached}"
@@ -88,12 +93,12 @@ def why_not_after(last: TableView, reached: int, view: TableView) -> str:
 
 
 def standing(view: TableView) -> dict[SiloAddress, MemberRow]:
-    """All rows without their stamps: what cannot change within a version."""
+    """Return all rows without their stamps. These rows cannot change within a version."""
     return {row.silo: msgspec.structs.replace(row, alive_s=0.0) for row in view.rows}
 
 
 class SharedReads:
-    """The reads of one silo's table that several wait for.
+    """Reads of one silo's table that several callers share.
 
     Args:
         read: reads the table and adopts the view. Raises MillstreamError.
@@ -108,7 +113,7 @@ class SharedReads:
     async def fresh(self) -> None:
         """Return when a read that began after this call has ended.
 
-        Raises StorageUnavailable: the table could not be read.
+        Raises StorageUnavailable if the table could not be read.
         """
         if self._due is None:
             self._due = self._tasks.start(self._after(self._current))
@@ -119,7 +124,7 @@ class SharedReads:
             raise StorageUnavailable(why)
 
     async def _after(self, current: asyncio.Task[str] | None) -> str:
-        """Read once the read that is under way has ended; returns why that failed."""
+        """Read once the current read has ended. Returns the reason of a failure, or ""."""
         try:
             if current is not None:
                 await asyncio.wait([current])
@@ -133,7 +138,7 @@ class SharedReads:
 
 
 async def in_time(what: str, call: Coroutine[Any, Any, T]) -> T:
-    """Its result. Raises StorageUnavailable, and what it raises."""
+    """Return the result of a call. Raises StorageUnavailable after the time limit."""
     try:
         async with asyncio.timeout(TABLE_LIMIT_S):
             return await call

@@ -1,12 +1,20 @@
-"""This silo's part in the membership: joining, watching, voting, leaving.
+"""This silo as a member of the cluster: joining, watching, voting and leaving.
 
-Owns: the own row, the view and its listeners, gossip. Not: the table (`table`), probing
-(`prober`), what a vote does (`votes`), reaching the others while joining (`joiner`). Invariants: a
-view comes from this silo's own table only, and what others tell is a reason to read it, never a
-view; a lower version never replaces a higher one; a silo that reads itself dead, or missing after
-it had joined, stops at once and writes nothing more; while stopping it ignores that; a table that
-cannot be read evicts nobody; a silo becomes active only when each active one has read its row and
-answered it, or was evicted; when `join` returns the others have been told that it is active.
+`Member` owns this silo's row, its view with the listeners, and gossip. Other modules own the table
+(`table`), probing (`prober`), the effect of a vote (`votes`), and reaching the other silos while
+joining (`joiner`).
+
+Invariants:
+
+- A view comes only from this silo's own table. A message of another silo is a reason to read the
+  table, never a view.
+- A lower version never replaces a higher one.
+- A silo that reads that it is dead, or that its row is missing after it had joined, stops at once
+  and writes nothing more. A silo that is stopping ignores this.
+- A table that cannot be read evicts no silo.
+- A silo becomes active only after each active silo has read its row and answered it, or was
+  evicted.
+- When `join` returns, the other silos have been told that this silo is active.
 """
 
 from __future__ import annotations
@@ -39,12 +47,12 @@ log = logging.getLogger("millstream.member")
 WRITE_TRIES_MAX = 100
 REFRESH_TRIES_MAX = 100
 RETRY_S = 0.05
-ANNOUNCED_WITHIN_S = 1.0  # who does not answer by then reads it in the table
+ANNOUNCED_WITHIN_S = 1.0  # a silo that does not answer by then reads the change in the table
 replace = msgspec.structs.replace
 
 
 class MemberTarget(SystemTarget):
-    """What other silos tell this one about the membership."""
+    """The `$member` target, by which other silos report and ask about the membership."""
 
     target_name = "$member"
 
@@ -52,13 +60,13 @@ class MemberTarget(SystemTarget):
         self._member = member
 
     async def gossip(self, version: int) -> None:
-        """The membership table has this version: a reason to read it. Raises StorageUnavailable."""
+        """Hear that the table has this version, and read it. Raises StorageUnavailable."""
         await self._member.hear(version)
 
     async def greet(self, silo: str, version: int) -> str:
-        """A silo joins: the answer says that this one has read its row, and that its loop runs.
+        """Confirm to a joining silo that this silo has read its row and that its event loop runs.
 
-        Raises StorageUnavailable; ClusterError: the table of this silo has no such row.
+        Raises StorageUnavailable, and ClusterError if this silo's table has no such row.
         """
         member = self._member
         await member.hear(version)
@@ -69,7 +77,7 @@ class MemberTarget(SystemTarget):
         return member.address
 
     async def probe_for(self, silo: str) -> bool | None:
-        """Probe a silo on behalf of another; False: no answer, None: that says nothing."""
+        """Probe a silo for another silo. False means no answer, None an unclear result."""
         sign = await self._member.prober.probe(silo)
         return None if sign is Sign.UNKNOWN else sign is Sign.ALIVE
 
@@ -83,12 +91,12 @@ class Gossip:
         self._tasks = tasks
 
     def tell_all(self, view: TableView) -> list[asyncio.Task[None]]:
-        """Tell every other silo that is not dead; returns the tasks that do so."""
+        """Tell every other silo that is not dead. Returns the tasks of these calls."""
         others = [row.silo for row in view.rows if row.status is not Status.DEAD]
         return [self.tell(silo, view.version) for silo in others if silo != self._me]
 
     def tell(self, silo: str, version: int) -> asyncio.Task[None]:
-        """Tell one silo; returns the task that does so."""
+        """Tell one silo. Returns the task of the call."""
         return self._tasks.start(self._send(silo, version))
 
     async def _send(self, silo: str, version: int) -> None:
@@ -102,15 +110,18 @@ class Member:
     """The membership as this silo sees it.
 
     Args:
-        row: of this silo; its status is written as it goes on.
-        lag_s: by how much this silo's loop is late.
-        refusals: why a silo and this one will never talk, by silo.
-        table_id: names the table, as silos tell each other.
-        evicted: called when this silo reads that it is dead, with the reason.
+        row: the row of this silo. Its status is written as the silo's life proceeds.
+        lag_s: returns the lag of this silo's event loop.
+        refusals: by silo, the reason why that silo and this one can never talk.
+        table_id: the short id of the table, which silos compare.
+        evicted: called with the reason when this silo reads that it is dead.
 
-    Attributes: `awaited`, the active silos that did not answer a joining one yet; `is_joining`:
-    in the table, and the others have not been told yet that it is active; `table_text`, the table
-    as messages show it; `gossip`, what tells the others.
+    Attributes:
+        awaited: the active silos that have not answered this joining silo yet.
+        is_joining: True while the row is in the table but the other silos have not been told that
+            this silo is active.
+        table_text: the table as messages show it.
+        gossip: tells the other silos about new versions.
     """
 
     def __init__(
@@ -161,28 +172,28 @@ class Member:
     # -- questions
 
     def is_dead(self, silo: str) -> bool:
-        """Is the silo dead, or unknown to a view that should know it?"""
+        """Return True if the silo is dead, or missing in the view."""
         row = self.view.row(silo)
         return row is None or row.status is Status.DEAD
 
     def is_live(self, silo: str) -> bool:
-        """Is the silo in the view and not dead?"""
+        """Return True if the silo is in the view and not dead."""
         row = self.view.row(silo)
         return row is not None and row.status is not Status.DEAD
 
     def active(self) -> tuple[str, ...]:
-        """Active silos, sorted."""
+        """Return the active silos, sorted."""
         return self.view.with_status(Status.ACTIVE)
 
     def watch(self, listener: Callable[[TableView], None]) -> Callable[[], None]:
-        """Call back with each newer view, in order; returns a function that ends it."""
+        """Call `listener` with each newer view, in order. Returns a function that stops this."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
     # -- views
 
     def take(self, view: TableView) -> None:
-        """Adopt a view if it is newer; find out whether it says that we are dead."""
+        """Adopt a view if it is newer, and stop this silo if the view declares it dead."""
         if view.version <= self.view.version:
             if view.version == self.view.version:
                 self.view = with_newer_stamps(self.view, view)
@@ -207,9 +218,9 @@ class Member:
         self.take(await self._table.read())
 
     async def hear(self, version: int) -> None:
-        """Another silo names a version: read the table, unless this silo knows that it is so far.
+        """Read the table if another silo names a version that this silo has not seen.
 
-        The table decides: a version that it does not have is not believed. Raises
+        The table decides: a version that it does not have is only logged. Raises
         StorageUnavailable.
         """
         if version > self.view.version:
@@ -219,9 +230,9 @@ class Member:
             log.warning(text, self.address, version, self.view.version)
 
     async def refresh_to(self, version: int) -> None:
-        """Wait for a view of at least this version; raises ClusterError if none comes.
+        """Wait for a view of at least this version. Raises ClusterError if none arrives.
 
-        Many may ask at once: the table is read once for all of them.
+        One read of the table serves all waiting callers.
         """
         why = ""
         for attempt in range(REFRESH_TRIES_MAX):
@@ -242,9 +253,9 @@ class Member:
     async def _write(
         self, change: Callable[[TableView], MemberRow | None]
     ) -> list[asyncio.Task[None]]:
-        """Apply a change by compare-and-set, as often as others come first; None: nothing to do.
+        """Apply a change by compare-and-set, and retry while other silos change the table first.
 
-        Returns the tasks that tell it to the others.
+        A change that returns None writes nothing. Returns the tasks that tell the other silos.
         """
         for attempt in range(WRITE_TRIES_MAX):
             view = await self._table.read()
@@ -264,8 +275,11 @@ class Member:
     # -- joining
 
     async def join(self, prepare: Callable[[], Awaitable[None]]) -> None:
-        """Become active: end predecessors, write the row, reach every active silo, `prepare`,
-        and tell everyone."""
+        """Become an active member.
+
+        The steps are: declare predecessors dead, write the row, reach every active silo, call
+        `prepare`, and tell all silos.
+        """
         view = await self._table.read()
         self.take(view)
         for row in find_superseded(view, self.address):
@@ -278,35 +292,35 @@ class Member:
         limit_s = self._options.join_timeout_s
         await Reach(self, limit_s).everyone()
         check_agreement(self._row, self.view)
-        await prepare()  # from the next step on others call this silo
+        await prepare()  # other silos may call this one after the next step
         told = await self._write(self._activate_row)
         if self.is_dead(self.address):
             raise ClusterError(f"{self.address} was evicted while it joined")
-        await wait_told(told)  # calls to this silo's grains may be made anywhere now
+        await wait_told(told)  # every silo may call this silo's grains now
         self.is_joining = False
 
     async def greet(self, silo: str) -> None:
-        """Tell a silo that this one joins. Raises what the call raises."""
+        """Tell a silo that this one joins. Raises the errors of the call."""
         name = MemberTarget.target_name
         await self._targets.call(silo, name, MemberTarget.greet, self.address, self.view.version)
 
     def refusal_of(self, silo: str) -> Exception | None:
-        """Why a silo and this one will never talk, if that has shown."""
+        """Return the reason why a silo and this one can never talk, if one is known."""
         return self.prober.strangers.get(silo) or self._refusals.get(silo)
 
     def wait_for(self, silos: Iterable[str]) -> None:
-        """These did not answer this joining silo yet: probe them."""
+        """Set the silos that have not answered this joining silo yet, and probe them."""
         self.awaited = frozenset(silos)
         self.prober.follow(self.view)
 
     def _activate_row(self, view: TableView) -> MemberRow | None:
-        check_agreement(self._row, view)  # again: others may have become active meanwhile
+        check_agreement(self._row, view)  # again: more silos may be active now
         return self._own(view, Status.ACTIVE)
 
     def _own(self, view: TableView, status: Status) -> MemberRow | None:
         found = view.row(self.address)
         if found is not None and found.status is Status.DEAD:
-            return None  # the dead stay dead, whatever they were about to say
+            return None  # the status DEAD is final
         suspicions = () if found is None else found.suspicions
         self._row = replace(
             self._row, status=status, alive_s=self._env.wall_s(), suspicions=suspicions
@@ -330,7 +344,7 @@ class Member:
             await asyncio.sleep(every_s * self._env.uniform(0.8, 1.0))
             try:
                 await self.refresh()
-                self.prober.follow(self.view)  # stamps that stand still make no newer view
+                self.prober.follow(self.view)  # missing stamps create no newer view
                 await self._forget_one()
             except MillstreamError as error:
                 log.warning("%s cannot read the membership table: %s", self.address, error)
@@ -338,9 +352,10 @@ class Member:
                 log.exception("%s cannot read the membership table", self.address)
 
     async def _forget_one(self) -> None:
-        """The first of the active silos deletes the oldest row of a dead one that is too old.
+        """Delete the oldest row of a dead silo, if it is too old.
 
-        One at a time: a view that follows on the last one costs the directory nothing.
+        Only the first active silo does this. It deletes one row at a time, because a view that
+        directly follows the last one costs the directory nothing.
         """
         if self.active()[:1] != (self.address,):
             return
@@ -357,22 +372,22 @@ class Member:
     # -- voting and leaving
 
     async def ask_other(self, via: str, silo: str) -> bool | None:
-        """Have another silo probe one: does it live? None: it cannot tell."""
+        """Let another silo probe a silo. Returns whether it lives, or None if that is unclear."""
         name = MemberTarget.target_name
         return await self._targets.call(via, name, MemberTarget.probe_for, silo)
 
     async def vote(self, silo: str, *others: str) -> None:
-        """Suspect a silo, also on behalf of `others`; evicts it if the votes suffice."""
+        """Suspect a silo, also for the silos `others`. The votes evict it if they suffice."""
 
         def change(view: TableView) -> MemberRow | None:
             row = view.row(silo)
             if self.is_leaving or row is None or row.status is Status.DEAD:
                 return None
-            if not self.prober.may_accuse(silo):  # it has stamped its row just now
+            if not self.prober.may_accuse(silo):  # for example, it has just stamped its row
                 return None
             now_s = self._env.wall_s()
             options = self._options
-            # silos that are silent both ways cannot vote, ever
+            # silos that neither answer probes nor stamp their rows cannot vote
             silent = {one.silo for one in view.rows if self.prober.is_silent(one.silo)}
             counted = without(view, silent - {silo})
             voted = suspect(counted, row, (self.address, *others), now_s, options)
@@ -380,10 +395,10 @@ class Member:
 
         await self._write(change)
         if self.is_dead(silo):
-            self.gossip.tell(silo, self.view.version)  # if it can hear, it stops now
+            self.gossip.tell(silo, self.view.version)  # the evicted silo stops if this arrives
 
     async def leave(self, status: Status) -> None:
-        """Write the own row as stopping or dead; nothing to do for who is not in the table."""
+        """Write the own row as stopping or dead. No effect if the silo is not in the table."""
         self.is_leaving = True
         told = await self._write(
             lambda view: None if view.row(self.address) is None else self._own(view, status)
@@ -391,20 +406,20 @@ class Member:
         await wait_told(told)
 
     async def aclose(self) -> None:
-        """Stop watching; does not write."""
+        """Stop watching, without writing to the table."""
         self.is_leaving = True
         self.prober.close()
         await self._tasks.aclose()
 
 
 def is_repeated(row: MemberRow, voted: MemberRow, now_s: float, fresh_s: float) -> bool:
-    """Would the row say nothing that it does not say already, with votes younger than that?"""
+    """Return True if the row already has these votes, all younger than `fresh_s`."""
     known = {voter for voter, time_s in row.suspicions if now_s - time_s < fresh_s}
     return voted.status is row.status and known.issuperset(dict(voted.suspicions))
 
 
 def with_newer_stamps(old: TableView, new: TableView) -> TableView:
-    """`old` with the newer heartbeats of `new`: within a version nothing else can differ."""
+    """Return `old` with the newer heartbeats of `new`. Nothing else differs within a version."""
     stamps = {row.silo: row.alive_s for row in new.rows}
     rows = tuple(
         replace(row, alive_s=max(row.alive_s, stamps.get(row.silo, row.alive_s)))
@@ -414,13 +429,13 @@ def with_newer_stamps(old: TableView, new: TableView) -> TableView:
 
 
 async def wait_told(told: list[asyncio.Task[None]]) -> None:
-    """Wait until the others have been told; not for long: they read the table, too."""
+    """Wait for a short time until the other silos are told. They also read the table."""
     if told:
         await asyncio.wait(told, timeout=ANNOUNCED_WITHIN_S)
 
 
 def why_evicted(own: MemberRow | None, version: int) -> str:
-    """What the table says of a silo that is dead."""
+    """Return the table's statement about a silo that is dead."""
     voters = ", ".join(voter for voter, _ in own.suspicions) if own is not None else ""
     by = f"voted out by {voters}" if voters else "a newer silo at its address wrote it"
     what = by if own is not None else "its row is gone"

@@ -1,7 +1,7 @@
-"""Choosing the silo of a new activation, and what silos tell each other for it. Pure.
+"""The choice of a silo for a new activation, and the strategies that silos report for it. Pure.
 
-Invariants: the choice is among the candidates given (active silos that host the grain type),
-sorted; the only chance is the `roll` passed in.
+The choice is among the given candidates, sorted: active silos that host the grain type. The
+function `roll`, an argument, is the only source of chance.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def choose_silo(
     loads: Mapping[str, int],
     roll: Callable[[int], int],
 ) -> str:
-    """One of `candidates` (not empty, sorted); `roll(n)` gives an index below n.
+    """Choose one of `candidates` (sorted, not empty). `roll(n)` returns an index below n.
 
-    LEAST_ACTIVATIONS takes the emptier of two different random candidates, so that silos which
-    read the same loads do not all choose the same one (power of two choices).
+    LEAST_ACTIVATIONS takes the less loaded of two different random candidates (power of two
+    choices). Silos that see the same loads therefore do not all choose the same silo.
     """
     assert candidates
     if placement is PREFER_LOCAL and local in candidates:
@@ -53,17 +53,20 @@ def choose_silo(
 
 
 def placement_in(view: TableView, kind: str) -> Placement:
-    """The strategy of a grain type that only others host, as the first of them says."""
+    """Return the strategy of a grain type that only other silos host.
+
+    The first active silo that hosts the type decides.
+    """
     for row in sorted(view.rows, key=by_address):
         if row.status is Status.ACTIVE and kind in row.grain_types:
             named = dict(row.placements).get(kind, RANDOM.value)
-            # a strategy that this version does not know can only be guessed at
+            # a newer version may report a strategy that this version does not know
             return Placement(named) if named in KNOWN else RANDOM
     return RANDOM
 
 
 def placements_of(grains: Sequence[type[Grain]]) -> tuple[tuple[str, str], ...]:
-    """The strategies that silos which do not host the types have to know."""
+    """Return the strategies that silos without these types have to know: all except RANDOM."""
     types = [cls.__millstream_type__ for cls in grains]
     return tuple(
         (one.name, one.options.placement.value)

@@ -1,20 +1,25 @@
-"""Failure detection: probe ring successors, count misses, suspect.
+"""Failure detection: probe successors on the ring, count misses, and suspect.
 
-Owns: one loop per watched silo, and which silos are silent both ways. Not: this silo's own loop
-(`heart`), what a vote does (`votes`).
+`Prober` runs one loop per watched silo, and knows the silos that are silent both ways: they neither
+answer probes nor stamp their rows. `heart` watches this silo's own event loop, and `votes` defines
+the effect of a vote.
+
 Invariants:
-- a probe is answered by a thread of the target that touches nothing but the age of its loop's last
-  heartbeat, so a busy silo is spared and a wedged one is not;
-- a silo that answers and follows another membership table is not accused: it runs, and it is this
-  silo's table that is a copy;
-- a probe that this silo could not make or follow (its loop lagged, it had no descriptors) says
-  nothing about the other; a silo whose own loop lags accuses nobody;
-- a silo that reaches fewer than half of the members that it knows, itself included, accuses only
-  those that are silent both ways: who stamps the table lives, and so it is this one that is cut
-  off. Of two equal halves the one with the first name may accuse;
-- with three or more silos, the last miss is confirmed by another silo; a silo that is joining
-  accuses only those that are silent both ways.
-Source: Orleans' SiloHealthMonitor, Lifeguard.
+
+- A thread of the probed silo answers. It reads only the age of its event loop's last heartbeat. A
+  busy silo is therefore spared and a blocked one is not.
+- A silo that answers but follows another membership table is not accused. It runs, and this silo's
+  table is a copy.
+- A probe that this silo could not make or follow says nothing about the probed silo. Causes are a
+  lag of its own loop and missing file descriptors.
+- A silo whose own loop lags accuses no silo.
+- A silo that reaches fewer than half of the known members, itself included, is itself cut off. It
+  accuses only silos that are silent both ways. Of two equal halves, the half with the first name
+  may accuse.
+- With three or more silos, another silo confirms the last miss.
+- A joining silo accuses only silos that are silent both ways.
+
+Sources: the SiloHealthMonitor of Orleans, and Lifeguard.
 """
 
 from __future__ import annotations
@@ -42,22 +47,22 @@ __all__ = ["Prober", "Sign", "Stamps", "Voter"]
 
 log = logging.getLogger("millstream.probe")
 
-LAG_SPARED_S = 0.5  # lag of the own loop up to here says nothing
-SILENT_HEARTBEATS = 2.2  # two stamps in a row are missing, and there was time to write them
+LAG_SPARED_S = 0.5  # a lag of the own loop up to this value is ignored
+SILENT_HEARTBEATS = 2.2  # two stamps in a row are missing, with some tolerance
 OWN_TROUBLES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Sign(Enum):
-    """What a probe found."""
+    """The result of a probe."""
 
     ALIVE = "alive"
-    REFUSED = "refused"  # its machine answers, the silo does not
+    REFUSED = "refused"  # the machine answers, but not a running silo
     SILENT = "silent"
-    UNKNOWN = "unknown"  # this silo is in trouble itself, or its table is
+    UNKNOWN = "unknown"  # this silo or its table has a problem itself
 
 
 class Voter(Protocol):
-    """The membership, as who probes needs it."""
+    """The membership, as the prober sees it."""
 
     @property
     def view(self) -> TableView: ...
@@ -71,16 +76,17 @@ class Voter(Protocol):
 
 
 class Stamps:
-    """When the stamps of the table were last seen to move, on this silo's own clock.
+    """The times at which the stamps of the table last changed, on this silo's own clock.
 
-    Wall clocks differ; a stamp that moves says that its silo lives and reaches the table.
+    Wall clocks of silos differ. A stamp that changes proves that its silo lives and reaches the
+    table.
     """
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, float]] = {}
 
     def saw(self, view: TableView, now: float) -> None:
-        """Look at every stamp of an adopted view."""
+        """Record every stamp of an adopted view."""
         seen: dict[str, tuple[float, float]] = {}
         for row in view.rows:
             old = self._seen.get(row.silo)
@@ -89,19 +95,22 @@ class Stamps:
         self._seen = seen
 
     def still_s(self, silo: str, now: float) -> float:
-        """For how long a silo's stamp was seen not to move; 0 if it is not in the table."""
+        """Return the seconds since a silo's stamp last changed, or 0 if it is not in the table."""
         return now - self._seen[silo][1] if silo in self._seen else 0.0
 
 
 class Prober:
-    """Watches the silos that the ring assigns to this one, and those that it must reach to join.
+    """Watches the silos that the ring assigns to this one.
+
+    A joining silo also watches the silos that it must reach.
 
     Args:
-        lag_s: by how much the own loop is late.
-        table_id: names the membership table that this silo follows.
+        lag_s: returns the lag of the own event loop.
+        table_id: the id of the membership table that this silo follows.
 
-    Attributes: `strangers`, the silos that answered and follow another membership table, by
-    address, with what there is to say.
+    Attributes:
+        strangers: by address, the error of each silo that answered but follows another membership
+            table.
     """
 
     def __init__(
@@ -132,19 +141,19 @@ class Prober:
         self._stamps = Stamps()
         self._is_started = False
 
-    # -- whom to watch
+    # -- the silos to watch
 
     def start(self) -> None:
-        """Watch from now on."""
+        """Start watching."""
         self._is_started = True
         self.follow(self._voter.view)
 
     def saw(self, view: TableView) -> None:
-        """Take note of the stamps of an adopted view."""
+        """Record the stamps of an adopted view."""
         self._stamps.saw(view, self._now())
 
     def follow(self, view: TableView) -> None:
-        """Start and stop probe loops for who is to be watched now."""
+        """Start and stop probe loops for the silos that must be watched now."""
         if not self._is_started:
             return
         wanted = self._targets(view)
@@ -172,28 +181,30 @@ class Prober:
             task.cancel()
         self._loops.clear()
 
-    # -- what is known of a silo
+    # -- knowledge about a silo
 
     def _is_still(self, silo: str) -> bool:
         still_s = self._stamps.still_s(silo, self._now())
         return still_s > SILENT_HEARTBEATS * self._options.heartbeat_s
 
     def is_silent(self, silo: str) -> bool:
-        """Does the silo neither answer our probes nor stamp its row?"""
+        """Return True if the silo neither answers probes nor stamps its row."""
         return self._has_missed(silo) and self._is_still(silo)
 
     def _has_missed(self, silo: str) -> bool:
         return self._missed.get(silo, 0) >= self._options.missed_probes_max
 
     def may_accuse(self, silo: str) -> bool:
-        """Is our word enough? Who joins, or is cut off itself, leaves silos that stamp their rows
-        to the others."""
+        """Return True if this silo may vote against the silo.
+
+        A silo that is joining or cut off may vote only against silos that do not stamp their rows.
+        """
         if self._lag_s() > LAG_SPARED_S:
             return False
         return self.is_silent(silo) or not (self._voter.is_joining or self._is_cut_off())
 
     def _is_cut_off(self) -> bool:
-        """Do we reach fewer than half of those that may be there?"""
+        """Return True if this silo reaches fewer than half of the silos that may be alive."""
         known = [self._me, *(silo for silo in self._loops if not self.is_silent(silo))]
         reached = [silo for silo in known if silo not in self._unreached]
         if 2 * len(reached) == len(known):
@@ -215,7 +226,7 @@ class Prober:
             await asyncio.sleep(every_s * (0.5 if silo in self._missed else 1.0))
 
     async def _look(self, silo: str) -> None:
-        """One probe, and what follows from it."""
+        """Probe once, and act on the result."""
         sign = await self.probe(silo)
         if sign is Sign.UNKNOWN:
             return
@@ -228,7 +239,7 @@ class Prober:
             self._missed.pop(silo, None)
 
     async def probe(self, silo: str) -> Sign:
-        """Did the silo itself answer in time, with a loop that beats?"""
+        """Probe a silo: did it answer in time, with an event loop that beats?"""
         row = self._voter.view.row(silo)
         if row is None:
             return Sign.SILENT
@@ -248,7 +259,7 @@ class Prober:
             found = str(error) or f"nothing within {timeout_s:g} s"
         late_s = max(self._now() - asked_at - timeout_s, self._lag_s())
         if sign is not Sign.ALIVE:
-            if late_s > LAG_SPARED_S:  # the answer may lie unread
+            if late_s > LAG_SPARED_S:  # the answer may have arrived without being read
                 sign = Sign.UNKNOWN
             log.info("%s: probe: %s: %s", silo, sign.value, found)
         return sign
@@ -256,7 +267,7 @@ class Prober:
     def _read(self, silo: str, answer: bytes) -> tuple[Sign, str]:
         try:
             age_s, generation, table_id = answer.decode().split(" ")
-            # a port of a process that is gone may have been given to another silo
+            # the port of a former process may belong to another silo now
             is_itself, late_s = int(generation) == generation_of(silo), float(age_s)
         except ValueError:
             return Sign.REFUSED, f"an answer that is none of a silo: {answer!r}"
@@ -271,9 +282,12 @@ class Prober:
         return Sign.ALIVE, ""
 
     async def _suspect(self, silo: str) -> bool:
-        """Vote, with a second opinion where there is one; True if the opinion is that it lives."""
+        """Vote against a silo, after a second opinion if possible.
+
+        Returns True if that opinion is that the silo lives.
+        """
         if not self.may_accuse(silo):
-            await self._voter.refresh()  # newer stamps tell who lives
+            await self._voter.refresh()  # newer stamps show which silos live
             return False
         others = [other for other in self._opinions() if other != silo]
         confirmed: tuple[str, ...] = ()
@@ -288,15 +302,15 @@ class Prober:
         return False
 
     def _opinions(self) -> list[str]:
-        """Who can be asked: best those that have missed no probe."""
+        """Return the silos that can be asked, preferably those without a missed probe."""
         active = self._voter.view.with_status(Status.ACTIVE)
         some = [silo for silo in active if silo != self._me and not self._has_missed(silo)]
         return [silo for silo in some if silo not in self._missed] or some
 
     async def _ask(self, via: str, silo: str) -> bool | None:
-        """Does another silo say that it lives? None: it said nothing in time."""
+        """Ask another silo whether the silo lives. None means no answer in time."""
         try:
             async with asyncio.timeout(2 * self._options.probe_timeout_s):
                 return await self._voter.ask_other(via, silo)
         except (MillstreamError, TimeoutError):
-            return None  # it is in trouble itself: only our own vote counts
+            return None  # the asked silo fails itself: only the own vote counts

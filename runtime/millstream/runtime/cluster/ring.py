@@ -1,8 +1,10 @@
-"""The consistent ring of silos: which silo owns a hash. Pure.
+"""The consistent hash ring of silos: the owner of each hash. Pure.
 
-Invariants: equal member lists give equal rings everywhere (frozen hash, version 1: xxh3 of
-`silo#i`); every hash has one owner; `find_gained` covers exactly the hashes whose owner became
-`me`.
+Invariants:
+
+- Equal member lists give equal rings in every process. The hash is fixed: xxh3 of `silo#i`.
+- Every hash has one owner.
+- `find_gained` covers exactly the hashes whose owner became `me`.
 """
 
 from __future__ import annotations
@@ -16,16 +18,16 @@ __all__ = ["HASH_MAX", "Ring", "Segment", "covers", "find_gained", "hash_of", "w
 
 POINTS_PER_SILO = 30
 HASH_MAX = 2**64 - 1
-Segment = tuple[int, int]  # hashes in low..high, both inclusive
+Segment = tuple[int, int]  # the hashes from low to high, both inclusive
 
 
 def hash_of(text: str) -> int:
-    """The point of a name on the ring, 0..HASH_MAX."""
+    """Return the point of a name on the ring, 0 to HASH_MAX."""
     return xxhash.xxh3_64_intdigest(text.encode())
 
 
 class Ring:
-    """Points of silos, sorted; a hash belongs to the first point at or after it."""
+    """The sorted points of silos. A hash belongs to the first point at or after it."""
 
     __slots__ = ("_hashes", "_owners", "silos")
 
@@ -38,16 +40,16 @@ class Ring:
         self._owners = [silo for _, silo in points]
 
     def owner(self, point: int) -> str | None:
-        """The owner of a hash; None in an empty ring."""
+        """Return the owner of a hash, or None in an empty ring."""
         if not self._owners:
             return None
         return self._owners[bisect_left(self._hashes, point) % len(self._owners)]
 
     def successors(self, silo: str, count: int) -> list[str]:
-        """Up to `count` distinct other silos, spread over rings of different salt.
+        """Return up to `count` different other silos, one from each of several salted rings.
 
-        Source: Orleans' ClusterHealthMonitor, one successor per salted ring: a random-like graph
-        in which every silo is watched by several.
+        The result is like a random graph in which several silos watch every silo. Source: the
+        ClusterHealthMonitor of Orleans.
         """
         found: list[str] = []
         for salt in range(count):
@@ -60,12 +62,12 @@ class Ring:
         return found
 
     def points(self) -> list[int]:
-        """All points, sorted."""
+        """Return all points, sorted."""
         return self._hashes
 
 
 def find_gained(old: Ring, new: Ring, me: str) -> list[Segment]:
-    """Segments that `me` owns in `new` but not in `old`."""
+    """Return the segments that `me` owns in `new` but not in `old`."""
     bounds = sorted({*old.points(), *new.points(), HASH_MAX})
     segments: list[Segment] = []
     low = 0
@@ -80,13 +82,13 @@ def find_gained(old: Ring, new: Ring, me: str) -> list[Segment]:
 
 
 def covers(segments: Sequence[Segment], point: int) -> bool:
-    """Is a hash in one of the segments (sorted)?"""
+    """Return True if a hash is in one of the sorted segments."""
     at = bisect_right(segments, point, key=first_of)
     return at > 0 and point <= segments[at - 1][1]
 
 
 def within(segments: Sequence[Segment], bounds: Sequence[Segment]) -> list[Segment]:
-    """What the segments and the bounds (both sorted) have in common."""
+    """Return the intersection of the segments and the bounds, both sorted."""
     found: list[Segment] = []
     i = j = 0
     while i < len(segments) and j < len(bounds):
@@ -102,5 +104,5 @@ def within(segments: Sequence[Segment], bounds: Sequence[Segment]) -> list[Segme
 
 
 def first_of(segment: Segment) -> int:
-    """The lowest hash of a segment."""
+    """Return the lowest hash of a segment."""
     return segment[0]

@@ -1,8 +1,8 @@
-"""Where the calls of a silo go.
+"""The destinations of a silo's calls.
 
-Owns: `SiloRouter`: the order of looking (here, remembered, directory, placement). Not: waiting for
-a location (`search`), sending (`caller`, `relay`). Invariant: calls to a grain whose location is
-looked for keep their order.
+`SiloRouter` owns the order of the lookup: this silo, remembered locations, the directory,
+placement. `search` waits for a location, and `caller` and `relay` send calls. Calls to a grain keep
+their order while its location is being searched.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = ["SiloRouter"]
 
 
 class SiloRouter:
-    """Finds grains for this silo's callers (`Locator`).
+    """The `Locator` of a silo.
 
     Args:
-        roll: gives an index below its argument; the only chance in placement.
+        roll: returns an index below its argument. It is the only source of chance in placement.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class SiloRouter:
         self._searches = Searches(turns, tasks, self._locate, self.on_lost)
         self.looked_for = self._searches.under_way
         self.has_waiting = self._searches.has_waiting
-        """Do calls wait for this grain's location? Later ones must not overtake them."""
+        """True if calls wait for this grain's location. Later calls must not overtake them."""
 
     # -- finding (`Locator`)
 
     def find(self, kind: GrainKind, key: str, /) -> Destination | None:
-        """Where the grain is, if that is known without asking and nobody waits for it."""
+        """Return the grain's destination if it is known without asking and no call waits for it."""
         if self.looked_for and (kind.name, key) in self.looked_for:
             return None
         activation = self._catalog.find(kind.name, key)
@@ -79,7 +79,7 @@ class SiloRouter:
         return self._peers.get(silo)
 
     def silo_of(self, kind: str, key: str) -> str:
-        """Where the grain is, as far as it is known without asking; empty: it is not known."""
+        """Return the silo that has the grain, as far as it is known without asking, or ""."""
         if self._catalog.find(kind, key) is not None:
             return self._address
         return self._directory.locations.get(kind, key) or ""
@@ -116,41 +116,50 @@ class SiloRouter:
         return choose_silo(placement, candidates, self._address, grain, loads, self._roll)
 
     def _placement_of(self, kind: GrainKind) -> Placement:
-        """The placement strategy of a type, by its definition here, else by who hosts it."""
+        """Return the placement strategy of a type.
+
+        It comes from the type's definition here, or from a silo that hosts the type.
+        """
         if kind.hosted is not None:
             return kind.hosted.options.placement
         return placement_in(self._member.view, kind.name)
 
     def on_moved(self, kind: GrainKind, key: str, peer: Peer, silo: str, /) -> None:
-        """The grain is not at `peer`."""
+        """Forget that the grain is at `peer`, and remember its new silo if one is given."""
         self._directory.locations.forget(kind.name, key)
         if silo:
             self.learn(kind.name, key, silo)
 
     def on_lost(self, kind: GrainKind, key: str, /) -> None:
-        """The grain's silo cannot be reached: look it up again next time."""
+        """Forget the location of a grain whose silo cannot be reached."""
         self._directory.locations.forget(kind.name, key)
 
     def learn(self, kind: str, key: str, silo: str) -> None:
-        """The grain is at `silo`."""
+        """Remember that the grain is at `silo`."""
         if silo != self._address and self._member.is_live(silo):
             self._directory.locations.learn(kind, key, silo)
 
-    # -- who hosts what
+    # -- the silos that host a type
 
     def silos_hosting(self, name: str) -> list[str]:
-        """Active silos that host a grain type, sorted."""
+        """Return the active silos that host a grain type, sorted."""
         rows = {row.silo: row for row in self._member.view.rows}
         return [silo for silo in self._member.active() if name in rows[silo].grain_types]
 
     def is_settling(self) -> bool:
-        """Is this silo or another about to be active? What no silo has now may be there soon."""
+        """Return True if this silo or another one is about to become active.
+
+        Something that no silo has now may then be available soon.
+        """
         view = self._member.view
         return view.row(self._address) is None or bool(view.with_status(Status.JOINING))
 
     def check_hosted(self, name: str) -> None:
-        """Raise NotHosted if no silo hosts a grain type; SiloUnavailable if the silos that host it
-        are about to be active, or stop, as while they are restarted."""
+        """Raise NotHosted if no silo hosts a grain type.
+
+        Raises SiloUnavailable instead if silos that host the type are starting or stopping, for
+        example during a restart.
+        """
         found: dict[Status, set[str]] = {status: set() for status in Status}
         for row in self._member.view.rows:
             found[row.status].update(row.grain_types)

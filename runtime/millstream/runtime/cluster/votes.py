@@ -1,8 +1,10 @@
-"""Suspicion and eviction: what a vote does to a row. Pure.
+"""Suspicion and eviction: the effect of a vote on a row. Pure.
 
-Source: Orleans' table protocol. Invariants: a row is declared dead only by enough fresh votes of
-silos that are not dead themselves, or by its own silo, or by a newer generation at its address; the
-last known good clock is the newer of ours and the newest vote's, so skewed clocks do not kill.
+A row is declared dead only by enough fresh votes of silos that are not dead, by its own silo, or by
+a newer generation at its address. The age of a vote is measured from the newer of two times: this
+silo's clock and the newest vote. Clocks that differ therefore do not evict a silo.
+
+Source: the table protocol of Orleans.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ replace = msgspec.structs.replace
 
 
 def votes_needed(view: TableView, now_s: float, options: MembershipOptions) -> int:
-    """Fresh votes that evict: one with one or two live silos, else `votes_for_death`."""
+    """Return the number of fresh votes that evict.
+
+    This is half of the live silos, but at least one and at most `votes_for_death`.
+    """
     live = [
         row
         for row in view.rows
@@ -38,7 +43,7 @@ def suspect(
     now_s: float,
     options: MembershipOptions,
 ) -> MemberRow:
-    """The target's row with these votes added, dead if they suffice."""
+    """Return the target's row with these votes added, and dead if the votes suffice."""
     assert target.status is not Status.DEAD
     newest = max([now_s, *(time_s for _, time_s in target.suspicions)])
     living = {row.silo for row in view.rows if row.status is not Status.DEAD}
@@ -55,7 +60,7 @@ def suspect(
 
 
 def find_superseded(view: TableView, silo: str) -> list[MemberRow]:
-    """Rows at this silo's address with a lower generation that are not dead."""
+    """Return the rows at this silo's address with a lower generation that are not dead."""
     return [
         row
         for row in view.rows
@@ -66,7 +71,7 @@ def find_superseded(view: TableView, silo: str) -> list[MemberRow]:
 
 
 def declare_dead(view: TableView, silo: str) -> MemberRow | None:
-    """The silo's row as a dead one; None: it is dead already, or there is none."""
+    """Return the silo's row as dead, or None if it is dead already or missing."""
     row = view.row(silo)
     if row is None or row.status is Status.DEAD:
         return None
@@ -74,5 +79,5 @@ def declare_dead(view: TableView, silo: str) -> MemberRow | None:
 
 
 def without(view: TableView, silos: Set[str]) -> TableView:
-    """The view without the rows of these silos."""
+    """Return the view without the rows of these silos."""
     return TableView(view.version, tuple(row for row in view.rows if row.silo not in silos))

@@ -82,7 +82,7 @@ class Request(msgspec.Struct, eq=False):
     spec: Any  # Runnable; a MethodSpec wherever a method is called
     deadline: float
     depth: int
-    cancelling: int = 0  # `Task.cancelling()` when the turn was asked for, or RUNTIME_TASK
+    cancelling: int = 0  # `Task.cancelling()` when the turn was requested, or RUNTIME_TASK
     same_task: bool = False
     group: Any = None  # its group of deadlines, or None
     is_read: bool = False

@@ -234,9 +234,7 @@ class Turns:
             )
         if isinstance(error, asyncio.CancelledError) and request.activation is not None:
             if not (is_by_caller or request.cancelling == RUNTIME_TASK):
-                return own_cancellation(
-                    request
-                )  # the method raised it; the caller was not cancelled
+                return own_cancellation(request)  # raised by the method, not by the caller
         if isinstance(error, SystemExit) and request.activation is not None:
             log.error("%s: %s raised %r", turn_name(request), request.spec.label, error)
             return GrainError("SystemExit", f"{turn_name(request)}: {request.spec.label}: {error}")

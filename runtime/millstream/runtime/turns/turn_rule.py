@@ -205,7 +205,7 @@ class TurnRule:
         elif box.stop is None:
             box.first_turn_due = self.state is not VALID
         else:
-            return  # its end was asked for already
+            return  # its end was requested before
         box.stop = reason
         self.regate()
 

@@ -1,12 +1,17 @@
 """The grain directory: which silo has a grain, partitioned over the ring.
 
-Owns: the driver of this silo's range (`range` decides, this sends and waits), and the client side
-of registration and lookup. Source: Orleans' DistributedGrainDirectory, with one recovery rule for
-joins, leaves and crashes alike: a silo that gains a range asks every live member for its registered
-activations there (docs/decisions/0002-directory-recovery.md).
-Invariants: a registration granted under a view older than one whose recovery this silo has answered
-is made again before user code runs; no step over many activations holds the loop for more than
-about a millisecond.
+This module drives this silo's range: `range` decides, and this module sends and waits. It also
+registers and looks up grains for this silo.
+
+The design follows the DistributedGrainDirectory of Orleans, with one recovery rule for joins,
+leaves and crashes. A silo that gains a range asks every live member for its registered activations
+there (docs/decisions/0002-directory-recovery.md).
+
+Invariants:
+
+- A registration may be older than a recovery that this silo has answered. Such a registration is
+  made again before user code runs.
+- No step over many activations blocks the event loop for more than about a millisecond.
 """
 
 from __future__ import annotations
@@ -65,18 +70,18 @@ log = logging.getLogger("millstream.directory")
 
 RETRIES_MAX = 60
 END_TRIES_MAX = 5
-SCANNED_MAX = 500  # activations looked at, and sent, before others have the loop
+SCANNED_MAX = 500  # activations that are checked and sent before the loop runs other callbacks
 
 
 class LiveMembers(Protocol):
-    """What the directory asks the membership."""
+    """The membership, as the directory sees it."""
 
     def is_live(self, silo: str, /) -> bool: ...
     async def refresh_to(self, version: int, /) -> None: ...
 
 
 class DirectoryTarget(SystemTarget):
-    """What other silos ask of this silo's range, and of its activations."""
+    """The `$directory` target: the calls of other silos to this silo's range and activations."""
 
     target_name = "$directory"
 
@@ -86,33 +91,39 @@ class DirectoryTarget(SystemTarget):
     async def register(
         self, kind: str, key: str, silo: str, activation_id: int, version: int
     ) -> Entry | None:
-        """Compare-and-set; the stored entry, or one without a silo: not ours at its version."""
+        """Register by compare-and-set, and return the stored entry.
+
+        An entry without a silo means that this silo does not own the grain at its version.
+        """
         question = Register(kind, key, silo, activation_id)
         return await self._directory.answer(question, version)
 
     async def lookup(self, kind: str, key: str, version: int) -> Entry | None:
-        """The entry, None, or an entry without a silo: not ours at its version."""
+        """Return the entry of a grain, or None.
+
+        An entry without a silo means that this silo does not own the grain at its version.
+        """
         return await self._directory.answer(Lookup(kind, key), version)
 
     async def unregister(self, kind: str, key: str, silo: str, activation_id: int) -> None:
-        """Remove an entry; no effect if it names another activation."""
+        """Remove an entry. No effect if it names another activation."""
         self._directory.step(Unregister(kind, key, silo, activation_id))
 
     async def survivors(self, asker: str, version: int, segments: list[Segment]) -> None:
-        """Raise the barrier, and send the asker each registered activation in the segments."""
+        """Raise the barrier, and send each registered activation in the segments to `asker`."""
         await self._directory.tell_survivors(asker, version, segments)
 
     async def accept_recovered(self, silo: str, version: int, rows: list[RecoveredRow]) -> None:
-        """Some of what a survivor has."""
+        """Receive some of a survivor's registered activations."""
         self._directory.step(Rows(silo, version, rows))
 
     async def end_duplicate(self, kind: str, key: str, activation_id: int) -> None:
-        """Another activation won: end this one."""
+        """End this activation, because another one won the conflict."""
         self._directory.end_duplicate(kind, key, activation_id)
 
 
 class GrainDirectory:
-    """Registration and lookup, here or at the owner."""
+    """Registration and lookup of grains, at the silo that owns their range."""
 
     def __init__(
         self,
@@ -139,21 +150,21 @@ class GrainDirectory:
 
     @property
     def is_alone(self) -> bool:
-        """Does this silo own everything, with nothing to recover?"""
+        """True if this silo owns the whole ring, with nothing to recover."""
         return self._range.is_alone
 
     @property
     def is_locked(self) -> bool:
-        """Is a range being gained?"""
+        """True while this silo is gaining a range."""
         return self._range.is_locked
 
     def apply_view(self, view: TableView) -> None:
-        """Take a newer view: let go what is no longer ours, gain what is."""
+        """Apply a newer view: drop lost ranges, and recover gained ones."""
         self.step(ViewApplied(view))
         self.locations.keep(self._members.is_live)
 
     def step(self, event: Any) -> None:
-        """Let the range take an event, and do what it wants."""
+        """Pass an event to the range, and carry out the resulting actions."""
         for action in self._range.step(event):
             self._do(action)
 
@@ -180,7 +191,7 @@ class GrainDirectory:
         self.step(Swept())
 
     async def answer(self, question: Register | Lookup, version: int) -> Entry | None:
-        """The range's answer, when it has one."""
+        """Return the range's answer to a question, once there is one."""
         self._last_ticket += 1
         ticket = self._last_ticket
         waiter: asyncio.Future[Entry | None] = asyncio.get_running_loop().create_future()
@@ -200,7 +211,10 @@ class GrainDirectory:
             self.step(NotReached(version))
 
     def _tell_here(self, ask: Ask) -> bool:
-        """Tell at once what this silo itself has, if that is little: a lone silo never waits."""
+        """Answer at once for this silo's own activations, if there are not too many.
+
+        A silo that is alone therefore never waits.
+        """
         activations = self._holder.all() if ask.silo == self._me else []
         if ask.silo != self._me or len(activations) > SCANNED_MAX:
             return False
@@ -211,7 +225,7 @@ class GrainDirectory:
         return True
 
     async def _ask_survivor(self, ask: Ask) -> None:
-        """Have a survivor tell what it has; whatever goes wrong is an event, too."""
+        """Ask a survivor for its activations. A failure becomes an event, too."""
         await asyncio.sleep(ask.after_s)
         segments = list(ask.segments)
         try:
@@ -242,7 +256,7 @@ class GrainDirectory:
     # -- this silo's activations
 
     async def tell_survivors(self, asker: str, version: int, segments: Sequence[Segment]) -> None:
-        """Send the asker what is registered here in the segments, in slices."""
+        """Send the registered activations in the segments to the asking silo, in slices."""
         self.step(SurvivorsAsked(version))
         activations = self._holder.all()
         for first in range(0, len(activations), SCANNED_MAX):
@@ -253,13 +267,13 @@ class GrainDirectory:
             await asyncio.sleep(0)
 
     def end_duplicate(self, kind: str, key: str, activation_id: int) -> None:
-        """End an activation that lost a recovery."""
+        """End an activation that lost a conflict during recovery."""
         self._holder.end_duplicate(kind, key, activation_id)
 
     # -- for this silo's catalog and router
 
     def register_now(self, activation: Activation) -> bool:
-        """Register without waiting, if this silo is alone; True if that worked."""
+        """Register without waiting if this silo is alone. Returns True on success."""
         own = self._range
         if not own.is_alone:
             return False
@@ -267,9 +281,10 @@ class GrainDirectory:
         return True
 
     async def register(self, activation: Activation) -> str | None:
-        """Register before user code runs; the winner's silo if that is another activation.
+        """Register an activation before user code runs.
 
-        Raises SiloUnavailable.
+        Returns the silo of the winner if another activation is registered, otherwise None. Raises
+        SiloUnavailable.
         """
         kind, key = activation.kind.name, activation.key
 
@@ -286,12 +301,13 @@ class GrainDirectory:
             if self._range.is_current(entry.version):
                 activation.version = entry.version
                 return None
-            await self._catch_up(self._range.barrier, attempt)  # a later owner does not know it
+            # a later owner does not know this registration
+            await self._catch_up(self._range.barrier, attempt)
         text = f"{activation}: the directory did not register it"
         raise SiloUnavailable(text, may_have_run=False)
 
     async def lookup(self, kind: str, key: str) -> str | None:
-        """The silo that has a grain, or None. Raises SiloUnavailable."""
+        """Return the silo that has a grain, or None. Raises SiloUnavailable."""
 
         async def ask(owner: str, version: int) -> Entry | None:
             return await self._call(owner, DirectoryTarget.lookup, kind, key, version)
@@ -302,7 +318,7 @@ class GrainDirectory:
     async def _settle(
         self, kind: str, key: str, ask: Callable[[str, int], Awaitable[Entry | None]]
     ) -> Entry | None:
-        """The answer of a grain's owner, asked until it and this silo agree who that is."""
+        """Ask the grain's owner, and retry until the owner and this silo agree on the ownership."""
         for attempt in range(RETRIES_MAX):
             owner = self._range.owner_of(kind, key)
             if owner is None:
@@ -319,7 +335,7 @@ class GrainDirectory:
         raise SiloUnavailable(text, may_have_run=False)
 
     async def _catch_up(self, version: int, attempt: int) -> None:
-        """Have a view of at least that version, if the table can be read; not too often."""
+        """Try to get a view of at least this version, then pause."""
         try:
             await self._members.refresh_to(version)
         except MillstreamError as error:
@@ -327,10 +343,13 @@ class GrainDirectory:
         await pause(attempt)
 
     async def unregister(self, activation: Activation) -> None:
-        """Remove the entry of an ending activation; best effort (a stale entry is corrected)."""
+        """Remove the entry of an ending activation.
+
+        This is best effort: a stale entry is corrected later.
+        """
         kind, key = activation.kind.name, activation.key
         owner = self._range.owner_of(kind, key)
-        version, activation.version = activation.version, 0  # survivors tell of it no more
+        version, activation.version = activation.version, 0  # it is not reported in recoveries
         if not version or owner is None:
             return
         if owner == self._me:
@@ -351,7 +370,7 @@ class GrainDirectory:
         return self._targets.call(silo, DirectoryTarget.target_name, method, *args, **kwargs)
 
     def close(self) -> None:
-        """Recover no more; whoever waits is told."""
+        """Stop recovering, and fail the calls that wait."""
         self._tasks.cancel()
         waiters, self._answers = self._answers, {}
         for waiter in waiters.values():
@@ -361,30 +380,30 @@ class GrainDirectory:
 
 
 async def pause(attempt: int) -> None:
-    """Wait before another try, the longer the more were made."""
+    """Wait before another try. The time grows with the number of tries."""
     await asyncio.sleep(RETRY.whole_s(attempt + 1))
 
 
 def is_registered_in(activation: Activation, segments: Sequence[Segment]) -> bool:
-    """Does the activation hold a registration in the segments?"""
+    """Return True if the activation has a registration in the segments."""
     point = point_of(activation.kind.name, activation.key)
     return activation.version > 0 and not activation.is_gone and covers(segments, point)
 
 
 def row_of(activation: Activation) -> RecoveredRow:
-    """What a survivor tells of an activation."""
+    """Return the data that a survivor reports about an activation."""
     return (activation.kind.name, activation.key, activation.id, activation.version)
 
 
 def duplicate(found: EndDuplicate) -> tuple[str, str, str]:
-    """What the log says of it."""
+    """Return the values for the log line about a duplicate."""
     return found.kind, found.key, found.loser.silo
 
 
 class Locations:
-    """Silos by grain, as they were learnt; none of them is certain. They spare questions.
+    """A cache of the silos of grains. No entry is certain.
 
-    Invariant: at most `size_max` grains; the oldest learnt leaves first.
+    The cache has at most `size_max` grains, and drops the oldest first.
     """
 
     __slots__ = ("_silos", "_size_max")
@@ -394,21 +413,21 @@ class Locations:
         self._size_max = size_max
 
     def get(self, kind: str, key: str) -> str | None:
-        """Where a grain was last seen, or None."""
+        """Return the last known silo of a grain, or None."""
         return self._silos.get((kind, key))
 
     def learn(self, kind: str, key: str, silo: str) -> None:
-        """Note where a grain is."""
+        """Remember the silo of a grain."""
         self._silos[kind, key] = silo
         if len(self._silos) > self._size_max:
             self._silos.popitem(last=False)
 
     def forget(self, kind: str, key: str) -> None:
-        """The grain is not where it was."""
+        """Forget the location of a grain."""
         self._silos.pop((kind, key), None)
 
     def keep(self, is_live: Callable[[str], bool]) -> None:
-        """Forget what is not on a live silo."""
+        """Forget the locations on silos that are not live."""
         gone = {silo for silo in set(self._silos.values()) if not is_live(silo)}
         if gone:
             for grain in [grain for grain, silo in self._silos.items() if silo in gone]:

@@ -1,6 +1,6 @@
-"""What the directory's range is told (events), and what it wants done (actions).
+"""The events that the directory's range receives, and the actions that it returns.
 
-Owns: plain values, nothing else. See `range` for what they mean together.
+This module contains only plain values. `range` explains how they work together.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RecoveredRow = tuple[str, str, int, int]  # grain type, key, activation id, vers
 
 
 class Register(msgspec.Struct, frozen=True):
-    """May this activation be the grain's one?"""
+    """A question: may this activation be the one activation of the grain?"""
 
     kind: str
     key: str
@@ -50,7 +50,7 @@ class Register(msgspec.Struct, frozen=True):
 
 
 class Lookup(msgspec.Struct, frozen=True):
-    """Where is the grain?"""
+    """A question: which silo has the grain?"""
 
     kind: str
     key: str
@@ -72,13 +72,13 @@ Question = Register | Lookup
 
 
 class ViewApplied(msgspec.Struct, frozen=True):
-    """A view of the membership, newer or not."""
+    """A membership view, newer or not."""
 
     view: TableView
 
 
 class QuestionReceived(msgspec.Struct, frozen=True):
-    """A question, and the version of the asker's view."""
+    """A question, with the version of the asking silo's view."""
 
     ticket: int
     question: Question
@@ -86,13 +86,13 @@ class QuestionReceived(msgspec.Struct, frozen=True):
 
 
 class Withdrawn(msgspec.Struct, frozen=True):
-    """Nobody waits for the answer any more."""
+    """No caller waits for the answer any more."""
 
     ticket: int
 
 
 class NotReached(msgspec.Struct, frozen=True):
-    """The table could not be read up to a version that was asked for."""
+    """The table could not be read up to a version that was requested."""
 
     version: int
 
@@ -106,14 +106,17 @@ class Rows(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """A survivor has sent all that it has."""
+    """A survivor has sent all of its registered activations."""
 
     silo: str
     round: int
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """A survivor could not be asked; `is_wrong`: it can be reached, and answers with an error."""
+    """A survivor could not be asked.
+
+    `is_wrong` means that it is reachable but answers with an error.
+    """
 
     silo: str
     round: int
@@ -121,27 +124,33 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class SurvivorsAsked(msgspec.Struct, frozen=True):
-    """Another silo, or this one, gains a range at this version and asks for our activations."""
+    """A silo gains a range at this version, and asks for this silo's activations.
+
+    It may be this silo itself.
+    """
 
     version: int
 
 
 class Swept(msgspec.Struct, frozen=True):
-    """Others had the loop: the sweep may go on."""
+    """The event loop has run other callbacks, so the sweep may continue."""
 
 
 # -- actions
 
 
 class SendAnswer(msgspec.Struct, frozen=True):
-    """The answer: the entry, None, or an entry without a silo: not ours at that version."""
+    """Send an answer: the entry, or None.
+
+    An entry without a silo means that this silo does not own the grain at that version.
+    """
 
     ticket: int
     entry: Entry | None
 
 
 class Refresh(msgspec.Struct, frozen=True):
-    """Read the table until it has this version, or tell that it is `NotReached`."""
+    """Read the table until it has this version, or report that it is `NotReached`."""
 
     version: int
 
@@ -156,7 +165,7 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class EndDuplicate(msgspec.Struct, frozen=True):
-    """Two activations of one grain were found: this one ends."""
+    """End this activation, because two activations of one grain were found."""
 
     kind: str
     key: str
@@ -164,14 +173,14 @@ class EndDuplicate(msgspec.Struct, frozen=True):
 
 
 class GiveUp(msgspec.Struct, frozen=True):
-    """A survivor answered with nothing but errors: what it has in the range is not known."""
+    """A survivor answered only with errors. Its activations in the range remain unknown."""
 
     silo: str
     round: int
 
 
 class Sweep(msgspec.Struct, frozen=True):
-    """Entries are to be swept: come back with `Swept` when others had the loop."""
+    """Return with the event `Swept` once the event loop has run other callbacks."""
 
 
 Action = SendAnswer | Refresh | Ask | EndDuplicate | GiveUp | Sweep

@@ -1,8 +1,10 @@
 """One silo's part of the grain directory: entries and their compare-and-set. Pure.
 
-Invariants: a grain has at most one entry; an entry changes only when there is none, when its
-silo is dead, or when the silo that holds it registers anew; an entry is removed only by the very
-activation that it names.
+Invariants:
+
+- A grain has at most one entry.
+- An entry changes only if there is none, if its silo is dead, or if its silo registers again.
+- An entry is removed only for the activation that it names.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ __all__ = ["Entry", "Partition"]
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where a grain lives: silo, activation, and the membership version of the registration."""
+    """The location of a grain: silo, activation, and the membership version of the registration."""
 
     silo: str
     activation_id: int
@@ -23,18 +25,18 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Partition:
-    """Entries by grain type and key (nested, so that keys are stored once per silo)."""
+    """The entries by grain type and key. They are nested, so that a type is stored once."""
 
     def __init__(self) -> None:
         self._types: dict[str, dict[str, Entry]] = {}
 
     def lookup(self, kind: str, key: str) -> Entry | None:
-        """The entry of a grain, or None."""
+        """Return the entry of a grain, or None."""
         entries = self._types.get(kind)
         return None if entries is None else entries.get(key)
 
     def register(self, kind: str, key: str, entry: Entry, is_dead: Callable[[str], bool]) -> Entry:
-        """Compare-and-set; returns the entry that is stored now."""
+        """Register by compare-and-set. Returns the entry that is stored afterwards."""
         entries = self._types.setdefault(kind, {})
         found = entries.get(key)
         if found is not None and found.silo != entry.silo and not is_dead(found.silo):
@@ -53,9 +55,9 @@ class Partition:
             del entries[key]
 
     def recover(self, kind: str, key: str, entry: Entry) -> Entry | None:
-        """Merge a survivor's entry; returns the loser of a conflict, which has to end.
+        """Merge a survivor's entry. Returns the loser of a conflict, which must end.
 
-        The newer registration wins, whatever the order of the answers.
+        The newer registration wins, independent of the order of the answers.
         """
         entries = self._types.setdefault(kind, {})
         found = entries.get(key)
@@ -67,13 +69,13 @@ class Partition:
         return None if winner.silo == loser.silo else loser
 
     def keys(self) -> list[tuple[str, list[str]]]:
-        """The keys that have entries now, by grain type."""
+        """Return the keys that have entries, by grain type."""
         return [(kind, list(entries)) for kind, entries in self._types.items() if entries]
 
     def drop(
         self, kind: str, keys: Iterable[str], is_foreign: Callable[[str, str, Entry], bool]
     ) -> None:
-        """Forget those of the entries that are foreign."""
+        """Remove the entries of these keys that are foreign."""
         entries = self._types.get(kind, {})
         for key in keys:
             entry = entries.get(key)

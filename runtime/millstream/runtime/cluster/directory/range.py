@@ -1,19 +1,20 @@
-"""The range of the grain directory that one silo owns. Pure: no I/O, clock, chance, future or task.
+"""The range of the grain directory that one silo owns. Pure: no I/O, clock, chance or tasks.
 
-Owns: which part of the ring is this silo's and which of it is locked, the entries, the questions
-that wait, and the barrier. Not: sending anything (`directory`), the entries' own rules
-(`partition`). A lost range has nothing to hand over, since its new owner asks the activations
-themselves (docs/decisions/0002-directory-recovery.md).
+`DirectoryRange` knows this silo's part of the ring, the locked segments in it, the entries, the
+waiting questions, and the barrier. `directory` sends messages, and `partition` owns the rules of
+entries. A lost range needs no hand-over, because its new owner asks the activations themselves
+(docs/decisions/0002-directory-recovery.md).
 
-    nobody's ──ViewApplied──▶ gaining (locked) ──every survivor Told, gone or given up──▶ owned
-                                    └──────────────ViewApplied──▶ lost ◀──ViewApplied──────┘
+    foreign ──ViewApplied──▶ gaining (locked) ──each survivor Told, gone or given up──▶ owned
+                                   └─────────────ViewApplied──▶ lost ◀──ViewApplied───────┘
 
 Invariants:
-- a grain has at most one entry, and it is of this silo's range or about to be swept;
-- nothing is answered about a locked range; each range that was locked ends owned or lost;
-- each question is answered once, or withdrawn;
-- what is answered names no silo that this silo's view calls dead, and stores none;
-- a registration older than the barrier is of no use to this silo's own activations (`is_current`).
+
+- A grain has at most one entry. The entry is in this silo's range or is about to be swept.
+- No question about a locked range is answered. Each locked range becomes owned or lost.
+- Each question is answered once, or withdrawn.
+- An answer names no silo that is dead in this silo's view, and no such silo is stored.
+- A registration older than the barrier is of no use to this silo's own activations (`is_current`).
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ Actions = list[Action]
 
 RETRY = Backoff(first_s=0.01, factor=2.0, ceiling_s=1.0)
 WRONG_ANSWERS_MAX = 20
-SWEPT_ENTRIES_MAX = 1000  # in one step: about a millisecond
+SWEPT_ENTRIES_MAX = 1000  # entries in one step, which takes about a millisecond
 
 
 class Recovery:
-    """Segments that were gained together, and who was not heard yet."""
+    """Segments that were gained together, and the silos that have not answered for them yet."""
 
     def __init__(self, view: TableView, segments: list[Segment]) -> None:
         self.round = view.version
@@ -65,28 +66,28 @@ class Recovery:
         asked = view.with_status(Status.ACTIVE, Status.STOPPING)
         self.tries = dict.fromkeys(asked, 0)
         self.wrong = dict.fromkeys(asked, 0)
-        self.ended: set[Unregister] = set()  # a survivor may tell of them still
+        self.ended: set[Unregister] = set()  # survivors may still report these
 
     def asks(self, silo: str) -> Ask:
-        """Ask, the sooner the less often it was tried."""
+        """Return the action that asks a silo. The pause grows with the number of tries."""
         tries = self.tries[silo]
         pause_s = RETRY.whole_s(tries) if tries else 0.0
         return Ask(silo, self.round, tuple(self.segments), pause_s)
 
     def note_answer(self, silo: str) -> None:
-        """Nothing more is expected of a silo."""
+        """Expect no more answers from a silo."""
         self.tries.pop(silo, None)
 
     @property
     def is_over(self) -> bool:
-        """Is everybody heard, or is nothing of it ours any more?"""
+        """True if all silos have answered, or if this silo has lost all of the segments."""
         return not self.tries or not self.segments
 
 
 class DirectoryRange:
-    """`step(event)` returns what is to be done, in order.
+    """The state machine of a range: `step(event)` returns the resulting actions in order.
 
-    `is_alone`: this silo may register grains by itself.
+    `is_alone` is True if this silo may register grains without asking.
     """
 
     def __init__(self, me: str) -> None:
@@ -114,7 +115,7 @@ class DirectoryRange:
         }
 
     def step(self, event: Any, /) -> Actions:
-        """Take an event; what is to be done now, in order."""
+        """Process an event, and return the resulting actions in order."""
         actions = self._steps[type(event)](event)
         self.is_alone = self._is_alone()
         return actions
@@ -123,25 +124,28 @@ class DirectoryRange:
 
     @property
     def is_locked(self) -> bool:
-        """Is some range being gained?"""
+        """True while this silo is gaining a range."""
         return bool(self._recoveries)
 
     def _is_alone(self) -> bool:
-        """May this silo register by itself? Nobody else is here, not even one that stops and has
-        grains still; nothing is recovered; and nobody has come that the view does not know."""
+        """Return True if this silo may register grains without asking.
+
+        No other silo is here, not even a stopping one that still has grains. Nothing is being
+        recovered, and no silo has asked with a newer view than this one.
+        """
         is_only = self._ring.silos == (self._me,) and len(self._live) == 1
         return is_only and not self._recoveries and self.is_current(self.version)
 
     def owner_of(self, kind: str, key: str) -> str | None:
-        """Whom to ask about a grain; None: nobody is active."""
+        """Return the silo to ask about a grain, or None if no silo is active."""
         return self._ring.owner(point_of(kind, key))
 
     def is_current(self, version: int) -> bool:
-        """Is a registration of that version new enough to be found by later owners?"""
+        """Return True if later owners will find a registration of this version."""
         return version >= self.barrier
 
     def register_here(self, kind: str, key: str, activation_id: int) -> int:
-        """Register at once, in a silo that is alone; the version of the registration."""
+        """Register at once in a silo that is alone. Returns the version of the registration."""
         assert self.is_alone
         entry = Entry(self._me, activation_id, self.version)
         self._partition.register(kind, key, entry, self._is_dead)
@@ -166,8 +170,10 @@ class DirectoryRange:
         return actions + self._settle()
 
     def _narrow(self, is_next: bool) -> None:
-        """What is not ours any more is lost; the dead are not heard. After a view that was not
-        seen all that is ours is gained anew: older recoveries mean nothing."""
+        """Drop lost segments from recoveries, and expect no answers from dead silos.
+
+        If a view was skipped, all segments of this silo are gained again, so older recoveries end.
+        """
         owned = find_gained(Ring([]), self._ring, self._me) if is_next else []
         for recovery in self._recoveries:
             recovery.segments = within(recovery.segments, owned)
@@ -185,7 +191,7 @@ class DirectoryRange:
     # -- recovery
 
     def _of_round(self, silo: str, number: int) -> Recovery | None:
-        """The recovery for which the silo is still to be heard."""
+        """Return the recovery that still waits for an answer of the silo."""
         for recovery in self._recoveries:
             if recovery.round == number and silo in recovery.tries:
                 return recovery
@@ -228,7 +234,7 @@ class DirectoryRange:
         return []
 
     def _settle(self) -> Actions:
-        """Unlock what is recovered or lost, and answer what waited for it."""
+        """Unlock recovered and lost segments, and answer the questions that waited for them."""
         self._recoveries = [one for one in self._recoveries if not one.is_over]
         replies = [(asked, self._answer(asked)) for asked in self._waiting.values()]
         for asked, reply in replies:
@@ -246,7 +252,7 @@ class DirectoryRange:
         return [Refresh(event.version)] if event.version > self.version else []
 
     def _answer(self, asked: QuestionReceived) -> SendAnswer | None:
-        """The answer, or None while there is none."""
+        """Return the answer to a question, or None if there is none yet."""
         question = asked.question
         point = point_of(question.kind, question.key)
         if asked.version > self.version:
@@ -260,7 +266,7 @@ class DirectoryRange:
             is_known = found is not None and not self._is_dead(found.silo)
             return SendAnswer(asked.ticket, found if is_known else None)
         if self._is_dead(question.silo):
-            return self._refusal(asked)  # it finds in the table what became of it
+            return self._refusal(asked)  # it reads in the table that it is dead
         entry = Entry(question.silo, question.activation_id, self.version)
         stored = self._partition.register(question.kind, question.key, entry, self._is_dead)
         return SendAnswer(asked.ticket, stored)
@@ -273,7 +279,10 @@ class DirectoryRange:
         return []
 
     def _not_reached(self, event: NotReached) -> Actions:
-        """Who waited for a view that does not come asks again, perhaps another silo."""
+        """Refuse the questions that wait for a view which does not arrive.
+
+        Their askers try again, possibly at another silo.
+        """
         late = [
             asked
             for asked in self._waiting.values()
@@ -297,7 +306,7 @@ class DirectoryRange:
         return [Sweep()] if self._unswept and not was_sweeping else []
 
     def _sweep(self, event: Swept) -> Actions:
-        """Drop a slice of what is not ours any more, or whose silo is dead."""
+        """Drop some entries that are no longer in this range, or whose silo is dead."""
         if not self._unswept:
             return []
         kind, keys = self._unswept[-1]
@@ -327,5 +336,5 @@ class DirectoryRange:
 
 
 def point_of(kind: str, key: str) -> int:
-    """Where a grain is on the ring."""
+    """Return the point of a grain on the ring."""
     return hash_of(f"{kind}/{key}")
