@@ -1,11 +1,15 @@
-"""What a silo does with a call that arrives: run it here, relay it, send it back, or refuse it.
+"""Calls that arrive at a silo: run them here, relay them, send them back, or refuse them.
 
-Owns: `Arrivals`, the `Inbox` of a silo, and `AtOnce`: answers of system targets while a frame is
-read, in no task. Not: how a call runs (`callee`), relaying (`relay`). Invariants: a call from a
-client is relayed unless its grain is here, one from a silo is taken here or sent back with a
-redirect; each call is answered once, by an answer of its own; none is answered at once before
-another one that came earlier has begun, but for those that its target's rule allows
-(`SystemTarget.together`).
+`Arrivals` is the `Inbox` of a silo. `AtOnce` answers calls of system targets directly while their
+frame is read, without a task. `callee` runs all other calls, and `relay` relays them.
+
+Invariants:
+
+- A call from a client is relayed unless its grain is here. A call from a silo is accepted here or
+  sent back with a redirect.
+- Each call is answered once, by an answer of its own.
+- No call is answered at once while an earlier call has not begun, except where its target allows
+  that (`SystemTarget.together`).
 """
 
 from __future__ import annotations
@@ -42,12 +46,12 @@ __all__ = ["Arrivals"]
 
 
 class Arrivals:
-    """Takes the calls of all peers.
+    """Accepts the calls of all peers.
 
     Args:
         check_hosted: raises NotHosted if no silo hosts a grain type, and SiloUnavailable if silos
-            that host it start or stop.
-        is_settling: is a silo about to be active?
+            that host it are starting or stopping.
+        is_settling: returns True if a silo is about to become active.
     """
 
     def __init__(
@@ -76,7 +80,7 @@ class Arrivals:
         self._is_settling = is_settling
 
     def serve(self, peer: Peer, call: Call, /) -> None:
-        """Take a call; what is wrong with it is its answer."""
+        """Accept a call. If the call is invalid, its answer is the error."""
         if not peer.is_silo:
             call.role = peer.role
         try:
@@ -84,14 +88,14 @@ class Arrivals:
                 self._take_target_call(peer, call)
             else:
                 if self._at_once.gathering:
-                    self._at_once.settle()  # they came before
+                    self._at_once.settle()  # these calls arrived earlier
                 self._take_grain_call(peer, call)
         except MillstreamError as error:
             body = msgspec.Raw(describe(error, f"{call.kind}/{call.key}"))
             peer.served.refuse(call.id, Failure(call.id, body))
 
     def on_frame_end(self) -> None:
-        """A frame has no more calls: answer those that waited for the others."""
+        """Answer the calls that were gathered from the frame."""
         self._at_once.settle()
 
     # -- grains
@@ -111,7 +115,8 @@ class Arrivals:
             return
         spec = self._callee.admit(kind, call)
         if activation is None:
-            peer.served.watch(call.id, None)  # a call that is refused makes no activation
+            # this raises before a refused call creates an activation
+            peer.served.watch(call.id, None)
             activation = self._catalog.obtain(kind, call.key)
             peer.served.forget(call.id)
         self._callee.accept(peer, call, spec).submit(activation)
@@ -123,7 +128,7 @@ class Arrivals:
         self._ask_again(peer, call)
 
     def _ask_again(self, peer: Peer, call: Call) -> None:
-        """Let the caller look for the grain again."""
+        """Tell the caller to look up the grain again."""
         peer.served.watch(call.id, None)
         peer.served.answer(call.id, Redirect(call.id, ""))
 
@@ -136,7 +141,8 @@ class Arrivals:
                 self._ask_again(peer, call)
                 return
             kind = self._references.kind_named(call.kind)
-        self._callee.find(kind, call)  # what is refused anyway makes no activation
+        # this raises before a refused call creates an activation
+        self._callee.find(kind, call)
         relay = Relay(self._turns, self._locator, self._callee, peer, call, kind)
         peer.served.watch(call.id, relay)
         relay.start()
@@ -159,13 +165,13 @@ class Arrivals:
         if call.method in target.together and self._at_once.takes(peer, call, spec, target):
             return
         if self._at_once.gathering:
-            self._at_once.settle()  # they came before
+            self._at_once.settle()  # these calls arrived earlier
         inbound = self._callee.accept(peer, call, spec)
         inbound.target = target
         self._callee.push(inbound)
 
     def _explain(self, call: Call, target: SystemTarget | None) -> str:
-        """What is not there, and what is."""
+        """Return an error text that names the missing target or method, and the existing ones."""
         name = f"{call.kind}/{call.key}" if call.key else call.kind
         if target is not None:
             methods = ", ".join(sorted(target.target_specs))
@@ -180,12 +186,12 @@ class Arrivals:
 
 
 class AtOnce:
-    """Answers calls at once, where their targets can.
+    """Answers calls of system targets at once, if the targets can do that.
 
     Args:
-        runtime: what references in the arguments belong to.
+        runtime: the owner of references in the arguments.
 
-    `gathering`: the target and the method of which calls wait for the end of their frame.
+    `gathering` is the target and the method whose calls wait for the end of their frame.
     """
 
     __slots__ = ("_callee", "_gathered", "_runtime", "gathering")
@@ -193,13 +199,14 @@ class AtOnce:
     def __init__(self, callee: Callee, runtime: Runtime) -> None:
         self._callee = callee
         self._runtime = runtime
-        self._gathered: list[tuple[Peer, Call, MethodSpec]] = []  # of one frame,
-        self.gathering: tuple[SystemTarget, str] | None = None  # of one method
+        self._gathered: list[tuple[Peer, Call, MethodSpec]] = []  # calls of one frame and method
+        self.gathering: tuple[SystemTarget, str] | None = None
 
     def takes(self, peer: Peer, call: Call, spec: MethodSpec, target: SystemTarget) -> bool:
-        """Answer a call now, or with what its frame still has; False: it is to be accepted.
+        """Answer a call now, or together with the other calls of its frame.
 
-        That is so while others wait to be run, which came before. Raises Overloaded.
+        Returns False if the call must be accepted as usual, for example because earlier calls wait
+        to run. Raises Overloaded.
         """
         if self._callee.is_busy or not call.id:
             return False
@@ -213,9 +220,9 @@ class AtOnce:
         try:
             peer.served.watch(call.id, None)
         except Overloaded:
-            self.settle()  # which gives back the places of those that are answered
+            self.settle()  # this frees the places of the answered calls
             peer.served.watch(call.id, None)
-        if self._callee.is_busy:  # since something was settled
+        if self._callee.is_busy:  # settling made calls wait
             peer.served.forget(call.id)
             return False
         self.gathering = target, call.method
@@ -223,7 +230,7 @@ class AtOnce:
         return True
 
     def settle(self) -> None:
-        """Answer what was gathered; what cannot be answered now is accepted, in order."""
+        """Answer the gathered calls. Calls that cannot be answered now are accepted, in order."""
         if self.gathering is None:
             return
         (target, method), self.gathering = self.gathering, None
@@ -245,7 +252,7 @@ class AtOnce:
         together: Callable[..., list[object]],
         gathered: list[tuple[Peer, Call, MethodSpec]],
     ) -> list[object]:
-        """Of each call; NotImplemented where it is to be accepted, which says what is wrong."""
+        """Return the result of each call. NotImplemented means that the call must be accepted."""
         try:
             rows = [self._arguments(call, spec) for _, call, spec in gathered]
         except Exception:
@@ -290,7 +297,7 @@ class AtOnce:
 
 
 def answer(peer: Peer, call: Call, spec: MethodSpec, result: object) -> None:
-    """A result is the answer of a call, if it is of the declared type."""
+    """Answer a call with a result, or with an error if the result is of another type."""
     try:
         body = spec.encode_result(result)
     except Exception as error:
@@ -300,6 +307,6 @@ def answer(peer: Peer, call: Call, spec: MethodSpec, result: object) -> None:
 
 
 def refuse(peer: Peer, call: Call, error: Exception) -> None:
-    """An error is the answer of a call."""
+    """Answer a call with an error."""
     text = describe(answerable(error), call.kind)
     peer.served.refuse(call.id, Failure(call.id, msgspec.Raw(text)))

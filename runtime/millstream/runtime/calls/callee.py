@@ -1,9 +1,12 @@
-"""The callee's side of calls that come from elsewhere: other silos, clients, one-way callers.
+"""The callee's side of calls from other silos and clients, and of one-way calls.
 
-Owns: accepted calls until they are answered, and the runner tasks that run them. Invariants: a call
-is admitted when its frame is read, so order of arrival is order of start; a call whose caller gave
-it up, or whose deadline passed while it waited, never runs; a runner starts each request in a
-context in which no call has set a variable.
+`Callee` owns accepted calls until they are answered, and the runner tasks that run them.
+
+Invariants:
+
+- A call is admitted when its frame is read, so calls start in the order of their arrival.
+- A call never runs if its caller gave it up, or if its deadline passed while it waited.
+- A runner starts each request in a context without variables of other calls.
 """
 
 from __future__ import annotations
@@ -41,11 +44,11 @@ log = logging.getLogger("millstream.callee")
 
 NOTHING = msgspec.Raw(b"")
 PARKED_MAX = 256
-"""Runner tasks that are kept for the next calls."""
+"""Number of idle runner tasks that are kept for later calls."""
 
 
 class InboundCall:
-    """One accepted call; the entry that waits in a mailbox and that a runner runs."""
+    """One accepted call: the entry that waits in a mailbox, and that a runner runs."""
 
     __slots__ = (
         "_callee",
@@ -71,7 +74,7 @@ class InboundCall:
         self.size_bytes = 0
         self.kind: GrainKind | None = None
         self.waits_in: Activation | None = None
-        self.target: Any = None  # a system target, which has no mailbox
+        self.target: Any = None  # the system target, if it is called; targets have no mailbox
         ttl_s, group = call.ttl_s, None
         deadline = turns.loop.time() + ttl_s
         if ttl_s > 0:
@@ -90,7 +93,7 @@ class InboundCall:
             spec.is_interleaving,
             tuple(call.chain),
             call.caller,
-            # what the caller allowed, less the time until it was sent: see `Remote`
+            # the caller's timeout, minus the time until the call was sent: see `Remote`
             ttl_s + EARLIER_S if ttl_s > LONG_S - EARLIER_S else ttl_s / (1 - EARLIER_PART),
             call.headers,
             None if group is None else self,
@@ -102,7 +105,7 @@ class InboundCall:
 
     @property
     def name(self) -> str:
-        """`Airport/BOS`, or a system target's name, as shown in messages."""
+        """The called grain or system target for messages, such as `Airport/BOS`."""
         call = self.call
         return show_text(f"{call.kind}/{call.key}" if call.key else call.kind)
 
@@ -129,7 +132,7 @@ class InboundCall:
     def wait_in(self, activation: Activation) -> None:
         """Wait until the activation is free. Raises Overloaded."""
         call = self.call
-        call.body = call.body.copy()  # else it keeps the whole frame that it came in
+        call.body = call.body.copy()  # the original would keep its whole frame in memory
         self.size_bytes = size_of(call)
         activation.queue(self)
         self.waits_in = activation
@@ -153,14 +156,14 @@ class InboundCall:
         self.close()
 
     def cancel(self) -> None:
-        """The caller gave up, or the deadline passed: never run, or stop running."""
+        """Prevent or stop the call, because its caller gave up or its deadline passed."""
         request = self.request
         if request.done:
             return
         if request.task is not None:
             self._stop(request)
         elif request.activation is not None or self.target is not None:
-            self.is_withdrawn = True  # granted, and waiting for a runner, which drops it
+            self.is_withdrawn = True  # granted already: its runner drops it
         else:
             activation = self.waits_in
             if activation is not None:
@@ -170,16 +173,19 @@ class InboundCall:
             self.give_up(activation)
 
     def _stop(self, request: Request) -> None:
-        """End the running turn, once: its clean-up is not cut short by a second cancellation."""
+        """End the running turn once. A second cancellation must not interrupt its clean-up."""
         if request.spec.is_shielded or request.expired or request.stop_reason:
             return
         request.stop_reason = "cancelled by its caller"
-        # from within the very turn, a cancellation would hit the runner's next request
+        # a turn that cancels itself would cancel the runner's next request
         if request.task is not self._turns.find_task():
             cancel_turn(request)
 
     def give_up(self, activation: Activation | None) -> None:
-        """It did not run; if its deadline passed, say what it waited for."""
+        """End a call that did not run.
+
+        After a deadline, the error names the turn that blocked the call.
+        """
         if not self.request.expired:
             self.close()
             return
@@ -190,13 +196,13 @@ class InboundCall:
     # -- its answer
 
     def reply(self, result: bytes) -> None:
-        """The turn ended with a result, encoded."""
+        """Answer with the encoded result of the turn."""
         origin, call_id = self.origin, self.call.id
         if origin is not None and call_id:
             origin.served.answer(call_id, Reply(call_id, msgspec.Raw(result)), len(result))
 
     def on_failure(self, error: BaseException) -> None:
-        """The turn ended with an error; nobody waits for it if its caller gave it up."""
+        """Answer with the error of the turn, unless the caller gave up."""
         if self.request.stop_reason and not self.request.expired:
             self.close()
         elif self.call.id == 0:
@@ -212,7 +218,7 @@ class InboundCall:
             self.origin.served.answer(self.call.id, message)
 
     def close(self) -> None:
-        """Nothing more comes of it."""
+        """Remove all traces of a call that has ended."""
         self.request.done = True
         self.request.future = None
         if self.request.group is not None:
@@ -222,11 +228,11 @@ class InboundCall:
 
 
 class Callee(RunnerTasks[InboundCall]):
-    """Takes calls that arrived, and runs them in tasks that are used again and again.
+    """Accepts calls that arrived, and runs them in reusable tasks.
 
     Args:
-        silo: address of this process.
-        runtime: what references in the arguments of system targets belong to.
+        silo: the address of this process.
+        runtime: the owner of references in the arguments of system targets.
     """
 
     def __init__(
@@ -247,11 +253,11 @@ class Callee(RunnerTasks[InboundCall]):
         self._extension_specs: dict[str, MethodSpec] = {}
 
     def extend(self, specs: dict[str, MethodSpec]) -> None:
-        """Let methods of an extension be called on every grain."""
+        """Make methods of an extension callable on every grain."""
         self._extension_specs.update(specs)
 
     def admit(self, kind: GrainKind, call: Call) -> MethodSpec:
-        """The method that a call asks for. Raises NotHosted, NotAllowed."""
+        """Return the method that a call names. Raises NotHosted, NotAllowed."""
         spec = self.find(kind, call)
         if spec is None:
             text = f"grain type {kind.name!r} has no method {call.method!r} at {self._silo}"
@@ -259,7 +265,10 @@ class Callee(RunnerTasks[InboundCall]):
         return spec
 
     def find(self, kind: GrainKind, call: Call) -> MethodSpec | None:
-        """The method that a call asks for, if this silo knows it. Raises NotAllowed."""
+        """Return the method that a call names, or None if this silo does not know it.
+
+        Raises NotAllowed.
+        """
         spec = None if kind.hosted is None else kind.hosted.specs.get(call.method)
         spec = spec or self._extension_specs.get(call.method)
         if spec is not None and call.role < Role.SILO:
@@ -270,26 +279,26 @@ class Callee(RunnerTasks[InboundCall]):
     # -- taking
 
     def accept(self, origin: Peer, call: Call, spec: MethodSpec) -> InboundCall:
-        """Register a call of a peer, to be submitted or pushed. Raises Overloaded."""
+        """Register a call of a peer, to be submitted or pushed next. Raises Overloaded."""
         inbound = InboundCall(self, self._turns, origin, call, spec)
         try:
             origin.served.watch(call.id, inbound)
         except Overloaded as error:
-            inbound.fail(error)  # its deadline is watched no longer
+            inbound.fail(error)  # this also stops watching its deadline
             raise
         return inbound
 
     def accept_relayed(self, origin: Peer, call: Call, spec: MethodSpec) -> InboundCall:
-        """A call of a client that was registered while its grain was looked for."""
+        """Accept a client's call that was registered before the search for its grain."""
         return InboundCall(self, self._turns, origin, call, spec)
 
     @property
     def is_busy(self) -> bool:
-        """Do calls wait to be run, or is nothing run any more?"""
+        """True if calls wait to run, or if no call can run any more."""
         return bool(self._ready) or self._is_closed
 
     def take_one_way(self, activation: Activation, call: Call, spec: MethodSpec) -> None:
-        """Take a one-way call of a caller in this process. Raises Overloaded."""
+        """Accept a one-way call of a caller in this process. Raises Overloaded."""
         inbound = InboundCall(self, self._turns, None, call, spec)
         inbound.kind = activation.kind
         if activation.kind.is_reentrant:
@@ -304,7 +313,7 @@ class Callee(RunnerTasks[InboundCall]):
             raise
 
     def send_on(self, kind: GrainKind, call: Call) -> None:
-        """Send a one-way call on, after the activation that had it ended."""
+        """Send a one-way call on, because the activation that had it has ended."""
         self._tasks.start(self._send_on(kind, call))
 
     async def _send_on(self, kind: GrainKind, call: Call) -> None:
@@ -334,7 +343,7 @@ class Callee(RunnerTasks[InboundCall]):
     async def _run(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        current_request.set(None)  # so that it counts as a variable of every runner
+        current_request.set(None)  # every runner's context has this variable, so `clean` counts it
         clean = len(contextvars.copy_context())
         while True:
             while self._ready:
@@ -352,12 +361,12 @@ class Callee(RunnerTasks[InboundCall]):
                     else:
                         inbound.reply(result)
                 if self._is_closed or asyncio.current_task(self._loop) is not task:
-                    return  # in another task, this coroutine is being closed: no call may begin
+                    return  # another task is closing this coroutine: no call may begin
                 if current_request.get() is not None:
                     current_request.set(None)
                 if task.cancelling() or len(contextvars.copy_context()) > clean:
                     self._outbox.flush()
-                    return  # the call left a cancellation or context variables: the runner retires
+                    return  # the call left a cancellation or context variables: end this runner
             self._outbox.flush()
             if self._is_closed or len(self._parked) >= PARKED_MAX:
                 return
@@ -366,7 +375,7 @@ class Callee(RunnerTasks[InboundCall]):
             await parked
 
     def _start(self, inbound: InboundCall, task: asyncio.Task[Any]) -> Any:
-        """What the runner awaits; None for a call that was given up, or cannot be decoded."""
+        """Return the awaitable of a call, or None if the call was given up or cannot be decoded."""
         request = inbound.request
         if inbound.is_withdrawn:
             self._turns.finish(request)
@@ -386,7 +395,7 @@ class Callee(RunnerTasks[InboundCall]):
             if decode is not None:
                 try:
                     args = decode(inbound.call.body)
-                except Exception:  # what is wrong is said below
+                except Exception:  # the slow path below raises a better error
                     pass
             if args is None:
                 args = spec.arguments.decode(inbound.call.body, activation.kind.runtime)
@@ -405,13 +414,13 @@ class Callee(RunnerTasks[InboundCall]):
         inbound.on_failure(error)
 
     async def aclose(self) -> None:
-        """Cancel what still runs, and wait for it."""
+        """Cancel the running calls, and wait for them."""
         self._is_closed = True
         await self._tasks.aclose()
 
 
 def size_of(call: Call) -> int:
-    """The bytes that a call holds while it waits, but for what is the same for each."""
+    """Return the bytes that a waiting call holds, without the parts that all calls have alike."""
     size = len(memoryview(call.body)) + len(call.key) + sum(map(len, call.chain))
     if call.headers:
         size += sum(len(name) + len(text) for name, text in call.headers.items())

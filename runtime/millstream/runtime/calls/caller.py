@@ -1,10 +1,14 @@
 """The caller's side of every call that is not a direct turn.
 
-Owns: `Caller`: finding the target, waiting in its mailbox or for its reply. Not: the direct turn
-(`stubs`), how a turn runs and ends (`turns/run`), the callee's side of remote calls (`callee`).
-Invariants: a local turn runs in the task of whoever asked; arguments are isolated or encoded before
-the first await; a call that surely did not run is sent on, at most `redirects_max` times; one whose
-fate is unknown never is.
+`Caller` finds the target, and waits in its mailbox or for its answer. `stubs` runs direct turns,
+`turns/run` runs and ends all other turns, and `callee` is the other side of remote calls.
+
+Invariants:
+
+- A local turn runs in the task of its caller.
+- Arguments are isolated or encoded before the first await.
+- A call that certainly did not run is sent again, at most `redirects_max` times. A call that may
+  have run is never sent again.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ Headers = dict[str, str] | None
 
 
 class Caller:
-    """Calls of one process to grains, wherever they are.
+    """The calls of one process to grains anywhere.
 
     Args:
         shielded: keeps the turns that outlive their callers.
@@ -70,9 +74,10 @@ class Caller:
         timeout_s: float | None = None,
         headers: Headers = None,
     ) -> Coroutine[Any, Any, Any]:
-        """What calls a method of a grain, wherever it is; to be awaited at once.
+        """Return an awaitable that calls a method of a grain anywhere. Await it at once.
 
-        Not a coroutine itself: a frame more would be entered again at each of the call's wake-ups.
+        This is no coroutine function: its frame would be entered again at every wake-up of the
+        call.
         """
         turns = self._turns
         if turns.ended:
@@ -102,11 +107,12 @@ class Caller:
         waiting: Request | None = None,
         begun: list[Request] | None = None,
     ) -> Coroutine[Any, Any, Any]:
-        """Call in the running task; to be awaited at once.
+        """Return an awaitable that calls in the running task. Await it at once.
 
         Args:
-            waiting: the request whose task waits for this one, so that the hop counts as its own.
-            begun: receives the request, for who watches it.
+            waiting: the request whose task waits for this call, so the hop counts as made by that
+                task.
+            begun: receives the request, for a caller that watches it.
         """
         return self._call_under(
             live_request(), kind, key, spec, args, timeout_s, headers, waiting, begun
@@ -127,7 +133,7 @@ class Caller:
         destination: Destination | None = None
         try:
             destination = self._locator.find(kind, key)
-        except SiloUnavailable:  # it has refused a moment ago
+        except SiloUnavailable:  # it refused a connection a moment ago
             self._locator.on_lost(kind, key)
         request = self._turns.new_request(spec, timeout_s, kind.is_reentrant, parent)
         if begun is not None:
@@ -142,7 +148,7 @@ class Caller:
         return self._turns.run(request, work, self._turns.settle)
 
     def _find_quietly(self, kind: GrainKind, key: str) -> Destination | None:
-        """Where the grain is, if that is known and the silo has not refused a moment ago."""
+        """Return the grain's location if it is known and its silo has not refused a moment ago."""
         try:
             return self._locator.find(kind, key)
         except SiloUnavailable:
@@ -180,11 +186,10 @@ class Caller:
     async def wait_turn(
         self, activation: Activation, request: Request, size_bytes: int = 0
     ) -> bool:
-        """Wait until the activation is ours (True) or has ended (False); the caller holds so many
-        encoded bytes meanwhile.
+        """Wait for an activation. Returns True once it is entered, False if it has ended.
 
-        Raises CallCycle where that could never be, Overloaded, and what kept the grain from
-        starting.
+        The caller holds `size_bytes` of encoded arguments meanwhile. Raises CallCycle if the wait
+        could never end, Overloaded, and the error of a failed start.
         """
         future: asyncio.Future[str | None] = self._turns.loop.create_future()
         entry = LocalWait(future, request, self._turns.known_errors, size_bytes)
@@ -194,7 +199,7 @@ class Caller:
                 check_cycle(activation, request)
             moved_to = await future
         except BaseException as error:  # cancelled, a cycle, or the caller's coroutine is closed
-            # cancelled in the very iteration of the grant: `finish` leaves the activation again
+            # otherwise the turn was granted in the same iteration: `finish` leaves the activation
             if request.activation is None:
                 future.cancel()
                 activation.withdraw(entry)
@@ -202,7 +207,7 @@ class Caller:
                     note_blockers(request, activation)
             raise
         finally:
-            entry = future = None  # type: ignore[assignment]  # may hold an exception, and that us
+            entry = future = None  # type: ignore[assignment]  # may hold an exception
         return moved_to is None
 
     async def _in_own_task(
@@ -215,7 +220,7 @@ class Caller:
         headers: Headers,
         context: Context | None = None,
     ) -> Any:
-        """Call in a new task: for depth, and for `direct=False`."""
+        """Call in a new task, for deep chains of calls and for `direct=False`."""
         parent = live_request()
         is_hop = parent is not None and parent.task is self._turns.find_task()
         args = spec.isolate(args, kind.runtime)
@@ -237,7 +242,7 @@ class Caller:
         timeout_s: float | None,
         headers: Headers,
     ) -> Coroutine[Any, Any, Any]:
-        """Call a method that, once it has started, ends by itself, whatever its caller does."""
+        """Call a method that, once started, runs to its end even if its caller gives up."""
         args = spec.isolate(args, kind.runtime)
         begun: list[Request] = []
         begin = partial(self.call_here, kind, key, spec, args, timeout_s, headers, None, begun)
@@ -258,7 +263,7 @@ class Caller:
             raise
         finally:
             if not inner.done() and not (begun and begun[0].activation is not None):
-                inner.cancel()  # it has not started here; a remote callee decides for itself
+                inner.cancel()  # not started here; a remote callee decides for itself
             inner = None  # type: ignore[assignment]
 
     # -- elsewhere
@@ -271,7 +276,7 @@ class Caller:
         args: tuple[Any, ...],
         request: Request,
     ) -> Any:
-        """Find the grain and run the call there; send it on while it surely did not run."""
+        """Find the grain and call it there. A call that certainly did not run is sent again."""
         spec, attempt, options = request.spec, 0, self._turns.options
         request.target = f"{kind.name}/{key}"
         body = spec.arguments.encode(args)
@@ -288,7 +293,7 @@ class Caller:
                     ):
                         return await self._run_here(destination, kind, args, request)
                     destination = None
-                    continue  # it ended in order: the next one is here, and this is no redirect
+                    continue  # it ended normally: the next one is here too, so this is no redirect
                 if destination.writer.is_ready or await self._is_reached(
                     destination, kind, key, len(body)
                 ):
@@ -300,7 +305,7 @@ class Caller:
                     except SiloUnavailable as error:
                         if error.may_have_run:
                             raise
-                        answer = Moved("")  # the connection broke before it was written
+                        answer = Moved("")  # the connection closed before the call was written
                     except BaseException:  # cancelled, or the caller's coroutine is closed
                         if wait is not None:
                             destination.writer.cancel_call(wait.call_id)
@@ -311,14 +316,14 @@ class Caller:
                     self._locator.on_moved(kind, key, destination, answer.silo)
                 attempt, destination = attempt + 1, None
         finally:
-            body, wait = b"", None  # an error that is kept keeps its frames, and what they hold
+            body, wait = b"", None  # a stored error keeps its frames and their variables
         raise Rejected(
             f"{kind.name}/{key}: {spec.label} was sent on {options.redirects_max} times "
             "(redirects_max) without finding the grain"
         )
 
     async def _is_reached(self, peer: Peer, kind: GrainKind, key: str, size_bytes: int) -> bool:
-        """Wait until a connection takes calls; False if it broke, and nothing was sent."""
+        """Wait until a connection accepts calls. Returns False if it closed before that."""
         try:
             await peer.writer.ready(size_bytes)
         except SiloUnavailable:
@@ -334,9 +339,9 @@ class Caller:
         args: tuple[Any, ...],
         headers: Headers,
     ) -> None:
-        """Hand a one-way call on; returns once it is queued here or given to the connection.
+        """Pass a one-way call on. Returns once it is queued here or given to the connection.
 
-        Raises Overloaded where the grain is here and its mailbox is full.
+        Raises Overloaded if the grain is here and its mailbox is full.
         """
         body = spec.arguments.encode(args)
         destination = self._find_quietly(kind, key)
@@ -356,5 +361,5 @@ class Caller:
 
 
 async def begin_in_task(begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Make the request of a call inside the task that runs it."""
+    """Create the request of a call inside the task that runs it."""
     return await begin()

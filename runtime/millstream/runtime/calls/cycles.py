@@ -1,7 +1,7 @@
-"""Who waits for whom: calls that can never start, and what a late one waited for.
+"""Cycles of calls that wait for each other, and the turns that a late call waited for.
 
-Owns: the check for cycles and the words for it. Invariant: a cycle is only found where every hop
-was made by its turn's own task, so that nobody could end it.
+This module finds cycles and describes them. A cycle is reported only if the task of each turn made
+its hop itself, because then no other code can end the wait.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ __all__ = ["check_cycle", "name_blockers", "note_blockers"]
 
 
 def check_cycle(activation: Activation, request: Request) -> None:
-    """Raise CallCycle if a turn that keeps the request waiting itself waits for the request."""
+    """Raise CallCycle if a turn that blocks the request waits for this request itself."""
     if any(waits_for(blocking, request) for blocking in activation.blocking()):
         target = str(activation)
         path: list[str] = []
-        for name in path_to(request):  # what came before the target waits, and is no part of it
+        for name in path_to(request):  # turns before the target are no part of the cycle
             path = [name] if name == target else [*path, name]
         raise CallCycle(*path, target)
 
 
 def name_blockers(activation: Activation) -> str:
-    """What a request that waits for an activation waits for; empty if nothing runs there."""
+    """Describe the turns that block a request, or return an empty text if none runs."""
     names = [
         f"{request.spec.label} for {request.caller or 'a caller'}"
         for request in activation.blocking()
@@ -33,7 +33,7 @@ def name_blockers(activation: Activation) -> str:
 
 
 def note_blockers(request: Request, activation: Activation) -> None:
-    """If a deadline ended the wait, tell all whose wait it was what was waited for."""
+    """After a deadline, store the description of the blockers in all requests that waited."""
     text = name_blockers(activation)
     waiting: Request | None = request
     while waiting is not None:

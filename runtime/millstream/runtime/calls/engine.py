@@ -1,8 +1,8 @@
-"""What makes and takes calls in one process, put together.
+"""The parts of one process that make and serve calls, put together.
 
-Owns: `CallEngine`, used by the assembly of a silo and by a client, and handed to nobody else.
-Invariants: everything in it belongs to one loop; it is made in two steps, since where calls go is
-found by something that makes calls itself: what needs no `Locator` first, the rest by `open`.
+`CallEngine` is used only by the assembly of a silo and by a client. Everything in it belongs to one
+event loop. It is created in two steps, because a `Locator` makes calls itself: the constructor
+creates the parts that need no `Locator`, and `open` creates the others.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ class CallEngine:
 
     Args:
         grains: the classes that this process hosts.
-        has_left: is a silo known to be stopping, so that no connection to it should be opened?
-        lost: told of each name whose connection closed.
-        part: gives the silo's part of a name. Raises ConfigError.
-        secrets: those that this process knows, of the cluster and of its operators.
+        has_left: returns True for a silo that is known to be stopping; no connection to it is
+            opened.
+        lost: called with each name whose connection has closed.
+        part: returns the silo's part with a name. Raises ConfigError.
+        secrets: the secrets of the cluster and of its operators that this process knows.
         brought: see `References`.
     """
 
@@ -87,7 +88,7 @@ class CallEngine:
         self.remote = Remote(self.turns, self.references)
 
     def new_tasks(self) -> Tasks:
-        """Tasks and timers of one owner, who ends them; what fails in them is logged."""
+        """Create tasks and timers for one owner, which ends them. Their errors are logged."""
         return Tasks(self.loop, self._env.new_context, self.address)
 
     def open(
@@ -96,11 +97,11 @@ class CallEngine:
         activations: Callable[[str], Mapping[str, Activation]],
         gateway: Gateway | None,
     ) -> None:
-        """From now on grains can be called.
+        """Make grains callable.
 
         Args:
-            activations: the activations of a kind in this process, by key.
-            gateway: what reaches the cluster from outside; None in a silo.
+            activations: returns the activations of a kind in this process, by key.
+            gateway: reaches the cluster from outside; None in a silo.
         """
         turns, references = self.turns, self.references
         self.callee = Callee(
@@ -115,7 +116,7 @@ class CallEngine:
         references.open(self.stubs.build, gateway)
 
     async def aclose(self, reason: str) -> None:
-        """End everything that is pending, and every connection; `reason` is for later callers."""
+        """End everything that is pending, and every connection. Later callers get `reason`."""
         self.turns.ended = reason
         await self.tasks.aclose()
         await self._shielded.aclose()

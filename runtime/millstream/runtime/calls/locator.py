@@ -1,6 +1,6 @@
-"""Where a call can go, and who knows it.
+"""The interface for finding the destination of a call.
 
-Owns: the Protocol `Locator`. A silo's router and a client's choice of gateways are the two.
+`Locator` has two implementations: a silo's router, and a client's choice of gateways.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ class Locator(Protocol):
         ...
 
     def find(self, kind: GrainKind, key: str, /) -> Destination | None:
-        """Where the grain is, if that is known without asking and nobody waits for it.
+        """Return the grain's destination if it is known without asking and no call waits for it.
 
-        Raises SiloUnavailable for a silo that refused a moment ago.
+        Raises SiloUnavailable for a silo that refused a connection a moment ago.
         """
 
     def wait(
         self, kind: GrainKind, key: str, pause_s: float = 0.0, size_bytes: int = 0, /
     ) -> asyncio.Future[Destination]:
-        """Wait with others for the grain's location (see `Searches.wait`)."""
+        """Wait for the grain's location together with other calls (see `Searches.wait`)."""
         ...
 
     def has_waiting(self, kind: str, key: str, /) -> bool:
-        """Do calls wait for this grain's location? Later ones must not overtake them."""
+        """True if calls wait for this grain's location. Later calls must not overtake them."""
         ...
 
     def on_moved(self, kind: GrainKind, key: str, peer: Peer, silo: str, /) -> None:
-        """The grain is not at `peer`; it is at `silo`, if that is not empty."""
+        """The grain is not at `peer`. If `silo` is not empty, the grain is there."""
 
     def on_lost(self, kind: GrainKind, key: str, /) -> None:
-        """The grain's silo cannot be reached: look it up again next time."""
+        """The grain's silo cannot be reached. Look the grain up again next time."""

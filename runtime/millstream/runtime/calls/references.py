@@ -1,8 +1,8 @@
-"""References: what grains, programs and arguments get of other grains.
+"""References to grains, for grains, programs and arguments.
 
-Owns: the grain kinds of one process, and one reference class per contract with its stubs. Is the
-`Runtime` that codecs decode references and streams for. Invariant: a name has one kind, for good,
-since stubs and activations hold it.
+`References` owns the grain kinds of one process, and one reference class with stubs per contract.
+It is the `Runtime` for which codecs decode references and streams. A name has one kind forever,
+because stubs and activations keep it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from millstream.runtime.turns.mailbox import WaitingBytes
 __all__ = ["Gateway", "References", "modules_of"]
 
 VIEWS_MAX = 1000
-"""Types of grains, seen as one that they derive from, whose references one process decodes."""
+"""Number of grain types whose references one process decodes by an annotation with a base class."""
 
 C = TypeVar("C", bound=Contract)
 H = TypeVar("H")
@@ -79,19 +79,18 @@ class References:
     """The references of one silo or client.
 
     Args:
-        address: of this process.
-        grains: the classes that it hosts. Raises ConfigError for what is none, and for two of
-            one name.
-        waiting_calls_max: requests that may wait for one activation.
-        waiting_bytes: counts the bytes of those that wait in this process.
-        check_running: raises NotInCluster unless this process makes calls.
-        part: gives the silo's part of a name. Raises ConfigError.
-        brought: those of the classes that parts of the silo bring; only silos may call them, but
-            for the methods that are marked by `@open_to`.
+        address: the address of this process.
+        grains: the hosted classes. Raises ConfigError for other objects, and for two classes of one
+            name.
+        waiting_calls_max: the most requests that may wait for one activation.
+        waiting_bytes: counts the bytes of the requests that wait in this process.
+        check_running: raises NotInCluster unless this process can make calls.
+        part: returns the silo's part with a name. Raises ConfigError.
+        brought: the hosted classes that parts of the silo bring. Only silos may call them, except
+            for methods with the mark `@open_to`.
 
-    What opens streams also finds `check_running`, `part` and `gateway` here; the last reaches the
-    cluster from outside, and is None in a silo. `open` is called once, before the first reference
-    is asked for.
+    Code that opens streams also uses `check_running`, `part` and `gateway`. `gateway` reaches the
+    cluster from outside, and is None in a silo. `open` is called once, before the first reference.
     """
 
     _build: BuildClass
@@ -124,11 +123,11 @@ class References:
             self._host(cls)
 
     def open(self, build: BuildClass, gateway: Gateway | None) -> None:
-        """From now on reference classes can be made: `build(kind, type, has_options)`."""
+        """Set the function that creates reference classes: `build(kind, type, has_options)`."""
         self._build, self.gateway = build, gateway
 
     def new_name(self) -> str:
-        """A name that nothing else in the life of the cluster has."""
+        """Return a name that is unique in the whole life of the cluster."""
         self._names += 1
         return f"{self.address}.{self._names}"
 
@@ -136,7 +135,7 @@ class References:
 
     @property
     def kinds(self) -> Mapping[str, GrainKind]:
-        """Every kind that is known here, by name."""
+        """Every kind that this process knows, by name."""
         return self._kinds
 
     def _host(self, cls: type[Contract]) -> None:
@@ -168,24 +167,27 @@ class References:
         return kind
 
     def kind_named(self, name: str) -> GrainKind:
-        """The kind of a name, made for types that are only called."""
+        """Return the kind with this name. It is created for a type that is only called."""
         return self._kinds.get(name) or self._add(name, None)
 
     # -- references (`Runtime`)
 
     def grain(self, cls: type[C], key: str, /) -> C:
-        """A typed reference. Raises TypeError: not a grain class, or a key that is not text."""
+        """Return a typed reference.
+
+        Raises TypeError if `cls` is no grain class or contract, or `key` is not text.
+        """
         made = self._classes.get(cls)
         if made is None:
             made = self._classes[cls] = self._make(cls, False)
-        # what is neither may have a lone surrogate; these tests cost next to nothing
+        # a key that passes neither cheap test may contain a lone surrogate
         if type(key) is not str or not (key.isascii() or key.isprintable()):
             check_text("the key of a grain", key)
         reference: C = made(key)
         return reference
 
     def grain_of(self, name: str, cls: type[C], key: str, /) -> C:
-        """A reference to a grain of another type than its class says: one that derives from it.
+        """Return a reference to a grain of the type `name`, which derives from `cls`.
 
         Raises TypeError beyond `VIEWS_MAX`.
         """
@@ -198,14 +200,14 @@ class References:
         return reference
 
     def build_optioned(self, name: str, cls: type[Any]) -> type[OptionedReference]:
-        """The class of references whose calls have options of their own (see `with_options`)."""
+        """Return the class of references with options of their own (see `with_options`)."""
         made = self._optioned.get((name, cls))
         if made is None:
             made = self._optioned[name, cls] = self._make(cls, True, name)
         return made
 
     def _make(self, cls: type[Any], has_options: bool, name: str = "") -> type[Any]:
-        is_root = cls in (Contract, Grain)  # fine for a grain that is named, as an argument may be
+        is_root = cls in (Contract, Grain)  # allowed only if a type name is given
         if not (isinstance(cls, type) and issubclass(cls, Contract)) or (is_root and not name):
             raise TypeError(f"{cls!r} is not a Grain or Contract class")
         grain_type: GrainType = cls.__millstream_type__
@@ -214,7 +216,10 @@ class References:
         return self._build(self.kind_named(name or grain_type.name), grain_type, has_options)
 
     def stream(self, namespace: Openable[H], key: str, /) -> H:
-        """A typed stream handle. Raises TypeError: no namespace, or a key that is not text."""
+        """Return a typed stream handle.
+
+        Raises TypeError if `namespace` is no namespace, or `key` is not text.
+        """
         try:
             opened = namespace.open
         except AttributeError:
@@ -227,6 +232,6 @@ class References:
 
 
 def modules_of(classes: Sequence[type[Any]]) -> list[ModuleType]:
-    """The modules in which the classes and their bases are defined."""
+    """Return the modules in which the classes and their bases are defined."""
     names = {base.__module__ for cls in classes for base in cls.__mro__}
     return [sys.modules[name] for name in sorted(names) if name in sys.modules]

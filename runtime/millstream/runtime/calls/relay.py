@@ -1,7 +1,7 @@
 """A gateway's relay of one client call to the silo that has the grain.
 
-Owns: the call between its arrival from the client and its answer. Invariants: bodies pass unread;
-a call that surely did not run is sent on; one whose fate is unknown is answered with the error.
+`Relay` owns the call between its arrival and its answer. Bodies pass through unread. A call that
+certainly did not run is sent again. If a call may have run, its answer is the error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Relay"]
 
 
 class Relay:
-    """One relayed call; receives its answer from the silo that ran it."""
+    """One relayed call. It receives the answer of the silo that ran the call."""
 
     __slots__ = (
         "_call",
@@ -62,12 +62,12 @@ class Relay:
         self._deadline = turns.loop.time() + call.ttl_s
         self._peer: Peer | None = None
         self._sent_id = 0
-        self._held_bytes = 0  # while it is on its way to a silo: it may have to be sent again
+        self._held_bytes = 0  # bytes kept for sending the call again
         self._inbound: InboundCall | None = None
         self._is_cancelled = False
 
     def start(self) -> None:
-        """Send it on: at once if a destination is known and takes calls, else wait for one."""
+        """Send the call on now if a destination accepts calls, else wait for one."""
         try:
             found = self._locator.find(self._kind, self._call.key)
         except SiloUnavailable:
@@ -108,13 +108,13 @@ class Relay:
                 self._peer, self._sent_id = found, found.writer.send_call(sent, self)
             else:
                 found.writer.send_one_way(sent)
-        except SiloUnavailable:  # the connection closed before anything was sent
+        except SiloUnavailable:  # the connection closed before the call was sent
             self._refuse()
         except (MillstreamError, ValueError) as error:
             self._fail(error)
 
     def _hold(self) -> None:
-        """Count what is kept of the call until it is answered. Raises Overloaded."""
+        """Count the bytes of the call until it is answered. Raises Overloaded."""
         size_bytes = size_of(self._call)
         self._turns.waiting_bytes.take(f"{self._call.kind}/{self._call.key}", size_bytes, 0)
         self._held_bytes = size_bytes
@@ -129,7 +129,7 @@ class Relay:
         self._inbound.submit(activation)
 
     def _refuse(self) -> None:
-        """The call surely did not run: let the client try again."""
+        """Let the client try again, because the call certainly did not run."""
         self._let_go()
         self._client.served.answer(self._client_id, Redirect(self._client_id, ""))
 
@@ -163,7 +163,7 @@ class Relay:
         self._fail(error)
 
     def cancel(self) -> None:
-        """The client gave up, or is gone."""
+        """Cancel the call, because the client gave up or has gone."""
         self._is_cancelled = True
         self._let_go()
         if self._inbound is not None:
@@ -171,4 +171,4 @@ class Relay:
         elif self._peer is not None:
             self._peer.writer.cancel_call(self._sent_id)
         else:
-            self._call.body = NOTHING  # it waits for a location, and is then dropped
+            self._call.body = NOTHING  # the call is dropped when its location is found

@@ -1,8 +1,7 @@
 """One call over a connection, and its answer.
 
-Owns: `Remote`: what is sent of a request, waiting for the answer, giving it up. Not: which
-connection (`Locator`), the connection itself (`wire`). Invariant: a call that is given up is
-cancelled at the callee.
+`Remote` builds the message of a request, waits for the answer, and gives calls up. A call that is
+given up is cancelled at the callee. A `Locator` chooses the connection, and `wire` owns it.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from .waits import RemoteFailure, RemoteWait
 __all__ = ["Remote"]
 
 EARLIER_S = 0.05
-"""Seconds by which the callee's deadline is earlier, so that it can say what kept the call."""
+"""Seconds by which the callee's deadline is earlier, so that the callee can report the reason."""
 EARLIER_PART = 0.1
-"""The same, at most this part of the time that is left."""
+"""Upper limit of that time, as a part of the time that is left."""
 LONG_S = EARLIER_S / EARLIER_PART
 
 
 class Remote:
-    """Calls of one process over its connections."""
+    """The calls of one process over its connections."""
 
     __slots__ = ("_runtime", "_turns")
 
@@ -44,9 +43,9 @@ class Remote:
     def call(
         self, peer: Peer, name: str, key: str, spec: MethodSpec, args: tuple[Any, ...]
     ) -> Coroutine[Any, Any, Any]:
-        """Call a system target over a connection; to be awaited at once.
+        """Return an awaitable that calls a system target over a connection. Await it at once.
 
-        The call begins a chain. Raises what the method raises, CallTimeout, SiloUnavailable.
+        The call begins a new chain. Raises the errors of the method, CallTimeout, SiloUnavailable.
         """
         request = self._turns.new_request(spec, None, False, None)
         return self._turns.run(
@@ -65,21 +64,21 @@ class Remote:
             wait = self.send(peer, name, key, body, request, 0)
             try:
                 return self.take(spec, await wait.future)
-            except BaseException:  # as for every call
+            except BaseException:  # cancel the call at the callee, as `Caller._route` does
                 peer.writer.cancel_call(wait.call_id)
                 raise
         finally:
-            body, wait = b"", None  # type: ignore[assignment]  # as for every call
+            body, wait = b"", None  # type: ignore[assignment]  # see `Caller._route`
 
     def send(
         self, peer: Peer, name: str, key: str, body: bytes, request: Request, hops: int
     ) -> RemoteWait:
-        """Send the call; `wait.future` gives its answer.
+        """Send the call. `wait.future` of the result gets the answer.
 
-        The connection takes calls now: `ready()` has returned in this very step of the task. Who
-        waits no longer, cancelled or closed, gives the call up by `cancel_call(wait.call_id)`, and
-        keeps neither the body nor the wait, which may hold an exception: an error that is kept
-        keeps its frames. A coroutine here would be entered again at each wake-up.
+        Call this only directly after `ready()` has returned, without an await between the two. A
+        caller that stops waiting calls `cancel_call(wait.call_id)`, and keeps neither body nor
+        wait: a stored error keeps its Python frames, and these would keep both. This is no
+        coroutine function, because its frame would be entered again at each wake-up.
         """
         wait = RemoteWait(self._turns.loop.create_future())
         call = self._message(name, key, body, request, hops)
@@ -119,7 +118,7 @@ class Remote:
         if decode is not None:
             try:
                 return decode(answer)
-            except Exception:  # what is wrong is said below
+            except Exception:  # the slow path below raises a better error
                 pass
         try:
             return spec.result.decode(answer, self._runtime)

@@ -1,12 +1,17 @@
-"""Finding the location of a grain once for all the calls that wait for it.
+"""The search for a grain's location, shared by all calls that wait for it.
 
-Owns: one search per grain whose location is not known or cannot be reached, and the calls that
-wait for it. Not: where a grain is (`router`, `client`). Invariants: one search per grain at a time;
-those who wait go on in the order in which they came, and who comes later waits behind them; nobody
-is given a destination that is known to be of no use; a search ends after `redirects_max` tries, for
-everyone who waits, but while the grain's silo is stopping it goes on as long as somebody waits.
-Whoever goes on runs one loop iteration later, so a search stays, and keeps direct turns of the
-grain waiting, until an iteration in which nobody came.
+`Searches` owns one search for each grain whose location is unknown or cannot be reached, and the
+calls that wait for it. `router` and `client` know the locations.
+
+Invariants:
+
+- There is at most one search per grain at a time.
+- Waiting calls continue in the order of their arrival. Later calls queue behind them.
+- No call gets a destination that is known to be useless.
+- A search fails after `redirects_max` tries, for all waiting calls. While the grain's silo is
+  stopping, the search continues as long as a call waits.
+- Woken calls run one loop iteration later. A search therefore exists until an iteration without new
+  calls, and direct turns of the grain wait until then.
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ Waiter = asyncio.Future[Destination]
 
 
 class Search:
-    """The calls that wait for one grain's location, and what was found."""
+    """The calls that wait for one grain's location, and the result of the search."""
 
     __slots__ = ("found", "held_bytes", "kind", "pause_s", "waiters")
 
@@ -45,19 +50,21 @@ class Search:
         self.held_bytes = 0
 
     def wait(self, waiter: Waiter, pause_s: float) -> None:
-        """Wait; if it is looked for again, then after the longest pause."""
+        """Add a waiting call. Another search for it begins after the longest pause."""
         self.pause_s = max(self.pause_s, pause_s)
         self.waiters.append(waiter)
 
     @property
     def is_wanted(self) -> bool:
-        """Does somebody wait still?"""
+        """True if a call still waits."""
         return not all(waiter.done() for waiter in self.waiters)
 
     @property
     def is_stale(self) -> bool:
-        """What was found has ended, or closed, or leaves; or nothing was found, which is true of
-        those only who waited then."""
+        """True if the found destination has ended, closed or is leaving.
+
+        A failed search is stale too: its error is true only for the calls that waited then.
+        """
         if isinstance(self.found, Activation):
             return self.found.is_gone
         if isinstance(self.found, Peer):
@@ -69,10 +76,10 @@ class Searches:
     """The searches of one process.
 
     Args:
-        locate: one try to find a grain; raises SiloUnavailable if another try may succeed.
-        lost: told of a grain whose silo could not be reached.
+        locate: makes one try to find a grain; raises SiloUnavailable if another try may succeed.
+        lost: called with a grain whose silo could not be reached.
 
-    `under_way` has a key for each grain that is looked for; for readers in a hurry.
+    `under_way` contains a key for each grain that is being searched. Fast paths read it directly.
     """
 
     def __init__(
@@ -90,18 +97,17 @@ class Searches:
         self.under_way: Mapping[tuple[str, str], object] = self._searches
 
     def has_waiting(self, kind: str, key: str) -> bool:
-        """Do calls wait for this grain's location? Later ones must not overtake them."""
+        """True if calls wait for this grain's location. Later calls must not overtake them."""
         return bool(self._searches) and (kind, key) in self._searches
 
     def wait(self, kind: GrainKind, key: str, pause_s: float = 0.0, size_bytes: int = 0) -> Waiter:
-        """Wait from now on; the future gives a destination that takes calls at once. Whoever waits
-        holds so many encoded bytes meanwhile.
+        """Return a future for a destination that accepts calls at once.
 
-        A search that begins with this call begins after `pause_s`: callers that each slept would
-        wake in any order.
+        The waiting call holds `size_bytes` meanwhile. A search that begins with this call begins
+        after `pause_s`, because callers that sleep on their own would wake in any order.
 
-        Its callbacks, and who awaits it, run in the order of waiting. Raises Overloaded; the
-        future NotHosted, or SiloUnavailable when every try failed.
+        Callbacks and awaiting tasks run in the order of waiting. Raises Overloaded. The future
+        raises NotHosted, or SiloUnavailable if every try failed.
         """
         search = self._searches.get((kind.name, key))
         waiting, held_bytes = (0, 0) if search is None else (len(search.waiters), search.held_bytes)
@@ -120,7 +126,7 @@ class Searches:
         return waiter
 
     def _give_back(self, search: Search, size_bytes: int, _: Waiter) -> None:
-        """The waiter goes on, or gave up."""
+        """Stop counting the bytes of a call that continues or gave up."""
         search.held_bytes -= size_bytes
         self._turns.waiting_bytes.give_back(size_bytes)
 
@@ -139,7 +145,7 @@ class Searches:
             raise
         finally:
             if isinstance(search.found, Activation):
-                search.found.hold(True)  # direct turns would overtake those who wait
+                search.found.hold(True)  # direct turns must not overtake the waiting calls
             self._wake(search, key)
 
     async def _find(self, search: Search, key: str) -> Destination:
@@ -157,7 +163,7 @@ class Searches:
                 self._lost(kind, key)
                 if not search.is_wanted:
                     raise
-                pause_s = LEAVING_LOOK_S  # no try: its turn there ends, or the silo does
+                pause_s = LEAVING_LOOK_S  # not a try: the silo will end
             except SiloUnavailable:
                 self._lost(kind, key)
                 attempt += 1
@@ -166,13 +172,13 @@ class Searches:
                 pause_s = options.retry_first_s * 2 ** (attempt - 1)
 
     def _wake(self, search: Search, key: str) -> None:
-        """Let those who wait go on; who came meanwhile goes on after them."""
+        """Let the waiting calls continue. Later calls continue after them."""
         waiters, search.waiters = search.waiters, []
         for waiter in waiters:
             if not waiter.done():
                 self._tell(waiter, search)
         if waiters:
-            self._turns.loop.call_soon(self._go_on, search, key)  # runs after what was just woken
+            self._turns.loop.call_soon(self._go_on, search, key)  # runs after the woken calls
             return
         if self._searches.get((search.kind.name, key)) is search:
             del self._searches[search.kind.name, key]
@@ -180,7 +186,7 @@ class Searches:
             search.found.hold(False)
 
     def _go_on(self, search: Search, key: str) -> None:
-        """Wake who came meanwhile, unless that leads nowhere: then look for the grain again."""
+        """Wake the later calls, or search again if the result is stale."""
         if not (search.waiters and search.is_stale):
             self._wake(search, key)
             return

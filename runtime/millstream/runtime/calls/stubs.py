@@ -1,11 +1,15 @@
-"""Reference classes: one generated `async def` stub per method, with the direct turn inside;
-and the same for methods of extensions.
+"""Generated stubs: one `async def` per method of a reference class, with the direct turn inline.
 
-Owns: the source text of stubs and the order of steps of a direct turn. Invariants: a direct turn
-happens only if the target is here, valid, idle and nobody waits (not `is_gated`), or after it has
-waited for its turn at an activation that runs another; between entering and releasing the
-activation nothing but the method runs; every generated name begins with `_ms`, which definitions
-refuse.
+This module owns the source text of the stubs, also for methods of extensions, and the order of
+steps of a direct turn.
+
+Invariants:
+
+- A direct turn requires an activation in this process that is valid and idle, with no waiting
+  request (`is_gated` is False). If another turn runs there, the stub may wait for its own turn
+  first.
+- Only the method runs between entering and leaving the activation.
+- Every generated name begins with `_ms`, which definitions refuse.
 """
 
 from __future__ import annotations
@@ -33,9 +37,9 @@ from .locator import Locator
 __all__ = ["ExtensionCall", "StubBuilder"]
 
 ExtensionCall = Callable[..., Coroutine[Any, Any, Any]]
-SHORTEST_S = 0.001  # of what is left to a call whose activation ended while it waited
-INT_MIN, INT_MAX = -(2**63), 2**64 - 1  # what MessagePack carries
-INT_QUICK = 2**30 - 1  # ints of one digit, which Python compares in place
+SHORTEST_S = 0.001  # least time for a call whose activation ended while the call waited
+INT_MIN, INT_MAX = -(2**63), 2**64 - 1  # the range of MessagePack
+INT_QUICK = 2**30 - 1  # ints of one internal digit, which Python compares fast
 
 SLOW = """\
 async def {name}{signature}:
@@ -43,14 +47,15 @@ async def {name}{signature}:
         _ms_kind, {key}, _ms_spec_{index}, ({arguments}){options})
 """
 
-# The order of its steps counts; each of them is in the tests of turns/.
-# 1. Whose turn is this? `_ms_up` is `live_request()`: see there.
-# 2. May it be direct? Else the general way. It is gated unless idle; where another turn runs
-#    and nobody waits for the grain's location, the stub waits for its turn by itself.
-# 3. A request, watched: a hop of the same task with a later deadline is watched by its parent.
-# 4. Enter, run, leave: nothing between that could raise, but for the method.
-#    A sweep takes the request out of its group when it is due, so the group is read again.
-# 5. What the runtime itself did to the task (deadline, cancellation swallowed) becomes its error.
+# The order of the steps matters. The tests of turns/ cover each step.
+# 1. Find the calling turn: `_ms_up` is `live_request()`, written inline.
+# 2. Decide whether the turn may be direct, and use `Caller.call` otherwise. If another turn runs
+#    and no call waits for the grain's location, the stub waits for its turn by itself.
+# 3. Create a request and watch its deadline. For a hop of the same task with a later deadline,
+#    the parent's deadline is enough.
+# 4. Enter, run, leave. Between these steps only the method can raise.
+#    A sweep removes a due request from its group, so the group is read again afterwards.
+# 5. If the runtime ended the turn (deadline or swallowed cancellation), raise its error.
 DIRECT = """\
 async def {name}{signature}:
     _ms_act = _ms_activations.get({key})
@@ -135,8 +140,8 @@ async def {name}{signature}:
         _ms_bad = None
 """
 
-# `Codec.quick_copy` without its frame. What it cannot copy, `isolate` serves or explains, outside
-# of the handler: an error raised in there would keep this frame.
+# `Codec.quick_copy` inline. If it cannot copy a value, `isolate` copies it or raises the error.
+# That call is outside of the handler, because an error raised there would keep this frame.
 COPY = """\
 _ms_copied = _ms_type({name}) in _ms_direct_{which}
 if _ms_copied:
@@ -150,10 +155,10 @@ if not _ms_copied:
 
 
 class StubBuilder:
-    """Makes reference classes whose stubs are bound to one silo or client.
+    """Creates reference classes whose stubs are bound to one silo or client.
 
     Args:
-        activations: the activations of a kind in this process, by key.
+        activations: returns the activations of a kind in this process, by key.
     """
 
     def __init__(
@@ -171,9 +176,9 @@ class StubBuilder:
         self._optioned = optioned
 
     def build(self, kind: GrainKind, grain_type: GrainType, has_options: bool) -> type[Any]:
-        """The reference class of a contract. No call of one with options is direct.
+        """Return the reference class of a contract. With options, no call of it is direct.
 
-        Raises NotHosted when the hosted class has not the contract's methods.
+        Raises NotHosted if the hosted class lacks a method of the contract.
         """
         specs = list(grain_type.specs.values())
         for spec in specs:
@@ -199,7 +204,7 @@ class StubBuilder:
         return type(f"{grain_type.cls.__name__}Reference", (base,), body)
 
     def build_extension(self, kind: GrainKind, spec: MethodSpec) -> ExtensionCall:
-        """A method of an extension as a function of the grain's key and the arguments."""
+        """Return a method of an extension as a function of the grain's key and the arguments."""
         assert spec.extension and spec.is_internal
         namespace = self._names(kind)
         self._bind(namespace, 0, spec)
@@ -261,7 +266,7 @@ class StubBuilder:
 def _code(
     grain_type: GrainType, hosted: GrainType, own_specs: list[MethodSpec], is_plain: bool
 ) -> Any:
-    """The compiled stubs; whether one may be direct, the hosted class decides, if there is one."""
+    """Return the compiled stubs. The hosted class, if any, decides whether a stub may be direct."""
     source = "\n".join(
         _stub_source(index, spec, own, is_plain, is_plain and _may_be_direct(hosted, own))
         for index, (spec, own) in enumerate(zip(grain_type.specs.values(), own_specs, strict=True))
@@ -276,7 +281,7 @@ def _code(
 
 
 def _may_be_direct(grain_type: GrainType, spec: MethodSpec) -> bool:
-    """Exclusive methods of plain grains: what the fast path of a stub is written for."""
+    """Return True for an exclusive method of a plain grain, for which the fast path is written."""
     options = grain_type.options
     writes = any(field.writes_each_turn for field in grain_type.states.values())
     special = spec.is_read_only or spec.is_interleaving or spec.is_one_way or spec.is_shielded
@@ -302,7 +307,7 @@ def _extension_source(spec: MethodSpec, is_direct: bool) -> str:
 
 @cache
 def _extension_code(source: str) -> Any:
-    """Compiled; the text is the same for every type of grain."""
+    """Compile the stub of an extension's method. The text is the same for every grain type."""
     filename = f"<millstream extension {source[10 : source.index('(')]}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     return compile(source, filename, "exec")
@@ -331,7 +336,7 @@ def _stub_source(
 
 
 def _isolation(spec: MethodSpec, codecs: Mapping[str, Codec[Any]], index: int, depth: int) -> str:
-    """What makes of the values of names what their receiver gets; nothing for internal methods."""
+    """Return the source text that isolates these values. Internal methods need none."""
     if spec.is_internal:
         return ""
     parts = [_isolation_of(name, codec, f"{index}_{name}") for name, codec in codecs.items()]
@@ -346,7 +351,7 @@ def _isolation_of(name: str, codec: Codec[Any], which: str) -> str:
 
 
 def _isolation_names(which: str, codec: Codec[Any], isolate: Callable[..., Any]) -> dict[str, Any]:
-    """The names in the text that `_isolation_of` makes."""
+    """Return the names that the text of `_isolation_of` uses."""
     found = {
         f"_ms_isolate_{which}": isolate,
         f"_ms_fast_{which}": _select_passed_as_is(codec.fast_types),
@@ -358,7 +363,10 @@ def _isolation_names(which: str, codec: Codec[Any], isolate: Callable[..., Any])
 
 
 def _needs_isolation(name: str, fast_types: frozenset[type], fast_name: str) -> str:
-    """The test that a value does not pass as it is: type, and what the wire would refuse."""
+    """Return the source text of a test for values that may not pass as they are.
+
+    The test finds values of other types, and values that cannot be sent.
+    """
     if fast_types == {int}:
         return (
             f"_ms_type({name}) is not _ms_int or not ("
@@ -370,7 +378,7 @@ def _needs_isolation(name: str, fast_types: frozenset[type], fast_name: str) -> 
 
 
 def _select_passed_as_is(fast_types: frozenset[type]) -> frozenset[type]:
-    """Without int and str, of which some values cannot be sent."""
+    """Return the types without int and str, because some of their values cannot be sent."""
     return fast_types - {int, str}
 
 

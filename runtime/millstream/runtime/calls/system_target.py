@@ -1,8 +1,13 @@
 """System targets: actors of a silo at a fixed address, and calls to them.
 
-Owns: `SystemTarget`, and `Targets`: those of one silo. Not: the targets themselves (`directory`,
-`member`, the streams' agents). Invariants: a target's methods interleave at every await; calls to
-the own silo's target are plain calls; a target call has a deadline and begins a chain of its own.
+`Targets` keeps the targets of one silo. The targets themselves belong to other packages, for
+example `directory`, `member`, and the agents of streams.
+
+Invariants:
+
+- A target's methods interleave at every await.
+- Calls to a target of the own silo are plain calls.
+- A call of a target over a connection has a deadline and begins a chain of its own.
 """
 
 from __future__ import annotations
@@ -26,8 +31,10 @@ R = TypeVar("R")
 
 
 def specs_of(cls: type[Any], extension: str = "") -> dict[str, MethodSpec]:
-    """Specs of the public async methods of a target or extension, inherited ones too, by wire
-    name."""
+    """Return the specs of the public async methods of a target or extension, by wire name.
+
+    Inherited methods are included.
+    """
     specs: dict[str, MethodSpec] = {}
     found = {name: fn for base in reversed(cls.__mro__) for name, fn in vars(base).items()}
     for name, fn in found.items():

@@ -1,7 +1,7 @@
-"""Who waits in the course of a call: for an activation here, or for an answer from elsewhere.
+"""Callers that wait: for an activation in this process, or for an answer from another one.
 
-Owns: `LocalWait`, a caller in a mailbox, and `RemoteWait`, the receiver of one answer. Invariant:
-each ends exactly once, and what comes later is dropped.
+`LocalWait` is a caller in a mailbox, and `RemoteWait` is the receiver of one answer. Each of them
+ends exactly once, and later results are dropped.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ __all__ = ["LocalWait", "Moved", "RemoteFailure", "RemoteWait"]
 
 
 class LocalWait:
-    """A local caller that waits for an activation; it is handed the turn in its own task.
+    """A local caller that waits for an activation. It gets the turn in its own task.
 
-    `size_bytes`: of the encoded arguments that it holds meanwhile.
+    `size_bytes` counts the encoded arguments that it holds meanwhile.
     """
 
     __slots__ = ("_known_errors", "future", "is_withdrawn", "request", "size_bytes")
@@ -57,7 +57,7 @@ class LocalWait:
 
 
 class RemoteFailure:
-    """The callee raised; `body` is the encoded error."""
+    """The error of a callee. `body` is the encoded error."""
 
     __slots__ = ("body",)
 
@@ -66,7 +66,7 @@ class RemoteFailure:
 
 
 class Moved:
-    """The call did not run; the grain is at `silo`, or must be looked up if that is empty."""
+    """The call did not run. The grain is at `silo`, or must be looked up if `silo` is empty."""
 
     __slots__ = ("silo",)
 
