@@ -1,9 +1,16 @@
-"""SQLite files with one writing thread each: for stores that keep their own tables in them.
+"""SQLite files with one writing thread each, for stores that keep tables of their own.
 
-Owns the place of files (`directory`, `mounts`), opening and making them (`schema`, `database`),
-group commit in a thread (`writer`, `worker`), reads in another (`reader`), and waits for other
-processes (`lock_wait`); no table. A seam of its own, since it loads SQLite. Reading starts at
-`database.py`.
+The state store and membership table of `millstream.providers.sqlite`, and embedded priority queues,
+are built on this package. It is separate because it loads SQLite.
+
+Make a `DatabaseDirectory` for the place of the files. Write with the `Writer` that `open_writer`
+returns, and read with a `Reader`. Both run functions of a connection in threads, and return
+futures.
+
+Owns the place of files (`directory`, `mounts`), opening and creating them (`schema`, `database`),
+group commit in a thread (`writer`, `worker`), reads in another thread (`reader`), and waits for
+other processes (`lock_wait`). It owns no table. Reading starts at `database.py`.
+
 May import `runtime`.
 """
 

@@ -1,10 +1,12 @@
-"""A connection to one of the files, and whether that file is still the one on disk.
+"""Connections to SQLite files, and the check that a file is still the one on disk.
 
-Owns: `Database`, `open_database`, `why_failed`. Invariants: every connection is in WAL mode with
-`synchronous=FULL` and `busy_timeout=0`, and in autocommit, so that transactions begin and end only
-where our code says so; a file of another schema or another directory is never touched; what is
-gone from disk while it is open fails from then on, until the process ends: to open what came in its
-place could take that one's log away.
+Invariants:
+
+- Every connection is in WAL mode with `synchronous=FULL` and `busy_timeout=0`, and in autocommit
+  mode. Transactions begin and end only with explicit statements.
+- A file of another schema or another directory is never changed.
+- If a file disappears from disk while it is open, every use of it fails until the process ends. To
+  open its replacement could remove the replacement's log.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ _FULL = sqlite3.SQLITE_FULL
 _DENIED = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM})
 _DAMAGED = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
 
-# To close a file drops this process's locks on it: nobody may be connected while it is made.
+# Closing a file drops this process's locks on it, so no connection may exist while it is created.
 _making = threading.Lock()
 
 
 def _forget_lock() -> None:
-    """In a forked child: the thread that may have held it stayed with the parent."""
+    """Replace the lock in a forked child. The thread that held it may exist only in the parent."""
     global _making
     _making = threading.Lock()
 
@@ -42,7 +44,14 @@ if hasattr(os, "register_at_fork"):
 
 
 class Database:
-    """An open connection, with the identity of its files."""
+    """An open connection to a SQLite file, with the identity of the file and its log.
+
+    `open_database` creates these objects. Use them in threads that may block.
+
+    Attributes:
+        path: the path of the file.
+        connection: the connection, in WAL mode and autocommit mode.
+    """
 
     __slots__ = ("_files", "connection", "path")
 
@@ -53,9 +62,14 @@ class Database:
         self._files = [(str(name), inode_of(name)) for name in (path, log)]
 
     def check(self) -> None:
-        """Raise StorageUnavailable if the file or its log is gone, replaced or emptied.
+        """Check that the file and its log are still the ones that were opened.
 
-        Three calls of the system, 4 µs together: little beside the fsync of a write.
+        Call this before and after a write. It takes about 4 µs, which is little beside an fsync.
+
+        Raises:
+            StorageUnavailable: the file or its log is gone, was replaced or was emptied. Stop all
+                silos that use the directory, then restore the whole directory from a backup or
+                start with a fresh one.
         """
         for name, inode in self._files:
             try:
@@ -68,21 +82,41 @@ class Database:
             raise StorageUnavailable(f"{self.path} was emptied while it is in use: {REMEDY}")
 
     def close(self) -> None:
-        """Close the connection. Raises sqlite3.Error."""
+        """Close the connection.
+
+        Raises:
+            sqlite3.Error: SQLite could not close it.
+        """
         self.connection.close()
 
 
 def inode_of(path: Path) -> tuple[int, int]:
-    """What tells a file from another one of its name."""
+    """Return the numbers that distinguish a file from another file of the same name."""
     found = path.stat()
     return found.st_dev, found.st_ino
 
 
 def open_database(path: Path, schema: Schema, env: Env, lock_wait: LockWait) -> Database:
-    """A connection to the file, which exists with its tables afterwards. Blocks.
+    """Open a file, and create it with its tables if it does not exist. Blocks.
 
-    Raises ConfigError (another schema, no WAL here), StorageUnavailable (locked; gone, emptied or
-    replaced since it was made), sqlite3.Error, OSError.
+    The file is readable only by its user. Its name is added to the manifest of its directory once
+    its tables are on disk.
+
+    Args:
+        path: the file, in a directory on a local disk.
+        schema: creates the tables of a new file.
+        env: supplies ids and random pauses.
+        lock_wait: limits the wait for locks of other processes.
+
+    Returns:
+        A new connection. The caller closes it.
+
+    Raises:
+        ConfigError: the file has another schema version, or its file system does not support WAL.
+        StorageUnavailable: other processes hold the lock too long, or a file that was created here
+            is gone, empty or replaced.
+        sqlite3.Error: SQLite failed.
+        OSError: the disk failed.
     """
     directory = DatabaseDirectory(path.parent, env, schema.ours)
     is_listed = directory.lists(path.name)
@@ -104,7 +138,7 @@ def open_database(path: Path, schema: Schema, env: Env, lock_wait: LockWait) -> 
 
 
 def make_file(path: Path) -> None:
-    """Make an empty file that only this user may read; one that is there becomes private, too."""
+    """Create an empty private file. A file that exists becomes private, too."""
     with _making:
         if not path.exists():
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
@@ -137,7 +171,7 @@ def _prepare(
 
 
 def why_failed(name: str, error: Exception) -> str:
-    """What SQLite or the disk says about a file, and what to do."""
+    """Return the message of SQLite or the disk about a file, with advice."""
     code = (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
     if isinstance(error, OSError):
         return why_unusable(Path(name), error)

@@ -1,9 +1,14 @@
-"""A directory of SQLite files: its identity, what it should hold, and who may read it.
+"""A directory of SQLite files: its identity, its list of files, and its permissions.
 
-Owns: `DatabaseDirectory`, the manifest. Not: what is in the files (`schema`), whether an open one
-is still there (`database`). Invariants: a manifest is made before the first file and lists a file
-once its tables are on disk; so a file that is listed and not there, or there without a manifest,
-was taken away by somebody. Lines are only ever added, each by one write, so processes need no lock.
+`DatabaseDirectory` owns the manifest. `schema` creates the content of files, and `database` checks
+that an open file still exists.
+
+Invariants:
+
+- The manifest is created before the first file. It lists a file once the tables of the file are on
+  disk. A listed file that is missing, and a file without a manifest, were therefore removed or
+  restored by somebody.
+- Lines are only appended to the manifest, each with one write, so processes need no lock.
 """
 
 from __future__ import annotations
@@ -40,12 +45,25 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class DatabaseDirectory:
-    """A directory on a local disk, made when missing.
+    """A directory on a local disk for SQLite files, with a manifest that lists them.
+
+    The constructor creates the directory with mode 0700 if it is missing, and its manifest
+    `millstream.manifest`. Several processes may do this at the same time. A directory that contains
+    only files of Millstream loses the permissions of other users.
 
     Args:
-        ours: how the names begin of what those who use it keep there; anything else is a person's.
-    Raises ConfigError (a file, a network mount, no permission), StorageUnavailable (its manifest is
-    gone, or is none).
+        path: the directory.
+        env: supplies the id of a new directory.
+        ours: prefixes of the file names that the user of this class keeps in the directory. All
+            other files are assumed to belong to other programs.
+
+    Attributes:
+        path: the absolute path, without symbolic links.
+        id: the id of the directory, from its manifest: 16 hexadecimal digits.
+
+    Raises:
+        ConfigError: the path is a file or on a network mount, or this user has no permission.
+        StorageUnavailable: the manifest is gone although its files exist, or it was replaced.
     """
 
     def __init__(self, path: str | Path, env: Env, ours: tuple[str, ...]) -> None:
@@ -63,20 +81,21 @@ class DatabaseDirectory:
 
     @property
     def identity(self) -> str:
-        """Names this very directory: the same by every path to it, another for a copy of it.
+        """Text that names exactly this directory.
 
-        Device and inode, as this machine numbers them, tell a copy; a mount keeps them.
+        It is the same for every path to the directory, and different for a copy. It contains the
+        id, and the device and inode numbers of this machine.
         """
         return f"directory {self.id}, {device_and_inode(self.path)}"
 
     def _make(self) -> None:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A directory that somebody keeps other things in may be meant for others to read.
+        # A directory with files of other programs may be meant for other users to read.
         if all(name.startswith(self._ours) for name in os.listdir(self.path)):
             keep_private(self.path, 0o700)
 
     def _read(self) -> tuple[str, frozenset[str]]:
-        """Identity and listed names; both empty when there is no manifest."""
+        """Return the id and the listed names, both empty if there is no manifest."""
         try:
             text = self._manifest.read_text(errors="replace")
         except FileNotFoundError:
@@ -84,13 +103,13 @@ class DatabaseDirectory:
         lines = text.splitlines(keepends=True)
         if not lines or not lines[0].startswith(_HEAD) or not lines[0].endswith("\n"):
             raise StorageUnavailable(f"{self._manifest} was emptied or replaced: {REMEDY}")
-        # What a power cut left of a line is no name; that file is listed again when it is opened.
+        # A power failure may leave an incomplete line. Its file is listed again when it is opened.
         return lines[0][len(_HEAD) :].strip(), frozenset(line.strip() for line in lines[1:])
 
     def _begin(self, env: Env) -> str:
-        """Make the manifest of a fresh directory; of several processes one comes first."""
+        """Create the manifest of a new directory. If several processes try, the first one wins."""
         found = [name for name in os.listdir(self.path) if self._is_database(name)]
-        # Another process may have made manifest and files since we looked for it.
+        # Another process may have created manifest and files after `_read`.
         if found and not self._manifest.exists():
             text = f"{self._manifest} is gone, which belongs to {', '.join(sorted(found))}"
             raise StorageUnavailable(f"{text}: {REMEDY}")
@@ -108,16 +127,37 @@ class DatabaseDirectory:
         return name.endswith(".db") and name.startswith(self._ours)
 
     def check(self, names: Iterable[str]) -> None:
-        """Raise StorageUnavailable if one of the names is listed and is not there, or is empty."""
+        """Check those of these files that are listed in the manifest.
+
+        Args:
+            names: file names in the directory. Names that are not listed are ignored.
+
+        Raises:
+            StorageUnavailable: a listed file is missing or empty.
+        """
         for name in self._read()[1].intersection(names):
             self.require(name)
 
     def lists(self, name: str) -> bool:
-        """Was a file of this name made here?"""
+        """Tell whether a file of this name was created here.
+
+        Args:
+            name: the file name in the directory.
+
+        Returns:
+            True if the manifest lists the file.
+        """
         return name in self._read()[1]
 
     def require(self, name: str) -> None:
-        """Raise StorageUnavailable if a listed file is not there, or is empty."""
+        """Check that a file exists and is not empty.
+
+        Args:
+            name: the file name in the directory.
+
+        Raises:
+            StorageUnavailable: the file is missing or empty.
+        """
         path = self.path / name
         try:
             size_bytes = path.stat().st_size
@@ -127,19 +167,40 @@ class DatabaseDirectory:
             raise StorageUnavailable(f"{path} was emptied, stored things are lost: {REMEDY}")
 
     def add(self, name: str) -> None:
-        """List a file that was made."""
-        # It may follow on half a line.
+        """Add a file to the manifest, once its tables are on disk.
+
+        Blocks until the line is durable.
+
+        Args:
+            name: the file name in the directory.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        # The previous line may be incomplete.
         write_line(self._manifest, f"\n{name}\n", os.O_APPEND)
 
 
 def device_and_inode(path: Path) -> str:
-    """What tells a file or directory from every other one that exists on this machine."""
+    """Return text that distinguishes a file or directory from all others on this machine.
+
+    A copy has another text than its original. A renamed file keeps its text.
+
+    Args:
+        path: a file or directory that exists.
+
+    Returns:
+        The device and inode numbers, as text.
+
+    Raises:
+        OSError: the path does not exist or cannot be read.
+    """
     found = path.stat()
     return f"device {found.st_dev:x} inode {found.st_ino}"
 
 
 def write_line(path: Path, line: str, how: int) -> None:
-    """Write a line durably, in one piece."""
+    """Write a line durably with one write."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o600)
     try:
         os.write(descriptor, line.encode())
@@ -149,7 +210,7 @@ def write_line(path: Path, line: str, how: int) -> None:
 
 
 def keep_private(path: Path, mode: int) -> None:
-    """Take the permissions of others away from what is this user's and has them."""
+    """Remove the permissions of other users from a file or directory of this user."""
     if os.name != "posix":
         return
     found = path.stat()
@@ -158,7 +219,7 @@ def keep_private(path: Path, mode: int) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names of new files durable: a commit is lost with a log file that has no name."""
+    """Make the names of new files durable. A commit is lost if its log file has no durable name."""
     if os.name != "posix":
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -169,7 +230,7 @@ def sync_directory(path: Path) -> None:
 
 
 def why_unusable(path: Path, error: OSError) -> str:
-    """What is wrong with a directory, and what to do."""
+    """Return the reason why a directory cannot be used, with advice."""
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
         blocking = next((one for one in (path, *path.parents) if one.is_file()), path)
         return f"{path} cannot be a directory: {blocking} is a file. Name another one"

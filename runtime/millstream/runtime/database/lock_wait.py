@@ -1,8 +1,8 @@
-"""Waiting for SQLite locks in random pauses of our own.
+"""Waiting for SQLite locks with random pauses.
 
-Owns: `LockWait`. SQLite's `busy_timeout` backs off in fixed steps, and one busy writer then starves
-the other processes for seconds; random short pauses share the lock fairly. Only for threads that
-may block: never call this on an event loop.
+The `busy_timeout` of SQLite backs off in fixed steps. One busy writer then blocks the other
+processes for seconds. Short random pauses share the lock fairly. Use this module only in threads
+that may block, never on an event loop.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _BUSY_CODES = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQL
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether another connection holds a lock: nothing was done, and trying again is right."""
-    # The low byte is the primary code; errors of the Python module itself carry none.
+    """Return True if another connection holds a lock. Nothing was done, so a retry is safe."""
+    # The low byte is the primary code. Errors of the Python module itself have no code.
     return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF in _BUSY_CODES
 
 
 class LockWait:
-    """Runs an action again while SQLite is busy, for at most `lock_wait_s` of pauses."""
+    """Retries an action while SQLite is busy, for at most `lock_wait_s` seconds of pauses."""
 
     def __init__(self, env: Env, lock_wait_s: float) -> None:
         self._env = env
@@ -39,7 +39,7 @@ class LockWait:
         self._never = threading.Event()
 
     def run(self, what: str, action: Callable[[], T]) -> T:
-        """The action's result. Raises StorageUnavailable when the lock is not had in time."""
+        """Return the action's result. Raises StorageUnavailable if the lock is not free in time."""
         waited_s = 0.0
         while True:
             try:

@@ -1,7 +1,7 @@
-"""Which directories may hold SQLite files.
+"""The check that a directory can hold SQLite files.
 
-Owns: `refuse_network_mount`, `mount_type`. SQLite's write-ahead log needs shared memory and file
-locks that network file systems do not give, so a directory on one is refused before a file is made.
+SQLite's write-ahead log needs shared memory and file locks, which network file systems do not
+provide. A directory on a network file system is therefore refused before a file is created.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ def _unescape(text: str) -> str:
 
 
 def mount_type(path: PurePosixPath, mounts: str) -> str:
-    """The file system type under an absolute path, from the text of `/proc/mounts`; "" if none.
+    """Return the file system type of an absolute path, from the text of `/proc/mounts`, or "".
 
-    The deepest mount point wins; of two on one point, the later one, since it hides the other.
+    The deepest mount point wins. Of two mounts on one point the later one wins, because it hides
+    the other.
     """
     found, depth = "", -1
     for line in mounts.splitlines():

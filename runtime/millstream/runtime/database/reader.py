@@ -1,7 +1,9 @@
-"""Reads of SQLite files, in a thread of their own so that no read waits for an fsync.
+"""Reads of SQLite files, in a thread of their own, so that no read waits for an fsync.
 
-Owns: `Reader`. Invariants: a read sees every write that was acknowledged before it was submitted;
-one operation is one snapshot only if it is one statement.
+Invariants:
+
+- A read sees every write that was acknowledged before the read was submitted.
+- The statements of one read may see different snapshots. One statement sees one snapshot.
 """
 
 from __future__ import annotations
@@ -26,18 +28,31 @@ __all__ = ["Connect", "Reader"]
 
 T = TypeVar("T")
 
-# A read's first waiter does not wait for more than this many others.
+# The first read of a batch waits for at most this many others.
 _BATCH_MAX = 64
 
 
 class Connect(Protocol):
-    """Gives the reader's connection to a file. Raises as `open_database`."""
+    """A function from the path of a file to the reader's connection to it.
+
+    The reader opens the file on its first use, and creates it if it does not exist. The function
+    raises the errors of `open_database`.
+    """
 
     def __call__(self, path: Path, /) -> sqlite3.Connection: ...
 
 
 class Reader:
-    """One thread with one connection to each file that has been read."""
+    """A thread for reads, with one connection to each file that it has read.
+
+    The thread starts with the object and ends with `stop`.
+
+    Args:
+        name: the name of the thread, also shown in errors.
+        schema: the schema of all files that are read.
+        env: supplies ids and random pauses.
+        options: `pending_max` limits the waiting reads, and `lock_wait_s` the wait for locks.
+    """
 
     def __init__(self, name: str, schema: Schema, env: Env, options: WriterOptions) -> None:
         self._name = name
@@ -49,11 +64,26 @@ class Reader:
         self._worker = Worker[Connect](name, options.pending_max, self._serve, self._disconnect)
 
     def submit(self, work: Callable[[Connect], T]) -> asyncio.Future[T]:
-        """Queue a read; it gets a function from path to connection. Raises StorageUnavailable."""
+        """Queue a read.
+
+        A read that is cancelled before it begins does not run. The function may run more than once,
+        if another process locks the file meanwhile.
+
+        Args:
+            work: reads and returns the result. It runs in the reader's thread. Its argument is a
+                `Connect`, which returns the connection to a file.
+
+        Returns:
+            A future for the result. It raises the errors of `work`. Errors of SQLite and of the
+                disk become StorageUnavailable.
+
+        Raises:
+            StorageUnavailable: `pending_max` reads wait, or the reader has stopped.
+        """
         return self._worker.submit(work)
 
     async def stop(self) -> None:
-        """Answer what was submitted and close the connections."""
+        """Finish the submitted reads, close the connections, and end the thread."""
         await self._worker.stop()
 
     def _serve(self, batch: list[Operation[Connect]], take: Take) -> None:
@@ -64,7 +94,7 @@ class Reader:
 
     def _run(self, operation: Operation[Connect]) -> None:
         try:
-            # Even a WAL reader meets a lock while another process recovers or removes the log.
+            # Even in WAL mode the file is locked while another process recovers or removes the log.
             self._lock_wait.run(self._name, lambda: operation.run(self._connect))
         except Exception as error:
             if not isinstance(error, StorageUnavailable):

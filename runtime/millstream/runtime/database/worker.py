@@ -1,9 +1,11 @@
-"""One thread that serves operations in the order in which they were submitted.
+"""A thread that runs operations in the order of their submission.
 
-Owns: `Operation`, `Worker`. Not: what an operation does, transactions (`writer`), or
-which connection it uses (`reader`).
-Invariants: futures are touched only on their own event loop, with one wake-up per loop and batch;
-every submitted operation is answered, also when the worker stops or its thread fails.
+`writer` defines transactions, and `reader` chooses connections.
+
+Invariants:
+
+- A future is used only on its own event loop, with one wake-up per loop and batch.
+- Every submitted operation is answered, also if the worker stops or its thread fails.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ class Operation(Generic[C]):
         self.error: Exception | None = None
 
     def run(self, target: C) -> None:
-        """Do the work. A MillstreamError becomes the outcome; anything else is raised."""
+        """Do the work. A MillstreamError becomes the outcome, and other errors are raised."""
         self.result, self.error = None, None
-        # Reading the state of a future of another thread is safe; the worst is one needless run.
+        # Reading a future's state in this thread is safe: at worst the work runs needlessly.
         if self.future.cancelled():
             return
         try:
@@ -50,7 +52,7 @@ class Operation(Generic[C]):
             self.error = error
 
     def fail(self, name: str, cause: Exception) -> None:
-        """Make `cause` the outcome; failures of SQLite and the disk become StorageUnavailable."""
+        """Make `cause` the outcome. Errors of SQLite and the disk become StorageUnavailable."""
         if isinstance(cause, StorageUnavailable):
             self.error = StorageUnavailable(*cause.args)
         elif isinstance(cause, sqlite3.Error | OSError):
@@ -58,11 +60,11 @@ class Operation(Generic[C]):
         else:
             self.error = cause
             return
-        # An error of its own for each future, or they would share one traceback.
+        # Each future needs its own error, because a shared one would collect their tracebacks.
         self.error.__cause__ = cause
 
     def settle(self) -> None:
-        """Resolve the future; only on its event loop."""
+        """Resolve the future. Call this only on its event loop."""
         if self.future.done():
             return
         if self.error is None:
@@ -77,7 +79,7 @@ def _deliver(batch: Sequence[Operation[Any]]) -> None:
     for operation in batch:
         by_loop.setdefault(operation.loop, []).append(operation)
     for loop, operations in by_loop.items():
-        # A closed loop has nobody left who waits.
+        # No task of a closed loop waits any more.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(_settle_all, operations)
 
@@ -87,15 +89,16 @@ def _settle_all(operations: Sequence[Operation[Any]]) -> None:
         operation.settle()
 
 
-# Moves the next waiting operation to the end of the batch; False if none waits.
+# Moves the next waiting operation to the end of the batch. Returns False if none waits.
 Take = Callable[[], bool]
 
 
 class Worker(Generic[C]):
-    """The thread and its queue.
+    """A thread with a queue of operations.
 
-    `serve(batch, take)` runs in the thread and gives an outcome to each operation of the batch, at
-    first one, and to those that it takes in addition. `finish()` runs there last.
+    `serve(batch, take)` runs in the thread. The batch has one operation at first, and `take` adds
+    waiting ones. `serve` gives every operation of the batch an outcome. `finish()` is the last call
+    in the thread.
     """
 
     def __init__(
@@ -110,7 +113,7 @@ class Worker(Generic[C]):
         self._serve = serve
         self._finish = finish
         self._queue: queue.SimpleQueue[Operation[C] | None] = queue.SimpleQueue()
-        # Guards `_stopping` against submitters on other loops: nothing may follow the last None.
+        # Guards `_stopping` against callers on other loops: no operation may follow the final None.
         self._lock = threading.Lock()
         self._stopping = False
         self._batch: list[Operation[C]] = []
@@ -120,10 +123,10 @@ class Worker(Generic[C]):
         self._thread.start()
 
     def submit(self, work: Callable[[C], T]) -> asyncio.Future[T]:
-        """Queue the work; the future gives its result.
+        """Queue the work, and return a future for its result.
 
-        Raises StorageUnavailable at once, surely not executed, if `pending_max` operations wait
-        or the worker is closed. Work that is cancelled before it starts does not run.
+        Raises StorageUnavailable at once, before the work runs, if `pending_max` operations wait or
+        the worker is closed. Work that is cancelled before it starts does not run.
         """
         if self._queue.qsize() >= self._pending_max:
             raise StorageUnavailable(
@@ -133,21 +136,21 @@ class Worker(Generic[C]):
         return self._put(Operation(work)).future
 
     async def flush(self) -> None:
-        """Return when all that was submitted before has been answered."""
+        """Return once all operations that were submitted before are answered."""
         await self._put(Operation(lambda _: None)).future
 
     async def stop(self) -> None:
-        """Answer what was submitted, then end the thread; nothing to do if it has ended."""
+        """Answer the submitted operations, then end the thread. Repeatable."""
         last: Operation[C] = Operation(lambda _: None)
         with suppress(StorageUnavailable):
             self._put(last, last=True)
             await last.future
-        # Resolving that future was the thread's last act, so this does not block the loop.
+        # The thread resolved that future as its last step, so this does not block the event loop.
         self._thread.join()
 
     def _put(self, operation: Operation[C], *, last: bool = False) -> Operation[C]:
         with self._lock:
-            # A thread does not survive a fork: without this the caller would wait for ever.
+            # A thread does not survive a fork. Without this check the caller would wait forever.
             if self._stopping or not self._thread.is_alive():
                 raise StorageUnavailable(f"{self._name} is closed")
             self._stopping = last
@@ -180,7 +183,7 @@ class Worker(Generic[C]):
             self._answer_rest()
 
     def _answer_rest(self) -> None:
-        """Fail what was not answered, which there is only if `serve` raised; then wake `stop`."""
+        """Fail the operations that are left if `serve` raised, then wake `stop`."""
         with self._lock:
             self._stopping = True
         while self._take():

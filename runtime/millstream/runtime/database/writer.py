@@ -1,10 +1,15 @@
 """Group commit: the one connection of this process that writes to a file.
 
-Owns: `WriterOptions`, `Writer`, `open_writer`. Not: the statements (who uses it).
-Invariants: a result is delivered only after the COMMIT (and its fsync) that holds it, to the file
-that is on disk; a refused operation (a MillstreamError, raised before it changed anything) fails
-alone; an operation that fails otherwise is rolled back with its batch, and the others are run again
-without it; a process has one writer per file, shared by all that open it.
+The user of this package defines the statements.
+
+Invariants:
+
+- A result is delivered only after the COMMIT with its fsync, and only if the file is still the one
+  on disk.
+- An operation that refuses with a MillstreamError, before it has changed anything, fails alone.
+- An operation that fails with another error is rolled back with its batch. The other operations
+  then run again without it.
+- A process has one writer per file, which all of its users share.
 """
 
 from __future__ import annotations
@@ -41,8 +46,18 @@ def _take_nothing() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """Limits of one file: waiting operations, the size of a transaction, the wait for its lock.
-    Raises ConfigError.
+    """Limits of the writer or reader of one file.
+
+    Numbers must be finite and positive; `batch_s` and `lock_wait_s` may be 0.
+
+    Attributes:
+        pending_max: the most operations that may wait.
+        batch_max: the most operations in one transaction.
+        batch_s: seconds of work in one transaction. Waiting operations are added until then.
+        lock_wait_s: seconds to wait for the lock of other processes.
+
+    Raises:
+        ConfigError: a value has another type, or is out of range.
     """
 
     pending_max: int = 10_000
@@ -55,7 +70,16 @@ class WriterOptions:
 
 
 class Writer:
-    """Runs operations on one file in transactions of up to `batch_s` of work."""
+    """The writer of one file in this process. It runs operations in shared transactions.
+
+    All operations that wait run in one transaction, up to `batch_max` operations or `batch_s`
+    seconds of work, so they share one fsync. Get a writer from `open_writer`. The writer opens the
+    file in its thread when the first operation runs.
+
+    Attributes:
+        path: the path of the file.
+        users: the number of users that have not released the writer.
+    """
 
     def __init__(self, path: Path, schema: Schema, env: Env, options: WriterOptions) -> None:
         self.path = path
@@ -70,16 +94,32 @@ class Writer:
         )
 
     def submit(self, work: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
-        """Queue work for a transaction; the future resolves once it is on disk.
+        """Queue work for a transaction.
 
-        The work runs in the writer's thread, perhaps more than once, and must raise its refusals
-        (any MillstreamError) before it changes anything. Raises StorageUnavailable: the queue is
-        full, the lock was not had, or the disk failed; after the last the outcome is unknown.
+        The work runs in the writer's thread, possibly more than once. It must raise a refusal,
+        which is any MillstreamError, before it changes anything. Work that is cancelled before it
+        starts does not run.
+
+        Args:
+            work: executes statements on the connection and returns the result. It must not begin or
+                end a transaction.
+
+        Returns:
+            A future for the result, which resolves once the transaction is on disk. It raises the
+                errors of `work`. It raises StorageUnavailable if the lock was not free in time, or
+                if the disk failed. After a failure of the disk, the outcome is unknown.
+
+        Raises:
+            StorageUnavailable: `pending_max` operations wait, or the writer is closed. The work
+                does not run.
         """
         return self._worker.submit(work)
 
     async def release(self) -> None:
-        """Give up one use; all that was submitted is on disk afterwards."""
+        """End one use of the writer, after all submitted operations are on disk.
+
+        The last release closes the connection and ends the thread.
+        """
         with _open_lock:
             self.users -= 1
             is_last = self.users == 0
@@ -91,7 +131,7 @@ class Writer:
         try:
             connection = self._begin()
         except Exception as error:
-            # All that waits fails, or each would wait out the lock in turn.
+            # Fail all waiting operations, or each of them would wait for the lock in turn.
             while take():
                 pass
             self._fail_all(batch, error)
@@ -122,11 +162,11 @@ class Writer:
         self._commit(connection, batch)
 
     def _fill(self, connection: sqlite3.Connection, batch: list[_Operation], take: Take) -> None:
-        """Run the batch, and what else waits while there is room in this transaction."""
+        """Run the batch, and add waiting operations while the transaction has room."""
         options, end_s = self._options, self._env.wall_s() + self._options.batch_s
         for done, operation in enumerate(batch, 1):
             operation.run(connection)
-            # The wall clock may be set back: `batch_max` bounds the batch then.
+            # If the wall clock is set back, `batch_max` still limits the batch.
             if done < options.batch_max and self._env.wall_s() < end_s:
                 take()
 
@@ -136,17 +176,17 @@ class Writer:
         except sqlite3.Error as error:
             self._roll_back()
             self._disconnect()
-            # Refusals too: they may rest on what an earlier operation of this batch wrote.
+            # Refusals fail too, because they may depend on the writes of this batch.
             self._fail_all(batch, error)
             return
         try:
             assert self._database is not None
-            self._database.check()  # what went into a file that has no name is not stored
+            self._database.check()  # a commit into a file without a name is lost
         except StorageUnavailable as error:
             self._fail_all(batch, error)
 
     def _isolate(self, batch: list[_Operation], error: Exception) -> None:
-        """After a failure in the middle: each operation in a transaction of its own."""
+        """Run each operation of a failed batch in a transaction of its own."""
         if len(batch) == 1:
             batch[0].fail(str(self.path), error)
             return
@@ -165,7 +205,7 @@ class Writer:
 
     def _roll_back(self) -> None:
         database = self._database
-        # SQLite has rolled back by itself after some errors.
+        # After some errors SQLite has already rolled back.
         if database is None or not database.connection.in_transaction:
             return
         try:
@@ -185,7 +225,22 @@ _open_lock = threading.Lock()
 
 
 def open_writer(path: Path, schema: Schema, env: Env, options: WriterOptions) -> Writer:
-    """This process's writer of the file; `release` it once. The first opener's options hold."""
+    """Return this process's writer of a file, and create it if there is none.
+
+    Each caller must call `release` once. The file itself is opened, and created if it does not
+    exist, when the first operation runs.
+
+    Args:
+        path: the file, in a `DatabaseDirectory`. Use the same form of the path each time, because
+            it identifies the writer.
+        schema: creates the tables of a new file.
+        env: supplies wall time, ids and random pauses.
+        options: the limits. If the file has a writer already, the options of its first opener
+            apply.
+
+    Returns:
+        The writer that all users of the file in this process share.
+    """
     with _open_lock:
         writer = _open.get(path)
         if writer is None:
@@ -195,7 +250,7 @@ def open_writer(path: Path, schema: Schema, env: Env, options: WriterOptions) ->
 
 
 def _forget_writers() -> None:
-    """In a forked child: the threads stayed with the parent."""
+    """Forget all writers in a forked child, because their threads exist only in the parent."""
     global _open_lock
     _open_lock = threading.Lock()
     _open.clear()
