@@ -1,8 +1,13 @@
 """The disk of the operating system.
 
-Owns: `RealDisk` and its files and locks. Needs POSIX; elsewhere every call raises OSError.
-Invariants: a descriptor is closed when its last call has ended, so no call ever reaches a number
-that another file was given meanwhile; a forked child holds no lock of its parent.
+This module owns `RealDisk`, its files and its locks. It needs POSIX. On other systems every call
+raises OSError.
+
+Invariants:
+
+- A descriptor is closed only after its last call has ended. A call therefore never uses a number
+  that another file has received meanwhile.
+- A forked child holds no lock of its parent.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ if sys.platform != "win32":
 
 __all__ = ["RealDisk"]
 
-# no room; over the user's quota; over the process's own limit (RLIMIT_FSIZE)
+# no space left; user quota exceeded; size limit of the process exceeded (RLIMIT_FSIZE)
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NO_FALLOCATE = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 PARTS_MAX = 1_024  # IOV_MAX
@@ -57,14 +62,14 @@ class RealFile:
     def read_at(self, offset: int, size_bytes: int, /) -> bytes:
         with self._use() as fd:
             data = os.pread(fd, size_bytes, offset)
-            # one call gives 2 GiB at most
+            # one call returns at most 2 GiB
             while data and (more := os.pread(fd, size_bytes - len(data), offset + len(data))):
                 data += more
             return data
 
     def write_at(self, offset: int, /, *parts: Buffer) -> None:
         with self._use(is_change=True) as fd:
-            if offset < 0:  # which the system may take for "where the last write ended"
+            if offset < 0:  # the system may take -1 for the current file position
                 raise OSError(errno.EINVAL, f"offset {offset} is negative")
             for at in range(0, len(parts), PARTS_MAX):
                 offset = write_all(fd, offset, parts[at : at + PARTS_MAX])
@@ -87,7 +92,7 @@ class RealFile:
         self._sync(is_data_only=False)
 
     def _sync(self, is_data_only: bool) -> None:
-        """One at a time: the system tells of a failure once, to whichever call is there first."""
+        """Sync, one call at a time: the system reports a failure only to the first call."""
         with self._use() as fd, self._syncing:
             self._refuse_failed()
             try:
@@ -112,7 +117,7 @@ class RealFile:
 
     @contextmanager
     def _use(self, is_change: bool = False) -> Iterator[int]:
-        """The descriptor, for one call, whose errors get the path."""
+        """Lend the descriptor to one call, and add the path to its errors."""
         with self._guard:
             if self._is_closed:
                 raise ValueError(f"{self.path}: the file is closed")
@@ -132,7 +137,7 @@ class RealFile:
 
 
 class RealLock:
-    """A locked directory (`flock`), which the system releases when the process ends."""
+    """A locked directory (`flock`). The system releases the lock when the process ends."""
 
     __slots__ = ("_fd",)
 
@@ -142,11 +147,11 @@ class RealLock:
 
     def release(self) -> None:
         if self._fd >= 0:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)  # also where a copy is still open in a child
+            fcntl.flock(self._fd, fcntl.LOCK_UN)  # this also unlocks copies in child processes
             self.let_go()
 
     def let_go(self) -> None:
-        """Close this process's copy; who has another one still has the lock."""
+        """Close this process's copy of the descriptor. Other copies keep the lock."""
         HELD.discard(self)
         fd, self._fd = self._fd, -1
         os.close(fd)
@@ -156,7 +161,7 @@ HELD: set[RealLock] = set()
 
 
 def let_go_of_all() -> None:
-    """In a forked child: its copies would keep the parent's locks after the parent's death."""
+    """Close the locks in a forked child, or they would outlive the parent."""
     for lock in list(HELD):
         lock.let_go()
 
@@ -211,7 +216,7 @@ class RealDisk:
                 raise NotADirectoryError(errno.ENOTDIR, "is a file", path) from None
         except OSError as error:
             raise add_path(error, path) from None
-        self.sync_dir(above)  # also of one that exists: who made it may have died before this
+        self.sync_dir(above)  # also if it exists: its creator may have crashed before the sync
 
     def list(self, path: str, /) -> Sequence[str]:
         """Return the names in a directory, sorted."""
@@ -251,7 +256,7 @@ class RealDisk:
 
 
 def open_fd(path: str, flags: int) -> int:
-    """A descriptor that no program which is executed inherits."""
+    """Open a descriptor that executed programs do not inherit."""
     if os.name != "posix":
         raise OSError(errno.ENOSYS, "files that survive a crash need a POSIX system", path)
     try:
@@ -261,7 +266,7 @@ def open_fd(path: str, flags: int) -> int:
 
 
 def write_all(fd: int, offset: int, parts: Sequence[Buffer]) -> int:
-    """Write at an offset until nothing is left; returns the offset after it."""
+    """Write all parts at an offset. Returns the offset after them."""
     rest: list[Buffer] = [part for part in parts if len(part)]
     while rest:
         done = os.pwritev(fd, rest, offset)
@@ -274,7 +279,7 @@ def write_all(fd: int, offset: int, parts: Sequence[Buffer]) -> int:
 
 
 def fill(fd: int, start: int, stop: int) -> None:
-    """Reserve room in one piece where the file system can, and write zeros there."""
+    """Reserve space, in one piece if the file system supports that, and write zeros there."""
     if stop <= start:
         return
     if hasattr(os, "posix_fallocate"):
@@ -288,9 +293,9 @@ def fill(fd: int, start: int, stop: int) -> None:
 
 
 def sync_fd(fd: int, is_data_only: bool) -> None:
-    """Make a file or a directory durable."""
+    """Make a file or directory durable."""
     if sys.platform == "darwin":
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # its fsync leaves the bytes in the drive's cache
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # fsync leaves the bytes in the drive's cache
     elif is_data_only:
         os.fdatasync(fd)
     else:
@@ -298,7 +303,7 @@ def sync_fd(fd: int, is_data_only: bool) -> None:
 
 
 def add_path(error: OSError, path: str) -> OSError:
-    """The error with its path; `DiskFull` for what means that."""
+    """Return the error with its path, as `DiskFull` if the disk is full."""
     if isinstance(error, DiskFull | SyncFailed):
         return error
     if error.errno in FULL:

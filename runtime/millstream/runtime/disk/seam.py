@@ -1,25 +1,32 @@
-"""What a storage layer may ask of a disk.
+"""The disk seam: everything that a storage layer may ask of a disk.
 
-Owns: the Protocols `Disk`, `DiskFile`, `DiskThread`, `DirLock`, and the errors. Not: the form of
-what is written; SQLite files, which have a disk layer of their own.
+This module owns the Protocols `Disk`, `DiskFile`, `DiskThread` and `DirLock`, and the errors. The
+format of files belongs to their users. SQLite files do not use this seam, because SQLite has a disk
+layer of its own.
 
-Paths are those of the operating system, with `/` between parts; in a simulation each machine has a
-tree of its own, and relative paths begin at its root.
-Two ways to call: `Disk` and `DiskFile` block until it is done, which is right for reads from a warm
-cache and for what happens rarely. What waits for the medium goes to a `DiskThread`, which does one
-job after the other beside the loop: `flush` for the write that the log waits for, `run` for all
-else. The real one is a thread that wakes the loop once per job; the simulated one is a task in
-virtual time.
+Paths are those of the operating system, with `/` between parts. In a simulation each machine has a
+file tree of its own, and relative paths begin at its root.
+
+There are two ways to call a disk:
+
+- The methods of `Disk` and `DiskFile` block. Use them for reads from a warm cache and for rare
+  operations.
+- A `DiskThread` runs jobs that wait for the medium, one after the other, beside the event loop.
+  `flush` is for the write that a log waits for, and `run` is for all other jobs. The real
+  implementation is a thread that wakes the loop once per job. The simulated one is a task in
+  virtual time.
 
 Invariants, on every disk:
+
 - Bytes are durable after `datasync` or `sync`, not before. A crash may keep any sectors of the
-  rest, in any order, and any size between the old one and the new one.
-- Names (created, renamed, unlinked) are durable after `sync_dir` of the directory, not before; a
-  crash may keep any of the rest. `rename` is atomic. `make_dir` is durable when it returns.
-- After `SyncFailed` nothing written since the last good sync may be trusted, whatever is read: the
-  system forgets what it could not write, so that a second sync would succeed and mean nothing. The
-  file refuses every further write and sync; who wants to go on opens a new file.
-- A process that ends, however it does, releases its locks.
+  rest, in any order, and any size between the old and the new one.
+- Names (created, renamed, unlinked) are durable after `sync_dir` of the directory, not before. A
+  crash may keep any of the other changes. `rename` is atomic. `make_dir` is durable when it
+  returns.
+- After `SyncFailed`, no byte written since the last good sync may be trusted, even if it can be
+  read. The system forgets bytes that it could not write, so a second sync would succeed and mean
+  nothing. The file refuses every further write and sync. To continue, open a new file.
+- A process that ends in any way releases its locks.
 """
 
 from __future__ import annotations
@@ -44,7 +51,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 JOBS_MAX = 1_024
-"""Jobs that may wait in one `DiskThread`; who gives it more gets `BlockingIOError`."""
+"""Jobs that may wait in one `DiskThread`. Further jobs raise `BlockingIOError`."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -336,6 +343,6 @@ class Disk(Protocol):
 
 
 def parent_of(path: str) -> str:
-    """The directory that a path's last name is in; `.` for a lone name."""
+    """Return the directory of a path; `.` for a name without a directory."""
     above, _, name = path.rstrip("/").rpartition("/")
     return above or ("/" if path.startswith("/") and name else ".")

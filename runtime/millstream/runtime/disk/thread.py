@@ -1,8 +1,11 @@
 """A thread for disk work.
 
-Owns: `RealThread`. Invariants: jobs are done in order, one at a time; each ends with one wake-up of
-the loop; a loop that was closed meanwhile is left alone. The thread ends with the process, without
-waiting for what is queued: nobody was told that it is durable.
+Invariants:
+
+- Jobs run in order, one at a time. Each ends with one wake-up of the event loop.
+- If the loop is closed meanwhile, it is not called.
+- The thread ends with the process without finishing the queue. No caller was told that these jobs
+  are durable.
 """
 
 from __future__ import annotations
@@ -58,12 +61,12 @@ class RealThread:
         while (job := self._jobs.get()) is not None:
             done = self._do(*job)
             del job
-            with suppress(RuntimeError):  # the loop was closed
+            with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(done)
             del done
 
     def _do(self, job: Callable[[], Any], future: Future[Any]) -> Callable[[], None]:
-        """Do a job; returns what the loop is to call."""
+        """Run a job. Returns a function that the event loop must call."""
         try:
             result = job()
         except Exception as error:
@@ -82,7 +85,7 @@ def write_and_sync(file: DiskFile, offset: int, parts: Sequence[Buffer]) -> None
 
 
 def settle(future: Future[Any], result: Any, error: Exception | None) -> None:
-    """End a future, unless who waited has gone."""
+    """Resolve a future, unless it is already done or cancelled."""
     if future.done():
         return
     if error is None:
@@ -92,7 +95,7 @@ def settle(future: Future[Any], result: Any, error: Exception | None) -> None:
 
 
 def refuse(name: str, is_closed: bool, waiting: int) -> None:
-    """Raise ValueError, BlockingIOError when a thread takes no job."""
+    """Raise ValueError if the thread is closed, and BlockingIOError if too many jobs wait."""
     if is_closed:
         raise ValueError(f"disk thread {name!r} is closed")
     if waiting >= JOBS_MAX:

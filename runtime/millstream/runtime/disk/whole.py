@@ -1,6 +1,6 @@
-"""Small files that are replaced and read whole: identities, counters, marks.
+"""Small files that are replaced and read as a whole, such as identities, counters and marks.
 
-Owns: the order of steps that makes a replacement atomic and durable.
+This module owns the order of steps that makes a replacement atomic and durable.
 """
 
 from __future__ import annotations
