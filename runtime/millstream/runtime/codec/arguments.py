@@ -1,8 +1,8 @@
-"""The codec of the whole argument list of one method: one MessagePack array, in order.
+"""The codec of a method's argument list: one MessagePack array, in order.
 
-Owns: the names in the error messages. An argument list is checked and encoded in one go, and
-decoded in one go; only when that fails is it looked at value by value, to name the argument.
-Invariants: `isolate(values)` gives what `decode(encode(values))` gives.
+`Arguments` checks and encodes the whole list at once, and decodes it at once. Only after a failure
+does it look at the values one by one, to name the wrong argument in the error. `isolate(values)`
+returns the same values as `decode(encode(values))`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Row = tuple[object, ...]
 
 
 class Arguments:
-    """Encodes, decodes and copies the arguments of one method, given by position.
+    """Encodes, decodes and copies the positional arguments of one method.
 
-    `names` and `codecs` are in the order of the method's parameters; `subject` ("Airport.add")
-    begins every message. `encode(values)` gives one MessagePack array; a value of another type
-    than declared raises TypeError "Airport.add: argument `by`: ...", before anything is sent.
+    `names` and `codecs` are in the order of the method's parameters. `subject` ("Airport.add")
+    begins every error text. `encode(values)` returns one MessagePack array. A value of a wrong type
+    raises TypeError "Airport.add: argument `by`: ..." before anything is sent.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class Arguments:
         self.encode = self._encoder()
 
     def decode(self, body: Data, runtime: object = None) -> Row:
-        """The values, of the declared types. Raises TypeError that names the argument."""
+        """Return the values with their declared types. Raises TypeError that names the argument."""
         try:
             plain = self._plain
             values: Row = self._decode(body, runtime) if plain is None else plain(body)
@@ -72,15 +72,18 @@ class Arguments:
 
     @property
     def quick_decode(self) -> Callable[[Data], Row] | None:
-        """Where `decode` is one call into msgspec: that. Whatever it raises, `decode` explains."""
+        """The decoder of msgspec, if `decode` does nothing else, or None.
+
+        If it raises an error, call `decode`, which raises a better one.
+        """
         return None if self._unwraps else self._plain
 
     def isolate(self, values: Row, runtime: object = None) -> Row:
-        """What the callee would get if it were remote. Raises TypeError naming the argument."""
+        """Return the values that a remote callee would get. Raises TypeError like `decode`."""
         found: list[object] = []
         at = 0
         try:
-            for isolate in self._isolates:  # indexed: twice as fast as a strict zip
+            for isolate in self._isolates:  # an index is twice as fast as a strict zip
                 found.append(isolate(values[at], runtime))
                 at += 1
         except TypeError as error:
@@ -97,7 +100,7 @@ class Arguments:
         return f"{self._subject}: argument `{self._names[at]}`: {text}"
 
     def _locate(self, text: str) -> str:
-        """msgspec's message, with the index in the array replaced by the argument's name."""
+        """Replace the array index in an error text of msgspec by the argument's name."""
         found = _PATH.search(text)
         if found is None:
             return f"{self._subject}: arguments: {text}"
@@ -109,7 +112,7 @@ class Arguments:
     # --- encoding --------------------------------------------------------------------------------
 
     def _encoder(self) -> Callable[[Row], bytes]:
-        """The fast way for one argument, for none, and for several."""
+        """Return the fast encoder for no argument, for one, or for several."""
         directs = [codec.direct for codec in self._codecs]
         only = directs[0] if directs else frozenset[type]()
         checked = self._encode_checked
@@ -121,7 +124,7 @@ class Arguments:
             try:
                 return encode_any(values)
             except Exception:
-                return checked(values)  # it fails again, with the argument's name
+                return checked(values)  # fails again, with the argument's name
 
         def encode_several(values: Row) -> bytes:
             for value, direct in zip(values, directs, strict=True):

@@ -1,10 +1,14 @@
 """The codec of one annotation: encode, decode, isolate.
 
-Owns: the rule that a local call and a remote one give the callee the same value, because both go
-through the same checks and the same conversions. Errors are TypeErrors that name no subject;
-whoever knows it (`arguments`, the caller of a result codec) adds it.
-Invariants: `isolate(v)` either is `v`, immutable all the way down, or equals `decode(encode(v))`;
-never pickle.
+A local call and a remote call give the callee the same value, because both use the checks and
+conversions of this module. Errors are TypeErrors without a subject. The caller that knows the
+subject adds it, for example `arguments`.
+
+Invariants:
+
+- `isolate(v)` returns `v` itself only if it is immutable all the way down. Otherwise the result
+  equals `decode(encode(v))`.
+- Pickle is never used.
 """
 
 from __future__ import annotations
@@ -127,7 +131,7 @@ class Codec(Generic[T]):
         if self.direct.issuperset(map(type, values)):
             try:
                 return list(map(encode_any, values))
-            except Exception:  # `encode` says what is wrong
+            except Exception:  # `encode` raises the error
                 pass
         return [self.encode(value) for value in values]
 
@@ -167,7 +171,7 @@ class Codec(Generic[T]):
         if plain is not None and self.unwrap is None:
             try:
                 return list(map(plain, parts))
-            except Exception:  # `decode` says what is wrong
+            except Exception:  # `decode` raises the error
                 pass
         return [self.decode(part, runtime) for part in parts]
 
@@ -209,10 +213,11 @@ class Codec(Generic[T]):
 
 
 def build_codec(hint: object, subject: str) -> Codec[Any]:
-    """The codec of an annotation; costs some 100 µs, so build one per annotation and keep it.
+    """Build the codec of an annotation.
 
-    `subject` begins every complaint: "Airport.add: argument `by`". Raises DefinitionError if some
-    part of the type cannot be encoded, NameError if a name in it is not defined yet.
+    This takes about 100 µs, so build one per annotation and keep it. `subject` begins every error
+    text: "Airport.add: argument `by`". Raises DefinitionError if a part of the type cannot be
+    encoded, and NameError if a name in it is not defined yet.
     """
     if needs_wrappers(hint):
         return _union_codec(hint, wrap_union(hint, subject))
@@ -231,7 +236,7 @@ def build_codec(hint: object, subject: str) -> Codec[Any]:
 
 
 def codec_between(sender: Codec[Any], receiver: Codec[Any]) -> Codec[Any]:
-    """What `sender` encodes and `receiver` decodes, as if they were in two processes."""
+    """Return a codec that encodes like `sender` and decodes like `receiver`."""
     passing, other = sender._passing, receiver._passing
     both = None
     if passing is not None and other is not None:
@@ -264,10 +269,11 @@ def _union_codec(hint: object, union: Wrapped) -> Codec[Any]:
 def decoders_of(
     wire: object, needs_runtime: bool
 ) -> tuple[Callable[[Any], Any] | None, Callable[[Any, object], Any]]:
-    """How to decode a type: from data alone (None if a hook asks who decodes), and from data and
-    the silo or client that decodes.
+    """Return two decoders of a type.
 
-    Both raise what msgspec raises.
+    The first decodes from data alone. It is None if a hook in the type needs the silo or client
+    that decodes. The second takes the data, and the silo or client. Both raise the errors of
+    msgspec.
     """
     if needs_runtime:
         return None, RuntimeDecoder(wire).decode
@@ -278,7 +284,7 @@ def decoders_of(
 
 
 def reason(error: Exception) -> str:
-    """What is wrong with a value, in one line, from whatever the codec raised."""
+    """Describe in one line why the codec refused a value."""
     if isinstance(error, OverflowError):
         return f"out of range: {error}"
     if isinstance(error, UnicodeEncodeError):

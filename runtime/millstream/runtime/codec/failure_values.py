@@ -1,11 +1,12 @@
-"""Arguments and attributes of exceptions as MessagePack that gives back the same types.
+"""Arguments and attributes of exceptions as MessagePack that preserves their types.
 
-No annotation says what they are, so values that MessagePack has no form for (tuple, set, Decimal,
-UUID, times) are sent as extension 1: `[name, plain form]`. Everything else is refused: the error is
-then sent without it.
-Invariants: what `pack` returns, `unpack` turns into an equal value of the same types, except that
-an enum member or a subclass of int, float, str or bytes arrives as that plain value, and that long
-texts are cut.
+These values have no annotations. Values for which MessagePack has no form (tuple, set, Decimal,
+UUID, times) are therefore sent as extension 1: `[name, plain form]`. All other values are refused,
+and the error is sent without them.
+
+`unpack` turns the result of `pack` into an equal value of the same types, with two exceptions. An
+enum member, or an instance of a subclass of int, float, str or bytes, arrives as the plain value.
+Long texts are cut.
 """
 
 from __future__ import annotations
@@ -26,10 +27,15 @@ from .hooks import plain_scalar
 __all__ = ["NAMED_VALUE", "TEXT_CHARS_MAX", "VALUE_BYTES_MAX", "cut", "pack", "unpack"]
 
 TEXT_CHARS_MAX = 16_384
-"""Characters of a message, note or traceback, or of a text in an argument or attribute of an error
-(bytes: so many of them); of a longer one the beginning is cut."""
+"""The most characters of a message, note or traceback, and of a text inside an error.
+
+For bytes it is the most bytes. The beginning of a longer value is cut.
+"""
 VALUE_BYTES_MAX = 131_072
-"""Bytes of an error's arguments together, and of each attribute; more are not sent."""
+"""The most bytes of an error's arguments together, and of each attribute.
+
+Larger ones are not sent.
+"""
 
 NAMED_VALUE = 1
 """The MessagePack extension code of `[name, plain form]`."""
@@ -39,7 +45,7 @@ def _list(values: Any) -> list[object]:
     return [_plain(value) for value in values]
 
 
-# name on the wire -> (type, to plain form, back)
+# name on the wire -> (type, conversion to the plain form, conversion back)
 _KINDS: dict[str, tuple[type, Callable[[Any], object], Callable[[Any], object]]] = {
     "tuple": (tuple, _list, tuple),
     "set": (set, _list, set),
@@ -65,9 +71,10 @@ _NAMES = {kind: name for name, (kind, _to, _back) in _KINDS.items()}
 
 
 def pack(value: object) -> bytes:
-    """MessagePack of one value, whose texts and bytes are cut.
+    """Return one value as MessagePack, with long texts and bytes cut.
 
-    Raises TypeError or another error for what cannot be sent, ValueError beyond `VALUE_BYTES_MAX`.
+    Raises ValueError beyond `VALUE_BYTES_MAX`, and TypeError or another error for a value that
+    cannot be sent.
     """
     packed = msgspec.msgpack.encode(_plain(value))
     if len(packed) > VALUE_BYTES_MAX:
@@ -76,12 +83,12 @@ def pack(value: object) -> bytes:
 
 
 def cut(text: str) -> str:
-    """The end of a text, at most `TEXT_CHARS_MAX` characters of it."""
+    """Return the end of a text, at most `TEXT_CHARS_MAX` characters."""
     return text if len(text) <= TEXT_CHARS_MAX else f"...{text[-TEXT_CHARS_MAX:]}"
 
 
 def unpack(data: msgspec.Raw | bytes) -> Any:
-    """The value that was packed. Raises msgspec.DecodeError or ValueError for other bytes."""
+    """Return the value that was packed. Raises DecodeError or ValueError for other bytes."""
     return _decoder.decode(data)
 
 

@@ -1,12 +1,17 @@
-"""Errors across the wire, never pickled.
+"""Errors across the wire, without pickle.
 
-What a caller catches is a fresh exception of a type that its process knows, with the callee's
-traceback as text in a note; of any other type only name and message arrive, as `GrainError`. A
-local call goes the same way, so `except` clauses do not depend on where a grain is.
-Owns: the wire form and its limits. Not: which types are known (`known_errors`), the form of
-arguments and attributes (`failure_values`).
-Invariants: `__init__` of a user's exception is not run here; nothing here keeps an exception or its
-frames alive; KeyboardInterrupt, SystemExit, GeneratorExit and CancelledError are never described.
+A caller catches a new exception of a type that its process knows, with the callee's traceback as
+text in a note. For an unknown type it catches a `GrainError` with the name and message. A local
+call converts errors in the same way, so `except` clauses do not depend on the location of a grain.
+
+This module owns the wire form of errors and its limits. `known_errors` knows the types, and
+`failure_values` encodes arguments and attributes.
+
+Invariants:
+
+- The `__init__` of a user's exception never runs here.
+- No exception or frame is kept alive here.
+- KeyboardInterrupt, SystemExit, GeneratorExit and CancelledError are never described.
 """
 
 from __future__ import annotations
@@ -45,16 +50,19 @@ __all__ = [
 ]
 
 NEVER_REPLIES = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
-"""Raised by a turn, these end it without being its answer."""
+"""Errors that end a turn without being its answer."""
 
 NOTES_MAX = 64
-"""Notes of one exception."""
+"""The most notes of one exception."""
 ERROR_BYTES_MAX = 1_048_576
-"""Bytes of one encoded error; of a larger one only type, message and traceback are sent."""
+"""The most bytes of one encoded error.
+
+Of a larger error only the type, message and traceback are sent.
+"""
 MEMBERS_MAX = 64
-"""Members of one exception group; a note counts the others."""
+"""The most members of one exception group. A note counts the others."""
 NESTING_MAX = 8
-"""Groups within groups; deeper ones arrive as GrainError."""
+"""The most levels of exception groups. Groups below them arrive as GrainError."""
 
 _INTERNAL = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # runtime/
 _SENT_ELSEWHERE = ("__notes__", "args")  # the state of an AttributeError has `args` since 3.12
@@ -64,7 +72,10 @@ NAMES_KEPT = 1024
 
 
 class WireError(msgspec.Struct, array_like=True):
-    """One exception. `args` is nil if it cannot be sent; `members`: those of a group."""
+    """One exception on the wire.
+
+    `args` is nil if the arguments cannot be sent. `members` are those of an exception group.
+    """
 
     type_name: str
     message: str
@@ -80,10 +91,10 @@ _decode: Callable[[Any], WireError] = msgspec.msgpack.Decoder(WireError).decode
 
 
 def describe(error: BaseException, subject: str) -> bytes:
-    """The encoded WireError of an exception that a turn raised. Costs some 100 µs.
+    """Encode an exception that a turn raised, as a WireError. Takes about 100 µs.
 
     `subject` ("Airport/BOS.add") heads the traceback. An attribute that cannot be sent is left out,
-    with a note.
+    and a note says so.
     """
     assert not isinstance(error, NEVER_REPLIES), f"{subject}: {error!r} is not a reply"
     wire = _describe(error, NESTING_MAX)
@@ -97,14 +108,14 @@ def describe(error: BaseException, subject: str) -> bytes:
 
 
 def answerable(error: BaseException) -> BaseException:
-    """The error itself, or a GrainError for one that a method raised and that is no answer."""
+    """Return the error, or a GrainError instead of an error that cannot be an answer."""
     if not isinstance(error, NEVER_REPLIES):
         return error
     return GrainError(type(error).__name__, f"raised by the method: {error}")
 
 
 def rebuild(data: bytes | msgspec.Raw, known: KnownErrors) -> Exception:
-    """A fresh exception from an encoded WireError; GrainError if its type is not known."""
+    """Create a new exception from an encoded WireError. An unknown type becomes GrainError."""
     try:
         wire = _decode(data)
     except msgspec.DecodeError as error:
@@ -115,7 +126,7 @@ def rebuild(data: bytes | msgspec.Raw, known: KnownErrors) -> Exception:
 
 
 def isolate_error(error: Exception, known: KnownErrors, subject: str) -> Exception:
-    """The exception that a remote caller would catch."""
+    """Return the exception that a remote caller would catch."""
     return rebuild(describe(error, subject), known)
 
 
@@ -141,7 +152,7 @@ def _describe(error: BaseException, depth: int) -> WireError:
 
 
 def _reduce(error: BaseException) -> tuple[msgspec.Raw | None, dict[str, object]]:
-    """Arguments and attributes, as the builtin base of the exception knows them."""
+    """Return the arguments and attributes that the builtin base of the exception knows."""
     reduced = cast(Any, _builtin_base(type(error))).__reduce__(error)
     state = reduced[2] if len(reduced) > 2 and isinstance(reduced[2], dict) else {}
     return _pack_or_none(reduced[1]), dict(state)
@@ -179,14 +190,14 @@ def _text(error: BaseException) -> str:
 
 
 def _clean(text: str) -> str:
-    """Text that MessagePack carries: bounded, without lone surrogates."""
+    """Return text that MessagePack can carry: of limited length and without lone surrogates."""
     return cut(text).encode("utf-8", "backslashreplace").decode()
 
 
 def _traceback(error: BaseException) -> str:
     try:
         report = traceback.TracebackException.from_exception(error, compact=True)
-        report.__notes__ = None  # they travel by themselves
+        report.__notes__ = None  # notes are sent separately
         _trim(report)
         _shorten(report)
         return with_public_names("".join(report.format()))
@@ -195,14 +206,14 @@ def _traceback(error: BaseException) -> str:
 
 
 def _trim(report: traceback.TracebackException) -> None:
-    """Leave out the runtime's own frames, unless there are no others."""
+    """Remove the runtime's own frames, unless there are no others."""
     theirs = [frame for frame in report.stack if not frame.filename.startswith(_INTERNAL)]
     if theirs:
         report.stack[:] = theirs
 
 
 def _shorten(report: traceback.TracebackException) -> None:
-    """Name files as they are imported: paths are this machine's own business."""
+    """Name files by their import path, so that paths of this machine are not sent."""
     reports = [report]
     while reports:
         one = reports.pop()
@@ -216,7 +227,7 @@ def _shorten(report: traceback.TracebackException) -> None:
 
 
 def _rebuild(wire: WireError, known: KnownErrors) -> Exception:
-    """One exception and, for a group, its members; with notes, without the traceback."""
+    """Create one exception with its group members and notes, without the traceback."""
     cls = known.find(wire.type_name)
     if wire.members:
         found = _rebuild_group(wire, cls, known)
@@ -253,13 +264,13 @@ def _unpack_args(packed: msgspec.Raw) -> tuple[Any, ...] | None:
 
 
 def _make(cls: type[Exception], args: tuple[Any, ...], state: msgspec.Raw) -> Exception | None:
-    """An exception without running a user's `__init__`; None if even that fails."""
+    """Create an exception without running a user's `__init__`. Returns None if that fails."""
     try:
         if cls.__module__ == "builtins":
             found = cls(*args)
         else:
             found = cls.__new__(cls, *args)
-            # The builtin part sets what lies outside `__dict__`: errno, encoding, value, ...
+            # The builtin base sets the fields outside of `__dict__`: errno, encoding, value, ...
             cast(Any, _builtin_base(cls)).__init__(found, *args)
         if type(found) is not cls:
             return None
@@ -273,7 +284,7 @@ def _set_state(error: Exception, state: dict[str, msgspec.Raw]) -> None:
     for name, packed in state.items():
         value = unpack(packed)
         try:
-            # Past a `__setattr__` of its own: a frozen dataclass would refuse.
+            # Bypass a custom `__setattr__`, which in a frozen dataclass would refuse.
             object.__setattr__(error, name, value)
         except AttributeError:
             vars(error)[name] = value
@@ -290,10 +301,11 @@ def _builtin_base(cls: type[BaseException]) -> type[BaseException]:
 
 @lru_cache(NAMES_KEPT)
 def source_name(filename: str) -> str:
-    """`shop/orders.py` for a file that is found from an entry of `sys.path`, else its last part.
+    """Return `shop/orders.py` for a file below an entry of `sys.path`, else its last part.
 
-    A name does not tell where on a machine a program lies, so equal programs in different
-    directories send equal bytes. A name that is no path (`<string>`) stays as it is.
+    The name does not contain the location on the machine, so equal programs in different
+    directories send equal bytes. A name that is no absolute path (`<string>`) is returned
+    unchanged.
     """
     if not os.path.isabs(filename):
         return filename

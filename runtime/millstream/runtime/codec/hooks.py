@@ -1,11 +1,14 @@
-"""Types that msgspec does not know: how they become plain values and come back.
+"""Hooks for types that msgspec does not know: conversion to plain values and back.
 
-Owns: the hooks, and the one encoder of the process. Users add types with `register_type`; the
-runtime adds references, streams adds streams, with `register_hook`. pydantic models are known by
-their shape, so pydantic is never imported here.
-Invariants: the newest hook that matches wins; a decoder that is told who decodes (`runtime`: a silo
-or client) is used by one decode at a time, so silos, threads and nested decodes never see each
-other's.
+This module owns the hooks, and the one encoder of the process. Users add types with
+`register_type`. The runtime adds references, and streams adds streams, with `register_hook`. Models
+of pydantic are recognised by their attributes, so pydantic is never imported here.
+
+Invariants:
+
+- The newest hook that matches wins.
+- A decoder that knows its `runtime` (a silo or client) serves one decode at a time. Silos, threads
+  and nested decodes therefore never see each other's runtime.
 """
 
 from __future__ import annotations
@@ -34,14 +37,14 @@ __all__ = [
 T = TypeVar("T")
 
 LOOKUPS_MAX = 4096
-"""Classes whose hook is remembered."""
+"""Number of classes whose hook is cached."""
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """One entry of the table.
+    """One entry of the table of hooks.
 
-    `only`: the annotation that is admitted, None for all matches. `exact`: an instance of a
-    subclass would lose fields, so it is refused.
+    `only` is the one annotation that is admitted, or None to admit all matching classes. `exact`
+    refuses instances of a subclass, because they would lose fields.
     """
 
     match: Callable[[type], bool]
@@ -52,7 +55,7 @@ class Hook(msgspec.Struct, frozen=True):
     exact: bool = False
 
     def admits(self, annotation: type) -> bool:
-        """Whether the class may be written as an annotation."""
+        """Return True if the class may be written as an annotation."""
         return self.only is None or self.only is annotation
 
 
@@ -123,7 +126,7 @@ def _is_pydantic_model(cls: type) -> bool:
 
 
 def _dump_model(model: Any) -> object:
-    # round_trip leaves out computed fields, which a strict model would refuse on the way back.
+    # round_trip leaves out computed fields, which a strict model would refuse when decoding.
     return model.model_dump(mode="python", by_alias=False, round_trip=True)
 
 
@@ -138,16 +141,16 @@ _hooks: list[Hook] = [
 
 @lru_cache(maxsize=LOOKUPS_MAX)
 def find_hook(cls: type) -> Hook | None:
-    """The newest hook that matches the class, annotations by exact class first."""
+    """Return the newest hook that matches the class. A hook for exactly this class has priority."""
     matching = [hook for hook in _hooks if hook.match(cls)]
     exact = [hook for hook in matching if hook.only is cls]
     return next(iter(exact or matching), None)
 
 
 def plain_scalar(value: object) -> object:
-    """The int, float, str or bytes inside an enum member or a subclass of them.
+    """Return the int, float, str or bytes in an enum member or an instance of a subclass of these.
 
-    Raises TypeError for anything else.
+    Raises TypeError for other values.
     """
     if isinstance(value, Enum):
         return value.value
@@ -169,7 +172,7 @@ def _encode_hook(value: object) -> object:
 
 
 encode_any = msgspec.msgpack.Encoder(enc_hook=_encode_hook).encode
-"""MessagePack of any value that has an encoding, by what it is, not by an annotation."""
+"""Encode any value that has an encoding as MessagePack, by its actual type."""
 
 
 def _hook_of(annotation: Any) -> Hook:
@@ -179,12 +182,12 @@ def _hook_of(annotation: Any) -> Hook:
 
 
 def decode_hook(annotation: Any, plain: object) -> object:
-    """msgspec's `dec_hook` for types whose hooks need no runtime."""
+    """The `dec_hook` of msgspec for types whose hooks need no runtime."""
     return _hook_of(annotation).dec(annotation, plain)
 
 
 class _Seat:
-    """A decoder and the runtime of the decode that runs in it."""
+    """A decoder, and the runtime of the decode that uses it."""
 
     __slots__ = ("decode", "runtime")
 
@@ -202,10 +205,10 @@ class _Seat:
 
 
 class RuntimeDecoder:
-    """A decoder whose hooks are told for which runtime they build values.
+    """A decoder whose hooks get the runtime for which they build values.
 
-    msgspec fixes the hook when a decoder is built, so each running decode has a seat of its own;
-    there are as many as decodes ever ran at once.
+    msgspec fixes the hook when a decoder is built, so each running decode has a decoder of its own.
+    There are as many decoders as decodes ever ran at the same time.
     """
 
     __slots__ = ("_hint", "_idle")
@@ -215,7 +218,7 @@ class RuntimeDecoder:
         self._idle = [_Seat(hint)]
 
     def decode(self, data: Any, runtime: object) -> Any:
-        """Decode for `runtime`. Raises what msgspec raises."""
+        """Decode for `runtime`. Raises the errors of msgspec."""
         try:
             seat = self._idle.pop()
         except IndexError:

@@ -1,9 +1,10 @@
-"""Which values may be handed over without a copy. Pure.
+"""The decision which values may be passed without a copy. Pure.
 
-Owns: the decision "immutable all the way down, and the wire would return the same", per type
-(`fast_types_of`) and per value (`passing_of`).
-Invariants: a test that says yes means that encoding and decoding would give an equal value of the
-same exact types throughout; when in doubt it says no, and the value is copied.
+A value passes if it is immutable all the way down and the wire would return an equal one.
+`fast_types_of` decides this per type, and `passing_of` per value.
+
+If a test returns True, encoding and decoding would give an equal value of the same exact types in
+all parts. In doubt it returns False, and the value is copied.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ _SCALARS: dict[type, frozenset[type]] = {
 
 
 def fast_types_of(node: mi.Type) -> frozenset[type]:
-    """Exact types whose values pass as they are, whatever their value; empty if none.
+    """Return the exact types whose values pass without a copy, or an empty set.
 
-    A value outside the wire's range (an int beyond 64 bits, a lone surrogate) is the exception;
-    `passing_of` has the test for it.
+    A value outside the wire's range (an int beyond 64 bits, a lone surrogate) is an exception,
+    which `passing_of` tests.
     """
     if _is_constrained(node):
         return frozenset()
@@ -61,12 +62,12 @@ def fast_types_of(node: mi.Type) -> frozenset[type]:
 
 
 def passing_of(node: mi.Type) -> Passing | None:
-    """The test for values of one type; None if no value of it ever passes."""
+    """Return the test for values of one type, or None if no value of it ever passes."""
     return _passing(node, ())
 
 
 def any_of(tests: Iterable[Passing | None]) -> Passing | None:
-    """Passes what one of the tests passes."""
+    """Return a test that passes a value if one of the tests does."""
     real = [test for test in tests if test is not None]
     if len(real) <= 1:
         return real[0] if real else None
@@ -74,7 +75,10 @@ def any_of(tests: Iterable[Passing | None]) -> Passing | None:
 
 
 def _is_constrained(node: mi.Type) -> bool:
-    """Limits of `Meta` are checked by the decoder only, so such a value goes through it."""
+    """Return True if the type has limits, which only the decoder checks.
+
+    Values of such types are always encoded and decoded.
+    """
     if isinstance(node, (mi.DateTimeType, mi.TimeType)) and node.tz is None:
         return False
     limits = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern", "tz")
@@ -117,7 +121,7 @@ def _composite(node: mi.Type, inside: tuple[object, ...]) -> Passing | None:
 
 def _is_frozen(node: mi.Type, cls: Any) -> bool:
     if isinstance(node, mi.DataclassType):
-        # Its own parameters: a subclass without the decorator may hold anything.
+        # Use the class's own parameters: a subclass without the decorator may be mutable.
         parameters = vars(cls).get("__dataclass_params__")
         return parameters is not None and bool(parameters.frozen)
     return isinstance(node, mi.NamedTupleType) or bool(cls.__struct_config__.frozen)
@@ -173,7 +177,7 @@ def _literal(node: mi.LiteralType) -> Passing:
     return lambda value: type(value) in _PLAIN and (type(value), value) in allowed
 
 
-# --- types of which only some values pass --------------------------------------------------------
+# --- types with values that do not pass -----------------------------------------------------------
 
 
 def _int(value: Any) -> bool:
@@ -185,7 +189,7 @@ def _str(value: Any) -> bool:
 
 
 def _datetime(value: Any) -> bool:
-    # Other zones arrive as UTC, and `fold` is not sent.
+    # Other time zones arrive as UTC, and `fold` is not sent.
     return type(value) is dt.datetime and not value.fold and value.tzinfo in (None, dt.UTC)
 
 

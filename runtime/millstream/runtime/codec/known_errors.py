@@ -1,10 +1,14 @@
 """The exception types that a process may rebuild from the wire, by name (`type_name`).
 
-Owns: the types by name, collected once per silo or client. Known are builtins, Millstream's own
-errors, and what the modules of the registered grains define or import: directly, inside a class, or
-in a module that they import.
-Invariants: only subclasses of Exception; nothing is imported here; a name from the wire that is not
-known never leads to code.
+`KnownErrors` collects the types once per silo or client. It knows builtins, Millstream's own
+errors, and the errors that the modules of the registered grains define or import: directly, inside
+a class, or in a module that they import.
+
+Invariants:
+
+- Only subclasses of Exception are known.
+- Nothing is imported here.
+- An unknown name from the wire never leads to code.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ __all__ = ["KnownErrors"]
 
 
 class KnownErrors:
-    """A table of exception types. Build it when all modules of the grains are imported."""
+    """A table of exception types. Build it after all modules of the grains are imported."""
 
     __slots__ = ("_types",)
 
@@ -31,7 +35,7 @@ class KnownErrors:
         self.add(modules)
 
     def add(self, modules: Iterable[ModuleType]) -> None:
-        """Know the errors of more modules, too."""
+        """Add the errors of more modules."""
         for module in modules:
             for part in (module, *_find_imported(module)):
                 for cls in _in_module(part):
@@ -41,7 +45,7 @@ class KnownErrors:
         self._types.setdefault(type_name(cls), cls)
 
     def find(self, name: str) -> type[Exception] | None:
-        """The type of that name, or None."""
+        """Return the type with this name, or None."""
         return self._types.get(name)
 
     def __len__(self) -> int:

@@ -1,10 +1,11 @@
-"""What the sender checks of a value before it is encoded, one rule per annotation.
+"""The sender's check of a value before it is encoded, one rule per annotation.
 
-The encoder goes by what a value *is*, the receiver by what was *declared*. A rule closes that gap
-for the outermost value: the declared type as it is, a narrower number or an enum as the value that
-the wire makes of it, everything else a TypeError where the mistake is. What lies inside containers
-and dataclasses is checked by the typed decoder.
-Invariants: `direct` holds exact types only; `convert` never changes its argument.
+The encoder uses the actual type of a value, and the receiver uses the declared type. A rule checks
+the outermost value. A value of the declared type passes unchanged. A narrower number or an enum
+becomes the value that the wire makes of it. Any other value raises TypeError at the sender. The
+typed decoder checks values inside containers and dataclasses.
+
+Invariants: `direct` contains exact types only, and `convert` never changes its argument.
 """
 
 from __future__ import annotations
@@ -29,11 +30,15 @@ class Unfit(TypeError):
 
 
 class LosesFields(Unfit):
-    """The value is of a subclass that would arrive as its base."""
+    """The value is of a subclass and would arrive as its base class."""
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """`direct`: exact types that are encoded as they are. `convert`: for all others."""
+    """The rule of one annotation.
+
+    `direct` contains the exact types that are encoded unchanged. `convert` converts or refuses all
+    other values.
+    """
 
     direct: frozenset[type]
     convert: Callable[[Any], object]
@@ -41,7 +46,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 _PLAIN = frozenset({NoneType, bool, int, float, str, bytes, list, dict})
 
-# annotation -> (types that are sent as they are, what others that fit are turned into)
+# annotation -> (types that are sent unchanged, type to which other fitting values are converted)
 _CONTAINERS: dict[object, tuple[frozenset[type], type]] = {
     list: (frozenset({list}), list),
     tuple: (frozenset({tuple}), tuple),
@@ -59,7 +64,7 @@ _CONTAINERS: dict[object, tuple[frozenset[type], type]] = {
 
 
 def rule_for(hint: object) -> Rule:
-    """The rule of an annotation that `inspect_hint` let through."""
+    """Return the rule of an annotation that `inspect_hint` has accepted."""
     if members := union_members(hint):
         return _union_rule(hint, [rule_for(member) for member in members])
     hint = bare(hint)
@@ -139,7 +144,7 @@ def _container_rule(hint: object, origin: type) -> Rule:
     direct, build = _CONTAINERS[origin]
 
     def convert(value: object) -> object:
-        # A str is a sequence of str to a type checker, and always a mistake here.
+        # Type checkers accept a str as a sequence of str, but here it is always a mistake.
         if not isinstance(value, origin) or isinstance(value, (str, bytes, bytearray, memoryview)):
             raise _unfit(hint, value)
         if isinstance(value, build) and getattr(value, "__dict__", None):
@@ -153,7 +158,7 @@ def _container_rule(hint: object, origin: type) -> Rule:
 
 
 def _custom_rule(hint: object, origin: Any) -> Rule:
-    # isinstance, not the exact type: a reference says that it is its grain class.
+    # Use isinstance, not the exact type: a reference claims to be an instance of its grain class.
     hook = find_hook(origin)
     exact = hook is not None and hook.exact
 

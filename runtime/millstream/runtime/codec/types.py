@@ -1,9 +1,12 @@
-"""Annotations: resolving them, walking them, refusing what cannot be encoded. No values here.
+"""Annotations: resolving them, walking them, and refusing types that cannot be encoded.
 
-Owns: which types may cross the wire, and the words in which a `DefinitionError` says so.
-Invariants: what `inspect_hint` lets through has an encoder and a decoder for every part of it;
-`NameError` is never wrapped, because it means "not defined yet", and the caller asks again later.
-Not: rules about values (`rules`), copying (`immutable`).
+This module decides which types may cross the wire, and writes the texts of a `DefinitionError`. It
+handles no values: `rules` checks them, and `immutable` decides about copies.
+
+Invariants:
+
+- If `inspect_hint` accepts an annotation, every part of it has an encoder and a decoder.
+- `NameError` is never wrapped. It means "not defined yet", and the caller tries again later.
 """
 
 from __future__ import annotations
@@ -25,7 +28,10 @@ __all__ = ["Shape", "bare", "inspect_hint", "resolve_hints", "show_hint", "union
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """An annotation that can be encoded. `needs_runtime`: a hook inside it asks who decodes."""
+    """An annotation that can be encoded.
+
+    `needs_runtime` is True if a hook in it needs the silo or client that decodes.
+    """
 
     node: mi.Type
     needs_runtime: bool
@@ -87,12 +93,13 @@ def show_hint(hint: object) -> str:
 def resolve_hints(
     fn_or_class: Callable[..., Any] | type, localns: Mapping[str, object], owner: type
 ) -> dict[str, Any]:
-    """Annotations of a function or class with names looked up and type variables filled in.
+    """Return the annotations of a function or class, with names and type variables resolved.
 
-    `localns`: names of the place where `owner` was written; `owner` itself is always known.
-    `owner`: the class that has or inherits the function; what it says in `class X(Box[Flight])`
-    replaces the variables of `Box`, base by base, since two bases may share one variable.
-    Raises NameError for a name that does not exist yet: ask again when the module has ended.
+    `localns` contains the names of the place where `owner` was written. `owner` itself is always
+    known. It is the class that has or inherits the function. Its bases, such as `Box[Flight]`,
+    replace the type variables of `Box`, base by base, because two bases may share a variable.
+    Raises NameError for a name that does not exist yet. In that case, try again once the module is
+    loaded.
     """
     names = {**localns, owner.__name__: owner}
     hints = typing.get_type_hints(fn_or_class, localns=names, include_extras=True)
@@ -121,7 +128,7 @@ def _find_annotator(cls: type, name: str) -> type:
 
 
 def _variables_by_base(owner: type) -> dict[type, dict[Any, object]]:
-    """For each generic base, what `owner` put in place of its type variables."""
+    """Return, for each generic base, the types that `owner` gives for its type variables."""
     found: dict[type, dict[Any, object]] = {}
 
     def visit(cls: type, variables: dict[Any, object]) -> None:
@@ -157,10 +164,10 @@ def _substitute(hint: object, variables: Mapping[Any, object]) -> Any:
 
 
 def inspect_hint(hint: object, subject: str) -> Shape:
-    """Walk an annotation; every part of it must have an encoding.
+    """Walk an annotation, and check that every part of it has an encoding.
 
-    Raises DefinitionError that names `subject`, the part, and what to write instead; NameError when
-    a name inside a class is not defined yet.
+    Raises DefinitionError that names `subject`, the part, and a type to write instead. Raises
+    NameError if a name inside a class is not defined yet.
     """
     if hint is inspect.Parameter.empty:
         raise DefinitionError(f"{subject}: no annotation; write the type")
@@ -203,13 +210,13 @@ def _refuse_open(hint: object, subject: str) -> None:
 
 
 def _is_pydantic_concrete(hint: object) -> bool:
-    # A pydantic `Box[int]` is a class that still carries the variables of `Box`.
+    # A pydantic `Box[int]` is a class that still has the type variables of `Box`.
     generic = getattr(hint, "__pydantic_generic_metadata__", None)
     return generic is not None and not generic["parameters"]
 
 
 class _Walk:
-    """One walk over a type tree; a class that contains itself is visited once."""
+    """One walk over a type tree. A class that contains itself is visited once."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -225,7 +232,7 @@ class _Walk:
                 return
             self._seen.add(cls)
             _refuse_private(cls, f"{self.subject}{where}")
-            if not isinstance(node, mi.CustomType):  # its arguments are not in the tree
+            if not isinstance(node, mi.CustomType):  # its type arguments are not in the tree
                 _refuse_open(cls, f"{self.subject}{where}")
         for child, step in _children(node):
             self.visit(child, f"{where}{step}")
@@ -270,7 +277,7 @@ def _children(node: mi.Type) -> Iterator[tuple[mi.Type, str]]:
 
 
 def _refuse_private(cls: Any, subject: str) -> None:
-    # msgspec leaves such a field out when it writes, and asks for it when it reads.
+    # msgspec does not write such a field, but requires it when reading.
     for attribute in getattr(cls, "__attrs_attrs__", ()):
         if attribute.name.startswith("_"):
             raise DefinitionError(

@@ -1,9 +1,12 @@
-"""Unions that MessagePack cannot tell apart, sent as `[member name, value]`.
+"""Unions that MessagePack cannot distinguish, sent as `[member name, value]`.
 
-msgspec decodes a union only if the members look different on the wire. For all others (two
-dataclasses, `str | datetime`, two grain classes, ...) one array-like Struct is generated per
-member, tagged with the member's name. Works for a whole argument, result, state or stream item.
-Invariants: the names of the members differ, and no exact type fits two members; None is sent bare.
+msgspec decodes a union only if its members look different on the wire. For all other unions (two
+dataclasses, `str | datetime`, two grain classes, ...), this module generates one array-like Struct
+per member, tagged with the member's name. This works for a whole argument, result, state or stream
+item.
+
+Invariants: the members have different names, no exact type fits two members, and None is sent
+without a wrapper.
 """
 
 from __future__ import annotations
@@ -28,10 +31,10 @@ __all__ = ["Wrapped", "needs_wrappers", "wrap_union"]
 
 
 class Wrapped:
-    """The codec parts of one such union.
+    """The parts of the codec for one such union.
 
-    `wire` is the type that is decoded; `convert` makes it from a value, or raises TypeError;
-    `unwrap` gives the value back.
+    `wire` is the type that is decoded. `convert` wraps a value, or raises TypeError. `unwrap`
+    returns the value.
     """
 
     __slots__ = ("_by_type", "_members", "_rule", "needs_runtime", "nodes", "wire")
@@ -51,7 +54,7 @@ class Wrapped:
 
     @property
     def fast_types(self) -> frozenset[type]:
-        """See `Codec.fast_types`."""
+        """The types whose values pass without a copy (see `Codec.fast_types`)."""
         return frozenset[type]().union(*map(fast_types_of, self.nodes))
 
     @property
@@ -60,7 +63,7 @@ class Wrapped:
         return any_of(map(passing_of, self.nodes))
 
     def convert(self, value: Any) -> object:
-        """What is encoded: the value in the wrapper of its member."""
+        """Return the value in the wrapper of its member, for the encoder."""
         wrapper = self._by_type.get(type(value))
         if wrapper is not None:
             return wrapper(value)
@@ -80,7 +83,7 @@ class Wrapped:
 
     @staticmethod
     def unwrap(value: Any) -> Any:
-        """The value inside a decoded wrapper."""
+        """Return the value in a decoded wrapper."""
         return None if value is None else value.v
 
 
@@ -100,7 +103,7 @@ def needs_wrappers(hint: object) -> bool:
 
 
 def wrap_union(hint: object, subject: str) -> Wrapped:
-    """Wrappers for a union. Raises DefinitionError naming `subject` and the member in the way."""
+    """Create the wrappers of a union. Raises DefinitionError naming `subject` and the member."""
     return Wrapped(hint, union_members(hint), subject)
 
 
@@ -112,13 +115,13 @@ def _wrapper(member: object) -> Wrapper | None:
 
 
 def _tag(member: object) -> str:
-    """Its name on the wire; every annotation that can be encoded has one."""
+    """Return the member's name on the wire. Every annotation that can be encoded has one."""
     kind: Any = bare(member)
     return str(kind.__name__)
 
 
 def _check_tags(members: tuple[object, ...], subject: str) -> None:
-    """Refuse members that the receiver could not tell apart."""
+    """Refuse members that the receiver could not distinguish."""
     for tag, count in Counter(map(_tag, members)).items():
         if count > 1:
             raise DefinitionError(
@@ -130,7 +133,10 @@ def _check_tags(members: tuple[object, ...], subject: str) -> None:
 def _index(
     hint: object, members: list[tuple[Rule, Wrapper | None]], subject: str
 ) -> dict[type, Wrapper | None]:
-    """Exact type to wrapper; refuses members that the sender could not tell apart."""
+    """Return the wrapper of each exact type.
+
+    Refuses members that the sender could not distinguish.
+    """
     found: dict[type, Wrapper | None] = {}
     for rule, wrapper in members:
         for kind in rule.direct:
