@@ -1,9 +1,14 @@
-"""Priority queues: the most urgent message first, and work that must not run in parallel.
+"""Priority queues of messages that workers lease, the most urgent message first.
 
-`PriorityQueues` is the part of a silo that has them; `priority_queue(client, "encode")` is a
-handle.
+A queue can be exclusive: messages with the same value of a key are then not processed in parallel.
 
-Owns priority queues from the operation of a program to the row in a store. Reading starts at
+`PriorityQueues` is the part of a silo that owns priority queues. `priority_queue(runtime, name)`
+returns a handle with which programs and grains use one queue. The queues are stored in an
+`EmbeddedStore` (SQLite files of one machine), in a `RedisStore` (several machines; it is in
+`millstream.providers.priority.redis`), or in a `MemoryStore` (tests). The idea comes from
+Timestone, the priority queue of Netflix.
+
+Owns priority queues, from the call of a program down to the row in a store. Reading starts at
 `part.py`.
 May import `runtime` and `streams`.
 """

@@ -1,9 +1,13 @@
-"""Priority queues in one silo, as a part of it.
+"""`PriorityQueues`: the part of a silo that owns priority queues.
 
-Owns: `PriorityQueues`: the store's life in this silo, and what owners of queues are given. Not: the
-owners (`owner`), what programs use (`surface`).
-Invariants: one object serves one silo; a store that several silos of a process share is opened and
-closed by each of them, and counts them.
+Owns the lifetime of the store in this silo, and the objects that owners of queues need. The owners
+are in `owner`, and the handles of programs are in `surface`.
+
+Invariants:
+
+- One `PriorityQueues` serves one silo.
+- Silos of one process may share a store. Each of them opens and closes the store, and the store
+  counts its users.
 """
 
 from __future__ import annotations
@@ -41,23 +45,44 @@ __all__ = ["PriorityQueues"]
 log = logging.getLogger("millstream.priority")
 
 CHANGES_NEED = frozenset({Capability.DURABLE, Capability.DEDUP, Capability.REWIND})
-"""What is accepted is not lost, is there once, and can be read again by an index."""
+"""Capabilities that the stream provider for changes needs: it loses no accepted event, stores no
+event twice, and can be read again by an index.
+"""
 
 
 class PriorityQueues(SiloPart):
-    """Priority queues: `Silo(parts={"priority": PriorityQueues(EmbeddedStore("data/priority"))})`.
+    """The part of a silo that owns priority queues.
+
+    Give every silo of the cluster this part, under one name and with the same store:
+    `Silo(parts={"priority": PriorityQueues(EmbeddedStore("data/priority"))})`. Programs then use
+    the queues by `priority_queue`.
+
+    A queue is a name. It costs nothing while nobody uses it. While it is used, one silo owns it: a
+    grain of that silo decides every operation, and writes the changes to the store before it
+    answers. If that silo crashes, another silo opens the queue from its stored rows.
+
+    All silos must agree on the store, `auto_create`, `templates` and `changes`; a silo that differs
+    is refused. Options of `PriorityOptions` may differ between silos.
 
     Args:
-        store: where the queues are. Silos of a cluster have the same: one object in a process, or
-            the same place.
-        auto_create: create a queue when it is first enqueued to or dequeued from.
-        templates: what such queues are like, by the longest prefix of their names that fits; others
-            are simple, with the defaults.
-        changes: the stream provider that the changes of all messages are published with, as
-            `PRIORITY_CHANGES`; the store keeps events then (`events=True`). None: nobody relays.
-        options: limits and waits.
+        store: Where the queues are stored: an `EmbeddedStore`, a `RedisStore`, a `MemoryStore`, or
+            your own `PriorityStore`. Silos of one process may share one object; silos of several
+            processes each open the same place.
+        auto_create: Whether the first enqueue or dequeue creates the queue. If False, call
+            `PriorityQueue.create` first. Queues whose names begin with `stream/` are never created
+            on first use, because stream providers create them.
+        templates: Settings for queues that are created on first use. The template with the longest
+            prefix of the queue's name applies. Without one, the queue gets the default
+            `QueueSettings`.
+        changes: Name of the stream provider that publishes each change of a message to the streams
+            `PRIORITY_CHANGES`. The provider must be durable, drop repeats and be able to rewind, as
+            `LedgerQueues` is. The store must keep events (`events=True`). None publishes nothing.
+        options: Limits and waits of this silo.
 
-    Raises ConfigError: an argument is of another type; `changes`, and the store keeps no events.
+    Raises:
+        ConfigError: An argument has another type, or `changes` is set and the store keeps no
+            events. At the start of the silo: the provider does not exist or lacks a capability, or
+            the object serves another silo already.
     """
 
     def __init__(
@@ -89,39 +114,43 @@ class PriorityQueues(SiloPart):
         self._relay: Relay | None = None
 
     def grains(self, name: str, /) -> Sequence[type[Grain]]:
-        """The owners of the queues."""
+        """The grain class that owns queues."""
         return (owner_of(name),)
 
     def agreement(self) -> Mapping[str, str]:
-        """How queues come to be: else that would depend on where their owners are."""
+        """The settings on which all silos must agree, because a queue must not depend on the
+        silo that owns it.
+        """
         store = f"{type(self.store).__qualname__} {getattr(self.store, 'place', '')}".rstrip()
         digest = sha256(repr((self._auto_create, self._templates)).encode()).hexdigest()[:16]
         changes = self._changes or "nobody relays"
         return {"store of queues": store, "queues created on use": digest, "changes": changes}
 
-    # -- what owners are given
+    # -- for the owners of queues
 
     def find_created_on_use(self, queue: str, /) -> QueueSettings | None:
-        """The settings of a queue that its first use creates; None: a use creates none."""
+        """The settings with which first use creates this queue; None if first use does not
+        create it.
+        """
         if SHARD_MARK in queue or queue.startswith(STREAMS):
-            return None  # the owner of the queue makes its shards, a stream provider its queues
+            return None  # shards are created by shard 0, and queues of streams by their provider
         return settings_for(queue, self._templates) if self._auto_create else None
 
     def shard(self, name: str, /) -> Shard:
-        """The owner of a shard of a queue, each call of which takes so long as waking one may."""
+        """The owner of one shard, with calls that may take as long as opening a queue may."""
         assert self._services is not None, "owners live between open and the end"
         owner = self._services.grain(owner_of(self._name), name)
         return with_options(owner, timeout=self.options.wake_timeout_s)
 
     def new_tasks(self) -> Tasks:
-        """Tasks and timers of one owner, who ends them."""
+        """A new group of tasks and timers for one owner, which ends them."""
         assert self._services is not None, "owners live between open and the end"
         return self._services.new_tasks()
 
-    # -- life
+    # -- lifetime
 
     async def open(self, services: SiloServices, name: str, /) -> None:
-        """Open the store."""
+        """Open the store, and prepare the search for due queues and the relay of changes."""
         if self._services is not None:
             raise ConfigError(
                 f"part {name!r}: this PriorityQueues already serves a silo; make one per silo "
@@ -145,21 +174,21 @@ class PriorityQueues(SiloPart):
             self._relay = Relay(self.store, into, self.options, is_first, clock, tasks)
 
     async def start(self, services: SiloServices, name: str, /) -> None:
-        """Look for queues that are due, and relay changes."""
+        """Start to look for queues with due work, and to relay changes."""
         assert self._waker is not None, "opened before"
         self._waker.start()
         if self._relay is not None:
             self._relay.start()
 
     async def stop(self) -> None:
-        """Look for none any more; another silo relays."""
+        """Stop looking for due work and relaying changes; another silo continues both."""
         if self._waker is not None:
             await self._waker.stop()
         if self._relay is not None:
             await self._relay.stop()
 
     async def aclose(self) -> None:
-        """Close the store, as far as this silo uses it."""
+        """Close the store for this silo, waiting at most `release_s`."""
         self.is_ended = True
         if self._services is None:
             return
@@ -170,7 +199,7 @@ class PriorityQueues(SiloPart):
             log.warning("the store of priority queues was not closed: it does not answer")
 
     def abort(self) -> None:
-        """Do nothing more; who owns a queue next ends the holds of this silo."""
+        """Stop at once; the next owner of each queue ends the ownership of this silo."""
         self.is_ended = True
         if self._waker is not None:
             self._waker.abort()
@@ -181,7 +210,7 @@ class PriorityQueues(SiloPart):
 
 
 def check_template(one: object) -> None:
-    """Raise ConfigError for what is no template."""
+    """Raise ConfigError if the object is not a valid template."""
     what = "a template of PriorityQueues"
     check_kind(what, one, Template)
     prefix, settings = cast(Template, one)
@@ -190,7 +219,7 @@ def check_template(one: object) -> None:
 
 
 def check_changes(store: PriorityStore, changes: str | None) -> None:
-    """Raise ConfigError if there would be nothing to relay."""
+    """Raise ConfigError if changes are to be relayed from a store that keeps no events."""
     if changes is not None and not store.keeps_events:
         kind = type(store).__qualname__
         raise ConfigError(
@@ -200,7 +229,10 @@ def check_changes(store: PriorityStore, changes: str | None) -> None:
 
 
 def provider_of(services: SiloServices, name: str, changes: str) -> PersistentStreams:
-    """The stream provider for changes. Raises ConfigError: there is none, or it cannot be."""
+    """The stream provider for changes.
+
+    Raises ConfigError if it does not exist or lacks a capability.
+    """
     found = services.part(changes)
     what = f"part {name!r}: PriorityQueues(changes={changes!r})"
     if not isinstance(found, PersistentStreams):

@@ -1,11 +1,13 @@
-"""Asking again while the cluster does not answer, without doing anything twice.
+"""Retries while the cluster does not answer, without carrying out anything twice.
 
-Owns: `ask`: which errors are asked through, for how long; request ids and their sessions, by
-process and queue. Not: what is asked (`queue`).
-The next request of a session acknowledges the answer of the one before. So a request that is lost,
-or slow, holds up no other.
-Invariants: a session is used by one request at a time; a request is asked again under its own
-number only; there are at most `OPEN_MAX` sessions of changes and `POLLS_OPEN_MAX` of polls.
+Owns `ask`, which decides the retried errors and their time, and the request sessions of each
+process and queue. `queue` has the operations.
+
+The next request of a session acknowledges the answer of the previous one. Each open request has a
+session of its own, so a lost or slow request delays no other.
+
+Invariants: one request at a time uses a session. A retry keeps the number of its request. There are
+at most `OPEN_MAX` sessions for changes and `POLLS_OPEN_MAX` for polls.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ __all__ = [
 
 T = TypeVar("T")
 OPEN_MAX = 64
-"""Changes that one process has under way in one queue; the next one waits."""
+"""Concurrent changes by one process in one queue; the next one waits."""
 POLLS_OPEN_MAX = 1_000
-"""The same of polls."""
+"""Concurrent polls by one process in one queue; the next one waits."""
 QUEUES_KEPT_MAX = 1_000
-"""Queues whose sessions one process remembers; handles that are kept have theirs for good."""
+"""Queues whose sessions one process remembers. A handle keeps its sessions as long as it exists."""
 PAUSES = Backoff(first_s=0.05, ceiling_s=2.0)
 AGAIN = (
     SiloUnavailable,
@@ -50,11 +52,11 @@ AGAIN = (
     StorageUnavailable,
     FilterNotReady,
 )
-"""Perhaps it was done, perhaps not: asked again under its number, it is done once."""
+"""Errors after which the request may have been carried out. A retry under its number is safe."""
 
 
 async def ask(call: Callable[[], Awaitable[T]], until_s: float) -> T:
-    """Call, again after errors that may pass, until then. Raises the last error."""
+    """Call, and retry after temporary errors until `until_s`. Raises the last error."""
     try:
         return await call()
     except AGAIN as error:
@@ -62,7 +64,7 @@ async def ask(call: Callable[[], Awaitable[T]], until_s: float) -> T:
 
 
 async def ask_again(call: Callable[[], Awaitable[T]], error: Exception, until_s: float) -> T:
-    """Call again after an error that may pass, until then. Raises the last error."""
+    """Retry after a temporary error until `until_s`. Raises the last error."""
     loop, attempt = asyncio.get_running_loop(), 0
     while True:
         attempt += 1
@@ -77,7 +79,7 @@ async def ask_again(call: Callable[[], Awaitable[T]], error: Exception, until_s:
 
 
 class RequestSession:
-    """Requests under one name, one at a time; `number` is that of the latest."""
+    """Requests under one name, one at a time. `number` is that of the latest request."""
 
     __slots__ = ("name", "number")
 
@@ -86,7 +88,7 @@ class RequestSession:
         self.number = 0
 
     def next(self) -> Request:
-        """A new request, which acknowledges all before it."""
+        """A new request, which acknowledges all earlier ones."""
         self.number += 1
         return Request(self.name, self.number, self.number - 1)
 
@@ -95,18 +97,19 @@ class SessionPool:
     """The sessions of one process and queue.
 
     Args:
-        new_name: makes a name that nothing else in the life of the cluster has.
+        new_name: Returns a name that is unique in the life of the cluster.
+        most: Maximum number of sessions.
     """
 
     def __init__(self, new_name: Callable[[], str], most: int) -> None:
         self._new_name = new_name
-        # the latest used is used next, so idle ones are forgotten
+        # the latest used one is used next, so the queue forgets idle ones
         self._free: list[RequestSession] = []
-        self._left = most  # that may be made still
+        self._left = most  # sessions that may still be created
         self._waiting: deque[asyncio.Future[RequestSession]] = deque()
 
     async def take(self) -> RequestSession:
-        """A session of one's own, to be given back; waits while all are in use."""
+        """Take a session, and wait while all are in use. Return it with `give`."""
         if self._free:
             return self._free.pop()
         if self._left:
@@ -122,7 +125,7 @@ class SessionPool:
             raise
 
     def give(self, session: RequestSession) -> None:
-        """Let others have it; who has waited for longest is the first."""
+        """Return a session; the caller that has waited longest gets it."""
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
@@ -132,7 +135,7 @@ class SessionPool:
 
 
 class OpenSessions:
-    """What one process has under way in one queue."""
+    """The running requests of one process in one queue."""
 
     def __init__(self, new_name: Callable[[], str]) -> None:
         self.routes = Routes()
@@ -141,7 +144,7 @@ class OpenSessions:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start what may outlive its caller."""
+        """Start a task that may outlive its caller."""
         task = asyncio.get_running_loop().create_task(coro)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -152,7 +155,10 @@ _known: WeakKeyDictionary[Opener, dict[tuple[str, str], OpenSessions]] = WeakKey
 
 
 def names_of(opener: Opener) -> Callable[[], str]:
-    """Its names, without keeping it: what is kept by its key would keep that for good."""
+    """The opener's function for names, without a reference to the opener.
+
+    A value that references its own key would keep a `WeakKeyDictionary` entry for ever.
+    """
     method = WeakMethod(opener.new_name)
 
     def new_name() -> str:
@@ -164,10 +170,10 @@ def names_of(opener: Opener) -> Callable[[], str]:
 
 
 def sessions_of(opener: Opener, part: str, queue: str) -> OpenSessions:
-    """Those of this process: all handles of a queue share them."""
+    """The sessions of this process; all handles of a queue share them."""
     known = _known.setdefault(opener, {})
     found = known.pop((part, queue), None) or OpenSessions(names_of(opener))
-    known[part, queue] = found  # the latest used is the last
+    known[part, queue] = found  # the latest used queue is the last one
     if len(known) > QUEUES_KEPT_MAX:
         del known[next(iter(known))]
     return found

@@ -1,9 +1,11 @@
-"""Calls of one process to the owner of one shard, which in most cases is the whole queue.
+"""Calls of one process to the owner of one shard, which for most queues is the whole queue.
 
-Owns: `ShardCalls`: request ids, asking again, giving back what nobody takes. Not: which errors are
-asked through (`asking`), which shard (`routed`), what is asked (`queue`, `lease`, `poll`).
-Invariants: a command has one request id, however often it is asked for; what is given back in the
-background tells nobody but the log.
+Owns `ShardCalls`: request ids, retries, and the release of messages that no caller takes. The
+retried errors are in `asking`, the choice of the shard is in `routed`, and the operations are in
+`queue`, `lease` and `poll`.
+
+Invariants: a command keeps its request id for all retries. A release in the background reports
+failures only to the log.
 """
 
 from __future__ import annotations
@@ -36,21 +38,25 @@ log = logging.getLogger("millstream.priority")
 
 T = TypeVar("T")
 PATIENCE_S = 30.0
-"""How long an operation is asked again, unless the handle says otherwise."""
+"""How long an operation is retried, in seconds, unless the handle has another value."""
 ANSWER_S = 10.0
-"""How much longer than its wait the call of a poll may take."""
+"""How much longer than its wait the call of a poll may take, in seconds."""
 GIVE_BACK_S = 10.0
-"""How long a message that nobody takes is tried to be given back."""
+"""How long the release of a message that no caller takes is retried, in seconds."""
 
 
 class ShardCalls:
-    """What the handles and leases of one queue ask a shard with.
+    """The calls to one shard, for the handles and leases of one queue.
+
+    `new_name` returns a unique name, `routes` has the known layout of the queue, `polls` has the
+    sessions of polls, and `start` starts a task that may outlive its caller.
 
     Args:
-        shard: 0 has the queue's name.
-    Attributes: `queue`, its name; `patience_s`; `new_name`: makes a name that nothing else has;
-        `routes`: what this process knows of the queue, of shard 0; `polls`: the sessions of polls;
-        `start`: starts what may outlive its caller.
+        opener: The client, silo or grain that makes the calls.
+        part: The name of the part.
+        name: The name of the queue.
+        patience_s: How long an operation is retried, in seconds.
+        shard: The number of the shard; shard 0 has the queue's name.
     """
 
     def __init__(
@@ -72,11 +78,10 @@ class ShardCalls:
     async def here(
         self, command: Command, own: Request | None = None, until_s: float | None = None
     ) -> Any:
-        """Have the owner do a command, once. Raises what its operation raises, and what `ask` does.
+        """Carry out a command in this shard, once. Raises the errors of its operation and of `ask`.
 
-        Args:
-            own: the request id, where the caller has one.
-            until_s: when the caller's patience ends, if that is under way.
+        `own` is the caller's request id, if it has one. `until_s` is the end of the caller's
+        patience, if it has begun.
         """
         if until_s is None:
             until_s = asyncio.get_running_loop().time() + self.patience_s
@@ -101,21 +106,21 @@ class ShardCalls:
     async def _elsewhere(
         self, command: Command, own: Request | None, until_s: float, moved: Moved
     ) -> Any:
-        """It belongs to another shard."""
+        """Carry out a command that belongs to another shard; subclasses do it."""
         raise moved
 
     async def look_here(self, look: Look, until_s: float | None = None) -> Any:
-        """Look at the shard. Raises as `here`."""
+        """Read from this shard. Raises the errors of `here`."""
         return await self.of_owner(lambda owner: owner.look(look), until_s)
 
     async def of_owner(
         self, call: Callable[[QueueOwner], Awaitable[T]], until_s: float | None = None
     ) -> T:
-        """Call the owner; what may be done twice. Raises as `here`."""
+        """Call the owner; the call may be carried out twice. Raises the errors of `here`."""
         return await ask(lambda: call(self._owner), self.until_s() if until_s is None else until_s)
 
     async def poll_here(self, command: Dequeue, request: Request, wait_ms: int) -> Polled:
-        """One call of a poll; not asked again."""
+        """One call of a poll, without retries."""
         owner = self._owner
         if wait_ms:
             owner = with_options(owner, timeout=wait_ms / 1000 + ANSWER_S)
@@ -128,8 +133,10 @@ class ShardCalls:
         return polled
 
     async def leave(self, session: str) -> None:
-        """Nobody waits for this session's poll any more. What fails of it is nothing: the poll's
-        wait ends by itself."""
+        """Tell the owner that no caller waits for this session's poll.
+
+        A failure is harmless, because the wait ends by itself.
+        """
         try:
             await self._owner.leave(session)
         except MillstreamError as error:

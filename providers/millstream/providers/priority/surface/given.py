@@ -1,9 +1,12 @@
-"""What programs give, as what is sent: seconds as milliseconds, pairs in order, priorities.
+"""Arguments of programs, converted to the values that are sent.
 
-Owns: `NewMessage`, the checks of types, refusals of times as programs gave them. Not: limits, which
-the queue knows (the core).
-Invariants: a refusal names the queue and the field, and the limit where there is one; what is
-shown of a value is short.
+Seconds become milliseconds, pairs are ordered, and priorities become numbers.
+
+Owns `NewMessage`, the checks of argument types, and error texts in the units that the program used.
+The queue itself checks its limits.
+
+Invariant: an error names the queue, the field and, if there is one, the limit. It shows only the
+beginning of a long value.
 """
 
 from __future__ import annotations
@@ -33,16 +36,28 @@ from .priorities import Priority, wire_priority
 __all__ = ["NewMessage", "Pairs"]
 
 SECONDS_MAX = NUMBER_MAX // 1000
-"""What can be said in milliseconds; queues have limits of their own."""
+"""The largest number of seconds that milliseconds can represent. Queues have lower limits."""
 ATTEMPTS_MOST = 1_000_000
-"""`attempts_max` of any queue is at most this."""
+"""The upper bound of `attempts_max` of any queue."""
 WIRE_MAX = 2**63 - 1
 IN_MS = re.compile(r"(?P<name>lease|invisible|delay)_ms is (-?\d+), not (\d+) to (\d+)$")
 LIMITS = {"lease": "lease_ms_max", "invisible": "invisible_ms_max", "delay": "invisible_ms_max"}
 
 
 class NewMessage(NamedTuple):
-    """A message to enqueue with others; the fields are the arguments of `PriorityQueue.enqueue`."""
+    """A message for `PriorityQueue.enqueue_many`.
+
+    Attributes:
+        payload: The content, at most `payload_bytes_max` of the queue (32,768 bytes by default).
+        priority: A whole number, lower is more urgent; or a `PriorityClass`; or None for the time
+            of the enqueue.
+        id: The message's id, 1 to 256 bytes; None chooses a new one.
+        metadata: At most 4 pairs of texts, as a mapping or as pairs.
+        invisible_s: How long no worker can lease the message, in seconds; None uses the queue's
+            setting.
+        lease_s: Length of its leases, in seconds; None uses the queue's setting.
+        attempts: How often it may be leased; None uses the queue's setting.
+    """
 
     payload: bytes
     priority: Priority = None
@@ -56,8 +71,10 @@ class NewMessage(NamedTuple):
 def enqueues_of(
     queue: str, messages: Iterable[NewMessage], new_id: Callable[[], str]
 ) -> tuple[Enqueue, ...]:
-    """The commands for messages, no more of which are read than one may send. Raises
-    `RequestInvalid`."""
+    """The commands for messages.
+
+    At most `COUNT_MAX` messages are accepted. Raises `RequestInvalid`.
+    """
     if not isinstance(messages, Iterable):
         raise RequestInvalid(queue, "messages", f"is {type(messages).__name__}, not iterable")
     given = list(islice(messages, COUNT_MAX + 1))
@@ -80,8 +97,7 @@ def enqueue_of(
     lease_s: float | None = None,
     attempts: int | None = None,
 ) -> Enqueue:
-    """The command for a message, of the arguments of `PriorityQueue.enqueue`. Raises
-    `RequestInvalid`."""
+    """The command for the arguments of `PriorityQueue.enqueue`. Raises `RequestInvalid`."""
     if not isinstance(payload, bytes):
         raise RequestInvalid(queue, "payload", f"is {type(payload).__name__}, not bytes")
     if attempts is not None and not is_sendable(attempts):
@@ -107,7 +123,7 @@ def dequeue_of(
     lease_s: float | None,
     same_value_ok: bool,
 ) -> Dequeue:
-    """The command of a poll. Raises `RequestInvalid`."""
+    """The command for the arguments of a dequeue. Raises `RequestInvalid`."""
     check_request_text(queue, "worker", worker)
     pairs = () if wanted == () else check_pairs(queue, "wanted", wanted)
     lease_ms = None if lease_s is None else milliseconds(queue, "lease_s", lease_s)
@@ -122,24 +138,24 @@ def pairs_of(queue: str, field: str, pairs: Pairs) -> Metadata:
 
 
 def is_sendable(value: int) -> bool:
-    """Is it a number that the queue itself can judge?"""
+    """Whether the number fits into a message, so that the queue itself can check its limit."""
     return type(value) is int and -WIRE_MAX <= value <= WIRE_MAX
 
 
 def check_count(queue: str, count: int) -> int:
-    """How many messages, in one call. Raises `RequestInvalid`."""
+    """Check the number of messages of one call. Raises `RequestInvalid`."""
     check_number(queue, "count", count, 1, COUNT_MAX)
     return count
 
 
 def whole(queue: str, field: str, value: int) -> int:
-    """A number that queues count with. Raises `RequestInvalid`."""
+    """Check a number that is not negative. Raises `RequestInvalid`."""
     check_number(queue, field, value, 0, NUMBER_MAX)
     return value
 
 
 def milliseconds(queue: str, field: str, seconds: float | None) -> int | None:
-    """Seconds as whole milliseconds, upwards. Raises `RequestInvalid`."""
+    """Seconds as whole milliseconds, rounded up. Raises `RequestInvalid`."""
     if seconds is None:
         return None
     check_seconds(queue, field, seconds, SECONDS_MAX)
@@ -147,7 +163,7 @@ def milliseconds(queue: str, field: str, seconds: float | None) -> int | None:
 
 
 def check_seconds(queue: str, field: str, seconds: float, most: float) -> None:
-    """Raise `RequestInvalid` for what is no time."""
+    """Raise `RequestInvalid` if the value is not a number of seconds in the range."""
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 <= seconds <= most:
         text = f"is {show_value(seconds)}, not a number of seconds from 0 to {most}"
@@ -155,7 +171,9 @@ def check_seconds(queue: str, field: str, seconds: float, most: float) -> None:
 
 
 def as_given(error: PriorityQueueError) -> PriorityQueueError:
-    """A refusal; of a time by a queue as of the seconds that were given to it."""
+    """The error as the program should see it: a time that the queue refused in milliseconds is
+    given in seconds.
+    """
     found = IN_MS.search(str(error)) if isinstance(error, RequestInvalid) else None
     if found is None:
         return error

@@ -1,9 +1,13 @@
-"""A message that this program has, for a time: to be completed, or given back.
+"""`Lease`: a message that this program holds for a limited time.
 
-Owns: `Lease`: ending a lease, and keeping it while a block runs. Not: asking (`queue`).
-Invariants: what this side believes of time is a hint, the queue decides; a lease that was ended
-here is not ended again by its block; a block that has lost its lease is cancelled and says so; no
-block begins with a lease that is over, or is a block already.
+Owns ending a lease, and extending it while a block runs.
+
+Invariants:
+
+- The time in this process is only a hint; the queue decides whether a lease is valid.
+- A block does not end a lease that the program has ended.
+- A block whose lease is lost is cancelled and raises `LeaseLost`.
+- A block does not begin with a lease that is over, or that is a block already.
 """
 
 from __future__ import annotations
@@ -36,35 +40,55 @@ EXTENSIONS_PER_LEASE = 3
 
 
 class Lessor(Protocol):
-    """The queue that a lease is of."""
+    """The queue calls that a lease needs."""
 
     @property
     def queue(self) -> str: ...
     async def here(self, ending: Ending, /) -> Done:
-        """End or extend a lease of its."""
+        """Send a command that ends or extends the lease."""
         ...
 
     def give_back(self, command: Release, /) -> asyncio.Task[None]:
-        """Release in the background."""
+        """Release the message in the background."""
         ...
 
 
 class Lease:
     """One lease of one message: `async with lease: await work(lease.payload)`.
 
-    While the block runs the lease is extended, at every third of its time. At its end the message
-    is completed. An error releases it, with the error as its reason, and uses an attempt; a
-    cancellation releases it and gives the attempt back. A block whose lease is lost (the message
-    was cancelled, its time has passed, another worker has it) is cancelled as `asyncio.timeout`
-    does it, at the next extension at the latest, and raises `LeaseLost`; so does a block that
-    swallows this cancellation, or ends before it, with a lease that is lost.
-    A lease is one block, once: one that has ended, or whose time has passed, is refused at the
-    beginning, with `LeaseLost`; one that is a block already with RuntimeError. To try again,
-    dequeue again.
+    **The block.** While the block runs, the lease is extended at every third of its length.
 
-    Attributes: `id`, `payload`, `priority`, `metadata`: the message; `token`: hand it to whatever
-    the work writes to, so that it can refuse an older one; `deadline_ms`: when the lease is over,
-    by the queue's clock; `attempt`, 1 the first time, and `attempts_left`.
+    | the block | the message |
+    |---|---|
+    | ends without an error | is completed |
+    | raises an error | is released; the error is the reason, and the attempt counts |
+    | is cancelled | is released, and the attempt does not count |
+
+    **Lost leases.** A lease is lost if the message was cancelled, the time has passed, or another
+    worker has the message. The block of a lost lease is cancelled as `asyncio.timeout` cancels, at
+    the latest at the next extension, and raises `LeaseLost`. A block that suppresses this
+    cancellation, or that ends earlier with a lost lease, raises `LeaseLost`, too. Stop the work
+    then, and write nothing more.
+
+    **Fencing.** A worker that was suspended may not know that its lease is over. Send `token.epoch`
+    with each write, and let the target refuse a lower epoch than it has seen.
+
+    A lease is one block, once. To try again, dequeue again.
+
+    Attributes:
+        id: The message's id.
+        payload: Its content.
+        priority: Its priority.
+        metadata: Its pairs, in the order of their keys.
+        token: The token of this lease, a fencing token.
+        deadline_ms: End of the lease by the queue's clock, in Unix milliseconds.
+        attempt: Number of this attempt, 1 for the first.
+        attempts_left: How many attempts are left.
+
+    Raises:
+        LeaseLost: At the beginning of the block: the lease has ended or its time has passed. At the
+            end: it was lost.
+        RuntimeError: The lease is a block already.
     """
 
     def __init__(self, lessor: Lessor, row: LeaseRow, left_s: float, lease_ms: int | None) -> None:
@@ -85,8 +109,8 @@ class Lease:
         self._is_ended = False
         self._is_given_back = False
         self._keeper: asyncio.Task[None] | None = None
-        self._worker: asyncio.Task[object] | None = None  # of the block
-        self._cancelling = 0  # how often it was cancelled before the block
+        self._worker: asyncio.Task[object] | None = None  # the task of the block
+        self._cancelling = 0  # how often the task was cancelled before the block
         self._is_interrupted = False
 
     def __repr__(self) -> str:
@@ -94,50 +118,102 @@ class Lease:
 
     @property
     def is_lost(self) -> bool:
-        """May another worker have the message, as far as this side knows? The lease was refused or
-        given back, or its time has passed here. Not after `complete`, `fail` and `cancel`."""
+        """Whether another worker may have the message, as far as this process knows.
+
+        True after the lease was refused, released or given back, or when its time has passed. False
+        after `complete`, `fail` and `cancel`.
+        """
         if self._lost is not None or self._is_given_back:
             return True
         return not self._is_ended and self._loop.time() >= self._until_s
 
     @property
     def left_s(self) -> float:
-        """What is left of it, in seconds, as far as this side knows."""
+        """The remaining time of the lease in seconds, as far as this process knows."""
         return max(0.0, self._until_s - self._loop.time())
 
-    # -- ending it
+    # -- ending the lease
 
     async def complete(self) -> Done:
-        """The work is done. Raises `LeaseLost`, `MessageFinished`, `MessageNotFound`."""
+        """Complete the message: the work is done.
+
+        Returns:
+            The message's new state. A repeat has the same result.
+
+        Raises:
+            LeaseLost: The lease is over; another worker may have the message.
+            MessageFinished: The message was finished in another way.
+            MessageNotFound: The message does not exist.
+            PriorityQueueNotFound: The queue was deleted.
+        """
         return await self._end(Complete(self.id, self.token))
 
     async def fail(self, reason: str = "") -> Done:
-        """The work cannot be done: errored, whatever attempts are left. Raises as `complete`."""
+        """Make the message errored at once, even if attempts are left.
+
+        Args:
+            reason: Why the work failed. A text above 1,024 bytes is cut.
+
+        Returns:
+            The message's new state.
+
+        Raises:
+            PriorityQueueError: As in `complete`.
+        """
         return await self._end(Fail(self.id, self.token, self._cut(reason)))
 
     async def cancel(self, reason: str = "") -> Done:
-        """The work is not needed any more. Raises as `complete`."""
+        """Cancel the message: the work is not needed.
+
+        Args:
+            reason: Why. A text above 1,024 bytes is cut.
+
+        Returns:
+            The message's new state.
+
+        Raises:
+            PriorityQueueError: As in `complete`.
+        """
         return await self._end(Cancel(self.id, self.token, self._cut(reason)))
 
     async def release(
         self, *, delay_s: float = 0.0, refund: bool = False, reason: str = ""
     ) -> Done:
-        """Give the message back, to be had again after `delay_s`.
+        """Give the message back, so that a worker can lease it again.
+
+        Without attempts left, the message becomes errored.
 
         Args:
-            refund: the attempt was none, as the work was not begun.
-        Raises: as `complete`; `RequestInvalid` (the delay).
+            delay_s: How long no worker can lease it, in seconds.
+            refund: Whether this attempt does not count, because the work did not start.
+            reason: Why. A text above 1,024 bytes is cut.
+
+        Returns:
+            The message's new state.
+
+        Raises:
+            PriorityQueueError: As in `complete`.
+            RequestInvalid: An argument is not valid.
         """
         delay_ms = milliseconds(self._lessor.queue, "delay_s", delay_s) or 0
         check_flag(self._lessor.queue, "refund", refund)
         return await self._end(Release(self.id, self.token, delay_ms, refund, self._cut(reason)))
 
     async def extend(self, lease_s: float | None = None) -> Done:
-        """The lease holds until `lease_s` from now, if that is later.
+        """Extend the lease. A lease is never shortened.
+
+        Inside an `async with` block this is not necessary.
 
         Args:
-            lease_s: default: as it was asked for by the dequeue, or as message and queue say.
-        Raises: as `complete`; `RequestInvalid`.
+            lease_s: The lease then ends so many seconds from now, at least. None uses the length
+                that the dequeue asked for, or else the setting of the message or the queue.
+
+        Returns:
+            The message's state; `due_ms` is the new end of the lease.
+
+        Raises:
+            PriorityQueueError: As in `complete`.
+            RequestInvalid: `lease_s` is not valid.
         """
         given_ms = milliseconds(self._lessor.queue, "lease_s", lease_s)
         lease_ms = self._lease_ms if given_ms is None else given_ms
@@ -149,7 +225,14 @@ class Lease:
         return done
 
     def give_back(self, reason: str = "") -> None:
-        """Release it in the background, with its attempt: the work was not begun."""
+        """Release the message in the background, without counting the attempt.
+
+        Use it for a message on which no work was started. The method returns at once and raises no
+        error of the queue.
+
+        Args:
+            reason: Why. A text above 1,024 bytes is cut.
+        """
         release = Release(self.id, self.token, 0, True, self._cut(reason))
         self._is_ended = self._is_given_back = True
         self._lessor.give_back(release)
@@ -171,7 +254,7 @@ class Lease:
             self._is_given_back = isinstance(ending, Release)
         return done
 
-    # -- a block
+    # -- the block
 
     async def __aenter__(self) -> Lease:
         if self._keeper is not None:
@@ -187,19 +270,19 @@ class Lease:
         return self
 
     async def _keep(self, worker: asyncio.Task[object]) -> None:
-        """Extend until told to end, or until it is lost: then interrupt the block."""
+        """Extend the lease until it ends; if it is lost, cancel the block."""
         while not self.is_lost and not self._is_ended:
             await asyncio.sleep(self._lease_s / EXTENSIONS_PER_LEASE)
             try:
                 async with asyncio.timeout_at(self._until_s):
                     await self.extend()
             except (MillstreamError, TimeoutError):
-                continue  # lost, or tried again while there is time
+                continue  # the lease is lost, or there is time for another attempt
         if not self._is_ended:
             self._is_interrupted = worker.cancel()
 
     def _was_interrupted(self, kind: type[BaseException] | None) -> bool:
-        """Did the block end by the cancellation of its keeper, and by no other?"""
+        """Whether the block ended only because the keeper cancelled it."""
         if not self._is_interrupted or self._worker is None:
             return False
         self._is_interrupted = False
@@ -234,8 +317,8 @@ class Lease:
             raise LeaseLost(self._lessor.queue, f"message {self.id!r}: {error}") from error
 
     async def _hand_back(self, error: BaseException) -> None:
-        """Release; what goes wrong with that does not hide the block's own error."""
-        is_none = not isinstance(error, Exception)  # cancelled, or the program ends
+        """Release the message. A failure of this does not hide the error of the block."""
+        is_none = not isinstance(error, Exception)  # a cancellation, or the end of the program
         reason = cut(f"{type(error).__name__}: {error}")
         self._is_ended = self._is_given_back = True
         release = Release(self.id, self.token, 0, is_none, reason)
@@ -243,7 +326,7 @@ class Lease:
 
 
 def cut(reason: str) -> str:
-    """The reason, as long as one may be."""
+    """The reason, cut to the maximum length."""
     data = reason.encode(errors="replace")
     if len(data) <= REASON_BYTES_MAX:
         return data.decode()

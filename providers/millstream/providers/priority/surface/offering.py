@@ -1,9 +1,10 @@
-"""Messages on their way into a queue of several shards: each to where it belongs.
+"""The way of messages into a queue with several shards.
 
-Owns: `Offering`. Not: what is done when the layout has changed (`routed`).
-Invariants: a message is offered to where it belonged before, and only who is told `Moved` there
-offers it to where it belongs, with the floor of before; the answers are in the order of the
-messages. A shard may be asked for several groups under one request id: it answers each message.
+Owns `Offering`. `routed` reacts to a changed layout.
+
+Invariants: a message is offered to its former shard first. Only after `Moved` it is offered to its
+present shard, with the floor of the former one. Answers are in the order of the messages. A shard
+may get several groups under one request id, because it answers each message by itself.
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ __all__ = ["Offering"]
 
 
 class Offering:
-    """One enqueue, by a layout; `Moved`: that is not the queue's any more.
+    """One enqueue by one layout. `Moved` means that the layout is outdated.
 
     Args:
-        until_s: when the patience of the enqueue ends.
-        done: answers by their messages' places, of earlier layouts, too: what was taken once is
-            answered as it was then.
+        queue: Name of the queue.
+        layout: The layout.
+        shard: Returns the calls to a shard.
+        until_s: End of the caller's patience.
+        own: The caller's request id, if it has one.
+        done: Answers by the positions of their messages, also those of earlier layouts. A message
+            that was stored once keeps its first answer.
     """
 
     def __init__(
@@ -49,7 +54,7 @@ class Offering:
         self._done = done
 
     async def of(self, command: Enqueue | EnqueueMany) -> Enqueued | EnqueuedMany:
-        """Offer it. Raises as the shards."""
+        """Offer the messages of a command. Raises the errors of the shards."""
         if isinstance(command, Enqueue):
             return await self._one(command)
         if command.all_or_nothing:
@@ -72,7 +77,7 @@ class Offering:
         return self._layout.homes_of(command.id, command.metadata)
 
     async def _whole(self, command: EnqueueMany) -> EnqueuedMany:
-        """All or nothing is what one shard can do."""
+        """Offer all messages to one shard, because only one shard can store all or nothing."""
         homes = {self._homes(message) for message in command.messages}
         if len(homes) > 1 or any(len(one) > 1 for one in homes):
             what = "is for messages of one shard: of one exclusivity value, while none are moved"
@@ -81,7 +86,7 @@ class Offering:
         return cast(EnqueuedMany, await self._ask(shard, command))
 
     async def _many(self, messages: Sequence[Enqueue]) -> EnqueuedMany:
-        """Each to its first home, and what has moved from there to its second one."""
+        """Offer each message to its first shard, and after `Moved` to its second one."""
         answers: list[Enqueued | None] = [None] * len(messages)
         refusals: dict[int, Refused] = {}
         left = {at: (message, self._homes(message)) for at, message in enumerate(messages)}
@@ -105,7 +110,9 @@ class Offering:
     async def _group(
         self, shard: int, messages: Mapping[int, Enqueue], answers: list[Enqueued | None]
     ) -> list[Refused]:
-        """Offer messages to one shard; its refusals, by their places among all."""
+        """Offer messages to one shard, and return its refusals with their positions in the whole
+        list.
+        """
         command = EnqueueMany(tuple(messages.values()))
         found = cast(EnqueuedMany, await self._ask(shard, command))
         for at, answer in zip(messages, found.answers, strict=True):
@@ -114,7 +121,7 @@ class Offering:
         return [one._replace(at=places[one.at]) for one in found.refusals]
 
     def _behind(self, at: int, homes: tuple[int, ...], moved: Refused) -> tuple[int, ...]:
-        """Where it is offered next. Raises `Moved`: nowhere by this layout."""
+        """The remaining shards for a message. Raises `Moved` if this layout has none."""
         if len(homes) == 1:
             raise Moved(self._queue, f"message {at}: {moved.text}", moved.floor)
         return homes[1:]

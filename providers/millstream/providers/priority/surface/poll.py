@@ -1,9 +1,10 @@
-"""One dequeue of a program: as many polls as it takes, until there are leases or its time is over.
+"""One dequeue of a program: as many polls as necessary, until there are leases or the time is over.
 
-Owns: `leases_of`. Not: one call (`calls`), how polls wait (the queue's owner).
-Invariants: a call is asked again under its request id until it is answered, so leases whose answer
-was lost come with the next; when the caller is cancelled, its last call is ended and asked again
-under its request id, in the background, and what it gives goes back.
+Owns `leases_of`. One call is in `calls`, and the waiting polls are in the queue's owner.
+
+Invariants: a call is retried under its request id until it is answered, so leases of a lost answer
+come with the next one. If the caller is cancelled, its last call is ended and repeated under its
+request id in the background, and its leases are released.
 """
 
 from __future__ import annotations
@@ -29,23 +30,22 @@ __all__ = ["give_back", "leases_of"]
 log = logging.getLogger("millstream.priority")
 
 AGAIN_S = 0.05
-"""Pause after a call that gave nothing while there is time left: its owner ends, perhaps."""
+"""Pause after an early answer without leases, in seconds; the owner may be ending."""
 
 
 async def leases_of(
     calls: ShardCalls, command: Dequeue, until_s: float, patience_s: float | None = None
 ) -> list[Lease]:
-    """The leases of one dequeue, of one shard; it ends early where the shard has another layout
-    than the command. A cancelled caller loses none of them.
+    """The leases of one dequeue from one shard. A cancelled caller loses none of them.
 
-    Args:
-        until_s: when a first message is waited for no longer.
-        patience_s: how much longer the shard is asked while it does not answer; None: as it says.
+    It ends early if the shard has another layout than the command. `until_s` is the end of the wait
+    for a first message. `patience_s` is how much longer the shard is retried; None uses the
+    handle's patience.
     """
     loop = asyncio.get_running_loop()
     patience_s = calls.patience_s if patience_s is None else max(patience_s, 0.0)
     session: RequestSession | None = await calls.polls.take()
-    request: Request | None = None  # that is not answered
+    request: Request | None = None  # the request without an answer
     try:
         while True:
             assert session is not None, "it is given back in the end"
@@ -75,7 +75,7 @@ async def leases_of(
 async def ask_until(
     calls: ShardCalls, command: Dequeue, request: Request, until_s: float
 ) -> Polled:
-    """One call, which waits for a first message as long as the dequeue does."""
+    """One call, which waits as long as the dequeue does."""
     left_s = max(until_s - asyncio.get_running_loop().time(), 0.0)
     return await calls.poll_here(command, request, min(math.ceil(left_s * 1000), WAIT_MS_MAX))
 
@@ -87,7 +87,7 @@ async def abandon(
     request: Request,
     patience_s: float,
 ) -> None:
-    """Ask again what was given under this request, and give it back."""
+    """Repeat a request to get its leases, and release them."""
     try:
         await calls.leave(session.name)
         until_s = asyncio.get_running_loop().time() + patience_s
@@ -100,7 +100,7 @@ async def abandon(
 
 
 def list_leases(calls: ShardCalls, command: Dequeue, polled: Polled) -> list[Lease]:
-    """The leases of an answer; of a repeated one those that hold still."""
+    """The leases of an answer; of a repeated answer, only the valid ones."""
     found = list[Lease]()
     for row in polled.leases:
         if row.is_valid:
@@ -110,6 +110,6 @@ def list_leases(calls: ShardCalls, command: Dequeue, polled: Polled) -> list[Lea
 
 
 def give_back(leases: Sequence[Lease]) -> None:
-    """Release messages that nobody takes, in the background, with their attempts."""
+    """Release leases that no caller takes, in the background and without counting the attempts."""
     for lease in leases:
         lease.give_back("nobody took it")

@@ -1,11 +1,16 @@
-"""Calls of one process to one queue, whichever shards it has.
+"""Calls of one process to one queue, with one or several shards.
 
-Owns: `QueueCalls`: which shard is asked what, and learning of other layouts. Not: one shard
-(`calls`), dequeues of several (`shard_polls`), what is where (`core.shards`).
-Invariants: an operation has one patience, however many shards it asks; of a queue with one shard
-nothing is asked that would not be asked without shards, looks aside: those know the layout as it
-was `LAYOUT_S` ago. A message is offered to where it belonged before, then to where it belongs; an
-operation by an id goes to the shards that may have it, until one does.
+Owns `QueueCalls`: the choice of the shard, and learning new layouts. One shard is in `calls`,
+dequeues from several shards are in `shard_polls`, and the place of each message is in
+`core.shards`.
+
+Invariants:
+
+- An operation has one patience, however many shards it asks.
+- A queue with one shard costs no extra calls, except that reads and operations by an id refresh a
+  layout older than `LAYOUT_S`.
+- A message is offered to its former shard first, then to its present one.
+- An operation by an id goes to the shards that may have the message, until one has it.
 """
 
 from __future__ import annotations
@@ -63,19 +68,23 @@ __all__ = ["QueueCalls"]
 
 T = TypeVar("T")
 LAYOUT_S = 1.0
-"""How old the layout may be that a look, or an operation by an id, goes by."""
+"""Maximum age of the layout for reads and for operations by an id, in seconds."""
 PAUSES = Backoff(first_s=0.01, ceiling_s=0.5)
 ELSEWHERE = (MessageNotFound, LeaseForeign)
-"""What a shard says that does not have the message, or has another one of the same id."""
+"""Errors of a shard that does not have the message, or has another one of the same id."""
 SHARD_BITS = 47
-"""A message's number in a page is that of its shard, then its own: with `SHARDS_MAX` shards at most
-2^53, which a double of JSON can say. No shard comes to have so many messages."""
+"""Bits of a message's number in a page below the number of its shard.
+
+With `SHARDS_MAX` shards, such a number is at most 2^53, which a double of JSON represents exactly.
+No shard ever has so many messages.
+"""
 Depths = dict[State, int]
 
 
 class QueueCalls(ShardCalls):
-    """The calls of the handles of one queue: to the owner of shard 0, and to other shards if there
-    are any."""
+    """The calls of the handles of one queue: to the owner of shard 0, and to other shards if
+    there are any.
+    """
 
     def __init__(self, opener: Opener, part: str, queue: str, patience_s: float) -> None:
         super().__init__(opener, part, queue, patience_s)
@@ -83,7 +92,7 @@ class QueueCalls(ShardCalls):
         self._shards: dict[int, ShardCalls] = {}
 
     def shard(self, number: int) -> ShardCalls:
-        """Calls to one shard."""
+        """The calls to one shard."""
         found = self._shards.get(number)
         if found is None:
             found = ShardCalls(self._opener, self._part, self.queue, self.patience_s, number)
@@ -93,7 +102,7 @@ class QueueCalls(ShardCalls):
     # -- the layout
 
     async def learn(self, until_s: float) -> Layout:
-        """The layout of now. A queue that is not there has one shard."""
+        """Read the present layout. A missing queue has one shard."""
         try:
             row = cast(SettingsRow, await self.look_here(ReadSettings(), until_s))
         except PriorityQueueNotFound:
@@ -104,7 +113,7 @@ class QueueCalls(ShardCalls):
         return layout
 
     async def _find_known(self, until_s: float) -> Layout:
-        """The layout, as it was `LAYOUT_S` ago, or later."""
+        """The layout, at most `LAYOUT_S` old."""
         routes = self.routes
         at_s = routes.learned_s
         if routes.is_stale or at_s is None or now_s() - at_s >= LAYOUT_S:
@@ -114,10 +123,9 @@ class QueueCalls(ShardCalls):
     # -- commands
 
     def do(self, command: Command, own: Request | None = None) -> Coroutine[Any, Any, Any]:
-        """Do a command, once. Raises what its operation raises, and what `ask` does.
+        """Carry out a command, once. Raises the errors of its operation and of `ask`.
 
-        Args:
-            own: the request id, where the caller has one.
+        `own` is the caller's request id, if it has one.
         """
         if isinstance(command, Enqueue) and self.routes.total == 1:
             return self.here(command, own)
@@ -146,7 +154,7 @@ class QueueCalls(ShardCalls):
     async def _enter(
         self, command: Enqueue | EnqueueMany, own: Request | None, until_s: float
     ) -> object:
-        """To where the messages belong; again where that has changed meanwhile."""
+        """Enqueue messages in their shards, and again if the layout has changed meanwhile."""
         layout, attempt = self.routes.layout, 0
         done: dict[int, Enqueued] = {}
         while True:
@@ -164,16 +172,16 @@ class QueueCalls(ShardCalls):
             finally:
                 self.routes.on_changed()
             layout = await self.learn(until_s)
-            if attempt > 1:  # its shards are being told
+            if attempt > 1:  # the shards are being told the new layout
                 await asyncio.sleep(PAUSES.whole_s(attempt))
 
     async def _where_it_is(
         self, id: str, until_s: float, call: Callable[[ShardCalls], Awaitable[T]]
     ) -> T:
-        """Call the shard that has a message, and the lease that is named.
+        """Call the shard that has a message and the named lease.
 
-        An id that was used twice in an exclusive queue is in two shards: what is over in one of
-        them may hold in the next.
+        An id that was used twice in an exclusive queue is in two shards. A lease that is over in
+        one of them may be valid in the next.
         """
         layout = await self._find_known(until_s)
         passed = ELSEWHERE if layout.key is None else (*ELSEWHERE, LeaseLost)
@@ -189,10 +197,10 @@ class QueueCalls(ShardCalls):
         assert found is not None, "shard 0 has answered"
         raise found
 
-    # -- looks
+    # -- reads
 
     async def look(self, look: Look) -> object:
-        """Look at the queue. Raises as `do`."""
+        """Read the queue. Raises the errors of `do`."""
         until_s = self.until_s()
         if isinstance(look, ReadSettings):
             return await self.look_here(look, until_s)
@@ -210,7 +218,7 @@ class QueueCalls(ShardCalls):
         return merge(look, {at: one for at, one in enumerate(seen) if one is not None})
 
     async def _look_at(self, number: int, look: Look, until_s: float) -> object:
-        """What one shard shows; None: it is not made yet, or not needed any more."""
+        """The answer of one shard; None if it is not created yet, or not needed any more."""
         try:
             return await self.shard(number).look_here(look, until_s)
         except PriorityQueueNotFound:
@@ -219,7 +227,7 @@ class QueueCalls(ShardCalls):
             return None
 
     async def _page(self, look: Page, layout: Layout, until_s: float) -> tuple[MessageView, ...]:
-        """One shard after the other."""
+        """Read one shard after the other."""
         first, after = place_of(look.after)
         found: list[MessageView] = []
         for number in range(first, layout.total):
@@ -236,7 +244,10 @@ class QueueCalls(ShardCalls):
     # -- dequeues
 
     async def leases(self, command: Dequeue, wait_s: float) -> list[Lease]:
-        """Dequeue, waiting at most `wait_s` for a first message. A cancelled caller loses none."""
+        """Dequeue, and wait at most `wait_s` for a first message.
+
+        A cancelled caller loses no message.
+        """
         routes, attempt = self.routes, 0
         until_s = asyncio.get_running_loop().time() + wait_s
         while True:
@@ -253,15 +264,15 @@ class QueueCalls(ShardCalls):
             if found or not (routes.is_stale or routes.layout.number != layout.number):
                 return found
             attempt += 1
-            if attempt > 1:  # its shards are being told
+            if attempt > 1:  # the shards are being told the new layout
                 await asyncio.sleep(PAUSES.whole_s(attempt))
             if now_s() >= until_s + self.patience_s:
                 return []
 
     async def poll(self, command: Dequeue, request: Request, wait_ms: int) -> Polled:
-        """One call of a poll, under a request id of the caller's; not asked again.
+        """One call of a poll under the caller's request id, without retries.
 
-        Raises `RequestInvalid`: a queue with several shards could not tell a repeat of it.
+        Raises `RequestInvalid` for a queue with several shards, which could not recognise a repeat.
         """
         while (layout := self.routes.layout).total == 1:
             polled = await self.poll_here(command, request, wait_ms)
@@ -274,12 +285,15 @@ class QueueCalls(ShardCalls):
     # -- the queue itself
 
     async def create(self, settings: QueueSettings) -> SettingsRow:
-        """Create the queue; one that has these settings is left alone. Raises as `do`."""
+        """Create the queue.
+
+        An existing queue with these settings stays as it is. Raises the errors of `do`.
+        """
         self.routes.is_stale = True
         return await self.of_owner(lambda owner: owner.create(settings))
 
     async def clocks(self, is_reset: bool) -> tuple[ClockReading, ...]:
-        """The clock of each shard; `is_reset`: after it was set to its machine's."""
+        """The clock of each shard; with `is_reset`, after it was set to the machine's clock."""
         total = (await self.learn(self.until_s())).total
         shards = [self.shard(number) for number in range(total)]
         return tuple(
@@ -287,7 +301,7 @@ class QueueCalls(ShardCalls):
         )
 
     async def delete(self) -> None:
-        """Delete all shards, shard 0 last, so that an attempt that breaks off can be repeated."""
+        """Delete all shards, shard 0 last, so that an incomplete deletion can be repeated."""
         for number in range((await self.learn(self.until_s())).total - 1, 0, -1):
             with suppress(PriorityQueueNotFound):
                 await delete(self.shard(number))
@@ -308,17 +322,20 @@ async def delete(shard: ShardCalls) -> None:
         await shard.of_owner(delete)
     except PriorityQueueNotFound:
         if asked == 1:
-            raise  # else it was done, and the answer lost
+            raise  # otherwise an earlier call has deleted it, and its answer was lost
 
 
 def closeness(error: PriorityQueueError) -> int:
-    """How much a shard knew of what was asked for."""
+    """The order of errors by how much the shard knew of the message."""
     return (MessageNotFound, LeaseForeign, LeaseLost).index(type(error))
 
 
 def take(queue: str, answer: object, done: dict[int, Enqueued]) -> object:
-    """What a queue with one shard answered. Raises `Moved`: it has more, and some of many messages
-    belong there; `done` has those that were taken."""
+    """The answer of a queue with one shard.
+
+    Raises `Moved` if it has several shards and some messages belong elsewhere; `done` then has the
+    stored ones.
+    """
     if isinstance(answer, EnqueuedMany):
         for refused in answer.refusals:
             if refused.kind == Moved.__name__:
@@ -333,7 +350,7 @@ def now_s() -> float:
 
 
 def order_of(layout: Layout, id: str) -> Sequence[int]:
-    """Which shards may have a message: of a simple queue first those where its id belongs."""
+    """The shards that may have a message. Of a simple queue, the shards of its id come first."""
     every = range(layout.total)
     if layout.key is not None or layout.total == 1:
         return every
@@ -342,7 +359,7 @@ def order_of(layout: Layout, id: str) -> Sequence[int]:
 
 
 def merge(look: Look, seen: Mapping[int, object]) -> object:
-    """The answers of all shards that there are to one look; `Page` is asked of one at a time."""
+    """The merged answer of all shards to one read. A `Page` is read shard by shard instead."""
     answers = list(seen.values())
     if isinstance(look, Depth):
         return add_depths(cast("Sequence[Depths]", answers))
@@ -357,7 +374,10 @@ def add_depths(depths: Sequence[Depths]) -> Depths:
 
 
 def values_of(seen: Sequence[ValueDepths]) -> ValueDepths:
-    """A value is in two shards while messages of it that are finished are in its former one."""
+    """The counts of values.
+
+    A value is in two shards while finished messages are left in its former one.
+    """
     found: dict[str, list[Depths]] = {}
     for one in seen:
         for value, depths in one.values.items():
@@ -368,7 +388,10 @@ def values_of(seen: Sequence[ValueDepths]) -> ValueDepths:
 def merge_peeks(
     seen: Mapping[int, tuple[MessageView, ...]], at_most: int
 ) -> tuple[MessageView, ...]:
-    """The most urgent of all, as far as one answer may hold; of equals those of lower shards."""
+    """The most urgent messages of all shards, as many as an answer can hold.
+
+    Of equals, lower shards come first.
+    """
     views = [place(shard, view) for shard, views in seen.items() for view in views]
     chosen: list[MessageView] = []
     for view in sorted(views, key=lambda one: (one.priority, one.sequence))[:at_most]:
@@ -379,10 +402,10 @@ def merge_peeks(
 
 
 def place(shard: int, view: MessageView) -> MessageView:
-    """A message as one of the whole queue."""
+    """The message with its number in the whole queue."""
     return view._replace(sequence=(shard << SHARD_BITS) + view.sequence)
 
 
 def place_of(after: int) -> tuple[int, int]:
-    """Of which shard a number in a page is, and which one there."""
+    """The shard of a number in a page, and the number within the shard."""
     return after >> SHARD_BITS, after & ((1 << SHARD_BITS) - 1)

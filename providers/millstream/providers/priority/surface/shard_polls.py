@@ -1,12 +1,14 @@
-"""One dequeue of a queue with several shards: the most urgent of all of them, within a bound.
+"""One dequeue from a queue with several shards: the most urgent of all messages, within a bound.
 
-Owns: `ShardedPoll`. Not: what is known of heads (`layouts`), one shard (`poll`).
-What is given is, with its priority, not above what any shard had as the heads were looked at, at
-most `HEADS_S` before, and not in this or another call given away since; after `LOOKS_MAX` looks of
-which others took everything, it is the most urgent of the shard that seemed best. Source:
-`spec/queues.md` C12.3.
-Invariants: whoever is cancelled, or has more than was asked for, gives back what it has, with its
-attempts; a shard that is not there has nothing.
+Owns `ShardedPoll`. The known heads are in `layouts`, and one shard is in `poll`.
+
+The dequeue compares the most urgent priorities of all shards, at most `HEADS_S` old. It leases no
+message that is less urgent than one that it has seen elsewhere and that no caller took since. If
+other callers took everything in `LOOKS_MAX` looks, it leases the most urgent message of the best
+shard.
+
+Invariants: a cancelled caller, or one with more leases than it asked for, releases them without
+counting the attempts. A missing shard has no messages.
 """
 
 from __future__ import annotations
@@ -27,15 +29,17 @@ from .poll import give_back, leases_of
 __all__ = ["ShardedPoll"]
 
 LOOKS_MAX = 3
-"""How often heads are looked at, while others are faster each time."""
+"""How often the dequeue looks at heads while other callers are faster."""
 
 
 class ShardedPoll:
     """One dequeue.
 
     Args:
-        shards: all of the queue.
-        until_s: when a first message is waited for no longer.
+        shards: All shards of the queue.
+        routes: The known layout.
+        command: The dequeue.
+        until_s: The end of the wait for a first message.
     """
 
     def __init__(
@@ -49,7 +53,7 @@ class ShardedPoll:
         self._patient_s = until_s + shards[0].patience_s
 
     async def leases(self) -> list[Lease]:
-        """The leases that it gives, the most urgent first."""
+        """The leases, the most urgent first."""
         while True:
             found = await self._take()
             if found or self._loop.time() >= self._until_s or self._is_over:
@@ -60,10 +64,10 @@ class ShardedPoll:
 
     @property
     def _is_over(self) -> bool:
-        """These are not the queue's shards any more."""
+        """Whether the queue has other shards by now."""
         return self._routes.is_other(self._command.layout)
 
-    # -- what is there
+    # -- available messages
 
     async def _take(self) -> list[Lease]:
         board = self._routes.board(self._command.wanted)
@@ -88,7 +92,7 @@ class ShardedPoll:
         return board.plan(count)
 
     async def _dequeue(self, plan: Plan, not_above: int | None) -> list[Lease]:
-        """The planned ones of each shard."""
+        """Lease the planned messages of each shard."""
         polls = [
             self._shards[0].start(self._poll(shard, count, not_above, self._loop.time()))
             for shard, count in plan.counts.items()
@@ -112,10 +116,10 @@ class ShardedPoll:
                 raise
             return []
 
-    # -- what comes
+    # -- messages that arrive
 
     async def _wait(self) -> list[Lease]:
-        """Wait at all shards, until one has something."""
+        """Wait at all shards until one has a message."""
         count = self._command.at_most
         polls = [
             self._shards[0].start(self._poll(shard, count, None, self._until_s))
@@ -140,11 +144,13 @@ class ShardedPoll:
             if any(is_of_use(task) for task in done):
                 return
 
-    # -- the end
+    # -- results
 
     async def _gather(self, polls: Sequence[asyncio.Task[list[Lease]]]) -> list[Lease]:
-        """What all gave, the surplus given back. Raises what the first raised that failed, if there
-        is nothing."""
+        """The leases of all polls, without the surplus, which is released.
+
+        Without leases, the error of the first failed poll is raised.
+        """
         found = sorted(
             (lease for task in polls for lease in list_leases(task)), key=lambda one: one.priority
         )
@@ -157,7 +163,7 @@ class ShardedPoll:
         return found[:count]
 
     def _abandon(self, polls: Sequence[asyncio.Task[list[Lease]]]) -> None:
-        """Nobody wants it any more."""
+        """Cancel the polls, and release their leases."""
         for task in polls:
             task.cancel()
         for task in polls:
@@ -165,18 +171,18 @@ class ShardedPoll:
 
 
 def is_of_use(task: asyncio.Task[list[Lease]]) -> bool:
-    """Has it something, or failed?"""
+    """Whether the poll has leases or failed."""
     return task.cancelled() or task.exception() is not None or bool(task.result())
 
 
 def list_leases(task: asyncio.Task[list[Lease]]) -> list[Lease]:
-    """The leases of a poll that ended, however it did."""
+    """The leases of a finished poll; none if it failed."""
     is_good = not task.cancelled() and task.exception() is None
     return task.result() if is_good else []
 
 
 async def heads_of(shard: ShardCalls, look: Heads, until_s: float) -> Sequence[int]:
-    """The heads of one shard; of one that is not there none."""
+    """The heads of one shard; none of a missing shard."""
     try:
         return cast(HeadPriorities, await shard.look_here(look, until_s)).priorities
     except PriorityQueueNotFound:
