@@ -1,7 +1,8 @@
-"""What comes from outside: bodies of messages, filters, names. Checked here, before anything is
-changed.
+"""Checks of input from outside: bodies of messages, filters and names.
 
-Invariants: a refusal names the queue, the field and the limit.
+All checks run before anything changes.
+
+Invariant: an error names the queue, the field and the limit.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ __all__ = ["MessageFields", "New", "Pairs"]
 
 Pairs = Mapping[str, str] | Iterable[tuple[str, str]]
 PRIORITY_MAX = 2**53
-"""Priorities are from its negative to it: a double is exact there, as Redis keeps them."""
+"""Priorities range from the negative of this number to it. A double represents them exactly."""
 REASON_BYTES_MAX = 1024
 
 
 class New(Protocol):
-    """A message to enqueue; None: as the queue has it.
+    """A message to enqueue. None means the setting of the queue.
 
-    `floor`: the number of the latest lease where it belonged before; None: nobody asked there.
+    `floor` is the number of the latest lease in the shard where the message belonged before; None
+    if that shard was not asked.
     """
 
     @property
@@ -48,7 +50,7 @@ class New(Protocol):
 
 
 class MessageFields(NamedTuple):
-    """A `New` one."""
+    """A plain implementation of `New`."""
 
     id: str
     payload: bytes
@@ -61,7 +63,7 @@ class MessageFields(NamedTuple):
 
 
 class Body(NamedTuple):
-    """A checked one: messages of one id with equal bodies are the same message."""
+    """A checked message. Messages of one id with equal bodies are the same message."""
 
     id: str
     payload: bytes
@@ -117,7 +119,7 @@ def value_of(queue: str, wanted: str, id: str, metadata: Metadata) -> str:
 
 
 def check_pairs(queue: str, field: str, pairs: Pairs) -> Metadata:
-    """The pairs in the order of their keys' bytes, which is that of the texts."""
+    """The pairs in the order of their keys' bytes, which is the order of the texts."""
     found = list_pairs(queue, field, pairs)
     if len(found) > METADATA_MAX:
         raise RequestInvalid(queue, field, f"has {len(found)} pairs, {METADATA_MAX} at most")

@@ -1,10 +1,12 @@
-"""What an operation changed, as plain rows and events for a store to write in one transaction.
+"""The changes of operations, as plain rows and events that a store writes in one transaction.
 
-Owns: the rows, `Changes`, `Recorder`. Not: writing (the store), when rows are read back (`core`).
+Owns the rows, `Changes` and `Recorder`. A store writes the rows, and `core` reads them back.
+
 Invariants:
-- changes add up until they are drained; a drain has the rows as they are then, each once, and
-  every event since the last one, in order;
-- the events of a message have versions 1, 2, 3 and so on, without gap or repeat.
+
+- Changes accumulate until they are drained. A drain contains each changed row once, in its present
+  form, and every event since the last drain, in order.
+- The events of a message have the versions 1, 2, 3 and so on, without gaps or repeats.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ Plain = str | int | bool | None | tuple["Plain", ...]
 
 
 class MessageRow(NamedTuple):
-    """One message as it is stored. All but the first nine fields can change after its first row,
-    and the payload once: when `freed` is set, to nothing.
+    """One message as it is stored.
 
-    `lease_ms`, `invisible_ms` and `own_attempts` are what it brought itself. `first_priority` is
-    None while its priority never changed. `epoch` and `leased_version` are the token of its latest
-    lease, 0 without one; `ended` the step by which that ended, "" while it holds.
+    The first nine fields never change, except that the payload becomes empty when `freed` is set.
+    `lease_ms`, `invisible_ms` and `own_attempts` are the message's own settings. `first_priority`
+    is None if the priority never changed. `epoch` and `leased_version` are the token of the latest
+    lease, or 0. `ended` is the step that ended this lease, or an empty text while it is valid.
     """
 
     id: str
@@ -68,12 +70,14 @@ class MessageRow(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """What must not go back, also over a deletion of the queue: hand it to the next of its name.
+    """Numbers that must not go back, even if the queue is deleted.
 
-    `sequence`: of the latest message. `epoch`: how many leases were given. `layout`: the number of
-    the latest layout of shards. `now_ms`: the latest time of a change. `ahead_ms`: how far the
-    queue's time is ahead of wall clocks, or behind. These two begin anew with a new queue, so that
-    deletion ends the effect of a wrong clock.
+    They are kept for the next queue of the name.
+
+    `sequence` is that of the latest message. `epoch` is the number of leases given. `layout` is the
+    number of the latest layout of shards. `now_ms` is the latest time of a change. `ahead_ms` is
+    how far the queue's time is ahead of the wall clock. The last two start again with a new queue,
+    so that a deletion ends the effect of a wrong clock.
     """
 
     sequence: int = 0
@@ -83,12 +87,12 @@ class Counters(NamedTuple):
     ahead_ms: int = 0
 
     def of_next(self) -> Counters:
-        """The counters with which the next queue of the name begins."""
+        """The counters of the next queue of the name."""
         return self._replace(now_ms=0, ahead_ms=0)
 
 
 class SessionRow(NamedTuple):
-    """A session: what it acknowledged, and when it last changed something."""
+    """A session: the answers that it acknowledged, and the time of its last change."""
 
     session: str
     acknowledged: int
@@ -96,7 +100,7 @@ class SessionRow(NamedTuple):
 
 
 class AnswerRow(NamedTuple):
-    """An answer that a session did not acknowledge. `answer` holds plain values only."""
+    """An answer that its session has not acknowledged. `answer` contains plain values only."""
 
     session: str
     number: int
@@ -105,10 +109,11 @@ class AnswerRow(NamedTuple):
 
 
 class ChangeEvent(NamedTuple):
-    """One transition; `from_state` None before a message's life, `to_state` None after it.
+    """One transition.
 
-    `created_ms` and `sequence` name the life: an id may be used again once its message was
-    collected.
+    `from_state` is None for a new message, and `to_state` is None for a collected one.
+
+    `created_ms` and `sequence` distinguish messages that had the same id one after the other.
     """
 
     queue: str
@@ -130,12 +135,11 @@ class ChangeEvent(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """Everything since the last drain, for one transaction, in the order of these fields.
+    """Everything since the last drain, for one transaction, in the order of the fields.
 
-    `deleted` (id, sequence), then `inserted` (first rows), then `updated`: their payloads are
-    stored already.
-    `sessions_ended` go, and `answers_ended`, theirs among them, before `sessions` and `answers` are
-    put.
+    `deleted` has (id, sequence). `inserted` has the first rows of messages. The payloads of
+    `updated` are stored already. `sessions_ended` and `answers_ended` are deleted before `sessions`
+    and `answers` are written; `answers_ended` includes the answers of ended sessions.
     """
 
     counters: Counters
@@ -151,7 +155,7 @@ class Changes(NamedTuple):
 
 
 class Recorder:
-    """Notes what changed until it is drained; only what somebody asked for."""
+    """Records the requested kinds of changes until they are drained."""
 
     __slots__ = (
         "answers",
@@ -180,15 +184,15 @@ class Recorder:
 
     def _clear(self) -> None:
         self.is_touched = False
-        self.payload_bytes = 0  # of first rows
-        self.inserted: dict[str, Message] = {}  # by id; their first rows are not stored
+        self.payload_bytes = 0  # of the first rows
+        self.inserted: dict[str, Message] = {}  # by id; their first rows are not stored yet
         self.updated: dict[str, Message] = {}
-        self.deleted: dict[int, str] = {}  # ids, by sequence
+        self.deleted: dict[int, str] = {}  # ids by sequence
         self.events: list[ChangeEvent] = []
         self.settings: SettingsRow | None = None
         self.sessions_ended: dict[str, None] = {}
         self.answers_ended: dict[tuple[str, int], None] = {}
-        self.sessions: dict[str, tuple[str, int, int]] = {}  # as their rows
+        self.sessions: dict[str, tuple[str, int, int]] = {}  # in the order of a row's fields
         self.answers: dict[tuple[str, int], AnswerRow] = {}
 
     def on_begun(self, message: Message, now_ms: int, reason: str = "") -> None:
@@ -279,15 +283,15 @@ class Recorder:
             self.answers_ended[session, number] = None
 
     def count(self) -> int:
-        """How many rows and events wait; each is counted once, whatever changed in it."""
+        """The number of rows and events to drain; a row counts once, whatever changed in it."""
         if not self.is_touched:
-            return 0  # asked before every operation
+            return 0  # the fast path, because this is called before every operation
         messages = len(self.inserted) + len(self.updated) + len(self.deleted) + len(self.events)
         requests = len(self.sessions) + len(self.sessions_ended) + len(self.answers)
         return messages + requests + len(self.answers_ended)
 
     def drain(self, counters: Counters) -> Changes | None:
-        """What changed since the last drain; None: nothing."""
+        """The changes since the last drain; None if there are none."""
         if not self.is_touched:
             return None
         changes = Changes(
@@ -335,7 +339,7 @@ def row_of(message: Message) -> MessageRow:
 
 
 def message_of(row: MessageRow, exclusivity_key: str | None) -> Message:
-    """The message of a row; its place in indexes and timers is not set."""
+    """The message of a row, without its entries in indexes and timers."""
     value = dict(row.metadata).get(exclusivity_key) if exclusivity_key is not None else None
     own = row.lease_ms, row.invisible_ms, row.own_attempts
     terms = NO_TERMS if own == NO_TERMS else Terms(*own)

@@ -1,9 +1,10 @@
-"""The operations of a queue as plain values, so that what passes them on need not know them.
+"""The operations of a queue as plain values, so that code that forwards them need not know them.
 
-Owns: one class for each operation of `PriorityCore` that changes a queue (`Command`), and for each
-look at one (`Look`); `perform`, which runs one. Not: what they do (`core`, `reading`).
-Invariants: every field and answer is a plain value that the wire's codec takes; another store can
-do what a class says without a core.
+Owns one class for each operation of `PriorityCore` that changes a queue (`Command`), one for each
+read (`Look`), and `perform`, which runs a command. Their meaning is in `core` and `reading`.
+
+Invariants: every field and answer is a plain value that the wire format can represent. Another
+store could carry out a class without a core.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ A = TypeVar("A")
 
 
 class Operation(Protocol[A_co]):
-    """A command or a look, by what it is answered with."""
+    """A command or a read, with the type of its answer."""
 
     def on(self, core: PriorityCore, now_ms: int, /) -> A_co:
-        """Do it. Raises what the core's operation of its name raises."""
+        """Carry it out. Raises the errors of the core's operation of the same name."""
         ...
 
 
@@ -73,7 +74,7 @@ class Operation(Protocol[A_co]):
 
 
 class Enqueue(NamedTuple):
-    """A message: `body.New`."""
+    """Enqueue a message: an implementation of `body.New`."""
 
     id: str
     payload: bytes
@@ -89,7 +90,10 @@ class Enqueue(NamedTuple):
 
 
 class EnqueueMany(NamedTuple):
-    """Messages in order; `all_or_nothing`: the first refusal is raised, and nothing was changed."""
+    """Enqueue messages in order.
+
+    With `all_or_nothing`, the first refusal is raised and nothing changes.
+    """
 
     messages: tuple[Enqueue, ...]
     all_or_nothing: bool = False
@@ -99,7 +103,10 @@ class EnqueueMany(NamedTuple):
 
 
 class Requeue(NamedTuple):
-    """An errored or canceled message once more, under another id; None: made of its own."""
+    """Enqueue a copy of an errored or canceled message.
+
+    Without `new_id`, the id is derived from the message.
+    """
 
     id: str
     new_id: str | None = None
@@ -112,9 +119,10 @@ class Requeue(NamedTuple):
 
 
 class Dequeue(NamedTuple):
-    """The most urgent pending messages whose values are free, leased to one worker.
+    """Lease the most urgent pending messages whose values are free, to one worker.
 
-    `not_above`: none of a higher priority; `layout`: the one that the caller knows.
+    `not_above` excludes messages that are less urgent than this priority. `layout` is the layout
+    that the caller knows.
     """
 
     worker: str
@@ -138,11 +146,11 @@ class Dequeue(NamedTuple):
         )
 
 
-# -- of a lease
+# -- leases
 
 
 class Complete(NamedTuple):
-    """The work is done."""
+    """Complete the message."""
 
     id: str
     token: LeaseToken
@@ -152,7 +160,7 @@ class Complete(NamedTuple):
 
 
 class Fail(NamedTuple):
-    """The work cannot be done."""
+    """Make the message errored."""
 
     id: str
     token: LeaseToken
@@ -163,7 +171,7 @@ class Fail(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """The work is not needed; without a token: in any state, by whoever rules the queue."""
+    """Cancel the message. Without a token, an operator cancels it in any unfinished state."""
 
     id: str
     token: LeaseToken | None = None
@@ -174,7 +182,7 @@ class Cancel(NamedTuple):
 
 
 class Extend(NamedTuple):
-    """The lease holds for so long from now."""
+    """Extend the lease to `lease_ms` from now."""
 
     id: str
     token: LeaseToken
@@ -185,7 +193,7 @@ class Extend(NamedTuple):
 
 
 class Release(NamedTuple):
-    """The message is given back; `refund`: the attempt was none."""
+    """Give the message back. With `refund`, the attempt does not count."""
 
     id: str
     token: LeaseToken
@@ -198,11 +206,11 @@ class Release(NamedTuple):
         return core.release(now_ms, id, token, delay_ms, refund=refund, reason=reason)
 
 
-# -- of the queue
+# -- the queue
 
 
 class Prioritise(NamedTuple):
-    """A message gets another priority."""
+    """Change the priority of a message."""
 
     id: str
     priority: int
@@ -212,10 +220,10 @@ class Prioritise(NamedTuple):
 
 
 class Configure(NamedTuple):
-    """Other settings; `version`: which ones the caller knew.
+    """Change the settings. `version` is the version on which the change is based.
 
-    To ask again is safe with a version, and its request id is not remembered: the same settings
-    again are no change.
+    The queue does not remember the request id. A repeat with a version is safe, and the same
+    settings again are no change.
     """
 
     settings: QueueSettings
@@ -226,9 +234,9 @@ class Configure(NamedTuple):
 
 
 class Adopt(NamedTuple):
-    """The settings of the queue that this is a shard of; of an older layout they change nothing.
+    """As a shard, take over the settings of the queue; settings of an older layout change nothing.
 
-    `floor`: the leases that it gives have higher numbers.
+    Later leases of the shard get numbers above `floor`.
     """
 
     settings: QueueSettings
@@ -239,7 +247,7 @@ class Adopt(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """No message of this layout is where it belonged before."""
+    """Record that no message of this layout is in a former shard."""
 
     layout: int
 
@@ -247,11 +255,11 @@ class Settle(NamedTuple):
         return core.settle(now_ms, self.layout)
 
 
-# -- looks
+# -- reads
 
 
 class Get(NamedTuple):
-    """One message."""
+    """Read one message."""
 
     id: str
 
@@ -260,7 +268,7 @@ class Get(NamedTuple):
 
 
 class Peek(NamedTuple):
-    """What a dequeue would lease."""
+    """Show the messages that a dequeue would lease."""
 
     at_most: int = 1
     wanted: Metadata = ()
@@ -270,7 +278,7 @@ class Peek(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Messages in the order in which they were enqueued, after a sequence."""
+    """List messages in the order in which they were enqueued, after a sequence."""
 
     at_most: int = 100
     after: int = 0
@@ -283,7 +291,9 @@ class Page(NamedTuple):
 
 
 class Depth(NamedTuple):
-    """How many messages are in each state, of a filter, of an exclusivity value."""
+    """Count the messages in each state, if given only those of a filter and an exclusivity
+    value.
+    """
 
     wanted: Metadata = ()
     value: str | None = None
@@ -293,14 +303,14 @@ class Depth(NamedTuple):
 
 
 class Values(NamedTuple):
-    """The depth of each exclusivity value."""
+    """Count the messages in each state, for each exclusivity value."""
 
     def on(self, core: PriorityCore, now_ms: int) -> ValueDepths:
         return ValueDepths(core.read.values())
 
 
 class Heads(NamedTuple):
-    """The priorities of what a dequeue would lease."""
+    """Show the priorities of the messages that a dequeue would lease."""
 
     at_most: int = 1
     wanted: Metadata = ()
@@ -310,14 +320,16 @@ class Heads(NamedTuple):
 
 
 class Strays(NamedTuple):
-    """Whether messages of a shard may belong to another, and how many leases it has given."""
+    """Say whether messages of a shard may belong to another shard, and how many leases it has
+    given.
+    """
 
     def on(self, core: PriorityCore, now_ms: int) -> Moving:
         return core.read.moving()
 
 
 class ReadSettings(NamedTuple):
-    """The settings, and which version of them."""
+    """Read the settings and their version."""
 
     def on(self, core: PriorityCore, now_ms: int) -> SettingsRow:
         return SettingsRow(core.settings_version, core.settings)
@@ -336,11 +348,11 @@ Repeatable = (
     | Prioritise
 )
 Command = Repeatable | Configure
-"""What programs ask for that changes a queue."""
+"""Operations of programs that change a queue."""
 Answered = Dequeued | Enqueued | EnqueuedMany | Done | SettingsRow
-"""What commands are answered with."""
+"""The answers of commands."""
 Look = Get | Peek | Heads | Page | Depth | Values | Strays | ReadSettings
-"""What shows a queue."""
+"""Operations that read a queue."""
 Seen = (
     MessageView
     | tuple[MessageView, ...]
@@ -350,7 +362,7 @@ Seen = (
     | SettingsRow
     | Moving
 )
-"""What looks are answered with."""
+"""The answers of reads."""
 
 NAMES: dict[type[Any], str] = {
     Enqueue: "enqueue",
@@ -375,22 +387,22 @@ NAMES: dict[type[Any], str] = {
     Strays: "strays",
     ReadSettings: "settings",
 }
-"""Frozen: answers are stored with the names of their commands."""
+"""Frozen, because answers are stored with the names of their commands."""
 
 
 FREE: frozenset[type[Any]] = frozenset({Configure, Adopt, Settle})
-"""Commands whose answers are not remembered."""
+"""Commands whose answers the queue does not remember."""
 
 
 def name_of(operation: Operation[Any]) -> str:
-    """What a command or look is called in stored answers, metrics and scripts."""
+    """The name of a command or read in stored answers, metrics and scripts."""
     return NAMES[type(operation)]
 
 
 def perform(core: PriorityCore, now_ms: int, command: Operation[A], request: Request | None) -> A:
-    """Run a command on a core; with a request id it is done once, those that are free aside.
+    """Run a command on a core. Under a request id it is carried out once, unless it is in `FREE`.
 
-    Raises: what the command's operation raises, and what `PriorityCore.once` does.
+    Raises the errors of the command and of `PriorityCore.once`.
     """
     kind = type(command)
     if request is None or kind in FREE:

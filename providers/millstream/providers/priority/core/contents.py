@@ -1,11 +1,13 @@
-"""The messages of one queue with everything that finds them, and the one way to change a message.
+"""The messages of one queue with everything that finds them, and the only way to change a message.
 
-Owns: `Contents`: messages by id and by sequence, timers, held values, filters, counts. Not: who may
-ask for a change, settings as such, sessions (`core`).
+Owns `Contents`: messages by id and by sequence, timers, held values, filters and counts. The rules
+for requests, settings and sessions are in `core`.
+
 Invariants:
-- every change of a message passes here, is in the table of transitions, raises its version by one
-  and is recorded;
-- indexes, timers, holds and counts are functions of the messages: `check` says so.
+
+- Every change of a message is made here, is in the table of transitions, raises the version by one,
+  and is recorded.
+- Indexes, timers, holds and counts are functions of the messages. `check` verifies this.
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ class Contents:
         self.filters.set_shapes(settings.shapes)
 
     def restore(self, messages: Iterable[Message]) -> None:
-        """Take over messages of rows, into empty contents."""
+        """Add messages from rows to empty contents."""
         for message in sorted(messages, key=lambda one: one.sequence):
             self.by_id[message.id] = self.messages[message.sequence] = message
             self.payload_bytes += len(message.payload)
@@ -95,13 +97,17 @@ class Contents:
             if message.state is RUNNING and message.value is not None and self.holds is not None:
                 self.holds.hold(message.value)
             self._count(message, None, message.state)
-        for message in self.messages.values():  # once it is known what is held
+        for message in self.messages.values():  # after all holds are known
             if message.state is PENDING:
                 self.filters.add(message)
 
     def is_ready_for(self, wanted: Metadata, *, is_count: bool = False) -> bool:
-        """Can messages with these pairs be found (or counted) now? False: ask again. Raises
-        `RequestInvalid`: too many messages would be looked at, and no shape can be added."""
+        """Whether messages with these pairs can be found (or counted) now.
+
+        False means that the caller must ask again.
+
+        Raises `RequestInvalid` if too many messages would be checked and no shape can be added.
+        """
         filters = self.filters
         found = filters.prepare_counts(wanted) if is_count else filters.prepare(wanted)
         if found is Readiness.REFUSED:
@@ -116,7 +122,10 @@ class Contents:
         return found is Readiness.READY
 
     def apply(self, settings: QueueSettings) -> None:
-        """Other settings; another exclusivity key only when all messages are finished: O(n)."""
+        """Apply other settings.
+
+        Another exclusivity key needs finished messages only, and costs O(n).
+        """
         is_other_key = settings.exclusivity_key != self.settings.exclusivity_key
         self.settings = settings
         if is_other_key:
@@ -133,7 +142,7 @@ class Contents:
             self._count_value(message, None, message.state)
 
     def begin(self, body: Body, attempts: int, invisible_ms: int, reason: str = "") -> Message:
-        """T1, T2: a message is there."""
+        """Add a new message."""
         self.sequence += 1
         sequence, now_ms = self.sequence, self.now_ms
         id, payload, priority, metadata, value, terms = body
@@ -158,7 +167,7 @@ class Contents:
         return message
 
     def lease(self, message: Message, worker: str, due_ms: int, is_held_later: bool) -> None:
-        """T4: a pending message is one worker's until the time is due."""
+        """Lease a pending message to one worker until `due_ms`."""
         self.epoch += 1
         message.version = version = message.version + 1
         message.attempts_left -= 1
@@ -179,7 +188,10 @@ class Contents:
     def move(
         self, message: Message, target: State, step: Step, due_ms: int = 0, reason: str = ""
     ) -> None:
-        """Any other change of state; `due_ms`: when the next falls due, 0: not by itself."""
+        """Make any other change of state.
+
+        `due_ms` is when the new state ends by itself; 0 if it does not.
+        """
         source = message.state
         assert (source, target) in TRANSITIONS[step], f"{source} to {target} by {step}"
         if source is RUNNING:
@@ -216,13 +228,13 @@ class Contents:
                 self.available.on_freed(message.value)
 
     def extend(self, message: Message, due_ms: int) -> None:
-        """T5: the lease holds for longer."""
+        """Extend the lease."""
         self.due.clear(message)
         self.due.set(message, due_ms)
         self._touch(message, Step.EXTENDED)
 
     def prioritise(self, message: Message, priority: int) -> None:
-        """Another priority; among equals it stays where its sequence has it."""
+        """Change the priority. The sequence, which orders equal priorities, stays."""
         if message.first_priority is None:
             message.first_priority = message.priority
         key, message.key = message.key, key_of(priority, message.sequence)
@@ -232,8 +244,7 @@ class Contents:
         self._touch(message, Step.PRIORITY)
 
     def set_clock(self, now_ms: int) -> None:
-        """Set the time, also back. Each message that waits for a time waits for as long as before:
-        O(n log n)."""
+        """Set the time, also backwards, and keep the remaining times of messages: O(n log n)."""
         forward_ms, self.now_ms = now_ms - self.now_ms, now_ms
         for message in self.messages.values():
             if message.state is not PENDING:
@@ -252,7 +263,7 @@ class Contents:
         self.recorder.on_changed(message, message.state, step, self.now_ms)
 
     def collect(self, message: Message) -> None:
-        """T10: a finished message goes."""
+        """Collect a finished message."""
         assert message.is_finished, f"message {message.id} is {message.state}"
         self.finished.clear(message)
         self.payload_bytes -= len(message.payload)
@@ -262,7 +273,7 @@ class Contents:
         self.recorder.on_ended(message, self.now_ms)
 
     def sweep(self, steps: int) -> int:
-        """T10, for what is due; how many it were."""
+        """Collect finished messages that are due, and return their number."""
         done_count = 0
         while done_count < steps and (message := self.finished.due(self.now_ms)):
             self.collect(message)
@@ -295,14 +306,16 @@ class Contents:
             del self.by_value[message.value]
 
     def has_unfinished(self, value: str) -> bool:
-        """Has an exclusivity value messages that are not finished?"""
+        """Whether an exclusivity value has unfinished messages."""
         return any(self.by_value.get(value, ())[:COMPLETED])
 
     @property
     def is_all_finished(self) -> bool:
+        """Whether every message is finished."""
         return not any(self.counts[:COMPLETED])
 
     def counters(self) -> Counters:
+        """The numbers that must not go back."""
         return Counters(self.sequence, self.epoch, self.layout, self.now_ms, self.ahead_ms)
 
     def check(self) -> None:

@@ -1,14 +1,19 @@
-"""One priority queue: its operations, and the rules of who may do what.
+"""One priority queue: its operations, and the rules for them.
 
-Owns: `PriorityCore`. Not: how messages are found and changed (`contents`), what is remembered of
-requests (`sessions`), writing rows (the store).
-Every operation is given the time in Unix milliseconds first; the time of a queue never goes back.
-It first does what is due by then (at most `STEPS_INLINE_MAX` steps), so no wait for the background
-is visible. Reads change nothing and take no time: they show what operations have done.
+Owns `PriorityCore`. Messages are found and changed in `contents`, requests are remembered in
+`requests.sessions`, and a store writes the rows.
+
+Every operation gets the time first, in Unix milliseconds; the time of a queue never goes back. An
+operation first does the work that is due by then, at most `STEPS_INLINE_MAX` steps, so no delay of
+the background is visible. Reads change nothing and need no time: they show the result of earlier
+operations.
+
 Invariants:
-- whoever is refused changed nothing, but for what was due anyway;
-- at `now >= deadline` a lease is over;
-- what is not drained is not stored: an answer may leave only when the changes up to it are.
+
+- A refused operation changes nothing, except for the work that was due anyway.
+- A lease is over when `now >= deadline`.
+- A change that is not drained is not stored. An answer may leave only when all changes before it
+  are stored.
 """
 
 from __future__ import annotations
@@ -72,7 +77,7 @@ A = TypeVar("A", bound=Answer)
 
 
 class QueueRows(NamedTuple):
-    """All rows of one queue, to open it with."""
+    """All rows of one queue, from which it is opened."""
 
     settings: SettingsRow
     counters: Counters
@@ -84,13 +89,14 @@ class QueueRows(NamedTuple):
 class PriorityCore:
     """One priority queue.
 
+    `read` has the reads, and `recorder` the changes since the last drain.
+
     Args:
-        queue: its name, for errors and events.
-        rows: what it is made of; of a new queue the settings and, if one of the name was there
-            before, what `Counters.of_next` keeps of it.
-        keeps_rows, keeps_events: whether `drain` gives rows, and events.
-    Attributes: `queue`, `settings`, `settings_version`; `read`, what can be looked at; `recorder`,
-        what changed since the last drain.
+        queue: Its name, for errors and events.
+        rows: Its rows. A new queue has its settings and, if the name was in use before, the
+            counters of `Counters.of_next`.
+        keeps_rows: Whether `drain` returns rows.
+        keeps_events: Whether `drain` returns events.
     """
 
     def __init__(
@@ -121,7 +127,7 @@ class PriorityCore:
         keeps_rows: bool = True,
         keeps_events: bool = True,
     ) -> PriorityCore:
-        """A new queue; its settings are among the first changes."""
+        """A new queue. Its settings are among the first changes."""
         row = SettingsRow(1, settings)
         rows = QueueRows(row, counters)
         core = cls(queue, rows, keeps_rows=keeps_rows, keeps_events=keeps_events)
@@ -130,7 +136,9 @@ class PriorityCore:
         return core
 
     def drain(self) -> Changes | None:
-        """What changed since the last drain, to be stored in one transaction; None: nothing."""
+        """The changes since the last drain, to be stored in one transaction; None if there are
+        none.
+        """
         return self.recorder.drain(self._contents.counters())
 
     @property
@@ -140,21 +148,21 @@ class PriorityCore:
 
     @property
     def ahead_ms(self) -> int:
-        """How far the queue's time is ahead of wall clocks, as was said last."""
+        """How far the queue's time is ahead of the wall clock, as it was last set."""
         return self._contents.ahead_ms
 
     def set_ahead(self, ahead_ms: int) -> None:
-        """Keep how far the queue's time is ahead of wall clocks, for the next owner."""
+        """Record how far the queue's time is ahead of the wall clock, for the next owner."""
         self._contents.ahead_ms = ahead_ms
         self.recorder.is_touched = True
 
     @property
     def is_drained(self) -> bool:
-        """Nothing changed since the last drain."""
+        """Whether nothing has changed since the last drain."""
         return not self.recorder.is_touched
 
     def count_undrained(self) -> tuple[int, int]:
-        """How many rows and events the next drain has, and how many bytes of payload."""
+        """The number of rows and events of the next drain, and the bytes of their payloads."""
         return self.recorder.count(), self.recorder.payload_bytes
 
     def counters(self) -> Counters:
@@ -162,13 +170,19 @@ class PriorityCore:
         return self._contents.counters()
 
     def once(self, now_ms: int, request: Request, what: str, act: Callable[[], A]) -> A:
-        """Do what a request asks for, unless it was done: then answer as before.
+        """Carry out a request, or return its earlier answer if it was carried out before.
 
         Args:
-            what: names the operation; a repeat under another name is refused.
-            act: does it, with the same `now_ms`.
-        Raises: `RequestStale`, `SessionFull`, `Overloaded` (too many sessions), and what `act`
-            raises, which is not remembered.
+            now_ms: The time of the operation.
+            request: The request id.
+            what: Name of the operation; a repeat under another name is refused.
+            act: Carries out the operation, with the same `now_ms`.
+
+        Raises:
+            RequestStale: The answer was acknowledged.
+            SessionFull: The session has too many unacknowledged answers.
+            Overloaded: There are too many sessions.
+            PriorityQueueError: The errors of `act`, which are not remembered.
         """
         now = self._at(now_ms)
         plain = self._sessions.find(now, request, what, self.settings)
@@ -180,7 +194,7 @@ class PriorityCore:
         return answer
 
     def _at(self, now_ms: int) -> int:
-        """The time of an operation, after what is due by then."""
+        """The time of an operation, after the work that is due by then."""
         contents = self._contents
         if now_ms > contents.now_ms:
             contents.now_ms = now_ms
@@ -192,10 +206,10 @@ class PriorityCore:
     # -- into the queue
 
     def enqueue(self, now_ms: int, new: New) -> Enqueued:
-        """Take a message in. The same body under the same id is taken once.
+        """Store a message. The same body under the same id is stored once.
 
-        Raises: `RequestInvalid`, `ExclusivityMissing`, `EnqueueBlocked`, `MessageExists`,
-            `PriorityQueueFull`.
+        Raises `RequestInvalid`, `ExclusivityMissing`, `EnqueueBlocked`, `MessageExists` or
+        `PriorityQueueFull`.
         """
         self._at(now_ms)
         return self._entering.one(new)
@@ -203,10 +217,9 @@ class PriorityCore:
     def enqueue_many(
         self, now_ms: int, news: Sequence[New], all_or_nothing: bool = False
     ) -> EnqueuedMany:
-        """Take messages in, in order; what is refused does not stop the others.
+        """Store messages in order. A refused message does not stop the others.
 
-        Args:
-            all_or_nothing: the first refusal is raised, and nothing was changed.
+        With `all_or_nothing`, the first refusal is raised and nothing changes.
         """
         self._at(now_ms)
         check_number(self.queue, "messages", len(news), 0, COUNT_MAX)
@@ -220,11 +233,11 @@ class PriorityCore:
         news: Sequence[New],
         all_or_nothing: bool = False,
     ) -> EnqueuedMany:
-        """Take messages in under a request id, each of them once.
+        """Store messages under a request id, each of them once.
 
-        A message that was taken under this id is answered as then, with whichever others it comes:
-        to which shard messages belong may have changed. What was refused is tried anew.
-        Args and raises: as `once`, and as `enqueue_many`.
+        A message that was stored under this id gets its earlier answer, even if the other messages
+        differ, because messages may have moved between shards. Refused messages are tried again.
+        Arguments and errors are those of `once` and `enqueue_many`.
         """
         now = self._at(now_ms)
         plain = self._sessions.find(now, request, what, self.settings)
@@ -238,11 +251,11 @@ class PriorityCore:
         return found
 
     def requeue(self, now_ms: int, id: str, new_id: str | None = None) -> Enqueued:
-        """An errored or canceled message once more, as a new one with all its attempts.
+        """Store a copy of an errored or canceled message, with all its attempts.
 
-        Args:
-            new_id: None: it is made of the message's own, so a repeat adds no other message.
-        Raises: as `enqueue`; `MessageNotFound`; `RequestInvalid` if it is in another state.
+        Without `new_id`, the id is derived from the message, so a repeat adds no second copy.
+        Raises the errors of `enqueue`, `MessageNotFound`, and `RequestInvalid` if the message is in
+        another state.
         """
         self._at(now_ms)
         if new_id is not None:
@@ -268,18 +281,25 @@ class PriorityCore:
     ) -> Dequeued:
         """Lease the most urgent pending messages whose values are free, to one worker.
 
+        The cost is O(log n) for each message and for each held value on the way. See
+        `index.filters` for filters without a shape.
+
         Args:
-            count: at most so many, 1..1,000.
-            wanted: metadata pairs that a message has all of, at most 4.
-            lease_ms: how long, instead of what messages or the queue say.
-            same_value_ok: a value that is free as the call begins may come more than once; all of
-                its leases count until fewer than `limit` are left. Otherwise each comes once.
-            not_above: no message of a higher number as its priority.
-        Returns: leases, most urgent first, payloads of `ANSWER_BYTES_MAX` at most and one beyond;
-            why there are no more; when there may be.
-        Raises: `RequestInvalid`.
-        Cost: O(log n) for each message, and once for each held value on the way; see
-            `index.filters` for filters without a shape.
+            now_ms: The time of the operation.
+            worker: Name of the worker.
+            count: Maximum number of messages, 1 to 1,000.
+            wanted: At most 4 metadata pairs that a message must have.
+            lease_ms: Length of the leases; None uses the setting of the message or the queue.
+            same_value_ok: Whether a value that is free at the start may be leased several times.
+                All of these leases count until fewer than `limit` are left.
+            not_above: Exclude messages whose priority is a higher number.
+
+        Returns:
+            The leases, the most urgent first; the reason why there are no more; and when there may
+                be more. The message whose payload reaches `ANSWER_BYTES_MAX` is the last one.
+
+        Raises:
+            RequestInvalid: An argument is not valid.
         """
         now = self._at(now_ms)
         settings = self.settings
@@ -304,27 +324,26 @@ class PriorityCore:
         next_ms = self._contents.due.next_due_ms()
         return Dequeued(tuple(leases), self._taking.why_no_more(now, next_ms), next_ms)
 
-    # -- of a lease
+    # -- leases
 
     def complete(self, now_ms: int, id: str, token: LeaseToken) -> Done:
-        """The work is done. A repeat is answered alike.
+        """Complete the message. A repeat has the same result.
 
-        Raises: `MessageNotFound`, `LeaseLost`, `LeaseForeign`, `MessageFinished`.
+        Raises `MessageNotFound`, `LeaseLost`, `LeaseForeign` or `MessageFinished`.
         """
         return self._finish(now_ms, id, token, COMPLETED, Step.COMPLETED)
 
     def fail(self, now_ms: int, id: str, token: LeaseToken, reason: str = "") -> Done:
-        """The work cannot be done: errored, whatever attempts are left. Otherwise as `complete`."""
+        """Make the message errored, even if attempts are left. Raises the errors of `complete`."""
         return self._finish(now_ms, id, token, ERRORED, Step.FAILED, reason)
 
     def cancel(
         self, now_ms: int, id: str, token: LeaseToken | None = None, reason: str = ""
     ) -> Done:
-        """The work is not needed any more.
+        """Cancel the message. Raises the errors of `complete`.
 
-        Args:
-            token: of the worker that has it; None: by whoever rules the queue, in any state.
-        Raises: as `complete`.
+        `token` is that of the worker's lease. Without it, an operator cancels the message in any
+        unfinished state.
         """
         if token is not None:
             return self._finish(now_ms, id, token, CANCELED, Step.CANCELED, reason)
@@ -353,9 +372,9 @@ class PriorityCore:
         return Done(state, message.version, due_ms, True)
 
     def extend(self, now_ms: int, id: str, token: LeaseToken, lease_ms: int | None = None) -> Done:
-        """The lease holds until `lease_ms` from now, if that is later than it does.
+        """Extend the lease to `lease_ms` from now. A lease is never shortened.
 
-        Raises: as `complete`; `RequestInvalid`.
+        Raises the errors of `complete`, and `RequestInvalid`.
         """
         now = self._at(now_ms)
         if lease_ms is not None:
@@ -379,13 +398,12 @@ class PriorityCore:
         refund: bool = False,
         reason: str = "",
     ) -> Done:
-        """Give the message back: pending, or invisible for `delay_ms`; errored without attempts.
+        """Give the message back.
 
-        A repeat is answered alike until the message is leased again.
+        It is then pending, or invisible for `delay_ms`, or errored if no attempts are left.
 
-        Args:
-            refund: the attempt was none, as the work was not begun.
-        Raises: as `complete`; `RequestInvalid`.
+        A repeat has the same result until the message is leased again. With `refund`, the attempt
+        does not count. Raises the errors of `complete`, and `RequestInvalid`.
         """
         now = self._at(now_ms)
         check_number(self.queue, "delay_ms", delay_ms, 0, self.settings.invisible_ms_max)
@@ -400,12 +418,14 @@ class PriorityCore:
     def _check_reason(self, reason: str) -> None:
         check_request_text(self.queue, "reason", reason, 0, REASON_BYTES_MAX)
 
-    # -- of the queue
+    # -- the queue
 
     def prioritise(self, now_ms: int, id: str, priority: int) -> Done:
-        """Give a message another priority; while it runs, for when it comes back.
+        """Change the priority of a message.
 
-        Raises: `MessageNotFound`, `MessageFinished`, `RequestInvalid`.
+        For a leased message, it applies when the message comes back.
+
+        Raises `MessageNotFound`, `MessageFinished` or `RequestInvalid`.
         """
         self._at(now_ms)
         check_number(self.queue, "priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
@@ -422,10 +442,9 @@ class PriorityCore:
     ) -> SettingsRow:
         """Change the settings.
 
-        Args:
-            version: which ones the caller knew; None: whichever.
-        Raises: `SettingsConflict`: others were set meanwhile, or messages are not finished and
-            another `exclusivity_key` is asked for.
+        `version` is the version on which the change is based; None overwrites any version. Raises
+        `SettingsConflict` if the settings have another version, or if unfinished messages prevent
+        another `exclusivity_key`.
         """
         now = self._at(now_ms)
         is_numbered = self.settings.shards == 1 or self.settings.layout
@@ -443,8 +462,11 @@ class PriorityCore:
         )
 
     def _next_layout(self, now_ms: int) -> int:
-        """The time, so that it is above all layouts of a store that this one replaces; above all
-        layouts that the queue had, whatever its clock said then."""
+        """The number of the next layout.
+
+        It is the time, so that it is above all layouts of a store that this one replaces. It is
+        also above all layouts that the queue had, even if its clock was wrong.
+        """
         return max(now_ms, self._contents.layout + 1)
 
     def _set(self, settings: QueueSettings) -> SettingsRow:
@@ -456,13 +478,12 @@ class PriorityCore:
         self.recorder.settings_changed(row)
         return row
 
-    # -- of several shards
+    # -- several shards
 
     def adopt(self, now_ms: int, settings: QueueSettings, floor: int = 0) -> SettingsRow:
-        """As a shard take over the settings of the queue, if their layout is later.
+        """As a shard, take over the settings of the queue if their layout is later.
 
-        Args:
-            floor: leases that are given from now on have higher numbers.
+        Later leases get numbers above `floor`.
         """
         self._at(now_ms)
         row, contents = SettingsRow(self.settings_version, self.settings), self._contents
@@ -472,7 +493,7 @@ class PriorityCore:
         return self._set(settings) if settings.layout > self.settings.layout else row
 
     def settle(self, now_ms: int, layout: int) -> SettingsRow:
-        """No message of this layout is a stray any more, in any shard."""
+        """Record that no message of this layout is in a former shard."""
         now, settings = self._at(now_ms), self.settings
         if settings.layout != layout or not settings.shards_before:
             return SettingsRow(self.settings_version, settings)
@@ -482,8 +503,10 @@ class PriorityCore:
     # -- the clock
 
     def set_clock(self, now_ms: int) -> None:
-        """Set the queue's time, also back. What waits for a time (a lease, a delay, retention, the
-        answers of a session) waits for as long as before: O(n log n)."""
+        """Set the queue's time, also backwards: O(n log n).
+
+        Leases, delays, retention and the answers of sessions keep their remaining time.
+        """
         self._sessions.set_clock(now_ms - self._contents.now_ms)
         self._contents.set_clock(now_ms)
         self.set_ahead(0)
@@ -491,7 +514,7 @@ class PriorityCore:
     # -- in the background
 
     def sweep(self, now_ms: int, steps: int = STEPS_INLINE_MAX) -> Swept:
-        """The background's share: do what is due, at most so many steps."""
+        """Do due work in the background, at most this number of steps."""
         contents, settings = self._contents, self.settings
         contents.now_ms = now = max(now_ms, contents.now_ms)
         done_count = self._leasing.sweep(steps)
@@ -503,7 +526,7 @@ class PriorityCore:
         return Swept(done_count, next_ms is not None and next_ms <= now, next_ms)
 
     def next_due_ms(self) -> int | None:
-        """When `sweep` has something to do next; None: nothing by itself."""
+        """When `sweep` has work next; None if nothing is due by itself."""
         contents = self._contents
         if contents.filters.shapes and contents.filters.is_building:
             return contents.now_ms
@@ -517,9 +540,11 @@ class PriorityCore:
         return found
 
     def take_available(self, wanted: Collection[Metadata]) -> Mapping[Metadata, int]:
-        """The pairs of messages that may be had and could not be when this was asked last, and how
-        many, as far as they help somebody who waits for these pairs; nothing is noted while nobody
-        waits."""
+        """The pairs of messages that became available since the last call, with their numbers.
+
+        Only messages that help one of the `wanted` filters are sure to be included. Nothing is
+        noted while nobody waits.
+        """
         contents = self._contents
         return contents.available.take(contents.holds, contents.filters, wanted)
 

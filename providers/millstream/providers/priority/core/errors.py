@@ -1,26 +1,27 @@
-"""What can go wrong with priority queues. A class says what the caller does next.
+"""The errors of priority queues. The class of an error tells the caller how to react.
 
-    PriorityQueueError            `queue`: which one
-    ├── PriorityQueueNotFound     create it, or ask for it to be created on use
-    ├── RequestInvalid            mend the field that is named (also a ValueError)
-    │   └── ExclusivityMissing    give the message its exclusivity key
+    PriorityQueueError            `queue`: the name of the queue
+    ├── PriorityQueueNotFound     create the queue, or let first use create it
+    ├── RequestInvalid            correct the field that is named (also a ValueError)
+    │   └── ExclusivityMissing    add the exclusivity key to the metadata
     ├── SettingsConflict          read the settings again, then decide
-    ├── MessageExists             another message has the id: choose another
-    ├── MessageNotFound           it never was, or was collected: forget it
-    ├── MessageFinished           it is completed, canceled or errored: nothing is left to do
-    ├── LeaseLost                 the lease is over: stop the work, another worker may have it
-    │   └── LeaseForeign          no such lease was given: mend the program
-    ├── EnqueueBlocked            somebody blocked the queue: enqueue later
+    ├── MessageExists             choose another id
+    ├── MessageNotFound           forget the message
+    ├── MessageFinished           nothing is left to do
+    ├── LeaseLost                 stop the work: another worker may have the message
+    │   └── LeaseForeign          correct the program
+    ├── EnqueueBlocked            enqueue later
     ├── PriorityQueueFull         enqueue later, or collect sooner
-    ├── FilterNotReady            ask again: the queue builds the index of the filter
+    ├── FilterNotReady            retry: the queue builds the index of the filter
     ├── SessionFull               acknowledge answers before the next request
-    ├── RequestStale              its answer was acknowledged: it is not done again
-    ├── Moved                     ask the shard where it belongs now: handles do
-    └── OwnerLost                 ask again, under the same request id: it may have been done
+    ├── RequestStale              do not repeat a request whose answer you acknowledged
+    ├── Moved                     ask the shard of the message: handles do
+    └── OwnerLost                 retry under the same request id: handles do
 
-Each text has the queue, the field or message, and the limit. Whoever is refused changed nothing,
-`OwnerLost` aside.
-Invariants: attributes hold plain values, since errors cross processes as answers.
+Each text names the queue, the field or message, and the limit. A refused request changes nothing;
+only after `OwnerLost` it may have been carried out.
+
+Invariant: attributes are plain values, because errors are sent between processes.
 """
 
 from __future__ import annotations
@@ -49,9 +50,12 @@ __all__ = [
 
 
 class PriorityQueueError(MillstreamError):
-    """A priority queue refused what was asked; it changed nothing (but see `OwnerLost`).
+    """A priority queue refused a request; the base class of these errors.
 
-    Attributes: `queue`, its name.
+    The request changed nothing, except that after `OwnerLost` it may have been carried out.
+
+    Attributes:
+        queue: The name of the queue.
     """
 
     queue: str
@@ -62,13 +66,17 @@ class PriorityQueueError(MillstreamError):
 
 
 class PriorityQueueNotFound(PriorityQueueError):
-    """There is no such queue."""
+    """The queue does not exist, or was deleted while a dequeue waited.
+
+    Create the queue, or let first use create it (`auto_create`).
+    """
 
 
 class RequestInvalid(PriorityQueueError, ValueError):
-    """A field of the request cannot be.
+    """A field of the request is not valid. The text has the value and the limit.
 
-    Attributes: `field`, its name.
+    Attributes:
+        field: The name of the field.
     """
 
     field: str
@@ -79,59 +87,86 @@ class RequestInvalid(PriorityQueueError, ValueError):
 
 
 class ExclusivityMissing(RequestInvalid):
-    """The queue is exclusive, and the message has no value for its key."""
+    """A message of an exclusive queue lacks the exclusivity key in its metadata."""
 
 
 class SettingsConflict(PriorityQueueError):
-    """The settings are not those that the caller knew, or messages stand against the change."""
+    """Another program changed the settings meanwhile, or existing messages prevent the change.
+
+    Read the settings again, then decide.
+    """
 
 
 class MessageExists(PriorityQueueError):
-    """Another body has this id; ids are free again when their message was collected."""
+    """A message with another body has this id. An id is free again when its message was collected.
+
+    If you enqueue the same message again, pass its priority as a number, because the default
+    priority is the time of the enqueue.
+    """
 
 
 class MessageNotFound(PriorityQueueError):
-    """No message of the queue has this id: it never was, or it was collected."""
+    """The queue has no message of this id. The message never existed, or it was collected."""
 
 
 class MessageFinished(PriorityQueueError):
-    """The message is completed, canceled or errored, and stays so."""
+    """The message is completed, canceled or errored.
+
+    These states are final, so nothing is left to do.
+    """
 
 
 class LeaseLost(PriorityQueueError):
-    """The lease is over: its time passed, it was given back, or it was ended in another way."""
+    """The lease is over: its time has passed, it was given back, or it was ended in another way.
+
+    Stop the work: another worker may have the message. The error may come before a block of code
+    starts with the lease.
+    """
 
 
 class LeaseForeign(LeaseLost):
-    """The queue never gave this lease of this message. One whose numbers could be those of an
-    earlier lease is told as `LeaseLost`."""
+    """The queue never gave this lease of this message.
+
+    The queue remembers only the latest lease of a message. If the token could belong to an earlier
+    one, the error is `LeaseLost`. Stop the work after either error, and correct the program.
+    """
 
 
 class EnqueueBlocked(PriorityQueueError):
-    """`enqueue_blocked` is set: the queue takes no messages."""
+    """`enqueue_blocked` is set, so the queue accepts no messages. Enqueue later."""
 
 
 class PriorityQueueFull(PriorityQueueError):
-    """The queue has as many uncollected messages as it may."""
+    """`messages_max` or `bytes_max` of the queue is reached.
+
+    Enqueue later, or shorten `retention_ms` so that finished messages are collected sooner.
+    """
 
 
 class FilterNotReady(PriorityQueueError):
-    """The queue is building the index of a filter; looks that use the filter wait for it."""
+    """The queue builds the index of a filter that is used for the first time. Handles retry."""
 
 
 class SessionFull(PriorityQueueError):
-    """A session has as many answers that it did not acknowledge as it may."""
+    """A session has too many answers that it has not acknowledged. Handles prevent this."""
 
 
 class RequestStale(PriorityQueueError):
-    """The session acknowledged the answer of this request, so it is not known any more."""
+    """The session has acknowledged the answer of this request, so the queue forgot it.
+
+    Handles prevent this.
+    """
 
 
 class Moved(PriorityQueueError):
-    """A message does not belong to this shard of the queue, or is to be offered to another first.
+    """The message belongs to another shard of the queue, or must be offered to another shard first.
 
-    Attributes: `floor`: the number of the shard's latest lease; those of where it is taken are
-    higher.
+    Handles ask the right shard. They raise the error only after their patience, or for a `requeue`.
+    Enqueue the message as a new one then.
+
+    Attributes:
+        floor: The number of the shard's latest lease. Leases of the shard that accepts the message
+            get higher numbers.
     """
 
     floor: int
@@ -142,8 +177,8 @@ class Moved(PriorityQueueError):
 
 
 class OwnerLost(PriorityQueueError):
-    """Who answered for the queue does so no longer: another took it over, or a commit failed.
+    """The owner of the queue changed during the request, or a commit failed.
 
-    Whether the operation was done is not known. Ask whoever owns the queue now; under the same
-    request id it is not done twice.
+    The request may have been carried out. Repeat it under the same request id, and it is not
+    carried out twice. Handles do this before they raise the error.
     """

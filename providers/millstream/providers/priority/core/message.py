@@ -1,10 +1,12 @@
 """A message, its six states, and the transitions between them.
 
-Owns: `Message`, `State`, `Step` and the table of transitions; the packed numbers by which messages
-are ordered. Not: who may ask for a transition (`core`).
+Owns `Message`, `State`, `Step`, the table of transitions, and the packed numbers that order
+messages. The rules for transitions are in `core`.
+
 Invariants:
-- every change of a message is in `TRANSITIONS`, and raises its version by one;
-- `key` orders messages: by priority, then by sequence; no two messages of a queue share one.
+
+- Every change of a message is in `TRANSITIONS`, and raises its version by one.
+- `key` orders messages by priority, then by sequence. No two messages of a queue share a key.
 """
 
 from __future__ import annotations
@@ -18,16 +20,25 @@ import xxhash
 __all__ = ["LeaseToken", "Message", "Metadata", "State", "Step", "Terms"]
 
 Metadata = tuple[tuple[str, str], ...]
-"""Pairs in the order of their keys' bytes, each key once."""
+"""Pairs in the order of their keys' bytes; each key occurs once."""
 
 SIZE_BYTES = 4
-"""Of a payload's size, in its mark."""
+"""Bytes of the payload's size in the mark of a freed payload."""
 SEQUENCE_BITS = 48
 SEQUENCE_MASK = (1 << SEQUENCE_BITS) - 1
 
 
 class State(IntEnum):
-    """Where a message is in its life; those from COMPLETED on are final."""
+    """The state of a message. `COMPLETED`, `CANCELED` and `ERRORED` are final.
+
+    Attributes:
+        INVISIBLE: Workers cannot lease it yet (`invisible_s`, or a delay after a release).
+        PENDING: It waits for a worker.
+        RUNNING: A worker has leased it.
+        COMPLETED: The work is done.
+        CANCELED: A program canceled it.
+        ERRORED: The worker failed it, or all attempts are used up.
+    """
 
     INVISIBLE = 0
     PENDING = 1
@@ -37,7 +48,7 @@ class State(IntEnum):
     ERRORED = 5
 
 
-# an attribute of an enum costs more than a name of the module
+# reading a name of the module is faster than reading an attribute of an enum
 INVISIBLE, PENDING, RUNNING = State.INVISIBLE, State.PENDING, State.RUNNING
 COMPLETED, CANCELED, ERRORED = State.COMPLETED, State.CANCELED, State.ERRORED
 
@@ -74,15 +85,23 @@ TRANSITIONS: dict[Step, frozenset[Change]] = {
     Step.CLOCK: frozenset((state, state) for state in State if state is not PENDING),
     Step.COLLECTED: frozenset((state, None) for state in (COMPLETED, CANCELED, ERRORED)),
 }
-"""From and to; None is before a message's life, and after it."""
+"""The allowed changes of each step, as (from, to).
+
+None stands for the time before a message exists, and after it was collected.
+"""
 
 
 class LeaseToken(NamedTuple):
-    """Which lease of a message.
+    """The identity of one lease, and a fencing token.
 
-    `epoch` counts the leases of the queue, so a later lease has a higher one, also of another
-    message; it is never given again. A system behind the worker can refuse whoever comes with a
-    lower one than it has seen. `version` is the message's when it was leased.
+    Send `epoch` with each write that a worker makes. The target of the writes can then refuse an
+    `epoch` below the highest that it has seen.
+
+    Attributes:
+        epoch: The number of the lease in its queue. A later lease of any message has a higher
+            number, and no number is given twice. In a queue with several shards, this holds for the
+            leases of one exclusivity value.
+        version: The version of the message when it was leased.
     """
 
     epoch: int
@@ -90,7 +109,7 @@ class LeaseToken(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What a message brought of its own; None: as the queue has it."""
+    """Settings that a message overrides; None means the setting of the queue."""
 
     lease_ms: int | None = None
     invisible_ms: int | None = None
@@ -103,7 +122,8 @@ NO_TERMS = Terms()
 class LastLease(msgspec.Struct, gc=False, eq=False):
     """The latest lease of a message, kept until the message is collected.
 
-    `ended`: the step by which it ended, None while it holds. `reason`: what the worker said.
+    `ended` is the step that ended it, or None while it is valid. `reason` is the text of the
+    worker.
     """
 
     token: LeaseToken
@@ -113,13 +133,16 @@ class LastLease(msgspec.Struct, gc=False, eq=False):
 
 
 class Message(msgspec.Struct, gc=False, eq=False):
-    """One message; `new_message` makes one. A queue may have millions: what most do not need is in
-    `lease` and `terms`, and Python's collector of cycles does not look at them (none is in a
-    cycle), so that it does not stop the loop.
+    """One message; `new_message` makes it.
 
-    `due_ms`: when it becomes visible, its lease is over, or it may be collected; 0 while pending.
-    `timer`: its valid entry in the timers. `first_priority`: what it was enqueued with, None: it
-    never changed. `freed`: the mark of its payload, once the payload was freed.
+    A queue may have millions of messages. Fields that few messages need are therefore in `lease`
+    and `terms`. Messages are in no reference cycle, so Python's cycle collector skips them
+    (`gc=False`).
+
+    `due_ms` is the time when it becomes visible, when its lease ends, or when it may be collected;
+    0 while it is pending. `timer` is its valid entry in the timers. `first_priority` is the
+    priority at the enqueue, or None if it never changed. `freed` is the mark of the payload after
+    the payload was freed.
     """
 
     id: str
@@ -142,32 +165,37 @@ class Message(msgspec.Struct, gc=False, eq=False):
 
     @property
     def payload_bytes(self) -> int:
-        """How long the payload is, or was before it was freed."""
+        """Bytes of the payload, also after it was freed."""
         return int.from_bytes(self.freed[:SIZE_BYTES]) if self.freed else len(self.payload)
 
     def has_payload(self, payload: bytes) -> bool:
-        """Is this its payload, or was it before it was freed?"""
+        """Whether this is its payload, also after the payload was freed."""
         return self.freed == mark_of(payload) if self.freed else self.payload == payload
 
     def free(self) -> None:
-        """Forget the payload, and keep what tells it from others."""
+        """Drop the payload, and keep a mark that recognises it."""
         self.payload, self.freed = b"", mark_of(self.payload)
 
     @property
     def priority(self) -> int:
+        """The priority; lower is more urgent."""
         return self.key >> SEQUENCE_BITS
 
     @property
     def sequence(self) -> int:
+        """The number of its enqueue in its shard."""
         return self.key & SEQUENCE_MASK
 
     @property
     def is_finished(self) -> bool:
+        """Whether its state is final."""
         return self.state >= COMPLETED
 
 
 def key_of(priority: int, sequence: int) -> int:
-    """The number that orders a message: the more urgent, then the earlier, is the lower."""
+    """The number that orders messages: a more urgent or, of equals, earlier message has a lower
+    one.
+    """
     return (priority << SEQUENCE_BITS) | sequence
 
 
@@ -186,5 +214,5 @@ def new_message(
 
 
 def mark_of(payload: bytes) -> bytes:
-    """The mark that tells a payload from others: its size, and a check of its bytes."""
+    """A mark that recognises a payload: its size, and a hash of its bytes."""
     return len(payload).to_bytes(SIZE_BYTES) + xxhash.xxh3_128_digest(payload)

@@ -1,6 +1,6 @@
-"""What can be looked at in a queue. Nothing is changed.
+"""Reads of one queue. They change nothing.
 
-Owns: `Reading`. Costs are with each read; n is the number of uncollected messages.
+Owns `Reading`. Each read names its cost; n is the number of uncollected messages.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ __all__ = ["ANSWER_BYTES_MAX", "Reading", "is_large"]
 
 COUNT_MAX = 1_000
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
-"""Payloads in one answer, so that it can be sent; the message that reaches it is the last one."""
+"""Payload bytes in one answer, so that it can be sent.
+
+The message that reaches the limit is the last one.
+"""
 
 
 class Reading:
-    """Looks into one queue, as its operations left it."""
+    """Reads of one queue, as its operations left it."""
 
     def __init__(self, queue: str, contents: Contents) -> None:
         self.queue = queue
@@ -33,19 +36,22 @@ class Reading:
         self._strays = StraySearch()
 
     def get(self, id: str) -> MessageView:
-        """One message: O(1). Raises: `MessageNotFound`."""
+        """One message: O(1). Raises `MessageNotFound`."""
         message = self._contents.by_id.get(id)
         if message is None:
             raise MessageNotFound(self.queue, f"no message {id!r}: it never was, or was collected")
         return view(message)
 
     def peek(self, count: int = 1, wanted: Pairs = ()) -> list[MessageView]:
-        """What a dequeue of so many would lease, were nothing due: cost as of that."""
+        """The messages that a dequeue would lease if nothing were due.
+
+        It costs as much as the dequeue.
+        """
         check_number(self.queue, "count", count, 1, COUNT_MAX)
         return views(self._source(wanted).iter_ordered(), count)
 
     def _source(self, wanted: Pairs) -> MessageSource:
-        """Raises: `FilterNotReady`, `RequestInvalid`."""
+        """The messages that fit a filter. Raises `FilterNotReady` or `RequestInvalid`."""
         pairs = check_pairs(self.queue, "wanted", wanted)
         if pairs and not self._contents.is_ready_for(pairs):
             raise self._not_ready()
@@ -56,7 +62,7 @@ class Reading:
         return FilterNotReady(self.queue, what)
 
     def heads(self, count: int = 1, wanted: Pairs = ()) -> list[int]:
-        """The priorities of what `peek` shows."""
+        """The priorities of the messages that `peek` shows."""
         check_number(self.queue, "count", count, 1, COUNT_MAX)
         messages = islice(self._source(wanted).iter_ordered(), count)
         return [message.priority for message in messages]
@@ -69,12 +75,9 @@ class Reading:
         state: State | None = None,
         wanted: Pairs = (),
     ) -> list[MessageView]:
-        """Messages in the order in which they were enqueued: O(n). Fewer than `count` may have
-        more behind them, if the answer `is_large`.
+        """Messages in the order in which they were enqueued, after a sequence: O(n).
 
-        Args:
-            after: sequence of the last one of the page before.
-            state, wanted: only messages in this state, with all of these pairs.
+        A page with fewer than `count` messages is the last one, unless the answer `is_large`.
         """
         check_number(self.queue, "count", count, 1, COUNT_MAX)
         pairs = set(check_pairs(self.queue, "wanted", wanted))
@@ -88,13 +91,10 @@ class Reading:
         return views(found, count)
 
     def depth(self, wanted: Pairs = (), *, value: str | None = None) -> dict[State, int]:
-        """How many messages are in each state.
+        """The number of messages in each state.
 
-        Args:
-            wanted: only messages with all of these pairs: O(1) if their keys are a shape, else
-                O(n), at most `SCAN_MAX` of them.
-            value: only those of an exclusivity value: O(1).
-        Raises: `FilterNotReady`, `RequestInvalid`.
+        With `wanted`, the cost is O(1) if the keys are a shape, and otherwise O(n), at most
+        `SCAN_MAX` messages. With `value`, it is O(1). Raises `FilterNotReady` or `RequestInvalid`.
         """
         pairs = check_pairs(self.queue, "wanted", wanted)
         contents = self._contents
@@ -118,11 +118,14 @@ class Reading:
         return counts
 
     def values(self) -> dict[str, dict[State, int]]:
-        """The depth of each exclusivity value: O(number of them). Empty for a simple queue."""
+        """The number of messages in each state for each exclusivity value: O(number of values)."""
         return {value: by_state(counts) for value, counts in self._contents.by_value.items()}
 
     def moving(self) -> Moving:
-        """May messages, finished ones too, belong to another shard? At most `STEPS` of them."""
+        """Whether messages, including finished ones, may belong to another shard.
+
+        It checks at most `STEPS` of them.
+        """
         contents, (_, shard) = self._contents, split_name(self.queue)
         shards, layout = contents.settings.shards, contents.settings.layout
 
@@ -133,7 +136,7 @@ class Reading:
         return Moving(has_strays, contents.epoch)
 
     def parkings(self) -> int:
-        """How often a held value was met and put aside, since the queue was opened."""
+        """How often a held value was put aside since the queue was opened."""
         holds = self._contents.holds
         return holds.parkings if holds is not None else 0
 
@@ -143,7 +146,7 @@ def by_state(counts: list[int]) -> dict[State, int]:
 
 
 def views(messages: Iterable[Message], count: int) -> list[MessageView]:
-    """So many, as far as an answer can hold."""
+    """As many messages as an answer can hold, at most `count`."""
     found, left_bytes = [], ANSWER_BYTES_MAX
     for message in islice(messages, count):
         found.append(view(message))
@@ -154,7 +157,7 @@ def views(messages: Iterable[Message], count: int) -> list[MessageView]:
 
 
 def is_large(answer: Sequence[MessageView] | Sequence[LeaseGrant]) -> bool:
-    """Is it as large as may be? Then there may be more, though fewer came than were asked for."""
+    """Whether the answer has reached the maximum size, so that more messages may follow."""
     return sum(len(one.payload) for one in answer) >= ANSWER_BYTES_MAX
 
 

@@ -1,6 +1,8 @@
-"""What operations answer, and what reads show: plain values, cut loose from the queue.
+"""The answers of operations, and the values that reads return.
 
-`is_changed` says whether the operation itself changed the queue: only then is its answer kept for
+They are plain values without links to the queue.
+
+`is_changed` says whether the operation changed the queue. Only then the queue keeps the answer for
 a repeat of the request.
 """
 
@@ -30,10 +32,10 @@ __all__ = [
 
 
 class LeaseGrant(NamedTuple):
-    """A message that one worker has, until `deadline_ms`: at that time it is over.
+    """A lease of one message for one worker; it is over at `deadline_ms`.
 
-    `attempt`: 1 the first time, so many plus `attempts_left` is what the message may have.
-    `is_valid` is False in a repeated answer, where the lease has ended meanwhile; payload and
+    `attempt` is 1 for the first lease; `attempt` plus `attempts_left` is the number of attempts of
+    the message. `is_valid` is False in a repeated answer if the lease has ended since; payload and
     metadata are empty then.
     """
 
@@ -49,16 +51,20 @@ class LeaseGrant(NamedTuple):
 
 
 class PollStatus(StrEnum):
-    """Why a dequeue gave no more."""
+    """Why a dequeue gave no more leases."""
 
-    FULL = "full"  # it gave as many as were asked for
-    EMPTY = "empty"  # no more can be had at this time
-    MORE = "more"  # the work of one step is done: ask again at once
+    FULL = "full"  # it gave the requested number
+    EMPTY = "empty"  # no further message is available
+    MORE = "more"  # one step's work is done: ask again at once
     BLOCKED = "blocked"  # `dequeue_blocked` is set
 
 
 class Dequeued(NamedTuple):
-    """`next_due_ms`: when something may change by itself; None: nothing will, or none was asked."""
+    """The leases of a dequeue.
+
+    `next_due_ms` is the next time at which a message may become available by itself; None if there
+    is none or it was not computed.
+    """
 
     leases: tuple[LeaseGrant, ...]
     status: PollStatus
@@ -66,11 +72,19 @@ class Dequeued(NamedTuple):
 
     @property
     def is_changed(self) -> bool:
+        """Whether it leased anything."""
         return bool(self.leases)
 
 
 class Enqueued(NamedTuple):
-    """`is_changed` is False where the same body had been enqueued under this id."""
+    """The result of an enqueue.
+
+    Attributes:
+        id: The message's id.
+        state: Its state.
+        version: Its version; 1 for a new message.
+        is_changed: False if the same body was stored under this id before.
+    """
 
     id: str
     state: State
@@ -79,8 +93,9 @@ class Enqueued(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Why the message at this index was not taken: the name of an error's class, its text, the
-    field that it names, if it names one, and of `Moved` its floor."""
+    """Why the message at index `at` was refused: the class name and the text of the error, its
+    field if it has one, and the floor of `Moved`.
+    """
 
     at: int
     kind: str
@@ -89,7 +104,7 @@ class Refused(NamedTuple):
     floor: int = 0
 
     def error(self, queue: str) -> PriorityQueueError:
-        """The refusal as the error that a single enqueue would have raised."""
+        """The error that a single enqueue would have raised."""
         kind = cast("type[PriorityQueueError]", getattr(errors, self.kind))
         error = kind.__new__(kind)
         error.args = (self.text,)
@@ -107,18 +122,30 @@ def make_refused(at: int, error: PriorityQueueError) -> Refused:
 
 
 class EnqueuedMany(NamedTuple):
-    """One answer per message, in order: what became of it; None: see the refusal of its index."""
+    """The results of an enqueue of many, in order.
+
+    None stands for a refused message, whose error is in `refusals`.
+    """
 
     answers: tuple[Enqueued | None, ...]
     refusals: tuple[Refused, ...] = ()
 
     @property
     def is_changed(self) -> bool:
+        """Whether at least one message is new."""
         return any(one is not None and one.is_changed for one in self.answers)
 
 
 class Done(NamedTuple):
-    """The message after an operation; `due_ms` as in `MessageView`."""
+    """The state of a message after an operation.
+
+    Attributes:
+        state: Its state.
+        version: Its version, which rises by one with each change.
+        due_ms: When it becomes visible, when its lease ends, or when it may be collected, in Unix
+            milliseconds of the queue's clock; 0 while it is pending.
+        is_changed: Whether this operation changed it. False for a repeat.
+    """
 
     state: State
     version: int
@@ -127,7 +154,9 @@ class Done(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """`steps`: how much was done, at most as allowed. `is_more`: something is due still."""
+    """The result of a sweep: the number of steps done, whether more is due, and when something
+    is due next.
+    """
 
     steps: int
     is_more: bool
@@ -135,10 +164,25 @@ class Swept(NamedTuple):
 
 
 class MessageView(NamedTuple):
-    """A message as it is now.
+    """A message as it was when it was read.
 
-    `due_ms`: when it becomes visible, its lease is over, or it may be collected; 0 while pending.
-    `worker`, `token`, `reason`: of its latest lease, if it had one.
+    Attributes:
+        id: Its id.
+        state: Its state.
+        priority: Its priority; lower is more urgent.
+        sequence: The number of its enqueue. `page` lists messages in this order.
+        metadata: Its pairs, in the order of their keys.
+        payload: Its content; empty after the message was completed.
+        version: Its version, which rises by one with each change.
+        attempts: How often it may be leased.
+        attempts_left: How many attempts are left.
+        due_ms: When it becomes visible, when its lease ends, or when it may be collected, in Unix
+            milliseconds of the queue's clock; 0 while it is pending.
+        created_ms: When it was enqueued, in Unix milliseconds.
+        changed_ms: When it changed last, in Unix milliseconds.
+        worker: The worker of its latest lease; empty if it had none.
+        token: The token of its latest lease; None if it had none.
+        reason: The reason of its latest lease or change; empty if there is none.
     """
 
     id: str
@@ -159,19 +203,19 @@ class MessageView(NamedTuple):
 
 
 class ValueDepths(NamedTuple):
-    """How many messages of each exclusivity value are in each state."""
+    """The number of messages in each state, for each exclusivity value."""
 
     values: dict[str, dict[State, int]]
 
 
 class HeadPriorities(NamedTuple):
-    """The priorities of what a dequeue would lease, the most urgent first."""
+    """The priorities of the messages that a dequeue would lease, the most urgent first."""
 
     priorities: tuple[int, ...]
 
 
 class Moving(NamedTuple):
-    """Messages of a shard may belong to another; and the number of its latest lease."""
+    """Whether messages of a shard may belong to another one, and the number of its latest lease."""
 
     has_strays: bool
     leases: int

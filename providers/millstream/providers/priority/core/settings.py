@@ -1,8 +1,8 @@
-"""How one queue behaves, and how one that nobody created does.
+"""The settings of a queue, and the templates for queues that are created on first use.
 
-Owns: `QueueSettings` and its checks, templates by name prefix. Not: when a change of them is
-allowed (`core`).
-Invariants: settings that exist are valid.
+Owns `QueueSettings` with its checks, and `Template`. The rules for changing settings are in `core`.
+
+Invariant: existing settings are valid.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .errors import RequestInvalid
 __all__ = ["METADATA_MAX", "QueueSettings", "SettingsRow", "Template", "settings_for"]
 
 METADATA_MAX = 4
-"""Pairs in a message's metadata, and in a filter."""
+"""Maximum number of pairs in the metadata of a message, and in a filter."""
 SHAPES_MAX = 8
 SHARDS_MAX = 64
 TEXT_BYTES_MAX = 256
@@ -32,21 +32,45 @@ BYTES_MAX = 2**50
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """How one queue behaves. Changes apply to what is asked later.
+    """The settings of one queue, which are stored with the queue.
 
-    `exclusivity_key` makes the queue exclusive: every message has this key in its metadata, and of
-    each of its values at most `limit` leases are valid at a time.
-    `lease_ms`, `invisible_ms` and `attempts` are for messages that do not bring their own.
-    `attempts`: how often a message may be leased. `retention_ms`: how long a finished message can
-    be looked at, and its id is taken. `messages_max` counts these too. `bytes_max`: payloads of all
-    messages but completed ones, whose payloads are freed; an owner has them in memory.
-    `shapes`: sets of metadata keys by which filters find messages in O(log n); other filters look
-    at every pending message.
-    `answers_kept_ms`: how long a session that is silent can repeat a request.
-    `shards`: over how many owners the queue is spread; `messages_max`, `bytes_max` and
-    `sessions_max` are of each. The queue itself says `shards_before`, from how many its messages
-    still come (0: from no others), and `layout`, which rises with each change of a queue that has
-    several; what is given for these two is not looked at.
+    Change them with `PriorityQueue.configure`. A change applies to later operations. Values outside
+    of the limits raise `ConfigError`.
+
+    Attributes:
+        exclusivity_key: Makes the queue exclusive: every message must have this key in its
+            metadata. None makes a simple queue.
+        limit: Valid leases of one exclusivity value at a time, 1 to 1,000,000. More than 1 needs
+            `exclusivity_key`.
+        lease_ms: Length of a lease, in milliseconds, unless the message or the dequeue gives
+            another.
+        invisible_ms: How long no worker can lease a new message, in milliseconds, unless the
+            message gives another time.
+        attempts: How often a message may be leased, unless the message gives another number.
+        retention_ms: How long a finished message can be read and its id stays in use, in
+            milliseconds, at most ten years.
+        enqueue_blocked: Whether the queue refuses messages, with `EnqueueBlocked`.
+        dequeue_blocked: Whether the queue gives no leases.
+        payload_bytes_max: Bytes of a payload, at most 16 MiB.
+        lease_ms_max: Longest lease that a program may request, in milliseconds, at most 366 days.
+        invisible_ms_max: Longest invisibility and delay, in milliseconds, at most ten years.
+        attempts_max: Most attempts that a message may request, at most 1,000,000.
+        messages_max: Messages that are not collected, at most 1,000,000,000. Above, an enqueue
+            raises `PriorityQueueFull`.
+        bytes_max: Payload bytes of all messages except completed ones. The owner keeps them in
+            memory. Above, an enqueue raises `PriorityQueueFull`.
+        shapes: Up to 8 sets of 1 to 4 metadata keys. Filters with one of these sets find messages
+            in O(log n).
+        sessions_max: Request sessions whose answers the queue remembers, at most 1,000,000. Above,
+            requests raise `Overloaded`.
+        answers_kept_ms: How long a silent session can repeat a request, in milliseconds, at most a
+            day.
+        shards: Number of owners that share the queue, 1 to 64. `messages_max`, `bytes_max` and
+            `sessions_max` apply to each shard.
+        shards_before: Set by the queue: the former number of shards while messages still move from
+            them; 0 otherwise. Your value is ignored.
+        layout: Set by the queue: rises with each change of a queue with several shards. Your value
+            is ignored.
     """
 
     exclusivity_key: str | None = None
@@ -107,7 +131,10 @@ class QueueSettings:
 def settings_with(
     queue: str, settings: QueueSettings, changes: Mapping[str, object]
 ) -> QueueSettings:
-    """Settings with those that are named. Raises `RequestInvalid`, which names queue and field."""
+    """The settings with changed fields.
+
+    Raises `RequestInvalid`, which names the queue and the field.
+    """
     try:
         return replace(settings, **cast(Any, changes))
     except ConfigError as error:
@@ -118,22 +145,33 @@ def settings_with(
 
 
 class SettingsRow(NamedTuple):
-    """The settings as they are stored; `version` rises by one with each change."""
+    """Stored settings with their version.
+
+    Attributes:
+        version: Rises by one with each change.
+        settings: The settings.
+    """
 
     version: int
     settings: QueueSettings
 
 
 class Template(NamedTuple):
-    """What queues are like that are created on use, when their names begin with `prefix`."""
+    """Settings for queues that are created on first use.
+
+    Attributes:
+        prefix: The beginning of the names to which the template applies. The longest prefix wins.
+        settings: The settings of these queues.
+    """
 
     prefix: str
     settings: QueueSettings
 
 
 def settings_for(queue: str, templates: Sequence[Template] = ()) -> QueueSettings:
-    """The settings of a queue that is created on use: of the longest prefix that fits, else of a
-    simple queue with the defaults."""
+    """The settings for a queue that is created on first use: those of the longest fitting
+    prefix, or the defaults.
+    """
     fitting = [template for template in templates if queue.startswith(template.prefix)]
     longest = max(fitting, key=lambda template: len(template.prefix), default=None)
     return longest.settings if longest else QueueSettings()
@@ -161,7 +199,7 @@ def check_text(field: str, text: object) -> None:
 
 
 def check_shapes(shapes: object) -> tuple[tuple[str, ...], ...]:
-    """The shapes with their keys in order, each once."""
+    """The shapes without duplicates, each with its keys in order."""
     if not isinstance(shapes, (tuple, list)) or len(shapes) > SHAPES_MAX:
         what = f"not a tuple of at most {SHAPES_MAX} tuples"
         raise ConfigError(f"shapes is {show_value(shapes)}, {what}")

@@ -1,16 +1,24 @@
-"""One queue over several shards: which messages are where, and what they are called.
+"""One queue with several shards: the place of each message, and the names of shards.
 
-A shard is a queue of its own, with its own owner; shard 0 has the queue's name. A message of an
-exclusive queue is where its exclusivity value belongs, one of a simple queue where its id does.
-When the number of shards changes, messages stay where they are until they are collected. While
-that lasts a shard takes what belonged there before only as long as it has unfinished messages of
-that value; else it says `Moved`, and never takes the value again. What belongs to a shard now, and
-elsewhere before, is taken by it only from who was told `Moved` there. So no value is ever in two
-shards unfinished. The lease number of the former shard comes along, so that of a value fencing
-tokens rise in all shards.
-Owns: `home_of`, names of shards, what a change of the number becomes. Source: `spec/queues.md` C12.
-Invariants: layouts of a queue are numbered, and never go back, also when it is deleted and made
-again; one change ends before the next begins.
+A shard is a queue with an owner of its own; shard 0 has the queue's name. A message of an exclusive
+queue belongs to the shard of its exclusivity value, and a message of a simple queue to the shard of
+its id.
+
+When the number of shards changes, messages stay where they are until they are collected. Meanwhile:
+
+- A shard accepts a message that belonged there before only while it has unfinished messages of the
+  same value. Otherwise it refuses the message with `Moved`, and never accepts the value again.
+- A shard accepts a message that belongs there now, and belonged elsewhere before, only from a
+  caller that got `Moved` in the former shard.
+- The caller brings the lease number of the former shard along, so the fencing tokens of a value
+  rise across shards.
+
+Therefore no value ever has unfinished messages in two shards.
+
+Owns `home_of`, the names of shards, and changes of their number.
+
+Invariants: layouts of a queue are numbered, and the number never goes back, even if the queue is
+deleted and created again. One change ends before the next begins.
 """
 
 from __future__ import annotations
@@ -33,26 +41,30 @@ __all__ = [
 ]
 
 STREAMS = "stream/"
-"""What the names of a stream provider's queues begin with. Only the provider makes these: it alone
-knows what they are like, also when one was deleted."""
+"""The beginning of the names of a stream provider's queues.
+
+Only the provider creates them, because only it knows their settings.
+"""
 SHARD_MARK = "\x1f"
-"""Between a queue's name and a shard's number; no queue has it in its name."""
+"""The separator between a queue's name and a shard's number. A queue's name must not contain it."""
 
 
 def shard_name(queue: str, shard: int) -> str:
-    """What the shard of a queue is called in the store, and as a grain."""
+    """The name of a shard in the store and as a grain."""
     return f"{queue}{SHARD_MARK}{shard}" if shard else queue
 
 
 def split_name(name: str) -> tuple[str, int]:
-    """The queue, and which shard of it: the inverse of `shard_name`."""
+    """The queue and the number of the shard: the inverse of `shard_name`."""
     queue, mark, number = name.partition(SHARD_MARK)
     return queue, int(number) if mark else 0
 
 
 def home_of(key: str, shards: int) -> int:
-    """The shard of a value or an id, by a jump hash (Lamping and Veach): of n + 1 shards the new
-    one takes 1 of n + 1 keys, and the others keep theirs."""
+    """The shard of a value or an id, by the jump hash of Lamping and Veach.
+
+    If a shard is added to n shards, it takes 1 of n + 1 keys, and the others keep theirs.
+    """
     if shards <= 1:
         return 0
     state = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
@@ -65,22 +77,29 @@ def home_of(key: str, shards: int) -> int:
 
 
 def at_creation(name: str, settings: QueueSettings) -> QueueSettings:
-    """The settings of a new queue: it has been nowhere else, and `configure` numbers its layout.
-    Shards are made with those of their queue. Raises `RequestInvalid`: as `change_settings`."""
+    """The settings of a new queue, which has no former shards. `configure` numbers its layout.
+
+    A shard is created with the settings of its queue. Raises `RequestInvalid` as `change_settings`
+    does.
+    """
     refuse_shards_of_streams(name, settings)
     return settings if split_name(name)[1] else replace(settings, shards_before=0, layout=0)
 
 
 def refuse_shards_of_streams(queue: str, settings: QueueSettings) -> None:
-    """What a stream provider reads from a queue it knows by the numbers of leases, and these are of
-    one shard: of two leases with one number it would end the wrong one."""
+    """Raise `RequestInvalid` for several shards of a stream provider's queue.
+
+    The provider identifies events by their lease numbers, which are unique within one shard only.
+    """
     if queue.startswith(STREAMS) and settings.shards > 1:
         what = f"is {settings.shards}, the queue of a stream provider has 1: give that more queues"
         raise RequestInvalid(queue, "shards", what)
 
 
 def is_wish(wanted: QueueSettings, settings: QueueSettings) -> bool:
-    """Are these the settings that somebody wants, as far as that is theirs to say?"""
+    """Whether these settings are the wanted ones, apart from the fields that the queue itself
+    sets.
+    """
     own = settings.shards_before, settings.layout
     return replace(wanted, shards_before=own[0], layout=own[1]) == settings
 
@@ -88,12 +107,18 @@ def is_wish(wanted: QueueSettings, settings: QueueSettings) -> bool:
 def change_settings(
     queue: str, settings: QueueSettings, wanted: QueueSettings, layout_min: int
 ) -> QueueSettings:
-    """What settings become that somebody wants to be others.
+    """The settings after a change.
 
     Args:
-        layout_min: the least number of a new layout.
-    Raises: `SettingsConflict`: the last change of `shards` is under way, or several shards stand
-    against another exclusivity key; `RequestInvalid`: shards of a queue of streams.
+        queue: Name of the queue.
+        settings: The present settings.
+        wanted: The new settings that a program asks for.
+        layout_min: The smallest number of a new layout.
+
+    Raises:
+        SettingsConflict: The last change of `shards` is in progress, or a queue with several shards
+            would get another exclusivity key.
+        RequestInvalid: A stream provider's queue would get several shards.
     """
     refuse_shards_of_streams(queue, wanted)
     before, is_other = settings.shards_before, wanted.shards != settings.shards

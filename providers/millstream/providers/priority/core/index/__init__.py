@@ -1,7 +1,7 @@
-"""The most urgent pending message: of all, of a filter, of the values that are free.
+"""The most urgent pending message: of all, of a filter, and of the values that are free.
 
-Owns the order of pending messages (`plain`, `grouped`), filters over it, the messages that became
-available for waiters (`available`), and the times at which something falls due (`timers`). Reading
-starts at `filters.py`.
+Owns the order of pending messages (`plain`, `grouped`), the filters (`filters`), the messages that
+became available for waiting callers (`available`), and due times (`timers`). Reading starts at
+`filters.py`.
 May import `core`.
 """

@@ -1,13 +1,17 @@
-"""What may be had that could not before, for those who wait: nobody else need look again.
+"""Messages that became available, so that only the callers that they help look again.
 
-Owns: `Available`. Not: who waits (`owner`). Invariants:
-- once it was asked (`take`) by somebody who waits, every message that became pending, and every
-  value that became free, is in the next answer, unless the value is held again by then: its end
-  comes later;
-- of a value that became free all pending messages count, of one that was free those that came.
-Costs: nothing while nobody waits; else a step for each change; an answer, for each value that
-became free, a step for each filter that has a shape, or a look at each of its pending messages if
-somebody waits by a filter that has none.
+Owns `Available`. The waiting callers are in `owner`.
+
+Invariants:
+
+- After a call of `take` with waiting callers, the next answer contains every message that became
+  pending and every value that became free, unless the value is held again by then.
+- For a value that became free, all its pending messages count. For a value that was free, only the
+  new messages count.
+
+Cost: nothing while no caller waits, and otherwise one step per change. An answer costs, per value
+that became free, one step for each filter with a shape. If a caller waits with another filter, the
+answer checks each pending message of the value.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ __all__ = ["Available"]
 
 
 class Available:
-    """Messages that became available since the last call. `is_on`: they are noted."""
+    """Messages that became available since the last call. `is_on` says whether they are noted."""
 
     __slots__ = ("_came", "_freed", "is_on")
 
@@ -33,22 +37,24 @@ class Available:
         self._freed: dict[str, None] = {}
 
     def came(self, message: Message) -> None:
-        """It is pending now."""
+        """Note that the message became pending."""
         place = message.metadata, message.value
         self._came[place] = self._came.get(place, 0) + 1
 
     def on_freed(self, value: str) -> None:
-        """It is held once less."""
+        """Note that one lease of the value ended."""
         self._freed[value] = None
 
     def take(
         self, holds: Holds | None, filters: Filters, wanted: Collection[Metadata]
     ) -> Mapping[Metadata, int]:
-        """The pairs of messages that may be had, and how many; from now on, what comes is noted.
+        """The pairs of available messages with their numbers. From now on, new ones are noted.
 
         Args:
-            wanted: which pairs somebody waits for: of a value that became free only what helps
-                one of these is told. None: nothing is noted until the next is asked for.
+            holds: The held values; None in a simple queue.
+            filters: The filters of the queue.
+            wanted: The pairs for which callers wait. Of a value that became free, only messages
+                that help them are included. Without any, nothing is noted until the next call.
         """
         self.is_on = bool(wanted)
         if not self._came and not self._freed:

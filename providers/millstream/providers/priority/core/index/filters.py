@@ -1,14 +1,16 @@
-"""Filters: conjunctions of metadata pairs, and how the messages that fit one are found.
+"""Filters: sets of metadata pairs, and the indexes that find the messages that have all of them.
 
-Owns: the index of all pending messages, and those of the shapes (sets of keys) that the settings
-name; their counts by state. Not: what a held value is (`grouped`).
-Ideas: spec/queues.md C6 and C9.
-Costs, with n pending messages and s shapes that a message fits: entering and leaving O(s log n); a
-filter whose keys are a shape, O(log n); any other filter looks at the pending messages of the
-smallest index that has all that fit, at most `SCAN_MAX`. A filter that would look at more than
-`LEARN_MIN` gets a shape of its own (a learned shape), while there are fewer than `SHAPES_MAX`.
-Invariants: a shape that is being built has the messages up to `looked` and those after `last`, and
-is not used to find any until it has all; a learned shape is not stored.
+Owns the index of all pending messages, the indexes of *shapes* (sets of keys), and their counts by
+state. Held values are in `grouped`.
+
+With n pending messages and s shapes that a message fits, adding and removing it costs O(s log n). A
+filter whose keys are a shape costs O(log n). Any other filter checks the pending messages of the
+smallest index that contains all candidates, at most `SCAN_MAX`. A filter that would check more than
+`LEARN_MIN` messages gets a shape of its own (a learned shape) while there are fewer than
+`SHAPES_MAX`.
+
+Invariants: a shape under construction contains the messages up to `looked` and those after `last`,
+and is not used until it is complete. A learned shape is not stored.
 """
 
 from __future__ import annotations
@@ -33,26 +35,26 @@ from .plain import NO_VALUES, PlainIndex
 __all__ = ["SCAN_MAX", "Filters", "MessageSource", "Readiness"]
 
 LEARN_MIN = 1_000
-"""A filter that looks at more messages than this gets a shape."""
+"""A filter that checks more messages than this gets a shape."""
 SCAN_MAX = 20_000
-"""Messages that one operation looks at for a filter, some 50 ms."""
+"""Maximum number of messages that one operation checks for a filter, about 50 ms."""
 BUILD_STEPS = 4_096
-"""Messages that an operation looks at to build the shape that its filter waits for."""
+"""Messages that an operation adds to the shape for which its filter waits."""
 
 Index = PlainIndex | GroupedIndex
 Values = tuple[str, ...]
 
 
 class Readiness(Enum):
-    """Can a filter be answered at once?"""
+    """Whether a filter can be answered at once."""
 
     READY = "ready"
-    BUILDING = "building"  # its shape is being built: ask again
-    REFUSED = "refused"  # too many messages to look at, and no room for one more shape
+    BUILDING = "building"  # its shape is under construction: ask again
+    REFUSED = "refused"  # too many messages to check, and no room for another shape
 
 
 class MessageSource(Protocol):
-    """Where a step takes messages from, the most urgent first."""
+    """A source of messages, the most urgent first."""
 
     def first(self, skipped: Set[str] = NO_VALUES) -> Message | None: ...
     def restore_skipped(self) -> None: ...
@@ -60,20 +62,20 @@ class MessageSource(Protocol):
 
 
 class Shape:
-    """The indexes of one set of keys, by the values of these."""
+    """The indexes of one set of keys, by the values of the keys."""
 
     __slots__ = ("counts", "indexes", "keys", "last", "looked", "todo")
 
     def __init__(self, keys: tuple[str, ...], messages: dict[int, Message]) -> None:
         self.keys = keys
         self.indexes: dict[Values, Index] = {}
-        self.counts: dict[Values, list[int]] = {}  # messages by state
+        self.counts: dict[Values, list[int]] = {}  # numbers of messages by state
         self.todo = list(reversed(messages))
         self.looked = 0
         self.last = self.todo[0] if self.todo else 0
 
     def values_of(self, message: Message) -> Values | None:
-        """The values of its keys; None: it has not all keys, or its turn has not come."""
+        """The values of the keys; None if a key is missing or the message is not added yet."""
         if self.todo and self.looked < message.key & SEQUENCE_MASK <= self.last:
             return None
         pairs = dict(message.metadata)
@@ -93,13 +95,13 @@ class Shape:
 
 
 class Filters:
-    """The index of all pending messages, and those of the shapes."""
+    """The index of all pending messages, and the indexes of the shapes."""
 
     __slots__ = ("all", "holds", "learned", "messages", "shapes")
 
     def __init__(self, messages: dict[int, Message], holds: Holds | None) -> None:
         self.messages = messages  # by sequence
-        self.holds = holds  # None: the queue is simple
+        self.holds = holds  # None in a simple queue
         self.all: Index = self._new_index()
         self.shapes: dict[tuple[str, ...], Shape] = {}
         self.learned: dict[tuple[str, ...], None] = {}  # the oldest first
@@ -110,7 +112,7 @@ class Filters:
         return GroupedIndex(self.messages, self.holds)
 
     def add(self, message: Message) -> None:
-        """It is pending now."""
+        """Add a message that became pending."""
         self.all.add(message)
         for shape in self.shapes.values():
             self._add_to(shape, message)
@@ -124,7 +126,7 @@ class Filters:
             index.add(message)
 
     def remove(self, key: int, message: Message) -> None:
-        """It had the key, and is no longer pending, or has another key by now."""
+        """Remove a message that had this key, and is no longer pending or has another key."""
         self.all.remove(key, message)
         if not self.shapes:
             return
@@ -137,20 +139,19 @@ class Filters:
                     del shape.indexes[values]
 
     def count(self, message: Message, source: State | None, target: State | None) -> None:
-        """It went from one state to another; None: before its life, or after it."""
+        """Count a message in another state; None stands for the time before and after its life."""
         for shape in self.shapes.values():
             values = shape.values_of(message)
             if values is not None:
                 shape.count(values, source, target)
 
     def prepare(self, wanted: Metadata) -> Readiness:
-        """Make ready what finds the pending messages with all these pairs, as far as one step
-        does."""
+        """Prepare to find pending messages with these pairs, as far as one step can."""
         near = self.near(wanted)
         return Readiness.READY if near is None else self._prepare(wanted, near.live)
 
     def prepare_counts(self, wanted: Metadata) -> Readiness:
-        """The same for the counts of messages with all these pairs, in any state."""
+        """Prepare to count messages with these pairs in any state."""
         return self._prepare(wanted, len(self.messages))
 
     def _prepare(self, wanted: Metadata, scanned: int) -> Readiness:
@@ -168,7 +169,7 @@ class Filters:
         return Readiness.BUILDING if shape.todo else Readiness.READY
 
     def source(self, wanted: Metadata) -> MessageSource:
-        """Where the messages that have all these pairs are taken from; `prepare` comes before."""
+        """The source of messages that have all these pairs; call `prepare` first."""
         if not wanted:
             return self.all
         shape = self.shapes.get(tuple([key for key, _ in wanted]))
@@ -178,15 +179,18 @@ class Filters:
         return index if index is not None else NOTHING
 
     def counts(self, wanted: Metadata) -> list[int] | None:
-        """How many messages with these pairs are in each state; None: nobody counted."""
+        """The number of messages with these pairs in each state; None if there is no complete
+        shape.
+        """
         shape = self.shapes.get(tuple([key for key, _ in wanted]))
         if shape is None or shape.todo:
             return None
         return shape.counts.get(tuple([value for _, value in wanted]), [0] * len(State))
 
     def metadata_of(self, value: str, wanted: Collection[Metadata]) -> set[Metadata]:
-        """Of the pending messages of an exclusivity value: the pairs of one, and of as many others
-        as tell whom they help of those who want these pairs."""
+        """The pairs of one pending message of an exclusivity value, and enough others to decide
+        which of the `wanted` filters its messages help.
+        """
         assert isinstance(self.all, GroupedIndex), "values are of exclusive queues"
         found = self.all.metadata_of(value, is_each=False)
         if not found:
@@ -204,7 +208,7 @@ class Filters:
         return shape is not None and not shape.todo
 
     def near(self, wanted: Metadata) -> Index | None:
-        """The smallest index that has all that fit; None: nothing fits."""
+        """The smallest index that contains all candidates; None if no message fits."""
         pairs, best = dict(wanted), self.all
         for shape in self.shapes.values():
             if not shape.todo and all(key in pairs for key in shape.keys):
@@ -215,8 +219,10 @@ class Filters:
         return best
 
     def set_shapes(self, shapes: tuple[tuple[str, ...], ...]) -> None:
-        """Forget the shapes that are not named, but keep as many of the learned ones as there is
-        room for; begin those that are new (`build` makes them)."""
+        """Replace the named shapes.
+
+        As many learned shapes are kept as there is room for. New shapes are built by `build`.
+        """
         room = SHAPES_MAX - len(shapes)
         extra = [keys for keys in self.learned if keys not in shapes]
         self.learned = dict.fromkeys(extra[max(len(extra) - room, 0) :])
@@ -234,10 +240,11 @@ class Filters:
 
     @property
     def is_building(self) -> bool:
+        """Whether a shape is incomplete."""
         return any(shape.todo for shape in self.shapes.values())
 
     def build(self, steps: int) -> int:
-        """Look at so many messages for shapes that are not whole yet; how many it were."""
+        """Add this number of messages to incomplete shapes at most, and return their number."""
         done = 0
         for shape in self.shapes.values():
             while shape.todo and done < steps:
@@ -265,7 +272,7 @@ class Filters:
 
 
 class Scan:
-    """The messages that fit a filter without a shape, found by looking at all that could."""
+    """The messages that fit a filter without a shape, found by checking all candidates."""
 
     __slots__ = ("filters", "heap")
 
@@ -293,7 +300,7 @@ class Scan:
         return None
 
     def restore_skipped(self) -> None:
-        """Nothing to restore: the scan ends with the step."""
+        """Do nothing: the scan ends with the step."""
 
     def iter_ordered(self) -> Iterator[Message]:
         seen: set[str] = set()
@@ -305,7 +312,7 @@ class Scan:
 
 
 class Nothing:
-    """No pending message fits."""
+    """The source of a filter that no pending message fits."""
 
     __slots__ = ()
 
@@ -313,7 +320,7 @@ class Nothing:
         return None
 
     def restore_skipped(self) -> None:
-        """Nothing was skipped."""
+        """Do nothing: no message was skipped."""
 
     def iter_ordered(self) -> Iterator[Message]:
         return iter(())

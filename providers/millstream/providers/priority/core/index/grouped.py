@@ -1,12 +1,12 @@
-"""The pending messages of an exclusive queue, or of one filter of it: groups by exclusivity value.
+"""The pending messages of an exclusive queue or one of its filters, by exclusivity value.
 
-Each group shows its most urgent message, its head. A head whose value turns out to be held is
-parked: it leaves the order until the value is free, so that a poll meets it once only.
-Ideas: spec/queues.md C9.4 to C9.18.
+The most urgent message of a group is its head. A head whose value is held is *parked*: it leaves
+the order until the value is free. Therefore polls meet it only once.
+
 Invariants:
-- of a group exactly one holds: its head is in `ready` and is its most urgent message, or it is
-  parked;
-- only groups of values that are held `limit` times are parked.
+
+- The head of a group is its most urgent message and is in `ready`, or else the group is parked.
+- Only groups of values that are held `limit` times are parked.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["GroupedIndex", "Holds"]
 
 
 class Holds:
-    """How often each value is held, and in which indexes its group is parked.
+    """The number of leases of each value, and the indexes in which its group is parked.
 
-    `parkings` counts them all; `parkings_left` bounds those of one step.
+    `parkings` counts all parkings, and `parkings_left` limits those of one step.
     """
 
     __slots__ = ("counts", "limit", "parked", "parkings", "parkings_left")
@@ -38,6 +38,7 @@ class Holds:
         self.parkings_left = 0
 
     def is_blocked(self, value: str) -> bool:
+        """Whether all leases of the value are in use."""
         return self.counts.get(value, 0) >= self.limit
 
     def hold(self, value: str) -> None:
@@ -67,7 +68,7 @@ class Holds:
         self.parked.setdefault(value, {})[index] = None
 
     def forget(self, value: str, index: GroupedIndex) -> None:
-        """The index has no message of the value any more."""
+        """Record that the index has no message of the value."""
         indexes = self.parked[value]
         del indexes[index]
         if not indexes:
@@ -75,7 +76,7 @@ class Holds:
 
 
 class ValueGroup:
-    """Pending messages of one value in one index. `head`: None while it is parked."""
+    """Pending messages of one value in one index. `head` is None while the group is parked."""
 
     __slots__ = ("dead", "head", "heap", "is_parked", "live")
 
@@ -95,7 +96,7 @@ class GroupedIndex:
         self.messages = messages  # by sequence
         self.holds = holds
         self.groups: dict[str, ValueGroup] = {}
-        self.ready: list[int] = []  # keys of heads, and `dead` ones that are heads no longer
+        self.ready: list[int] = []  # keys of heads, and `dead` keys of former heads
         self.live = self.dead = 0
         self.skipped: list[int] = []
 
@@ -115,7 +116,7 @@ class GroupedIndex:
             self._lead(group, key)
 
     def _place(self, value: str, group: ValueGroup, key: int) -> None:
-        """The group has a most urgent message again: order it, or park it if its value is held."""
+        """Order a group that has a new most urgent message, or park it if its value is held."""
         if self.holds.is_blocked(value):
             self._park(value, group)
         else:
@@ -141,7 +142,7 @@ class GroupedIndex:
         self._lead(group, self._least(group))
 
     def remove(self, key: int, message: Message) -> None:
-        """The message is no longer pending, or has another key by now."""
+        """Remove a message that is no longer pending or has another key."""
         value = value_of(message)
         group = self.groups[value]
         self.live -= 1
@@ -184,9 +185,10 @@ class GroupedIndex:
         return group.heap[0]
 
     def first(self, skipped: Set[str] = NO_VALUES) -> Message | None:
-        """The most urgent whose value is free and not skipped; it stays until it is removed.
+        """The most urgent message whose value is free and not skipped.
 
-        None also when the parkings of this step are used up (`Holds.parkings_left`).
+        It stays until it is removed. Also None if the parkings of this step are used up
+        (`Holds.parkings_left`).
         """
         holds, ready = self.holds, self.ready
         while ready:
@@ -212,12 +214,12 @@ class GroupedIndex:
         return group if group is not None and group.head == key else None
 
     def restore_skipped(self) -> None:
-        """The step is over: what it skipped is in order again."""
+        """Put skipped messages back into the order at the end of a step."""
         while self.skipped:
             heappush(self.ready, self.skipped.pop())
 
     def forget_parked(self) -> None:
-        """The index goes: no release need tell it."""
+        """Remove the index from all holds, because it is dropped."""
         for value, group in self.groups.items():
             if group.is_parked:
                 self.holds.forget(value, self)
@@ -227,13 +229,15 @@ class GroupedIndex:
         return message is not None and message.key == key and message.state is PENDING
 
     def pending(self) -> Iterator[int]:
-        """Keys of all whose values are free now, in no order; one may come twice."""
+        """Keys of all messages whose values are free, without order; a key may occur twice."""
         for value, group in self.groups.items():
             if not self.holds.is_blocked(value):
                 yield from filter(self.is_pending, group.heap)
 
     def metadata_of(self, value: str, is_each: bool) -> set[Metadata]:
-        """The pairs of pending messages of a value, each set of them once; or those of one."""
+        """The distinct pairs of the pending messages of a value; with `is_each` False, of one
+        message only.
+        """
         group = self.groups.get(value)
         if group is None:
             return set()
@@ -241,7 +245,7 @@ class GroupedIndex:
         return {self.messages[key & SEQUENCE_MASK].metadata for key in keys}
 
     def iter_ordered(self) -> Iterator[Message]:
-        """What `first` would give, one of each value; nothing is changed."""
+        """The messages that `first` would return, one for each value. Nothing changes."""
         last = None
         for key in in_order(self.ready):
             message = self.messages.get(key & SEQUENCE_MASK)

@@ -1,7 +1,7 @@
-"""The pending messages of a simple queue, or of one filter of it, in order.
+"""The pending messages of a simple queue, or of one of its filters, in order.
 
-Invariants: a key is in the heap for every pending message that was added; others (`dead`) are
-dropped as they come to the head, or all at once when they outnumber the live ones.
+Invariant: the heap has a key for every pending message that was added. Dead keys are dropped when
+they reach the top, or all at once when they outnumber the live ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_VALUES: Set[str] = frozenset()
 
 
 class PlainIndex:
-    """Pending messages by their keys alone."""
+    """Pending messages, ordered by their keys alone."""
 
     __slots__ = ("dead", "heap", "live", "messages")
 
@@ -32,7 +32,7 @@ class PlainIndex:
         heappush(self.heap, message.key)
 
     def remove(self, key: int, message: Message) -> None:
-        """The message is no longer pending, or has another key by now."""
+        """Remove a message that is no longer pending or has another key."""
         self.live -= 1
         if self.heap[0] == key:
             heappop(self.heap)
@@ -44,7 +44,7 @@ class PlainIndex:
             self.dead = 0
 
     def first(self, skipped: Set[str] = NO_VALUES) -> Message | None:
-        """The most urgent; it stays until it is removed."""
+        """The most urgent message; it stays until it is removed."""
         heap, messages = self.heap, self.messages
         while heap:
             key = heap[0]
@@ -56,18 +56,18 @@ class PlainIndex:
         return None
 
     def restore_skipped(self) -> None:
-        """Nothing was skipped: messages of a simple queue have no values."""
+        """Do nothing: messages of a simple queue have no values."""
 
     def is_pending(self, key: int) -> bool:
         message = self.messages.get(key & SEQUENCE_MASK)
         return message is not None and message.key == key and message.state is PENDING
 
     def pending(self) -> Iterator[int]:
-        """Keys of all that could be had now, in no order; one may come twice."""
+        """Keys of all available messages, without order; a key may occur twice."""
         return filter(self.is_pending, self.heap)
 
     def iter_ordered(self) -> Iterator[Message]:
-        """What `first` would give, one after the other; nothing is changed."""
+        """The messages that `first` would return, one after the other. Nothing changes."""
         last = None
         for key in in_order(self.heap):
             if key != last and self.is_pending(key):
@@ -81,7 +81,7 @@ class PlainIndex:
 
 
 def in_order(heap: list[int]) -> Iterator[int]:
-    """The entries of a heap from the least on, without changing it: O(log n) each."""
+    """The entries of a heap in order, without changing it: O(log n) each."""
     ahead = [(heap[0], 0)] if heap else []
     while ahead:
         entry, place = heappop(ahead)

@@ -1,7 +1,7 @@
-"""Which messages something falls due for, in the order of time, then of sequence.
+"""The due times of messages, ordered by time and then by sequence.
 
-Invariants: a message has at most one valid entry, `Message.timer`; entries that are not valid are
-dropped as they come to the head, or all at once when they outnumber the others.
+Invariants: a message has at most one valid entry, `Message.timer`. Invalid entries are dropped when
+they reach the top, or all at once when they outnumber the valid ones.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ DEAD_MIN = 64
 
 
 class Timers:
-    """The timers of messages that are finished, or of those that are not."""
+    """The timers of finished messages, or those of unfinished ones."""
 
     __slots__ = ("dead", "heap", "is_of_finished", "messages")
 
     def __init__(self, messages: dict[int, Message], is_of_finished: bool) -> None:
         self.messages = messages  # by sequence
         self.is_of_finished = is_of_finished
-        self.heap: list[int] = []  # time, then sequence, packed into one number
+        self.heap: list[int] = []  # time and sequence, packed into one number
         self.dead = 0
 
     def set(self, message: Message, due_ms: int) -> None:
@@ -58,7 +58,7 @@ class Timers:
         return message if (message.state >= COMPLETED) is self.is_of_finished else None
 
     def next_due_ms(self) -> int | None:
-        """When the next falls due."""
+        """The time of the next due message; None if there is none."""
         heap = self.heap
         while heap:
             if self._valid(heap[0]) is not None:
@@ -68,7 +68,7 @@ class Timers:
         return None
 
     def due(self, now_ms: int) -> Message | None:
-        """The first that is due; it stays until its timer is cleared."""
+        """The first message that is due; it stays until its timer is cleared."""
         next_ms = self.next_due_ms()
         if next_ms is None or next_ms > now_ms:
             return None

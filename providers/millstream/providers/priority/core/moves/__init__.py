@@ -1,6 +1,6 @@
-"""The transitions of messages: into the queue, out to a worker, back or to an end.
+"""The transitions of messages: into the queue, out to a worker, back, or to an end.
 
-Owns the decisions of enqueue (`entering`), dequeue (`taking`), and of leases that are used, lost or
-given back (`leasing`). Reading starts at `entering.py`.
+Owns the decisions of enqueue (`entering`), of dequeue (`taking`), and of leases that are used, lost
+or given back (`leasing`). Reading starts at `entering.py`.
 May import `core`, `core.index` and `runtime`.
 """

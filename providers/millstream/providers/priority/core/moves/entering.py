@@ -1,8 +1,9 @@
-"""Messages that come into a queue: which are new, which are there already, which are refused.
+"""Enqueued messages: new ones, known ones and refused ones.
 
-Owns: `Entering`, ids of messages that come again. Not: the form of bodies (`body`).
-Invariants: a body is taken once under its id; all or nothing changes nothing if one is refused; a
-message that comes again without an id of its own has the same one each time.
+Owns `Entering`, and the ids of copies. The form of bodies is in `body`.
+
+Invariants: a body is stored once under its id. An enqueue with `all_or_nothing` changes nothing if
+one message is refused. A copy without an id of its own gets the same id each time.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ __all__ = ["Entering"]
 
 AGAIN = "~again-"
 IDS_AGAIN = 1_000
-"""Ids that are tried for one of the shard's own: with 64 shards one in seven millions finds none.
+"""Ids that are tried to find one that belongs to the shard.
+
+With 64 shards, the search fails once in seven million cases.
 """
 ROOT = re.compile(rf"(.*){AGAIN}\d+(?:\.\d+)?", re.S)
 
@@ -47,6 +50,7 @@ class Entering:
         _, self.shard = split_name(contents.queue)
 
     def one(self, new: New, reason: str = "") -> Enqueued:
+        """Store one message."""
         body = check_body(self.queue, self.contents.settings, new)
         return self._enqueue(body, reason, new.floor)
 
@@ -56,7 +60,10 @@ class Entering:
         all_or_nothing: bool,
         known: Mapping[str, Enqueued] = NONE_KNOWN,
     ) -> EnqueuedMany:
-        """Messages in order; `known`: by id, what was taken under the same request id before."""
+        """Store messages in order.
+
+        `known` has the messages stored under the same request id before, by id.
+        """
         if all_or_nothing:
             return EnqueuedMany(tuple(self._all_of(news, known)))
         return self._each(news, known)
@@ -75,14 +82,14 @@ class Entering:
         return EnqueuedMany(tuple(answers), tuple(refusals))
 
     def again(self, message: Message, new_id: str | None) -> Enqueued:
-        """A finished message once more, as a new one with all its attempts."""
+        """Store a copy of a finished message, with all its attempts."""
         fields, terms = (message.payload, message.priority, message.metadata), message.terms
         id = self._id_again(message) if new_id is None else new_id
         new = MessageFields(id, *fields, 0, terms.lease_ms, terms.attempts)
         return self.one(new, f"again {message.id}")
 
     def _id_again(self, message: Message) -> str:
-        """Its id when it comes again: the same each time, and one that belongs to this shard."""
+        """The id of a copy: the same each time, and one that belongs to this shard."""
         settings, turns = self.contents.settings, range(IDS_AGAIN)
         made = (id_again(message.id, message.sequence, turn) for turn in turns)
         others = (id for id in made if id != message.id)
@@ -115,7 +122,9 @@ class Entering:
         return Enqueued(body.id, message.state, 1, True)
 
     def _refuse_moved(self, body: Body, floor: int | None) -> None:
-        """In a queue of several shards: it belongs to another, or is to be offered there first."""
+        """Refuse a message that belongs to another shard, or must be offered to another shard
+        first.
+        """
         contents, key = self.contents, body.id if body.value is None else body.value
         settings = contents.settings
         if home_of(key, settings.shards) != self.shard:
@@ -128,7 +137,7 @@ class Entering:
                 raise Moved(self.queue, what, contents.epoch)
 
     def _refuse_more(self, count: int, payload_bytes: int) -> None:
-        """It takes no messages, or not so many."""
+        """Refuse messages if the queue is blocked or full."""
         contents, settings = self.contents, self.contents.settings
         if settings.enqueue_blocked:
             raise EnqueueBlocked(self.queue, "enqueue_blocked is set, it takes no messages")
@@ -157,7 +166,10 @@ class Entering:
             raise MessageExists(self.queue, what)
 
     def _before(self, new: New, answer: Enqueued, taken: dict[str, Body]) -> Enqueued:
-        """The answer to one that was taken before; of several of its id the first one was."""
+        """The answer for a message that was stored before.
+
+        Of several messages with its id, the first one counts.
+        """
         body = check_body(self.queue, self.contents.settings, new)
         first = taken.setdefault(body.id, body)
         if body != first:
@@ -197,8 +209,10 @@ def find_known(new: New, known: Mapping[str, Enqueued]) -> Enqueued | None:
 
 
 def id_again(id: str, sequence: int, turn: int = 0) -> str:
-    """What a message is called that comes again after the one with this sequence; what is too long
-    loses the end of what it was called first."""
+    """The id of a copy of the message with this sequence.
+
+    A long id loses the end of the original part.
+    """
     found = ROOT.fullmatch(id)
     end = f"{AGAIN}{sequence}.{turn}" if turn else f"{AGAIN}{sequence}"
     root = (found[1] if found else id).encode()[: TEXT_BYTES_MAX - len(end)]

@@ -1,8 +1,8 @@
-"""Who has a lease: which message an operation with a token is for, or why it is refused; and what
-becomes of messages whose work was not done.
+"""The check of leases, and the fate of messages whose work was not done.
 
-Owns: `Leasing`. Not: the operations themselves (`core`).
-Invariants: at `now >= deadline` a lease is over, whether or not anybody has noticed.
+Owns `Leasing`. The operations themselves are in `core`.
+
+Invariant: a lease is over when `now >= deadline`, whether or not anything has noticed it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Leasing:
         self.queue = contents.queue
 
     def message(self, id: str) -> Message:
+        """The message of an id. Raises `MessageNotFound`."""
         message = self.contents.by_id.get(id)
         if message is None:
             raise MessageNotFound(
@@ -47,7 +48,7 @@ class Leasing:
         return message
 
     def find_leased(self, id: str, token: LeaseToken, step: Step | None) -> Message:
-        """The message that runs under this lease, or whose lease ended by this very step."""
+        """The message that runs under this lease, or whose lease was ended by the same step."""
         message = self.contents.by_id.get(id) or self.message(id)
         lease = message.lease
         if lease is not None and lease.token == token:
@@ -73,11 +74,14 @@ class Leasing:
         return LeaseLost(self.queue, f"{who} is over, it was {lease.ended}")
 
     def make_finished_error(self, message: Message) -> MessageFinished:
+        """The error for an operation on a finished message."""
         what = f"message {message.id!r} is {message.state.name.lower()} and stays so"
         return MessageFinished(self.queue, what)
 
     def give_back(self, message: Message, step: Step, due_ms: int, reason: str = "") -> None:
-        """A lease ended and the work is not done: T8, T9, T13."""
+        """End a lease whose work is not done: pending, invisible until `due_ms`, or errored
+        without attempts left.
+        """
         contents = self.contents
         if not message.attempts_left:
             until_ms = contents.now_ms + contents.settings.retention_ms
@@ -88,7 +92,7 @@ class Leasing:
             contents.move(message, PENDING, step, 0, reason)
 
     def sweep(self, steps: int) -> int:
-        """T3, T8, T9: what became visible, and leases that are over."""
+        """Make messages visible whose delay has passed, and end leases whose time has passed."""
         contents, done_count = self.contents, 0
         while done_count < steps and (message := contents.due.due(contents.now_ms)) is not None:
             if message.state is INVISIBLE:
@@ -100,9 +104,10 @@ class Leasing:
 
 
 def is_of(token: LeaseToken, last: LeaseToken) -> bool:
-    """It may be a lease of the message whose last lease is given: both numbers rise together.
+    """Whether the token may be of an earlier lease of the message with this last lease.
 
-    Earlier leases are not kept, so a foreign token whose numbers are both lower is taken for one of
-    them, and refused with `LeaseLost` instead of `LeaseForeign`, which is one, too.
+    Both numbers of a token rise together. Earlier leases are not kept. A foreign token with lower
+    numbers is therefore taken for one of them, and refused with `LeaseLost` instead of its subclass
+    `LeaseForeign`.
     """
     return token == last or (token.epoch < last.epoch and 1 < token.version < last.version)

@@ -1,7 +1,8 @@
-"""What a dequeue leases: the most urgent messages whose values are free.
+"""The choice of a dequeue: the most urgent messages whose values are free.
 
-Owns: `Taking`. Not: finding them (`index`), what a dequeue is asked (`core`).
-Invariant: a batch counts its values when all is taken, if one may come twice.
+Owns `Taking`. Finding messages is in `index`, and the arguments are checked in `core`.
+
+Invariant: a batch that may contain a value several times counts its values only at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from millstream.providers.priority.core.results import LeaseGrant, PollStatus
 __all__ = ["STEPS_INLINE_MAX", "Taking"]
 
 STEPS_INLINE_MAX = 512
-"""What one operation does at most of what is due, and how many held values a dequeue passes."""
+"""Maximum number of due steps of one operation, and of held values that a dequeue passes."""
 
 
 class Taking:
@@ -35,7 +36,10 @@ class Taking:
         same_value_ok: bool,
         bound: int,
     ) -> list[LeaseGrant]:
-        """Batches of one consumer count their values when all is taken, if one may come twice."""
+        """Lease up to `count` messages.
+
+        A batch that may contain a value several times counts its values only at the end.
+        """
         holds = self._contents.holds
         if holds is not None:
             holds.parkings_left = STEPS_INLINE_MAX
@@ -85,7 +89,7 @@ class Taking:
         )
 
     def why_no_more(self, now: int, next_ms: int | None) -> PollStatus:
-        """Why no more was taken, when `next_ms` is the next time at which something falls due."""
+        """Why no more messages were leased. `next_ms` is when something is due next."""
         holds = self._contents.holds
         is_swept = next_ms is None or next_ms > now
         is_searched = holds is None or holds.parkings_left > 0

@@ -1,4 +1,4 @@
-"""The memory of requests, so that a repeated request is answered and not done again.
+"""The memory of requests, so that a repeated request gets its answer and is not carried out again.
 
 Owns sessions and request ids (`sessions`) and the stored form of answers (`answers`). Reading
 starts at `sessions.py`.

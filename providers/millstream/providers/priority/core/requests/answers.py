@@ -1,7 +1,7 @@
-"""Answers as plain values, as they are remembered for a repeat of their request, and back.
+"""Conversion of answers to plain values that can be stored, and back.
 
-Invariants: an answer does not hold payloads: a lease of a repeated answer has its message's; of
-many messages those are kept that were taken.
+Invariants: a stored answer contains no payloads; a repeated answer reads them from the messages. Of
+an enqueue of many, the stored messages are kept.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def plain_lease(lease: LeaseGrant) -> Plain:
 
 
 def answer_of(plain: Plain, messages: Mapping[str, Message]) -> Answer:
-    """The answer again; lists may stand for its tuples."""
+    """The answer of a plain value; lists may replace its tuples."""
     match plain:
         case ["dequeued", str(status), [*leases]]:
             found = cast("list[LeaseFields]", leases)
@@ -67,7 +67,7 @@ def answer_of(plain: Plain, messages: Mapping[str, Message]) -> Answer:
 
 
 def find_taken(plain: Plain) -> dict[str, Enqueued]:
-    """The messages that were taken under a request id, by their ids; `plain`: its answer."""
+    """The messages stored under a request id, by id; `plain` is its answer."""
     if plain is None:
         return {}
     before = cast(EnqueuedMany, answer_of(plain, {}))
@@ -75,7 +75,7 @@ def find_taken(plain: Plain) -> dict[str, Enqueued]:
 
 
 def lease_of(plain: LeaseFields, messages: Mapping[str, Message]) -> LeaseGrant:
-    """A lease as it was given; it is valid if it still holds."""
+    """A lease as it was given; `is_valid` says whether it still holds."""
     id, priority, epoch, version, deadline_ms, attempt, attempts_left = plain
     token = LeaseToken(epoch, version)
     rest = (deadline_ms, attempt, attempts_left)

@@ -1,12 +1,15 @@
-"""What is remembered of requests, so that one that is repeated is not done twice.
+"""The memory of requests, so that a repeated request is not carried out twice.
 
-A request is (session, number). A session acknowledges answers with its next request: all up to a
-number. What changed nothing is not remembered: asked again, it is done anew.
-Owns: `SessionAnswers`, `Request`, answers as plain values. Not: doing anything (`core`).
+A request is a pair (session, number). With its next request, a session acknowledges all answers up
+to a number. The queue remembers only requests that changed something; others are carried out again.
+
+Owns `SessionAnswers`, `Request` and the answers as plain values. `core` carries out requests.
+
 Invariants:
-- a session has at most `OPEN_MAX` answers that it did not acknowledge; there are at most
-  `sessions_max` sessions, and one that is silent for `answers_kept_ms` is forgotten;
-- a request whose answer was acknowledged is never done again while its session is known.
+
+- A session has at most `OPEN_MAX` unacknowledged answers. There are at most `sessions_max`
+  sessions, and a session that is silent for `answers_kept_ms` is forgotten.
+- A request whose answer was acknowledged is never carried out again while its session is known.
 """
 
 from __future__ import annotations
@@ -27,10 +30,12 @@ MARK_BYTES_MAX = 64
 
 
 class Request(NamedTuple):
-    """Which request it is: `number` rises within a session. The answers of all up to and with
-    `acknowledged` arrived, and will not be asked for again. `mark`: what it asks for in a few
-    letters, where that is not sure to be the same whenever it comes: a repeat that asks for
-    something else is refused."""
+    """A request id. `number` rises within a session.
+
+    The session has received the answers up to and including `acknowledged`, and will not ask for
+    them again. `mark` is a digest of the request, for requests that may differ from their repeat: a
+    repeat with another mark is refused.
+    """
 
     session: str
     number: int
@@ -48,12 +53,12 @@ class Session:
 
 
 class SessionAnswers:
-    """The answers of one queue's sessions that these may ask for again."""
+    """The answers that the sessions of one queue may request again."""
 
     def __init__(self, queue: str, recorder: Recorder) -> None:
         self.queue = queue
         self.recorder = recorder
-        self.sessions: dict[str, Session] = {}  # in the order in which they were used
+        self.sessions: dict[str, Session] = {}  # in the order of their last use
 
     def restore(self, rows: list[SessionRow], answers: list[AnswerRow]) -> None:
         for session, acknowledged, used_ms in sorted(rows, key=lambda row: row.used_ms):
@@ -62,7 +67,9 @@ class SessionAnswers:
             self.sessions[session].answers[number] = (what, answer)
 
     def find(self, now_ms: int, request: Request, what: str, settings: QueueSettings) -> Plain:
-        """The answer to a repeated request; None: it is new, and there is room for its answer."""
+        """The answer to a repeated request; None if the request is new and there is room for its
+        answer.
+        """
         name, number, acknowledged, mark = request
         session = self.sessions.get(name)
         if session is None:
@@ -113,6 +120,7 @@ class SessionAnswers:
         self.recorder.session_used(name, session.acknowledged, now_ms)
 
     def remember(self, now_ms: int, request: Request, what: str, answer: Plain) -> None:
+        """Record the answer of a request."""
         name, number, acknowledged, _ = request
         session = self.sessions.get(name)
         is_new = session is None
@@ -120,11 +128,12 @@ class SessionAnswers:
             session = Session(acknowledged, now_ms)
         session.answers[number] = (what, answer)
         if is_new or session.used_ms != now_ms or session.acknowledged < acknowledged:
-            self._use(name, session, acknowledged, now_ms)  # else it was, by what it acknowledged
+            # otherwise an acknowledgement has done this already
+            self._use(name, session, acknowledged, now_ms)
         self.recorder.on_answered(AnswerRow(name, number, what, answer))
 
     def set_clock(self, forward_ms: int) -> None:
-        """Each session was used as long ago as before."""
+        """Shift the times of all sessions, so that their ages stay the same."""
         for name, session in self.sessions.items():
             session.used_ms += forward_ms
             self.recorder.session_used(name, session.acknowledged, session.used_ms)
@@ -134,12 +143,13 @@ class SessionAnswers:
         self.recorder.session_ended(name, session.answers)
 
     def next_due_ms(self, kept_ms: int) -> int | None:
+        """When the next session is forgotten; None if there is no session."""
         for session in self.sessions.values():
             return session.used_ms + kept_ms
         return None
 
     def sweep(self, now_ms: int, kept_ms: int, steps: int) -> int:
-        """Forget sessions that were silent for long; how many it were."""
+        """Forget silent sessions, and return their number."""
         done = 0
         while done < steps and (due_ms := self.next_due_ms(kept_ms)) is not None:
             if due_ms > now_ms:
