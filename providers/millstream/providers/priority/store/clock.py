@@ -1,15 +1,18 @@
-"""The time of one queue while somebody owns it, from the two clocks of the owner's machine.
+"""The time of one owned queue, computed from the two clocks of the owner's machine.
 
-Leases, delays and retention are durations, so the queue's time must run at the rate of real time,
-whatever happens to the wall clock. Owns: `QueueClock`. Pure: both clocks are arguments.
+Leases, delays and retention are durations. Therefore the queue's time must advance at the rate of
+real time, even if the wall clock jumps.
+
+Owns `QueueClock`. It is pure: both clocks are arguments.
+
 Invariants:
-- the queue's time never goes back;
-- the queue's time follows the wall clock as long as both agree;
-- the queue's time never stands still for longer than `TOLERANCE_MS`: when the wall clock is behind
-  the queue's time (somebody corrected a wrong clock), the queue's time advances with the monotonic
-  clock;
-- how far both are apart is stored, so that the time without an owner counts, too;
-- the queue's time does not follow the wall clock over a forward step of more than `step_max_ms`.
+
+- The queue's time never goes back.
+- It follows the wall clock as long as both agree.
+- It never stands still for longer than `TOLERANCE_MS`. If a wrong wall clock is set back, the
+  queue's time advances with the monotonic clock.
+- The difference of both clocks is stored, so that time without an owner counts, too.
+- The queue's time does not follow a forward step of the wall clock of more than `step_max_ms`.
 """
 
 from __future__ import annotations
@@ -17,21 +20,23 @@ from __future__ import annotations
 __all__ = ["TOLERANCE_MS", "QueueClock"]
 
 TOLERANCE_MS = 1_000
-"""A wall clock that is behind the queue's time by no more than this is waited for."""
+"""The queue's time waits for a wall clock that is at most this far behind it."""
 
 
 class QueueClock:
     """The clock of one owned queue.
 
     Args:
-        stored_ms: the latest time that the queue has seen, Unix milliseconds; 0 for a new queue.
-        ahead_ms: how far the queue's time was ahead of the wall clock, as it was stored.
-        wall_ms, monotonic_ms: the clocks of the machine now; the latter from any origin.
-        step_max_ms: a larger forward step of the wall clock is not followed.
+        stored_ms: The latest time that the queue has seen, in Unix milliseconds; 0 for a new queue.
+        ahead_ms: How far the queue's time was ahead of the wall clock when it was stored.
+        wall_ms: The machine's wall clock, in Unix milliseconds.
+        monotonic_ms: The machine's monotonic clock, with any origin.
+        step_max_ms: A larger forward step of the wall clock is ignored.
+
     Attributes:
-        apart_ms: how far the queue's time is ahead of the wall clock (negative: behind); 0 while
+        apart_ms: How far the queue's time is ahead of the wall clock (negative: behind); 0 while
             both agree.
-        step_ms: how far the latest reading followed a step of the wall clock forward.
+        step_ms: The forward step of the wall clock that the latest reading followed.
     """
 
     __slots__ = ("_monotonic_ms", "_now_ms", "apart_ms", "step_max_ms", "step_ms")
@@ -47,7 +52,7 @@ class QueueClock:
         self.read(wall_ms, monotonic_ms)
 
     def read(self, wall_ms: int, monotonic_ms: int) -> int:
-        """The queue's time now, Unix milliseconds: O(1)."""
+        """The queue's time, in Unix milliseconds: O(1)."""
         expected_ms = self._now_ms + max(monotonic_ms - self._monotonic_ms, 0)
         ahead_ms = expected_ms - wall_ms
         is_refused = ahead_ms < -self.step_max_ms and self._now_ms > 0  # a new queue has no time
@@ -61,5 +66,5 @@ class QueueClock:
         return now_ms
 
     def reset(self, now_ms: int, monotonic_ms: int) -> None:
-        """Set the queue's time, also back."""
+        """Set the queue's time, also backwards."""
         self._now_ms, self._monotonic_ms, self.apart_ms = now_ms, monotonic_ms, 0

@@ -1,17 +1,19 @@
-"""Group commit: a queue whose operations are done at once in memory and stored together.
+"""Group commit: operations change the queue in memory at once, and are stored together.
 
-Owns: `CommittingQueue`, an `OwnedQueue` over a core and a `Hold`. Not: how a commit is stored
-(`Hold`).
-Operations change the core at the moment of their call. While one commit is under way their changes
-add up; when it is done, the core is drained once more.
+Owns `CommittingQueue`, an `OwnedQueue` over a core and a `Hold`. The `Hold` stores the commits.
+
+An operation changes the core at its call. While one commit is in progress, the changes of further
+operations accumulate. When the commit ends, the core is drained again.
+
 Invariants:
-- nobody is answered before every change that the answer may rest on is stored: who changed
-  something, or came after undrained changes, waits for the next commit, others for the one that is
-  under way; if there is neither, the answer leaves at once;
-- an answer that no commit takes with it leaves only while the hold is known to be the owner's; if
-  only the store can tell, it waits for a commit that begins after it, perhaps of nothing;
-- after a commit failed, or when the hold is another's, the core is never used again;
-- the commits are a task of their own: no caller's end is theirs.
+
+- An answer leaves only when every change on which it may be based is stored. An operation that
+  changed something, or ran after undrained changes, waits for the next commit. Others wait for the
+  commit in progress. If there is neither, the answer leaves at once.
+- An answer that needs no commit leaves only while the ownership is known to hold. If only the store
+  can tell, the answer waits for a commit that begins later, even an empty one.
+- After a failed commit or a lost ownership, the core is never used again.
+- Commits run in a task of their own, so the end of a caller does not end them.
 """
 
 from __future__ import annotations
@@ -39,18 +41,20 @@ __all__ = ["CommittingQueue"]
 log = logging.getLogger("millstream.priority")
 A = TypeVar("A")
 STEP_TOLD_MS = 60_000
-"""A step of the machine's clock of at least this is told in the log."""
+"""A step of the machine's clock of at least this is logged, in milliseconds."""
 Waiting = list[asyncio.Future[None]]
 
 
 class CommittingQueue:
-    """One owner's hold on one queue.
+    """The ownership of one queue by one owner: see `OwnedQueue`.
 
     Args:
-        core: as it is stored; nobody else may have it.
-        stored_due_ms: its next due time as it is stored.
-        ended: called when the hold is over and nobody waits.
-    Attributes: `name`, `epoch`, `is_lost`: see `OwnedQueue`.
+        core: The queue as it is stored. No other object may use the core.
+        stored_due_ms: The stored time of the next due work.
+        hold: The place where commits are stored.
+        env: Clock and tasks.
+        limits: Limits of waiting work.
+        ended: Called when the ownership has ended and no caller waits.
     """
 
     def __init__(
@@ -73,17 +77,18 @@ class CommittingQueue:
         self._on_lost: Callable[[], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._clock = self._open_clock(core)
-        self._ahead_ms = core.ahead_ms  # of wall clocks, as the core has it
-        self._told_ms = 0  # how far both clocks were apart as it was told last
+        self._ahead_ms = core.ahead_ms  # ahead of wall clocks, as the core has it
+        self._told_ms = 0  # difference of both clocks at the last log line
         self._stored_due_ms = stored_due_ms
         if stored_due_ms is not None:
             self._stored_due_ms = stored_due_ms + max(core.ahead_ms, 0)
         self._keep_apart(core)
         self._task: asyncio.Task[None] | None = None
         self._deletion: asyncio.Task[None] | None = None
-        self._current: Waiting = []  # for the commit that is under way
-        self._late: Waiting = []  # likewise, but they came after it began
-        self._next: Waiting = []  # for the one after it
+        self._current: Waiting = []  # for the commit in progress
+        # for the commit in progress, from callers that came after it began
+        self._late: Waiting = []
+        self._next: Waiting = []  # for the next commit
 
     @property
     def is_lost(self) -> bool:
@@ -129,7 +134,7 @@ class CommittingQueue:
             self._lose(error)
             raise
         if core.is_drained and self._task is None and self._stored_due_ms != swept.next_due_ms:
-            # or it would be due in the store for ever, though there is nothing to do
+            # otherwise the store would report due work for ever, though there is none
             await self._join(core, self._next)
         else:
             await self._until_stored(core)
@@ -162,7 +167,7 @@ class CommittingQueue:
         return int(self._env.wall_s() * 1000)
 
     def _keep_apart(self, core: PriorityCore) -> None:
-        """Keep how far the queue's time and the machine's are apart, and tell it."""
+        """Record and log the difference between the queue's time and the machine's."""
         apart_ms = self._clock.apart_ms
         if apart_ms != core.ahead_ms:
             core.set_ahead(apart_ms)
@@ -192,10 +197,10 @@ class CommittingQueue:
         await self._until_stored(core)
         return ClockReading(wall_ms, wall_ms)
 
-    # -- room
+    # -- limits
 
     def _ready(self) -> PriorityCore:
-        """The core, if one more operation may change it."""
+        """The core, if another operation may change it."""
         core = self._core
         if core is None:
             raise self._make_lost_error()
@@ -225,8 +230,11 @@ class CommittingQueue:
     # -- commits
 
     def _wait_stored(self, core: PriorityCore) -> asyncio.Future[None] | None:
-        """A future that ends when all operations so far are stored; None: they are stored, and no
-        other owner can have answered since. Raises `OwnerLost`."""
+        """A future that ends when all operations so far are stored.
+
+        None means that they are stored, and no other owner can have answered since. Raises
+        `OwnerLost`.
+        """
         if core.recorder.is_touched:
             return self._join(core, self._next)
         if self._current:
@@ -254,14 +262,14 @@ class CommittingQueue:
         return future
 
     async def _commit(self, core: PriorityCore) -> None:
-        """Commit until nobody waits. Others run before the first drain, so they share it."""
+        """Commit until no caller waits. Operations that run before the first drain share it."""
         try:
             while self._next:
                 self._current += self._next
                 self._next = []
                 changes, due_ms = core.drain(), core.next_due_ms()
-                # others look for what is due by their wall clocks; one that is far ahead of the
-                # queue's time is not believed here either
+                # other silos look for due work by their wall clocks, so the stored time must not
+                # use one that is far ahead of the queue's time
                 ahead_ms = max(self._ahead_ms, 0)
                 await self._hold.commit(changes, None if due_ms is None else due_ms - ahead_ms)
                 self._stored_due_ms = due_ms
@@ -281,7 +289,7 @@ class CommittingQueue:
             self._task = None
 
     def _let_late(self) -> None:
-        """Another owner may have come between the commit and their answers."""
+        """Answer late callers, unless another owner may have come since the commit."""
         late, self._late = self._late, []
         is_held = self._hold.is_held()
         if is_held:
@@ -293,13 +301,13 @@ class CommittingQueue:
             if is_held is not None:
                 raise OwnerLost(self.name, TAKEN_OVER)
 
-    # -- the end
+    # -- the end of the ownership
 
     def _make_lost_error(self) -> OwnerLost:
         return OwnerLost(self.name, self._why_lost)
 
     def _lose(self, cause: BaseException) -> OwnerLost:
-        """The core is of no use any more, and all who wait learn it."""
+        """End the ownership, and fail all waiting callers."""
         waiting = [*self._current, *self._late, *self._next]
         self._current, self._late, self._next = [], [], []
         self._core, self._why_lost = None, why_lost(cause)
@@ -312,7 +320,7 @@ class CommittingQueue:
         return self._make_lost_error()
 
     def _error_for(self, cause: BaseException) -> MillstreamError:
-        """One for each who waits, or they would share a traceback."""
+        """The error for one waiting caller; a shared error would share its traceback."""
         if isinstance(cause, StorageError):
             return type(cause)(*cause.args)
         return self._make_lost_error()
@@ -323,7 +331,7 @@ class CommittingQueue:
         self._core, self._why_lost = None, "it was deleted"
         loop, context = asyncio.get_running_loop(), self._env.new_context()
         self._deletion = loop.create_task(self._delete(), context=context)
-        await asyncio.shield(self._deletion)  # it goes on without its caller
+        await asyncio.shield(self._deletion)  # the deletion continues without its caller
 
     async def _delete(self) -> None:
         await self._wait_answered()

@@ -1,25 +1,28 @@
-"""What a store of priority queues is, and what an owner of a queue has of it.
+"""The contract between a store of priority queues and the owners of queues.
 
-Owns: `PriorityStore`, `OwnedQueue`, `StoredEvent`. Not: how a store keeps them.
-What holds of every store; `tests/providers/priority/store_contract.py` asks each of them:
+Owns `PriorityStore`, `OwnedQueue` and `StoredEvent`. Each store decides how it keeps the rows.
 
-- **One owner.** `acquire` raises the queue's epoch in the store. From its return on, whoever owned
-  the queue before changes nothing any more and gives no answer that it did not have by then: it
-  gets `OwnerLost`, and so does everybody who waits for it.
-- **Nothing is answered that is not stored.** An answer leaves only when every change that it may
-  rest on is committed: a refusal too, a look, and a poll that gave nothing. If nothing is
-  uncommitted, it leaves at once.
-- **In order.** Operations of one owner are done in the order of the calls, each at the moment of
-  its call, before the first wait; (`epoch`, number of the call) orders the operations of a queue.
-- **A commit is whole**: rows, counters, answers for repeats, and events, or nothing of them.
-- **A commit that failed** may have been stored or not. The owner is lost then; all that wait get
-  `StorageUnavailable`, later calls `OwnerLost`. Acquire anew: what was stored is there, and a
-  request that is repeated under its id is done once.
-- **A caller that is cancelled** leaves; what it asked for is done as if it had waited.
-- **Time** is the store's, not a caller's. The time of one queue never goes back, also over owners
-  and restarts, as far as it was stored with a change, unless an operator resets it or the queue is
-  deleted. It goes on at the rate of real time, whatever happens to the machine's wall clock.
-- **Limits**: at one of them `Overloaded` comes, and nothing was changed.
+Promises of every store, which `tests/providers/priority/store_contract.py` checks:
+
+- **One owner.** `acquire` raises the queue's epoch in the store. After its return, the former owner
+  changes nothing and gives no answer that it had not completed before. The former owner and all its
+  waiting callers get `OwnerLost`.
+- **Durable answers.** An answer leaves only when all changes on which it may be based are
+  committed. This includes refusals, reads and polls without messages. If nothing is uncommitted,
+  the answer leaves at once.
+- **Order.** An owner carries out operations in the order of the calls, each one at its call and
+  before the first wait. The pair (`epoch`, number of the call) orders the operations of a queue.
+- **Whole commits.** A commit stores all its rows, counters, answers for repeats and events, or
+  nothing.
+- **Failed commits.** A failed commit may have been stored. The owner is lost then: waiting callers
+  get `StorageUnavailable`, and later calls get `OwnerLost`. After another `acquire`, a request that
+  is repeated under its id is carried out once.
+- **Cancelled callers.** The operation of a cancelled caller is carried out as if the caller had
+  waited.
+- **Time.** The store and not the caller supplies the time. The stored time of a queue never goes
+  back, also across owners and restarts, unless an operator resets it or the queue is deleted. It
+  advances at the rate of real time, even if the machine's wall clock jumps.
+- **Limits.** At a limit, an operation raises `Overloaded` and changes nothing.
 """
 
 from __future__ import annotations
@@ -41,9 +44,13 @@ A = TypeVar("A")
 
 
 class StoredEvent(NamedTuple):
-    """An event of an outbox. Positions rise, and are never given again; they may have gaps.
+    """An event of an outbox.
 
-    (store, outbox, position) names an event for good.
+    (store, outbox, position) identifies an event for ever.
+
+    Attributes:
+        position: Rises with each event and is never given twice. Positions may have gaps.
+        event: The event.
     """
 
     position: int
@@ -51,67 +58,108 @@ class StoredEvent(NamedTuple):
 
 
 class ClockReading(NamedTuple):
-    """The time of a queue and the wall clock of its owner's machine, in Unix milliseconds."""
+    """The time of a queue beside the wall clock of its owner's machine.
+
+    Attributes:
+        queue_ms: The queue's time, in Unix milliseconds.
+        machine_ms: The machine's wall clock, in Unix milliseconds.
+    """
 
     queue_ms: int
     machine_ms: int
 
 
 class OwnedQueue(Protocol):
-    """One owner's hold on one queue, until it is lost, released or deleted."""
+    """The ownership of one queue by one owner, until it is lost, released or deleted."""
 
     @property
     def name(self) -> str:
-        """Of the queue."""
+        """The name of the queue."""
         ...
 
     @property
     def epoch(self) -> int:
-        """Of this owner; a later one of the queue has a higher one, also after a deletion."""
+        """The number of this ownership.
+
+        A later ownership of the name has a higher number, also after a deletion.
+        """
         ...
 
     @property
     def is_lost(self) -> bool:
-        """Everything raises OwnerLost from now on; it stays so. Acquire the queue anew."""
+        """Whether the ownership has ended, for ever.
+
+        All methods then raise `OwnerLost`; acquire the queue again.
+        """
         ...
 
     async def do(self, command: Operation[A], request: Request | None = None, /) -> A:
-        """Do one `Command`; its answer, when it is stored.
+        """Carry out one `Command`, and return its answer when it is stored.
 
         Args:
-            request: to do it once, however often it is asked for.
-        Raises: what the command's operation raises; `OwnerLost`; StorageUnavailable (may have been
-            done); Overloaded (`waiting_max`, `uncommitted_max`, `events_max`: surely not done).
+            command: The command.
+            request: A request id, under which the command is carried out once.
+
+        Returns:
+            The answer of the command.
+
+        Raises:
+            PriorityQueueError: The queue refuses the command, or the ownership has ended
+                (`OwnerLost`).
+            StorageUnavailable: The store failed; the command may have been carried out.
+            Overloaded: A limit of `StoreLimits` is reached; the command was not carried out.
         """
         ...
 
     async def look(self, look: Operation[A], /) -> A:
-        """What a `Look` shows, when that is stored. Raises as `do`."""
+        """The result of a `Look`, when everything that it shows is stored.
+
+        Raises the errors of `do`.
+        """
         ...
 
     async def sweep(self, steps: int = STEPS_INLINE_MAX, /) -> Swept:
-        """Do what is due, at most so many steps; when it is stored. Raises as `do`."""
+        """Do due work, at most this number of steps, and return when it is stored.
+
+        Raises the errors of `do`.
+        """
         ...
 
     def watch(self, stored: Callable[[int | None], None], lost: Callable[[], None], /) -> None:
-        """Call `stored` after each commit, with when something is due next as of that; `lost` when
-        the queue is lost, but not when it is released or deleted."""
+        """Register callbacks of the owner.
+
+        Args:
+            stored: Called after each commit, with the time when work is due next; None if there is
+                none.
+            lost: Called when the ownership is lost, but not when the queue is released or deleted.
+        """
         ...
 
     def next_due_ms(self) -> int | None:
-        """When `sweep` has something to do next, in Unix milliseconds; None: nothing by itself."""
+        """When `sweep` has work next, in Unix milliseconds of the queue's clock; None if nothing
+        is due by itself.
+        """
         ...
 
     def take_available(self, wanted: Collection[Metadata], /) -> Mapping[Metadata, int]:
-        """The pairs of messages that may be had and could not be when this was asked last, and how
-        many; the first time nothing. `wanted`: which pairs are waited for; only whom of these the
-        messages help is sure to be told. None: nothing is noted until the next are asked for."""
+        """The metadata pairs of messages that became available since the last call.
+
+        The first call returns nothing. Until the next call, the queue notes only messages that help
+        one of the `wanted` filters.
+
+        Args:
+            wanted: The filters for which callers wait.
+
+        Returns:
+            The number of messages for each set of pairs.
+        """
         ...
 
     def now_ms(self) -> int:
-        """The time of the queue, in Unix milliseconds. `next_due_ms` is told by it.
+        """The time of the queue, in Unix milliseconds; `next_due_ms` uses this time.
 
-        It is the machine's wall clock, as long as that is plausible: see `clock.QueueClock`."""
+        It is the wall clock of the machine, as long as that is plausible: see `clock.QueueClock`.
+        """
         ...
 
     async def read_clock(self) -> ClockReading:
@@ -119,83 +167,116 @@ class OwnedQueue(Protocol):
         ...
 
     async def reset_clock(self) -> ClockReading:
-        """Set the queue's time to the machine's, also back; when it is stored. What waits for a
-        time waits for as long as before. Cost: O(n log n). Raises as `do`."""
+        """Set the queue's time to the machine's, also backwards, and return when it is stored.
+
+        Leases, delays and retention keep their remaining length. The cost is O(n log n). Raises the
+        errors of `do`.
+        """
         ...
 
     async def delete(self) -> None:
-        """Delete the queue with its messages, whatever state they are in; no events tell of them.
+        """Delete the queue with its messages, in any state and without events.
 
-        Counters and epoch are kept for the next queue of the name. What waits is answered before;
-        what comes later gets OwnerLost. Raises `OwnerLost`, StorageUnavailable (may be deleted).
+        The counters and the epoch are kept for the next queue of this name. Waiting operations are
+        answered first; later ones get `OwnerLost`.
+
+        Raises:
+            OwnerLost: The ownership has ended.
+            StorageUnavailable: The store failed; the queue may have been deleted.
         """
         ...
 
     async def release(self) -> None:
-        """Answer all that waits, then own the queue no more; never raises, may be called twice."""
+        """Answer all waiting operations, then end the ownership.
+
+        It never raises, and may be called twice.
+        """
         ...
 
 
 class PriorityStore(Protocol):
-    """All queues of one place. Silos of one process may share it; stores of several processes may
-    share the place, if the store says so."""
+    """A store of priority queues, for `PriorityQueues`. Implement this protocol to add a store.
+
+    A store has all queues of one place. Silos of one process may share the object. Stores of
+    several processes may share the place, if the store's documentation says so.
+    `millstream.providers.priority.store.contract` lists the promises that a store must keep.
+    """
 
     @property
     def outboxes(self) -> int:
-        """How many outboxes it has; the events of one queue are in one of them, for good."""
+        """The number of outboxes. All events of one queue are in the same outbox, for ever."""
         ...
 
     @property
     def is_durable(self) -> bool:
-        """Is what was answered there after the end of every process?"""
+        """Whether answered operations survive the end of every process."""
         ...
 
     @property
     def keeps_events(self) -> bool:
-        """Is every transition written to an outbox? Somebody must take it out of there, then."""
+        """Whether every transition of a message is written to an outbox.
+
+        A program must then relay or forget the events.
+        """
         ...
 
     async def open(self) -> None:
-        """Make it ready, once for each of its users. Raises ConfigError, StorageUnavailable."""
+        """Open the store for one more user. Raises `ConfigError` or `StorageUnavailable`."""
         ...
 
     async def acquire(self, queue: str, create: QueueSettings | None, /) -> OwnedQueue:
-        """Own a queue, and end the hold of whoever had it.
+        """Take the ownership of a queue, and end the ownership of its former owner.
 
         Args:
-            create: of a queue that is not there; None: it is not created.
-        Raises: `PriorityQueueNotFound`, `RequestInvalid` (the name), StorageUnavailable.
+            queue: Name of the queue.
+            create: Settings with which a missing queue is created; None creates nothing.
+
+        Returns:
+            The ownership.
+
+        Raises:
+            PriorityQueueNotFound: The queue does not exist, and `create` is None.
+            RequestInvalid: The name is not valid.
+            StorageUnavailable: The store failed.
         """
         ...
 
     async def due(self, until_ms: int, after: str, limit: int, /) -> Sequence[str]:
-        """Queues, in order of their names, after one, that have something due by then as stored."""
+        """Names of queues that have stored work due by `until_ms`, in order, after the name
+        `after`; at most `limit`.
+        """
         ...
 
     async def queues(self, prefix: str, after: str, limit: int, /) -> Sequence[str]:
-        """Queues whose names begin so, in order, after one."""
+        """Names of queues that begin with `prefix`, in order, after the name `after`; at most
+        `limit`.
+        """
         ...
 
     async def events(self, outbox: int, after: int, limit: int, /) -> Sequence[StoredEvent]:
-        """An outbox after a position, in order; of one message in the order of its versions.
+        """Events of an outbox after a position, in order; at most `limit`.
 
-        An event that is committed later than one that was seen never has a lower position.
+        Events of one message are in the order of its versions. An event that is committed after
+        another one was read never has a lower position.
         """
         ...
 
     async def outbox_name(self, outbox: int, /) -> str:
-        """Of at most 200 characters. No other outbox has it, now or later, also none that is begun
-        anew in the place of this one: where positions begin anew, the name is another one."""
+        """A name of the outbox, at most 200 characters.
+
+        No other outbox ever has this name. If an outbox is lost and created again, so that its
+        positions start again, it has another name.
+        """
         ...
 
     async def forget_events(self, outbox: int, through: int, /) -> None:
-        """Delete an outbox up to and with a position."""
+        """Delete the events of an outbox up to and including a position."""
         ...
 
     async def aclose(self) -> None:
-        """One user less; by the last one: release every queue that is owned through this store,
-        then close it. It may be called once too often.
+        """Close the store for one user; an extra call does nothing.
 
-        Waits for commits under way; what comes later gets OwnerLost or StorageUnavailable.
+        The last user releases every queue that this store owns, waits for running commits, and
+        closes the store. Later calls raise `OwnerLost` or `StorageUnavailable`.
         """
         ...

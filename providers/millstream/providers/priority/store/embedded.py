@@ -1,10 +1,13 @@
-"""Priority queues in SQLite files: durable, for the silos of one machine.
+"""`EmbeddedStore`: durable priority queues in SQLite files, for the silos of one machine.
 
-Owns: `EmbeddedStore`, `Owners`. Not: group commit (`committing`), statements (`rows`), SQLite (the
-runtime's `database`). A queue is in one of eight files by a frozen hash of its name, so that eight
-transactions can be under way at once; queues of one file share transactions.
-Invariants: as every store; a commit is one transaction that checks the owner's epoch, and is on
-disk before its answers leave.
+Owns `EmbeddedStore` and `Owners`. Group commit is in `committing`, the SQL statements are in
+`rows`, and SQLite itself is in `millstream.runtime.database`.
+
+A frozen hash of its name assigns each queue to one of eight files, so that eight transactions can
+run at the same time. Queues of one file share transactions.
+
+Invariants: the contract of stores holds. A commit is one transaction that checks the owner's epoch,
+and it is on disk before its answers leave.
 """
 
 from __future__ import annotations
@@ -49,18 +52,18 @@ __all__ = ["EmbeddedStore", "Owners"]
 log = logging.getLogger("millstream.priority")
 T = TypeVar("T")
 SLOW_S = 0.1
-"""An opening that took as long is told at level INFO, others at DEBUG: there may be many."""
+"""An opening that takes at least this long is logged at level INFO, a shorter one at DEBUG."""
 WIDTH_BYTES = 8
 
 
 class PriorityFile:
-    """One file, as this store has it open."""
+    """One file that this store has opened."""
 
     def __init__(self, path: Path, env: Env, options: WriterOptions) -> None:
         self.path = path
         self.writer: Writer = open_writer(path, PRIORITY, env, options)
         self.owners = Owners(path.with_suffix(".owners"))
-        self.events = 0  # in its outbox, when that was last looked at
+        self.events = 0  # events in its outbox at the last look
         self.dropping: asyncio.Task[None] | None = None
         self.counting: asyncio.Task[None] | None = None
 
@@ -71,8 +74,10 @@ class PriorityFile:
         now_ms: int,
         connection: sqlite3.Connection,
     ) -> Acquired:
-        """Raise the epoch, and let every process see it before the transaction ends: whoever owned
-        the queue has lost it then, even if this transaction fails."""
+        """Raise the epoch, and show it to all processes before the transaction ends.
+
+        From then on the former owner has lost the queue, even if this transaction fails.
+        """
         acquired = rows.acquire(queue, create, now_ms, connection)
         self.owners.set(*acquired)
         self.events = rows.events_stored(connection)
@@ -89,7 +94,7 @@ class PriorityFile:
 
 
 class EmbeddedHold:
-    """One owner's hold on a queue of a file."""
+    """The ownership of a queue of a file by one owner."""
 
     def __init__(
         self, store: EmbeddedStore, file: PriorityFile, queue: str, acquired: Acquired
@@ -118,18 +123,30 @@ class EmbeddedHold:
 
 
 class EmbeddedStore:
-    """Queues in `priority-0.db` to `priority-7.db` of a directory on a local disk.
+    """A durable store in SQLite files, for the silos of one machine.
 
-    Silos of several processes may share the directory, and silos of one process the store. A commit
-    costs one fsync, shared by all queues of a file. Open it after any fork. Raises ConfigError (a
-    network mount, a file, no permission), StorageUnavailable (a file is gone or emptied).
+    The files are `priority-0.db` to `priority-7.db`. A queue is in one of them, by its name.
+
+    Silos of several processes may share the directory, and silos of one process may share the
+    object. Everything that was answered survives the end of every process, and a power cut. A
+    commit costs one fsync, which all queues of a file share.
+
+    The directory must be on a local disk. The store needs POSIX (`os.pread`), so it does not run on
+    Windows. Open it after a fork.
 
     Args:
-        directory: made when missing.
-        env: clock of the queues.
-        limits, writer: see there.
-        events: whether every transition is written to the outbox. `PriorityQueues(changes=...)`
-            relays it; else read `events` and call `forget_events`, or it fills up to `events_max`.
+        directory: The directory; created if it is missing.
+        env: The environment that supplies the clock; None uses the real one.
+        limits: Limits of waiting work.
+        events: Whether every change of a message is written to the outbox.
+            `PriorityQueues(changes=...)` relays the events. Without it, read `events` and call
+            `forget_events`, or the outbox fills up to `events_max` and queues refuse work.
+        writer: Limits of the writer of one file.
+
+    Raises:
+        ConfigError: The directory is on a network mount, is a file, or cannot be written.
+        StorageUnavailable: A file is missing, empty or another one, at the start or while it is
+            open.
     """
 
     outboxes = FILES
@@ -150,7 +167,7 @@ class EmbeddedStore:
         folder = DatabaseDirectory(directory, self._env, OURS)
         self._paths = [folder.path / f"priority-{index}.db" for index in range(FILES)]
         folder.check(path.name for path in self._paths)
-        self._id = folder.id  # another one, if the directory is made anew
+        self._id = folder.id  # changes if the directory is created again
         self.place = str(folder.path)  # silos of one cluster must agree on it
         self._options = writer or WriterOptions()
         self._users = 0
@@ -159,12 +176,14 @@ class EmbeddedStore:
         self._owned: dict[CommittingQueue, None] = {}
 
     async def open(self) -> None:
+        """Open the store for one more user."""
         self._users += 1
         for index, path in enumerate(self._paths):
             if path.exists():
                 self.drop_rows(self._file(index))
 
     async def acquire(self, queue: str, create: QueueSettings | None, /) -> CommittingQueue:
+        """Take the ownership of a queue: see `PriorityStore`."""
         check_request_text(queue, "queue", queue)
         file = self._file(file_index(queue))
         begun_s, now_ms = self._env.wall_s(), int(self._env.wall_s() * 1000)
@@ -186,7 +205,7 @@ class EmbeddedStore:
     def _open(
         self, path: Path, queue: str, acquired: Acquired, connect: Connect
     ) -> tuple[PriorityCore, int | None]:
-        """The core, made of its rows in the reader's thread, of one snapshot."""
+        """The core, built in the reader's thread from one snapshot of its rows."""
         connection = connect(path)
         connection.execute("BEGIN")
         try:
@@ -208,7 +227,7 @@ class EmbeddedStore:
             raise Overloaded(what, "events_max", self.limits.events_max)
 
     def _start_counting(self, file: PriorityFile) -> None:
-        """Another process may have forgotten events."""
+        """Count the events again, because another process may have forgotten some."""
         if file.counting is None or file.counting.done():
             loop, context = asyncio.get_running_loop(), self._env.new_context()
             file.counting = loop.create_task(self._count(file), context=context)
@@ -220,7 +239,7 @@ class EmbeddedStore:
     # -- rows of deleted queues
 
     def drop_rows(self, file: PriorityFile) -> None:
-        """Take away what deleted queues left, in steps that let others in between."""
+        """Delete the rows of deleted queues, in steps between which other work runs."""
         if file.dropping is None or file.dropping.done():
             loop, context = asyncio.get_running_loop(), self._env.new_context()
             file.dropping = loop.create_task(self._drop(file), context=context)
@@ -233,12 +252,14 @@ class EmbeddedStore:
             text = "%s: rows of deleted queues stay until it is opened again: %s"
             log.warning(text, file.path, error)
 
-    # -- looking over the queues
+    # -- lists of queues
 
     async def due(self, until_ms: int, after: str, limit: int, /) -> list[str]:
+        """Names of queues with work that is due by a time: see `PriorityStore`."""
         return await self._merge(partial(rows.due, until_ms, after, limit), limit)
 
     async def queues(self, prefix: str, after: str, limit: int, /) -> list[str]:
+        """Names of queues with a prefix: see `PriorityStore`."""
         return await self._merge(partial(rows.names, prefix, after, limit), limit)
 
     async def _merge(
@@ -255,16 +276,19 @@ class EmbeddedStore:
     # -- the outboxes
 
     async def events(self, outbox: int, after: int, limit: int, /) -> list[StoredEvent]:
+        """Events of an outbox after a position: see `PriorityStore`."""
         self._refuse_closed()
         path = self._paths[self._check(outbox)]
-        if not path.exists():  # so far no queue is there
+        if not path.exists():  # the file has no queue yet
             return []
         return await self._read(path, partial(rows.events, after, limit))
 
     async def outbox_name(self, outbox: int, /) -> str:
+        """The unique name of an outbox: see `PriorityStore`."""
         return f"{self._id}-{self._check(outbox)}"
 
     async def forget_events(self, outbox: int, through: int, /) -> None:
+        """Delete the events of an outbox up to and including a position."""
         file = self._file(self._check(outbox))
         file.events = await file.writer.submit(partial(rows.forget_events, through))
 
@@ -295,6 +319,7 @@ class EmbeddedStore:
             raise StorageUnavailable(f"{self.place}: this priority store is not open")
 
     async def aclose(self) -> None:
+        """Close the store for one user; the last one releases all queues."""
         self._users = max(self._users - 1, 0)
         if self._users:
             return
@@ -306,16 +331,16 @@ class EmbeddedStore:
 
 
 class Owners:
-    """The epochs of the owners of one file's queues, by the queues' numbers, in a small file that
-    the processes of one machine share.
+    """The epochs of the owners of one file's queues, in a small file that all processes share.
 
-    An owner asks it for every answer that needs no commit: such an answer would otherwise go out of
-    the memory of an owner that another process has followed. It is asked through the kernel's cache
-    of the file, which all processes see at once; it is never made durable, as nobody asks for what
-    it had before the processes began.
-    Invariants: a new owner's epoch is there before it answers anything: it is set within the
-    transaction that raises the epoch, so under the write lock of the queues' file; in a forked
-    child nobody owns anything.
+    An owner checks it before each answer that needs no commit. Otherwise an owner that lost its
+    queue to another process could answer from its memory. The check reads the kernel's page cache,
+    which all processes see at once. The file is never synced, because its content has no meaning
+    after a restart of the machine.
+
+    Invariants: the epoch of a new owner is written before that owner answers anything, inside the
+    transaction that raises the epoch and under the write lock of the file. In a forked child, no
+    queue is owned.
     """
 
     def __init__(self, path: Path) -> None:
@@ -326,12 +351,15 @@ class Owners:
 
     def _open(self) -> None:
         self._reading = os.open(self._path, os.O_RDONLY | os.O_CREAT, 0o600)
-        self._writing = os.open(self._path, os.O_WRONLY)  # it has a position, of one thread alone
+        # this descriptor has a position, and only one thread uses it
+        self._writing = os.open(self._path, os.O_WRONLY)
         self._is_open = True
 
     def set(self, number: int, epoch: int) -> None:
-        """Say who owns a queue from now on; in the thread that has the file's write lock. Raises
-        OSError."""
+        """Record the owner of a queue, in the thread that has the file's write lock.
+
+        Raises OSError.
+        """
         if not self._is_open:
             self._open()
         here, named = os.fstat(self._writing), os.stat(self._path)
@@ -341,21 +369,21 @@ class Owners:
         os.write(self._writing, epoch.to_bytes(WIDTH_BYTES, "little"))
 
     def is_owner(self, number: int, epoch: int) -> bool:
-        """Nobody has come after the owner of this epoch."""
+        """Whether no later owner has followed the owner of this epoch."""
         if not self._is_open:
             return False
         found = os.pread(self._reading, WIDTH_BYTES, number * WIDTH_BYTES)
         return int.from_bytes(found, "little") == epoch
 
     def close(self) -> None:
-        """Nobody is an owner from now on."""
+        """End all ownerships of this process."""
         if self._is_open:
             self._is_open = False
             os.close(self._reading)
             os.close(self._writing)
 
     def disown(self) -> None:
-        """In a forked child: what the parent has is not the child's."""
+        """In a forked child, drop the ownerships of the parent."""
         self._is_open = False
 
 

@@ -1,4 +1,4 @@
-"""What group commit asks of a store for one owner of one queue. Owns: `Hold`."""
+"""The contract between group commit and a store, for one owner of one queue. Owns `Hold`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TAKEN_OVER = "another owner has taken it over"
 
 
 class Hold(Protocol):
-    """What an owner's commits go to. Every method that stores checks the epoch in the store."""
+    """The target of an owner's commits. Every method that stores checks the epoch in the store."""
 
     @property
     def queue(self) -> str: ...
@@ -21,19 +21,23 @@ class Hold(Protocol):
     def epoch(self) -> int: ...
 
     def is_held(self) -> bool | None:
-        """Nobody else can have answered for the queue yet; None: only a commit can tell. Cheap:
-        asked for every answer."""
+        """Whether no other owner can have answered yet; None if only a commit can tell.
+
+        It must be cheap, because it is called for every answer.
+        """
         ...
 
     def check_room(self) -> None:
-        """Raise Overloaded if its outbox is full."""
+        """Raise Overloaded if the outbox is full."""
         ...
 
     async def commit(self, changes: Changes | None, next_due_ms: int | None) -> None:
-        """Store it whole, or only check the epoch if there is nothing to store. Raises `OwnerLost`
-        (not stored), StorageError (perhaps stored)."""
+        """Store the changes as a whole, or only check the epoch if there are none.
+
+        Raises `OwnerLost` (not stored) or StorageError (perhaps stored).
+        """
         ...
 
     async def delete(self) -> None:
-        """Delete the queue, but not its counters and epoch. Raises as `commit`."""
+        """Delete the queue, but keep its counters and epoch. Raises the errors of `commit`."""
         ...

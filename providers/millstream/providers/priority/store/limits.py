@@ -1,4 +1,4 @@
-"""What a store lets wait. Owns: `StoreLimits`."""
+"""The limits of waiting work in a store. Owns `StoreLimits`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,21 @@ __all__ = ["StoreLimits"]
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """What one queue lets wait while a commit is under way, and how many events are kept.
+    """The limits of waiting work and stored events in a store of priority queues.
 
-    `waiting_max`: operations that wait for commits. `uncommitted_max` and `uncommitted_bytes_max`:
-    rows and events, and bytes of payload, of the next commit; the operation that comes to them is
-    done still. `events_max`: rows of one outbox. At each of them: `Overloaded`.
-    `clock_step_max_s`: a larger step of the machine's clock forward is not followed by the queues
-    (the default is 366 days, the longest delay of a message): a warning names the step, and
-    `millstream pq clock QUEUE --reset` makes a queue follow. Raises ConfigError.
+    At a limit, an operation raises `Overloaded` and changes nothing. Wrong values raise
+    `ConfigError`.
+
+    Attributes:
+        waiting_max: Operations of one queue that wait for a commit.
+        uncommitted_max: Rows and events of the next commit of one queue. The operation that reaches
+            the limit is still accepted.
+        uncommitted_bytes_max: Payload bytes of the next commit of one queue. The operation that
+            reaches the limit is still accepted.
+        events_max: Events in one outbox. It fills up if no program relays or forgets them.
+        clock_step_max_s: Queues ignore a larger forward step of the machine's clock, in seconds,
+            and the log reports the step. The default is 366 days. `millstream pq clock QUEUE
+            --reset` then sets a queue to the clock.
     """
 
     waiting_max: int = 10_000

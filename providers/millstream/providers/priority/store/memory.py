@@ -1,7 +1,9 @@
-"""Priority queues in memory: for tests, simulations and benchmarks.
+"""`MemoryStore`: priority queues in memory, for tests, simulations and benchmarks.
 
-Owns: `MemoryStore`, its tables, `CommitFaults`. Not: group commit (`committing`).
-Invariants: as every store; what is committed outlives every owner, not the process.
+Owns `MemoryStore`, its tables and `CommitFaults`. Group commit is in `committing`.
+
+Invariants: the contract of stores holds. A committed change survives every owner, but not the
+process.
 """
 
 from __future__ import annotations
@@ -35,19 +37,19 @@ __all__ = ["CommitFaults", "MemoryStore"]
 
 
 class CommitFaults(Protocol):
-    """What tests do to a store's commits: wait, or raise StorageUnavailable."""
+    """Faults that tests inject into commits: they wait, or raise StorageUnavailable."""
 
     async def before(self, queue: str, /) -> None:
-        """A commit begins; if this raises, it is not stored."""
+        """Called before a commit; if this raises, the commit is not stored."""
         ...
 
     async def after(self, queue: str, /) -> None:
-        """It is stored; if this raises, its owner does not know."""
+        """Called after a commit is stored; if this raises, the owner does not know that it is."""
         ...
 
 
 class Table:
-    """The rows of one queue name. `settings` is None while there is no queue."""
+    """The rows of one queue name. `settings` is None while the queue does not exist."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -92,7 +94,7 @@ class Table:
 
 
 class MemoryHold:
-    """One owner's hold on a table."""
+    """The ownership of a table by one owner."""
 
     def __init__(self, store: MemoryStore, queue: str, table: Table) -> None:
         self.queue = queue
@@ -129,18 +131,21 @@ class MemoryHold:
 
 
 def page(names: Iterable[str], after: str, limit: int) -> list[str]:
-    """Names in order, after one, at most so many."""
+    """Names in order, after the name `after`; at most `limit`."""
     return nsmallest(limit, (name for name in names if name > after))
 
 
 class MemoryStore:
-    """Queues that end with the process; silos of one process may share it.
+    """A store in memory, for tests and trials. Its queues end with the process.
+
+    Silos of one process may share the object.
 
     Args:
-        env: clock of the queues.
-        limits: see there.
-        events: whether an outbox is kept; see `PriorityQueues(changes=...)`.
-        faults: asked around every commit.
+        env: The environment that supplies the clock; None uses the real one.
+        limits: Limits of waiting work.
+        events: Whether every change of a message is written to the outbox.
+            `PriorityQueues(changes=...)` relays the events.
+        faults: Test hooks that are called around every commit.
     """
 
     outboxes = 1
@@ -161,14 +166,17 @@ class MemoryStore:
         self._tables: dict[str, Table] = {}
         self._events: list[StoredEvent] = []
         self._position = 0
-        self._name = f"memory-{self._env.new_id():016x}"  # positions of another one begin anew
+        # another store's positions start again, so its name differs
+        self._name = f"memory-{self._env.new_id():016x}"
         self._users = 0
         self._owned: dict[CommittingQueue, None] = {}
 
     async def open(self) -> None:
+        """Open the store for one more user."""
         self._users += 1
 
     async def acquire(self, queue: str, create: QueueSettings | None, /) -> CommittingQueue:
+        """Take the ownership of a queue: see `PriorityStore`."""
         check_request_text(queue, "queue", queue)
         if self.faults is not None:
             await self.faults.before(queue)
@@ -201,41 +209,48 @@ class MemoryStore:
         self._owned.pop(owned, None)
 
     def check_room(self, queue: str) -> None:
+        """Raise Overloaded if the outbox is full."""
         if self.keeps_events and len(self._events) >= self.limits.events_max:
             what = f"queue {queue!r}: the outbox is full, nobody takes its events"
             raise Overloaded(what, "events_max", self.limits.events_max)
 
     def store(self, table: Table, changes: Changes) -> None:
-        """Store changes with their events."""
+        """Store changes and their events."""
         table.apply(changes)
         for event in changes.events:
             self._position += 1
             self._events.append(StoredEvent(self._position, event))
 
     async def due(self, until_ms: int, after: str, limit: int, /) -> list[str]:
+        """Names of queues with work that is due by a time: see `PriorityStore`."""
         self._refuse_closed()
         names = (name for name, table in self._tables.items() if table.is_due(until_ms))
         return page(names, after, limit)
 
     async def queues(self, prefix: str, after: str, limit: int, /) -> list[str]:
+        """Names of queues with a prefix: see `PriorityStore`."""
         self._refuse_closed()
         tables = self._tables.items()
         names = (name for name, table in tables if table.settings and name.startswith(prefix))
         return page(names, after, limit)
 
     async def events(self, outbox: int, after: int, limit: int, /) -> list[StoredEvent]:
+        """Events of the outbox after a position: see `PriorityStore`."""
         self._refuse_closed()
         start = bisect_right(self._events, after, key=lambda one: one.position)
         return self._events[start : start + limit]
 
     async def outbox_name(self, outbox: int, /) -> str:
+        """The unique name of the outbox: see `PriorityStore`."""
         return self._name
 
     async def forget_events(self, outbox: int, through: int, /) -> None:
+        """Delete the events of the outbox up to and including a position."""
         self._refuse_closed()
         del self._events[: bisect_right(self._events, through, key=lambda one: one.position)]
 
     async def aclose(self) -> None:
+        """Close the store for one user; the last one releases all queues."""
         self._users = max(self._users - 1, 0)
         if not self._users:
             await asyncio.gather(*(owned.release() for owned in list(self._owned)))

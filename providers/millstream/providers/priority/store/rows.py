@@ -1,8 +1,9 @@
-"""The statements of the embedded store's files: each function is one piece of work on a connection.
+"""The SQL statements of the embedded store; each function is one piece of work on a connection.
 
-Owns: what `schema.PRIORITY` tables mean. Not: transactions (the writer's).
-Invariants: who changes a queue checks the owner's epoch first, in the same transaction; a refusal
-changes nothing.
+Owns the meaning of the tables in `schema.PRIORITY`. Transactions belong to the writer.
+
+Invariants: a function that changes a queue first checks the owner's epoch, in the same transaction.
+A refused function changes nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from .schema import INLINE_BYTES_MAX, NUMBER_MAX, SEQUENCE_MAX, key_range, messa
 __all__ = ["Acquired", "acquire", "commit", "delete", "drop", "events", "forget_events", "load"]
 
 DROPPED_AT_ONCE = 2_000
-"""Rows of a deleted queue that one transaction takes away."""
+"""Rows of deleted queues that one transaction deletes."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _metadata = msgspec.msgpack.Decoder(Metadata).decode
@@ -55,14 +56,17 @@ _LOAD = (
 
 
 class Loaded(NamedTuple):
-    """What an owner begins with; `rows` are read as they are taken, within one transaction."""
+    """The rows from which an owner opens a queue.
+
+    `rows` are read when they are taken, within one transaction.
+    """
 
     rows: QueueRows
     next_due_ms: int | None
 
 
 class Acquired(NamedTuple):
-    """A queue's number in its file, and the epoch of who owns it now."""
+    """A queue's number in its file, and the epoch of its owner."""
 
     number: int
     epoch: int
@@ -71,7 +75,7 @@ class Acquired(NamedTuple):
 def acquire(
     queue: str, create: QueueSettings | None, now_ms: int, connection: sqlite3.Connection
 ) -> Acquired:
-    """Raise the epoch; make the queue if it is not there. Raises PriorityQueueNotFound."""
+    """Raise the epoch, and create the queue if it is missing. Raises PriorityQueueNotFound."""
     found = connection.execute(
         "SELECT number, owner, settings IS NULL FROM queue WHERE name = ?", (queue,)
     ).fetchone()
@@ -92,7 +96,7 @@ def acquire(
 
 
 def _insert(queue: str, counters: Counters, owner: int, connection: sqlite3.Connection) -> int:
-    """A row without settings, under a number that never was."""
+    """Insert a row without settings, under a number that was never used."""
     cursor = connection.execute(
         "INSERT INTO queue (name, owner, settings_version, sequence, leases, layout, now_ms,"
         " ahead_ms) VALUES (?, ?, 0, ?, ?, ?, ?, ?)",
@@ -103,14 +107,14 @@ def _insert(queue: str, counters: Counters, owner: int, connection: sqlite3.Conn
 
 
 def _check_numbers(queue: str, connection: sqlite3.Connection) -> None:
-    """Raise StorageError if the file has no number for one more queue."""
+    """Raise StorageError if the file has no number for another queue."""
     found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'queue'").fetchone()
     if found is not None and found[0] >= NUMBER_MAX:
         raise StorageError(f"queue {queue!r}: its file has had {NUMBER_MAX} queues, the most")
 
 
 def load(queue: str, acquired: Acquired, connection: sqlite3.Connection) -> Loaded:
-    """All of a queue. Raises OwnerLost."""
+    """All rows of a queue. Raises OwnerLost."""
     number, epoch = acquired
     found = connection.execute(
         "SELECT settings_version, settings, sequence, leases, layout, now_ms, ahead_ms,"
@@ -136,7 +140,7 @@ def _messages(number: int, connection: sqlite3.Connection) -> Iterator[MessageRo
         key, id, payload, metadata, *rest, aside = found
         pairs = _metadata(metadata) if metadata is not None else ()
         if payload is None:
-            payload = aside or b""  # it was freed
+            payload = aside or b""  # the payload was freed
         yield MessageRow(id, key & mask, payload, pairs, *rest)
 
 
@@ -163,7 +167,7 @@ def commit(
     next_due_ms: int | None,
     connection: sqlite3.Connection,
 ) -> None:
-    """Store changes whole. Raises OwnerLost or StorageError, before it changed anything."""
+    """Store changes as a whole. Raises OwnerLost or StorageError before it changes anything."""
     number, epoch = acquired
     if changes is not None and changes.counters.sequence > SEQUENCE_MAX:
         raise StorageError(f"queue {queue!r} has had {SEQUENCE_MAX} messages, the most")
@@ -239,7 +243,7 @@ def _put_requests(number: int, changes: Changes, connection: sqlite3.Connection)
 
 
 def delete(queue: str, acquired: Acquired, connection: sqlite3.Connection) -> None:
-    """The queue is no more; its rows are dropped later. Raises as `commit`."""
+    """Delete the queue; its rows are dropped later. Raises the errors of `commit`."""
     number, epoch = acquired
     _check_numbers(queue, connection)
     found = connection.execute(
@@ -253,7 +257,7 @@ def delete(queue: str, acquired: Acquired, connection: sqlite3.Connection) -> No
 
 
 def drop(connection: sqlite3.Connection) -> bool:
-    """One step of taking away the rows of deleted queues; whether there are more."""
+    """Delete some rows of deleted queues, and return whether there are more."""
     found = connection.execute("SELECT min(number) FROM dropped").fetchone()
     number = found[0]
     if number is None:
@@ -273,7 +277,7 @@ def drop(connection: sqlite3.Connection) -> bool:
 
 
 def due(until_ms: int, after: str, limit: int, connection: sqlite3.Connection) -> list[str]:
-    """Queues with something due, in order of their names: few of many, so by their index."""
+    """Names of queues with due work, in order. Few queues have some, so it uses their index."""
     found = connection.execute(
         "SELECT name FROM queue INDEXED BY queue_due WHERE next_due_ms <= ? AND name > ?"
         " ORDER BY name LIMIT ?",
@@ -283,7 +287,7 @@ def due(until_ms: int, after: str, limit: int, connection: sqlite3.Connection) -
 
 
 def names(prefix: str, after: str, limit: int, connection: sqlite3.Connection) -> list[str]:
-    """Queues that are there, whose names begin so."""
+    """Names of existing queues with a prefix."""
     found = connection.execute(
         "SELECT name FROM queue WHERE name >= ? AND name > ? AND settings IS NOT NULL"
         " ORDER BY name LIMIT ?",
@@ -293,7 +297,7 @@ def names(prefix: str, after: str, limit: int, connection: sqlite3.Connection) -
 
 
 def events(after: int, limit: int, connection: sqlite3.Connection) -> list[StoredEvent]:
-    """The outbox of this file, after a position."""
+    """Events of this file's outbox after a position."""
     found = connection.execute(
         "SELECT position, event FROM event WHERE position > ? ORDER BY position LIMIT ?",
         (after, limit),
@@ -302,13 +306,13 @@ def events(after: int, limit: int, connection: sqlite3.Connection) -> list[Store
 
 
 def forget_events(through: int, connection: sqlite3.Connection) -> int:
-    """Delete the outbox of this file up to and with a position; how many are left."""
+    """Delete events up to and including a position, and return the number of the others."""
     connection.execute("DELETE FROM event WHERE position <= ?", (through,))
     return events_stored(connection)
 
 
 def events_stored(connection: sqlite3.Connection) -> int:
-    """How many events the outbox has; positions have no gaps but at its beginning."""
+    """The number of events in the outbox. Positions have gaps only at the beginning."""
     found = connection.execute(
         "SELECT (SELECT max(position) FROM event) - (SELECT min(position) FROM event) + 1"
     ).fetchone()

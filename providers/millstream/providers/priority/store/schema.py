@@ -1,10 +1,12 @@
-"""The tables of the embedded store's files, and how things are written in their columns.
+"""The tables of the embedded store's files, and the form of their columns.
 
-A message's key is its queue's number and its sequence in one whole number, so that the messages of
-a queue lie side by side and no index beside the table is needed. Payloads of more than
-`INLINE_BYTES_MAX` have a table of their own: the row of a message is written anew with each change,
-they are written once.
-Invariants: a number is never given twice in a file, also not after its queue was deleted.
+A message's key is one whole number, made of its queue's number and its sequence. So the messages of
+a queue are adjacent, and no other index is needed.
+
+Payloads above `INLINE_BYTES_MAX` have a table of their own and are written once, while the row of a
+message is written with each change.
+
+Invariant: a number is never given twice in a file, even if its queue was deleted.
 """
 
 from __future__ import annotations
@@ -21,36 +23,39 @@ __all__ = ["FILES", "OURS", "PRIORITY", "file_index", "key_range", "message_key"
 FILES = 8
 OURS = ("priority-",)
 INLINE_BYTES_MAX = 1_024
-"""Bytes of a payload in the row of its message; the next page of the file begins at some 4,096."""
+"""Payload bytes in the row of a message.
+
+A row above about 4,096 bytes needs another page of the file.
+"""
 KEY_SEQUENCE_BITS = 40
 SEQUENCE_MAX = (1 << KEY_SEQUENCE_BITS) - 1
-"""Messages that ever were in one queue."""
+"""Messages that one queue can ever have."""
 NUMBER_MAX = (1 << 63 - KEY_SEQUENCE_BITS) - 1
-"""Queues that ever were in one file."""
+"""Queues that one file can ever have."""
 
 
 def file_index(queue: str) -> int:
-    """Which file holds the queue. Frozen: files on disk depend on it."""
+    """The file of a queue. Frozen, because stored data depends on it."""
     return xxhash.xxh3_64_intdigest(queue.encode()) % FILES
 
 
 def message_key(number: int, sequence: int) -> int:
-    """The key of a message, by its queue's number."""
+    """The key of a message, from its queue's number."""
     return (number << KEY_SEQUENCE_BITS) | sequence
 
 
 def key_range(number: int) -> tuple[int, int]:
-    """The least and the highest key of a queue's messages."""
+    """The smallest and the largest key of a queue's messages."""
     return message_key(number, 0), message_key(number, SEQUENCE_MAX)
 
 
 def _fill(connection: sqlite3.Connection, env: Env) -> None:
-    """There is nothing at first."""
+    """Do nothing: a new file is empty."""
 
 
-# `queue`: `owner` is the epoch of who owns it; `settings` NULL: it was deleted, and what must not
-# go back is kept for the next of its name. `leases`: how many were given.
-# `dropped`: numbers of deleted queues, whose rows go step by step.
+# `queue.owner` is the epoch of the owner. `queue.settings` is NULL for a deleted queue, whose
+# counters are kept for the next queue of the name. `queue.leases` is the number of leases given.
+# `dropped` has the numbers of deleted queues, whose rows are deleted step by step.
 PRIORITY = Schema(
     2,
     (
