@@ -1,7 +1,7 @@
-"""Messages of streams as messages of a priority queue, and back. Pure.
+"""Conversion between messages of streams and messages of a priority queue. Pure functions.
 
-Invariants: what is stored is read by later versions; messages of one stream have one exclusivity
-value, those of different streams different ones.
+Invariants: later versions can read what is stored. Messages of one stream have one exclusivity
+value, and messages of different streams have different values.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from .options import STREAM_KEY
 __all__ = ["PRIORITY_HEADER", "new_message", "queue_message", "token_of"]
 
 PRIORITY_HEADER = "priority"
-"""The header whose whole number is the priority of an event: lower is more urgent, such as a
-deadline in Unix milliseconds."""
+"""The header of an event that gives its priority in `DeadlineQueues`.
+
+Its value is a whole number from -2**53 to 2**53, as text; lower is more urgent. A deadline in Unix
+milliseconds is a good choice, because an event without the header gets the time of its publishing.
+"""
 PRIORITY_MAX = 2**53
 LONG = "xxh3:"
 
 
 class Stored(msgspec.Struct, array_like=True, frozen=True):
-    """The payload."""
+    """The form of the payload."""
 
     namespace: str
     key: str
@@ -43,7 +46,7 @@ _decode = msgspec.msgpack.Decoder(Stored).decode
 
 
 def new_message(out: OutMessage, wall_s: float, payload_bytes_max: int) -> NewMessage:
-    """A message as it is enqueued. Raises StreamError: it can never be."""
+    """The message to enqueue. Raises StreamError if the event can never be stored."""
     items = [bytes(item) for item in out.items]
     payload = _encode(Stored(*out.stream, items, dict(out.headers), wall_s))
     if len(payload) > payload_bytes_max:
@@ -56,15 +59,17 @@ def new_message(out: OutMessage, wall_s: float, payload_bytes_max: int) -> NewMe
 
 
 def exclusivity_of(stream: StreamId) -> str:
-    """The stream's name, or a digest of one that is too long; no name begins so, as it has a `/`
-    behind its namespace."""
+    """The exclusivity value of a stream: its name, or a hash of a long name.
+
+    A name cannot look like a hash, because it has a `/` after its namespace.
+    """
     name = str(stream)
     data = name.encode(errors="surrogatepass")
     return name if len(data) <= TEXT_BYTES_MAX else f"{LONG}{xxhash.xxh3_128_hexdigest(data)}"
 
 
 def priority_of(stream: StreamId, headers: Mapping[str, str]) -> int | None:
-    """What the header says; None: the time of the enqueue. Raises StreamError."""
+    """The priority in the header; None means the time of the enqueue. Raises StreamError."""
     text = headers.get(PRIORITY_HEADER)
     if text is None:
         return None
@@ -81,12 +86,15 @@ def priority_of(stream: StreamId, headers: Mapping[str, str]) -> int | None:
 
 
 def token_of(lease: Lease) -> Token:
-    """Names this lease: the next one of the same message has another token."""
+    """The token of a lease; the next lease of the same message has another one."""
     return Token(0, lease.token.epoch)
 
 
 def queue_message(lease: Lease) -> QueueMessage:
-    """A message as the runtime reads it. Raises StreamError: somebody else has enqueued it."""
+    """The message of a lease as the runtime reads it.
+
+    Raises StreamError if another program enqueued it.
+    """
     try:
         stored = _decode(lease.payload)
     except msgspec.MsgspecError as error:

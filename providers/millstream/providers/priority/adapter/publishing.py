@@ -1,7 +1,9 @@
-"""Putting messages of streams into a priority queue: all of a list, or a prefix.
+"""Enqueueing messages of streams: the whole list, or a prefix of it.
 
-Owns: `Publishing`. Not: the form of messages (`form`), asking again (`surface`).
-Invariants: what is refused is not stored; where nobody knows, the cause is PublishUnknown.
+Owns `enqueue`. The form of messages is in `form`, and retries are in `surface`.
+
+Invariants: a refused message is not stored. If nobody knows whether it is stored, the cause is
+PublishUnknown.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ MESSAGES_MAX = 1_000
 async def enqueue(
     queue: PriorityQueue, messages: Sequence[OutMessage], clock: Clock, payload_bytes_max: int
 ) -> list[Token | None]:
-    """Store messages in order; they have no tokens before they are leased. Raises EnqueueFailed."""
+    """Store messages in order. They have no tokens until they are leased. Raises EnqueueFailed."""
     ready, refused = form(messages, clock.wall_s(), payload_bytes_max)
     stored, at_once = 0, MESSAGES_MAX
     while stored < len(ready):
@@ -51,7 +53,7 @@ async def enqueue(
             if len(some) == 1:
                 kind = QueueFull if isinstance(error, PriorityQueueFull) else StreamError
                 raise EnqueueFailed([None] * stored, kind(str(error))) from None
-            at_once = (len(some) + 1) // 2  # perhaps the first ones are accepted
+            at_once = (len(some) + 1) // 2  # the first ones may be accepted
         except MillstreamError as error:
             raise EnqueueFailed([None] * stored, cause_of(queue.name, error)) from None
         else:
@@ -64,7 +66,9 @@ async def enqueue(
 def form(
     messages: Sequence[OutMessage], wall_s: float, payload_bytes_max: int
 ) -> tuple[list[NewMessage], StreamError | None]:
-    """The first messages that can be stored, and why the next one cannot."""
+    """The messages that can be stored, up to the first one that cannot, and the reason of that
+    one.
+    """
     found: list[NewMessage] = []
     for message in messages:
         try:
@@ -75,7 +79,7 @@ def form(
 
 
 def cause_of(queue: str, error: MillstreamError) -> StreamError:
-    """Why a call has stored nothing; PublishUnknown: it may have."""
+    """The error for a call that stored nothing; PublishUnknown if it may have stored something."""
     text = f"priority queue {queue!r}: {type(error).__name__}: {error}"
     if isinstance(error, Overloaded):
         return QueueFull(text)

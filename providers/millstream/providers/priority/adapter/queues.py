@@ -1,9 +1,10 @@
-"""Streams over priority queues: grains receive the most urgent event first.
+"""`DeadlineQueues`: streams whose most urgent event is delivered first.
 
-Owns: `DeadlineQueues`, `DeadlineAdapter`. Not: reading (`receiver`), enqueueing (`publishing`), who
-owns a priority queue (`owner`).
-Invariants: one exclusive priority queue for each queue of the provider, whose exclusivity value is
-the stream, so of one stream one event at a time is with a silo, whichever reads the queue.
+Owns `DeadlineQueues` and `DeadlineAdapter`. Reading is in `receiver`, enqueueing in `publishing`,
+and the ownership of priority queues in `owner`.
+
+Invariant: each queue of the provider is one exclusive priority queue whose exclusivity value is the
+stream. Therefore only one silo has an event of a stream at a time, whichever silo reads the queue.
 """
 
 from __future__ import annotations
@@ -33,25 +34,40 @@ from .receiver import DeadlineReceiver
 __all__ = ["DeadlineAdapter", "DeadlineQueues"]
 
 PATIENCE_S = 6.0
-"""How long a call is asked again: the runtime waits 10 s for an answer."""
+"""How long a call is retried, in seconds. The runtime waits 10 s for an answer."""
 C = TypeVar("C", bound=Contract)
 
 
 class DeadlineQueues:
-    """Queues of earliest deadlines first: `PersistentStreams(DeadlineQueues(), balancer=...)`.
+    """Queues of a stream provider that deliver the most urgent event first.
 
-    The header `priority` of an event, a whole number such as a deadline in Unix milliseconds, says
-    how urgent it is; lower is more urgent, and without it the time of publishing counts. Events of
-    one stream are delivered one at a time, the most urgent first; those of different streams beside
-    each other. An event whose handler fails comes again after the back-off, in any silo, and keeps
-    no other stream waiting.
+    Use it with `PersistentStreams(DeadlineQueues(), balancer=...)`. All silos also need the part
+    `PriorityQueues`.
+
+    - The header `PRIORITY_HEADER` of an event is a whole number, such as a deadline in Unix
+      milliseconds; lower is more urgent. Without it, the time of publishing counts.
+    - Events of one stream are delivered one at a time, the most urgent of the waiting ones first.
+      Events of different streams are delivered in parallel.
+    - An event is leased while it waits and runs. If its handler fails, the event comes back after
+      the back-off, in any silo, and delays no other stream.
+    - If a silo crashes, its events are delivered again after `lease_s`. Handlers are called at
+      least once.
+    - Because the order is that of urgency, there is no `commit_with`, no rewinding, and no start at
+      a token.
+    - Queues are priority queues of the names `stream/PROVIDER/QUEUE`; read them with
+      `priority_queue`.
+
+    Its capabilities are `WAKEUP`, `ITEM_ACK`, `LEASED`, `OWN_POSITION` and, with `durable`,
+    `DURABLE`.
 
     Args:
-        part: the name under which all silos were given `PriorityQueues`, whose store keeps them.
-        durable: whether that store does; `EmbeddedStore` does, `MemoryStore` does not.
-        options: leases, limits. All silos have the same.
+        part: The name under which all silos have `PriorityQueues`, whose store keeps the events.
+        durable: Whether that store is durable. Set it to False with `MemoryStore`.
+        options: Leases and limits; all silos must have the same.
 
-    Raises ConfigError.
+    Raises:
+        ConfigError: The options have another type.
+        TypeError: The part's name is not a text.
     """
 
     def __init__(
@@ -73,6 +89,7 @@ class DeadlineQueues:
         self.agreement: Mapping[str, str] = {"part": part, "options": repr(self._options)}
 
     async def open(self, provider: str, host: AdapterHost, /) -> DeadlineAdapter:
+        """Open the provider in one silo; `PersistentStreams` calls it."""
         return DeadlineAdapter(host, self._part, self._is_durable, self._options)
 
 
@@ -89,12 +106,13 @@ class DeadlineAdapter:
         self.message_limits = MessageLimits(bytes_max=options.payload_bytes_max)
         self._opener = HostOpener(host)
         self._queues: dict[QueueId, PriorityQueue] = {}
-        self._made: set[QueueId] = set()  # with these settings, as far as is known here
+        # queues that have these settings, as far as this silo knows
+        self._made: set[QueueId] = set()
 
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
     ) -> Sequence[Token | None]:
-        """Store messages, each under its priority."""
+        """Store messages, each with its priority."""
         try:
             found = await self.make(queue)
         except QueueUnavailable as error:
@@ -103,23 +121,26 @@ class DeadlineAdapter:
             most = self._options.payload_bytes_max
             return await enqueue(found, messages, self._host.clock, most)
         except EnqueueFailed:
-            self._made.discard(queue)  # perhaps it was deleted
+            self._made.discard(queue)  # the queue may have been deleted
             raise
 
     def receiver(self, queue: QueueId, epoch: int, /) -> DeadlineReceiver:
         worker = f"{self._host.silo} in epoch {epoch}"
 
         def make() -> Awaitable[PriorityQueue]:
-            self._made.discard(queue)  # perhaps it was deleted
+            self._made.discard(queue)  # the queue may have been deleted
             return self.make(queue)
 
         return DeadlineReceiver(make, worker)
 
     async def aclose(self) -> None:
-        """Nothing is open: leases are their receivers'."""
+        """Do nothing: receivers own the leases."""
 
     async def make(self, queue: QueueId) -> PriorityQueue:
-        """The priority queue of a queue, made if it is not there. Raises QueueUnavailable."""
+        """The priority queue of a provider's queue, created if it is missing.
+
+        Raises QueueUnavailable.
+        """
         found = self._queues.get(queue)
         if found is None:
             name = f"{STREAMS}{self._host.provider}/{queue}"
@@ -137,14 +158,14 @@ class DeadlineAdapter:
     async def _make(self, queue: PriorityQueue) -> None:
         try:
             await queue.create(self._options.settings())
-        except SettingsConflict:  # an operator has changed it, or options were others
+        except SettingsConflict:  # an operator changed the settings, or the options were different
             key = (await queue.settings()).settings.exclusivity_key
             if key != STREAM_KEY:
                 text = f"its exclusivity_key is {key!r}, not {STREAM_KEY!r}: delete the queue"
                 raise QueueUnavailable(f"priority queue {queue.name!r}: {text}") from None
 
     def _check_store(self) -> None:
-        """Raise QueueUnavailable if the store of this silo's part is not what was said."""
+        """Raise QueueUnavailable if the part's store is not durable although `durable` is set."""
         target = self._host.targets.find(f"{QueuesTarget.target_name}/{self._part}")
         if isinstance(target, QueuesTarget) and self._is_durable and not target.is_durable:
             raise QueueUnavailable(
@@ -154,17 +175,18 @@ class DeadlineAdapter:
 
 
 class HostOpener:
-    """Opens priority queues in the silo of an adapter (`Opener`), by what an adapter is given."""
+    """Opens priority queues with the services of an adapter (an `Opener`)."""
 
     def __init__(self, host: AdapterHost) -> None:
         self._host = host
         self._numbers = itertools.count(1)
-        chance = int(host.clock.uniform(0.0, 1.0) * 2**52)  # opened twice in one silo
+        # the provider may be opened twice in one silo
+        chance = int(host.clock.uniform(0.0, 1.0) * 2**52)
         self._name = f"{host.silo}/{host.provider}/{chance:013x}"
 
     @property
     def gateway(self) -> Gateway | None:
-        """None: it is in a silo."""
+        """None, because the code runs in a silo."""
         return None
 
     def grain(self, cls: type[C], key: str, /) -> C:
@@ -178,4 +200,4 @@ class HostOpener:
         return f"{self._name}/{next(self._numbers):x}"
 
     def check_running(self) -> None:
-        """A silo that has ended answers no call."""
+        """Do nothing: a silo that has ended answers no call."""

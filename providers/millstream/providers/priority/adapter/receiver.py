@@ -1,9 +1,13 @@
-"""Reading a priority queue for the agent of a queue: leases that the runtime extends and ends.
+"""Reading a priority queue for an agent: leases that the runtime extends and ends.
 
-Owns: `DeadlineReceiver`. Not: when an event is done, or given back (the agent).
-Invariants: a message is out while its lease is held here, under a token of its own; what is not
-handed out goes back with its attempt, also from a read that was cancelled; when it is closed,
-everything does.
+Owns `DeadlineReceiver`. The agent decides when an event is done or given back.
+
+Invariants:
+
+- A message is out while this receiver has its lease, under a token of its own.
+- A message that is not handed out is released without counting the attempt, also if the read was
+  cancelled.
+- Closing the receiver releases all its messages.
 """
 
 from __future__ import annotations
@@ -34,8 +38,8 @@ class DeadlineReceiver:
     """The messages of one queue for one owner.
 
     Args:
-        made: gives the priority queue; raises QueueUnavailable.
-        worker: who leases, for people who look.
+        made: Returns the priority queue; raises QueueUnavailable.
+        worker: The worker's name, which operators see.
     """
 
     def __init__(self, made: Callable[[], Awaitable[PriorityQueue]], worker: str) -> None:
@@ -44,7 +48,7 @@ class DeadlineReceiver:
         self._queue: PriorityQueue | None = None
         self._held: dict[Token, Lease] = {}
         self._reading: asyncio.Task[list[Lease]] | None = None
-        self._largest = 1  # bytes of a message, as far as was seen
+        self._largest = 1  # bytes of the largest message so far
         self._failing: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -70,8 +74,10 @@ class DeadlineReceiver:
         return self._take(leases, max_events, max_bytes)
 
     async def _end(self, reading: asyncio.Task[list[Lease]]) -> list[Lease]:
-        """What was leased; nothing, if this was closed meanwhile. Who is cancelled takes nothing:
-        the dequeue is, too, and gives back what it brings."""
+        """The leases of a dequeue; none if the receiver was closed meanwhile.
+
+        If the caller is cancelled, the dequeue is cancelled and releases its leases.
+        """
         try:
             await asyncio.wait([reading])
         except asyncio.CancelledError:
@@ -85,7 +91,7 @@ class DeadlineReceiver:
                 lease.give_back("nobody reads")
 
     def _take(self, leases: Sequence[Lease], max_events: int, max_bytes: int) -> list[QueueMessage]:
-        """Hold what may be handed out; the rest goes back."""
+        """Keep the leases that may be handed out, and release the others."""
         found: list[QueueMessage] = []
         for lease in leases:
             if self._is_closed:
@@ -98,7 +104,7 @@ class DeadlineReceiver:
             self._largest = max(self._largest, size)
             max_events, max_bytes = max_events - len(message.items), max_bytes - size
             if found and (max_events < 0 or max_bytes < 0):
-                max_events = -1  # those behind it are less urgent
+                max_events = -1  # the following messages are less urgent
                 lease.give_back("no room")
                 continue
             self._held[message.token] = lease
@@ -106,7 +112,7 @@ class DeadlineReceiver:
         return found
 
     def _event_of(self, lease: Lease) -> QueueMessage | None:
-        """What it is of; None: of nothing, somebody else has put it into this queue."""
+        """The message of a lease; None if another program enqueued something that is no event."""
         try:
             return queue_message(lease)
         except StreamError as error:
@@ -116,7 +122,7 @@ class DeadlineReceiver:
             task.add_done_callback(self._failing.discard)
             return None
 
-    # -- what becomes of them
+    # -- the end of leases
 
     async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
         await self._settle(self._of(also), Lease.complete)
@@ -128,7 +134,7 @@ class DeadlineReceiver:
         await self._settle(self._of(tokens), release)
 
     async def fail(self, tokens: Sequence[Token], reason: str, /) -> None:
-        """They are errored."""
+        """Make the messages errored."""
         await self._settle(self._of(tokens), lambda lease: lease.fail(reason))
 
     async def extend(self, tokens: Sequence[Token], lease_s: float, /) -> Sequence[Token]:
@@ -143,7 +149,7 @@ class DeadlineReceiver:
     async def _settle(
         self, leases: Sequence[Lease], end: Callable[[Lease], Awaitable[object]]
     ) -> None:
-        """End leases; those that are lost are over anyhow. Raises QueueUnavailable."""
+        """End leases; a lost lease is over anyway. Raises QueueUnavailable."""
 
         async def end_one(lease: Lease) -> None:
             await end(lease)
@@ -155,7 +161,10 @@ class DeadlineReceiver:
     async def _each(
         self, leases: Sequence[Lease], call: Callable[[Lease], Awaitable[object]]
     ) -> list[Lease]:
-        """Call for each; those that are lost. Raises QueueUnavailable for the first that failed."""
+        """Call for each lease, and return the lost ones.
+
+        Raises QueueUnavailable for the first failure.
+        """
         answers = await asyncio.gather(*map(call, leases), return_exceptions=True)
         lost: list[Lease] = []
         for lease, answer in zip(leases, answers, strict=True):

@@ -1,8 +1,10 @@
-"""What became of a message, as an event of a stream.
+"""A change of a message, as an event of a stream.
 
-Owns: `PriorityChange`, `PRIORITY_CHANGES`. Not: the change itself (`core`), carrying it (`relay`).
-Invariant: frozen: programs and jobs read what older ones have written. A new field has a default
-and comes last; no name, and no value of one, ever changes.
+Owns `PriorityChange` and `PRIORITY_CHANGES`. The change itself is made in `core`, and `relay`
+publishes it.
+
+Invariant: the form is frozen, because programs read what older ones have written. A new field has a
+default and is the last one. No name, and no value of a name, ever changes.
 """
 
 from __future__ import annotations
@@ -19,18 +21,33 @@ __all__ = ["PRIORITY_CHANGES", "PriorityChange", "change_of"]
 
 @dataclass(frozen=True, slots=True)
 class PriorityChange:
-    """One transition of one message. The stream's key is the queue.
+    """One change of one message: an event of the stream `PRIORITY_CHANGES` whose key is the queue.
 
-    Attributes: `version`: 1, 2, 3 and so on for each message, without gap; `from_state` and
-    `to_state`: "invisible", "pending", "running", "completed", "canceled" or "errored"; None before
-    its life, and after it (it was collected). `time_ms`: of the queue, in Unix milliseconds, never
-    going back; `step`: why, such as "dequeued" or "expired"; `attempt`: leases that were used up so
-    far, the present one included; `due_ms`: when it falls due by itself in its new state.
-    `created_ms` and `sequence`: when the message was enqueued, and its number in its shard: an id
-    may be used again once its message was collected, and its versions begin at 1 again. Both are 0
-    in what was written before they were told. `shard`: the shard of the queue that has the message;
-    an id is unique within a shard, so in an exclusive queue several shards may each have a message
-    of that id.
+    Each change arrives once. The changes of one queue arrive in order; with several shards, the
+    changes of each shard. Deleting a whole queue makes no changes.
+
+    Attributes:
+        queue: The name of the queue.
+        id: The message. An id may be used again after its message was collected; the versions then
+            start again at 1. In a queue with several shards, an id is unique within its shard only.
+        version: 1, 2, 3 and so on for each message, without gaps.
+        from_state: `"invisible"`, `"pending"`, `"running"`, `"completed"`, `"canceled"` or
+            `"errored"`; None for a new message.
+        to_state: The new state; None if the message was collected.
+        time_ms: The time of the queue, in Unix milliseconds. It never goes back.
+        step: The reason of the change, such as `"enqueued"`, `"dequeued"` or `"expired"`.
+        attempt: Attempts used so far, including the present one.
+        priority: The priority; lower is more urgent.
+        metadata: The pairs of the message.
+        worker: The worker of the latest lease; empty if there was none.
+        reason: The text that the program gave, or an empty text. A copy made by `requeue` has
+            `again ID`.
+        due_ms: When the new state ends by itself, in Unix milliseconds; 0 if it does not.
+        payload_bytes: Bytes of the payload. The event does not contain the payload.
+        created_ms: When the message was enqueued, in Unix milliseconds. 0 in events of older
+            versions.
+        sequence: The number of the message in its shard. 0 in events of older versions.
+        shard: The shard of the queue that has the message.
     """
 
     queue: str
@@ -53,12 +70,15 @@ class PriorityChange:
 
 
 PRIORITY_CHANGES = StreamNamespace("millstream.priority.changes", PriorityChange)
-"""The changes of all queues of the silos' `PriorityQueues(store, changes="default")`. With another
-provider: `StreamNamespace(PRIORITY_CHANGES.name, PriorityChange, provider="ledger")`."""
+"""The streams of changes of all queues, if silos have `PriorityQueues(store, changes="default")`.
+
+The key of a stream is the name of the queue. With a provider of another name, use
+`StreamNamespace(PRIORITY_CHANGES.name, PriorityChange, provider="ledger")`.
+"""
 
 
 def change_of(event: ChangeEvent) -> PriorityChange:
-    """An event of an outbox, as others read it."""
+    """The event of an outbox in the form that is published."""
     queue, shard = split_name(event.queue)
     return PriorityChange(
         queue,

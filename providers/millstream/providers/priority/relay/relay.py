@@ -1,11 +1,17 @@
-"""Carries the events of a store's outboxes to a stream, in order, each once.
+"""The relay of events from a store's outboxes to a stream, in order and each once.
 
-Owns: `Relay`. Not: the events (`core`), the outboxes (`store`), which silo relays (its caller).
-Invariants: an event is sent when all before it in its outbox are accepted, or with them in one
-call, of which each queue of the stream takes a prefix; under its outbox's name as producer, with
-its position as sequence; and it is forgotten once it and all before it are accepted. Nothing else
-is remembered. So whoever relays, once or several at the same time, of old or new rows: what a queue
-of the stream has taken is followed by what comes next, and what it is sent again it drops.
+Owns `Relay`. Events are made in `core`, outboxes belong to the store, and the caller chooses the
+silo that relays.
+
+Invariants:
+
+- An event is sent after all earlier events of its outbox are accepted, or in one call with them.
+  Each queue of the stream accepts a prefix of a call.
+- The producer is the name of the outbox, and the sequence is the position of the event.
+- An event is forgotten when it and all earlier ones are accepted. The relay remembers nothing else.
+
+Therefore several silos may relay at the same time, and a silo may relay events again: a queue of
+the stream drops repeated events and continues with the next one.
 """
 
 from __future__ import annotations
@@ -38,16 +44,24 @@ class Stores(Protocol):
     def store(
         self, messages: Sequence[OutMessage], /
     ) -> Coroutine[Any, Any, list[Token | StreamError | None]]:
-        """The outcome of each message; per queue, a prefix of them is stored."""
+        """Publish messages, and return the outcome of each.
+
+        Of each queue's messages, a prefix is stored.
+        """
         ...
 
 
 class Relay:
-    """Relays all outboxes of a store, while this silo is to do it.
+    """Relays all outboxes of a store while this silo has the task.
 
     Args:
-        into: where the stream is.
-        is_mine: is this silo to relay? Two may think so; that costs, and does no harm.
+        store: The store.
+        into: The provider of the stream.
+        options: Period and batch size.
+        is_mine: Whether this silo relays. Two silos may do it at the same time, which only costs
+            work.
+        clock: The silo's clock.
+        tasks: The group in which the relay runs.
     """
 
     def __init__(
@@ -67,19 +81,19 @@ class Relay:
         self._tasks = tasks
         self._lines = LineBudget()
         self.relayed = 0
-        """Events that were accepted, repeated ones too."""
+        """Accepted events, including repeated ones."""
 
     def start(self) -> None:
-        """Begin to relay."""
+        """Start to relay."""
         for outbox in range(self._store.outboxes):
             self._tasks.start(self._run(outbox))
 
     async def stop(self) -> None:
-        """Relay no more. What is out may be accepted."""
+        """Stop relaying. Events that were sent may still be accepted."""
         await self._tasks.aclose()
 
     def abort(self) -> None:
-        """End at once."""
+        """Stop at once."""
         self._tasks.cancel()
 
     async def _run(self, outbox: int) -> None:
@@ -90,14 +104,17 @@ class Relay:
                 try:
                     has_more = await self._round(outbox)
                     failures, pause_s = 0, 0.0 if has_more else pause_s
-                except Exception as error:  # of a store, or a provider, of somebody else
+                except Exception as error:  # the store and the provider may be foreign code
                     failures += 1
                     pause_s = RETRY.whole_s(failures)
                     self._say_failed(outbox, error, pause_s)
             await asyncio.sleep(pause_s)
 
     async def _round(self, outbox: int) -> bool:
-        """Relay the oldest events; is there more? Raises what store and provider raise."""
+        """Relay the oldest events, and return whether there are more.
+
+        Raises the errors of store and provider.
+        """
         limit = self._options.changes_batch_max
         found = await self._store.events(outbox, 0, limit)
         if not found:
@@ -112,7 +129,7 @@ class Relay:
         self.relayed += accepted
         return refused is not None or len(found) == limit
 
-    # -- what people are told
+    # -- log lines
 
     def _say_failed(self, outbox: int, error: Exception, pause_s: float) -> None:
         what, again = f"{type(error).__name__}: {error}", f"tried again in {pause_s:g} s"
@@ -130,7 +147,7 @@ class Relay:
 
 
 def message_of(producer: str, stored: StoredEvent) -> OutMessage:
-    """An event as it is published."""
+    """The event in the form that is published."""
     item = PRIORITY_CHANGES.codec.encode(change_of(stored.event))
     queue, _ = split_name(stored.event.queue)
     stream = StreamId(PRIORITY_CHANGES.name, queue)
@@ -140,7 +157,7 @@ def message_of(producer: str, stored: StoredEvent) -> OutMessage:
 def count_accepted(
     outcomes: Sequence[Token | StreamError | None],
 ) -> tuple[int, StreamError | None]:
-    """How many of the first ones were accepted, and why the next one was not."""
+    """The number of accepted events before the first refused one, and the reason of that one."""
     for count, outcome in enumerate(outcomes):
         if isinstance(outcome, StreamError):
             return count, outcome
