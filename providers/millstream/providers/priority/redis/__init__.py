@@ -1,6 +1,8 @@
-"""Priority queues in Redis: durable, for the silos of several machines. Needs the extra `redis`.
+"""A store of priority queues in Redis, for the silos of several machines.
 
-Nothing else loads the client of Redis, so whoever keeps queues elsewhere does not need it.
+It needs the extra `redis`.
+
+Install it with `pip install 'millstream[redis]'`. Only this package imports the Redis client.
 
 Owns the store, the connection to the server, the scripts and the form of rows. Reading starts at
 `store.py`.

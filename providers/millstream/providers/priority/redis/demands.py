@@ -1,6 +1,6 @@
-"""What a server must be like to keep priority queues. Pure.
+"""The requirements that a Redis server must meet. Pure.
 
-Owns: `objection`, `UnfitServer`. Not: asking the server (`server`).
+Owns `objection` and `UnfitServer`. `server` reads the settings.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ WEAKER = "or name what it promises, RedisOptions(durability={!r})"
 
 
 class UnfitServer(RedisError):
-    """The server is none for priority queues as it is: somebody must change it, or the options."""
+    """The server does not meet the requirements.
+
+    An operator must change its settings, or the options.
+    """
 
 
 def fields_of(info: bytes) -> dict[str, str]:
-    """What `INFO` says, by field."""
+    """The answer of `INFO`, by field."""
     lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
     return {field: value for field, colon, value in lines if colon}
 
@@ -31,11 +34,12 @@ def fields_of(info: bytes) -> dict[str, str]:
 def objection(
     info: Mapping[str, str], settings: Mapping[str, str] | None, durability: Durability
 ) -> str:
-    """Why the server cannot be used, and what to do; "" if it can.
+    """Why the server cannot be used and what to do; an empty text if it can be used.
 
     Args:
-        info: fields of `INFO`.
-        settings: those of `SETTINGS`; None: it does not tell them.
+        info: Fields of `INFO`.
+        settings: The values of `SETTINGS`; None if the server does not show them.
+        durability: The required guarantee.
     """
     version = info.get("redis_version", "0")
     if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < VERSION_MIN:
@@ -76,7 +80,10 @@ def too_weak(settings: Mapping[str, str] | None, durability: Durability) -> str:
 
 
 def find_promised(settings: Mapping[str, str]) -> Durability:
-    """While its file is written anew, `no-appendfsync-on-rewrite` leaves out every sync."""
+    """The guarantee of the settings.
+
+    `no-appendfsync-on-rewrite` skips all syncs while the file is rewritten.
+    """
     if settings.get("appendonly") != "yes" or settings.get("appendfsync") == "no":
         return "none"
     is_always = settings.get("appendfsync") == "always"

@@ -1,8 +1,9 @@
-"""One owner's hold on a queue in Redis.
+"""The ownership of a queue in Redis by one owner.
 
-Owns: `RedisHold`. Invariants:
-- the mark that a commit compares is the one that this owner's last commit wrote, so a commit that
-  comes twice, late, or after the server lost something stores nothing.
+Owns `RedisHold`.
+
+Invariant: a commit compares the mark that this owner's previous commit wrote. Therefore a commit
+that is repeated, late, or after a loss of data in the server stores nothing.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ log = logging.getLogger("millstream.priority")
 
 
 class RedisLane(Protocol):
-    """What a hold needs of its queue's lane."""
+    """The services of the queue's lane that an ownership needs."""
 
     @property
     def keys(self) -> LaneKeys: ...
 
     def check_room(self, queue: str) -> None:
-        """Raise Overloaded if its outbox is full, as far as this store knows."""
+        """Raise Overloaded if the outbox is full, as far as this store knows."""
         ...
 
     def has_events(self, count: int) -> None:
-        """So many are in its outbox."""
+        """Record the number of events in the outbox."""
         ...
 
 
@@ -44,11 +45,12 @@ def mark_of(epoch: int, nonce: str, commits: int) -> str:
 
 
 class RedisHold:
-    """See `Hold` of the store's room.
+    """The implementation of `store.hold.Hold`.
 
     Args:
-        nonce: of this owner alone: a server that lost an acquisition gives its epoch again.
-        due_ms: as it is stored.
+        nonce: Unique to this owner, because a server that lost an acquisition gives its epoch
+            again.
+        due_ms: The stored time of the next due work.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class RedisHold:
         self._due_ms = due_ms
 
     def is_held(self) -> None:
-        """Only the server can tell."""
+        """None: only the server knows."""
 
     def check_room(self) -> None:
         self._lane.check_room(self.queue)

@@ -1,9 +1,10 @@
 """The names of a store's keys.
 
-A queue is in one of 16 lanes by a frozen hash of its name. All keys of a lane begin with the same
-hash tag, so they are in one slot, and one script may change a queue together with what is said of
-it to others: its name, when it is due, its events.
-Owns: `lane_of`, `LaneKeys`, `QueueKeys`.
+A frozen hash of its name assigns each queue to one of 16 lanes. All keys of a lane begin with the
+same hash tag and are therefore in one slot. So one script may change a queue together with its
+lane: the names of queues, their due times, and the events.
+
+Owns `lane_of`, `LaneKeys` and `QueueKeys`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ LANES = 16
 
 
 class LaneKeys(NamedTuple):
-    """`lane`: a hash, the form of the lane and its latest position. `names`: a sorted set of the
-    queues that are there. `due`: one of queues by the time at which they are due. `events`: a
-    stream, the outbox."""
+    """The keys of a lane.
+
+    `lane` is a hash with the form and the latest position. `names` is the sorted set of existing
+    queues. `due` is the sorted set of queues by due time. `events` is the stream that holds the
+    outbox.
+    """
 
     lane: bytes
     names: bytes
@@ -29,9 +33,11 @@ class LaneKeys(NamedTuple):
 
 
 class QueueKeys(NamedTuple):
-    """Hashes. `head`: owner, settings and counters. `states` and `bodies`: of messages, by their
-    sequence; what can change, and what cannot. `sessions`, `answers`: what is remembered of
-    requests."""
+    """The keys of a queue, all hashes.
+
+    `head` has owner, settings and counters. `states` and `bodies` have the changing and the fixed
+    fields of messages, by sequence. `sessions` and `answers` have the remembered requests.
+    """
 
     head: bytes
     states: bytes
@@ -41,7 +47,7 @@ class QueueKeys(NamedTuple):
 
 
 def lane_of(queue: str) -> int:
-    """Frozen: what is stored depends on it."""
+    """The lane of a queue. Frozen, because stored data depends on it."""
     return xxhash.xxh3_64_intdigest(queue.encode()) % LANES
 
 
@@ -56,5 +62,8 @@ def queue_keys(prefix: str, queue: str) -> QueueKeys:
 
 
 def tag_of(prefix: str, lane: int) -> bytes:
-    """What is between the braces decides upon the slot, whatever braces a queue's name has."""
+    """The hash tag of a lane.
+
+    The text between the first braces selects the slot, so braces in a queue's name have no effect.
+    """
     return f"{{{prefix}:{lane}}}:".encode()

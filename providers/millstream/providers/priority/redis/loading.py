@@ -1,8 +1,10 @@
-"""Reading a queue to open it: page by page, while nobody else writes.
+"""Reading the rows of a queue, page by page, to open it.
 
-Owns: `load`. The epoch was raised before, so nothing changes meanwhile, unless yet another owner
-comes: each page asks for the owner's mark behind what it reads, so what was read before belongs
+The epoch was raised before, so only yet another owner could change the rows. Each page therefore
+also reads the owner's mark after its rows. If the mark is unchanged, all rows read so far belong
 together.
+
+Owns `QueueReader`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ __all__ = ["QueueReader"]
 
 
 class QueueReader:
-    """Reads one queue for one owner, whose mark it has."""
+    """Reads one queue for the owner with this mark."""
 
     def __init__(
         self, server: Server, options: RedisOptions, queue: str, keys: QueueKeys, mark: str
@@ -37,8 +39,12 @@ class QueueReader:
         self._mark = mark.encode()
 
     async def read(self, head: Head) -> tuple[QueueRows, int]:
-        """All rows, and how many messages; the rows are unpacked as they are taken, in whatever
-        thread does so. Raises OwnerLost, StorageError."""
+        """All rows, and the number of messages.
+
+        The rows are unpacked when they are taken, in the thread that takes them.
+
+        Raises OwnerLost or StorageError.
+        """
         states = await self._hash(self._keys.states)
         found = sorted((int(field), state) for field, state in states.items())
         del states
@@ -67,7 +73,9 @@ class QueueReader:
                 return found
 
     def _batches(self, found: list[tuple[int, bytes]]) -> Iterator[list[int]]:
-        """Sequences of messages whose payloads fit in a page; of one at least."""
+        """Groups of messages whose payloads fit into a page; each group has at least one
+        message.
+        """
         batch: list[int] = []
         size = 0
         for sequence, state in found:

@@ -1,4 +1,4 @@
-"""What a Redis store asks of its server, and what it may take of it. Owns: `RedisOptions`."""
+"""The options of a Redis store. Owns `RedisOptions`."""
 
 from __future__ import annotations
 
@@ -12,23 +12,31 @@ __all__ = ["DURABILITIES", "Durability", "RedisOptions"]
 
 Durability = Literal["always", "everysec", "none"]
 DURABILITIES: tuple[Durability, ...] = ("none", "everysec", "always")
-"""Each with what those before it promise."""
+"""In order: each one includes the guarantees of those before it."""
 PREFIX_BYTES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class RedisOptions:
-    """How a `RedisStore` uses its server. Raises ConfigError.
+    """How a `RedisStore` uses its server. Wrong values raise `ConfigError`.
 
-    `durability`: what the server must have promised before an operation is answered. "always": it
-    is synced to disk (`appendonly yes`, `appendfsync always`); "everysec": a crash may take back
-    the last seconds; "none": anything, also all of it. The server's settings are checked with each
-    connection and every `check_period_s`, and refused if they are weaker.
-    `prefix`: of all keys, so that several clusters can share a server.
-    `username`, `password`: instead of those in the address.
-    `timeout_s`: of one request, with the wait for a connection; `connect_timeout_s`: of one attempt
-    to connect. `connections_max`: open at once, by one store; each commit has one to itself.
-    `page_rows`, `page_bytes`: of one request while a queue is read to be opened.
+    Attributes:
+        durability: The guarantee of the server before an operation is answered. `"always"`: the
+            operation is synced to its disk (`appendonly yes`, `appendfsync always`). `"everysec"`:
+            a crash may lose the last seconds, including leases that were given. `"none"`: a crash
+            may lose everything. The store refuses a server whose settings guarantee less.
+        prefix: Prefix of all keys, so that several clusters can share a server; printable, 1 to 64
+            bytes, without braces.
+        username: Replaces the user name of the address.
+        password: Replaces the password of the address; it is never shown.
+        timeout_s: Time for one request, in seconds, including the wait for a connection. Then
+            `StorageUnavailable`; the request may have been carried out.
+        connect_timeout_s: Time for one attempt to connect, in seconds. Then `StorageUnavailable`.
+        connections_max: Open connections of one store. Further requests wait for a connection.
+        check_period_s: How often an open store checks the server's settings, in seconds. While they
+            guarantee less than `durability`, operations raise `StorageUnavailable`.
+        page_rows: Rows in one request while a queue is opened.
+        page_bytes: Payload bytes in one such request. A single payload may be larger.
     """
 
     durability: Durability = "always"

@@ -1,9 +1,11 @@
-"""Rows as Redis has them, and what a commit's script is given.
+"""The stored form of rows in Redis, and the arguments of the commit script. Pure.
 
-Owns: the form of what is stored. Not: keys (`keys`), when it is read (`loading`). Pure.
-A message is in two hashes under its sequence: its body is written once, and once more without its
-payload when that is freed; its state is written with each change.
-Invariants: what was written is read back equal.
+A message is in two hashes under its sequence. Its body is written once, and again without the
+payload when that is freed. Its state is written with each change.
+
+Owns the stored form. Keys are in `keys`, and reading is in `loading`.
+
+Invariant: rows are read back equal to those that were written.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ __all__ = [
 
 Value = bytes | str | int
 BODY_FIELDS = 9
-"""Fields of a `MessageRow` that do not change, the sequence among them."""
+"""Fields of a `MessageRow` that never change, including the sequence."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _state = msgspec.msgpack.Decoder(
@@ -55,7 +57,7 @@ _settings = msgspec.json.Decoder(QueueSettings).decode
 
 
 class Head(NamedTuple):
-    """What the acquisition of a queue says of it."""
+    """The answer to the acquisition of a queue."""
 
     epoch: int
     settings: SettingsRow
@@ -64,7 +66,7 @@ class Head(NamedTuple):
 
 
 def head_of(found: Sequence[bytes | None]) -> Head:
-    """From the fields that the script names, in its order."""
+    """The head, from the fields in the order of the script."""
     epoch, version, settings, *numbers, due_ms = found
     assert epoch is not None and version is not None and settings is not None
     counters = Counters(*(int(number or 0) for number in numbers))
@@ -80,8 +82,11 @@ def pack_settings(settings: QueueSettings) -> bytes:
 
 
 def commit_lists(changes: Changes | None) -> list[Value]:
-    """Lists, each after its length, in the order of the script: fields of the head; sequences that
-    go; bodies, then states; sessions and answers that go; sessions, then answers; events."""
+    """The argument lists of the script, each after its length.
+
+    Their order: fields of the head; deleted sequences; bodies; states; ended sessions; ended
+    answers; sessions; answers; events.
+    """
     if changes is None:
         return [0] * 9
     lists: list[Value] = []
@@ -127,15 +132,15 @@ def pack_state(row: MessageRow) -> bytes:
 
 
 def answer_field(session: str, number: int) -> str:
-    """Of an answer; the number first, as a session's name may be any text."""
+    """The field of an answer. The number is first, because a session's name may be any text."""
     return f"{number}:{session}"
 
 
-# -- what is read
+# -- reads
 
 
 def payload_bytes(state: bytes) -> int:
-    """How long the payload of a message is, as its state says."""
+    """Bytes of a message's payload, from its state."""
     return _state(state)[0]
 
 

@@ -1,11 +1,14 @@
-"""What is done in Redis: each is one script, so all of it happens, and nothing else in between.
+"""The changes in Redis. Each change is one script, so it is atomic.
 
-Owns: the scripts. Not: what they are given (`rows`), sending them (`server`).
-Each answers a list whose first element says what came of it: `ok`, or why nothing was changed.
-Who changes a queue compares the owner's mark first: `epoch:nonce:commits`. So it is refused if
-another owner came, and also if the server has lost something that it had acknowledged.
-Scripts that begin with `#!lua` are refused before they begin by a server that has no memory left,
-cannot write to its disk, or is a replica; those with `allow-oom` by the latter two.
+Owns the scripts. Their arguments are made in `rows`, and `server` sends them.
+
+Each script answers a list whose first element is the outcome: `ok`, or the reason why it changed
+nothing. A script that changes a queue first compares the owner's mark, `epoch:nonce:commits`. It is
+therefore refused if there is another owner, and also if the server lost something that it had
+acknowledged.
+
+A server that has no memory left, cannot write to its disk, or is a replica refuses a script with
+`#!lua` before it starts. With `allow-oom`, only the last two cases are refused.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import NamedTuple
 __all__ = ["ACQUIRE", "COMMIT", "CONFIRM", "DELETE", "FORM", "NAME", "Script"]
 
 FORM = "2"
-"""How a lane is written."""
+"""The version of the form of a lane."""
 
 
 class Script(NamedTuple):
@@ -29,9 +32,9 @@ def script(name: str, text: str) -> Script:
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-# KEYS: head, states, bodies, sessions, answers, lane, names, due, events
-# ARGV: queue, nonce, settings of one that is created or '', now_ms, form
-# A script that fails in its midst keeps what it did, so keys of another type are refused here.
+# KEYS: head, states, bodies, sessions, answers, lane, names, due, events. ARGV: queue, nonce,
+# settings of a created queue or '', now_ms, form. A script that fails in the middle keeps its
+# changes, so keys of another type are refused first.
 ACQUIRE = script(
     "acquire",
     """#!lua
@@ -58,10 +61,10 @@ return {'ok', redis.call('XLEN', KEYS[9]), unpack(head)}
 """,
 )
 
-# Positions of events are microseconds of the server's clock, or follow the last one: so none is
-# given again, also where the last ones were lost.
-# KEYS: head, states, bodies, sessions, answers, lane, due, events
-# ARGV: mark, next mark, queue, due_ms or '', then lists, each after its length: see `rows`
+# Positions of events are microseconds of the server's clock, or follow the last position. So no
+# position is given twice, even if the last ones were lost. KEYS: head, states, bodies, sessions,
+# answers, lane, due, events. ARGV: mark, next mark, queue, due_ms or '', then lists, each after its
+# length: see `rows`.
 COMMIT = script(
     "commit",
     """#!lua
@@ -107,7 +110,8 @@ return {'ok', redis.call('XLEN', KEYS[8])}
 """,
 )
 
-# KEYS: head; ARGV: mark. It writes nothing, but a replica must refuse it: no `no-writes`.
+# KEYS: head. ARGV: mark. It writes nothing, but has no flag `no-writes`, so that a replica refuses
+# it.
 CONFIRM = script(
     "confirm",
     """#!lua flags=allow-oom
@@ -117,8 +121,8 @@ return {'ok'}
 """,
 )
 
-# KEYS: head, states, bodies, sessions, answers, names, due; ARGV: mark, next mark, queue
-# Epoch and counters stay, for the next queue of the name; its time does not.
+# KEYS: head, states, bodies, sessions, answers, names, due. ARGV: mark, next mark, queue. Epoch and
+# counters are kept for the next queue of the name; its time is not.
 DELETE = script(
     "delete",
     """#!lua flags=allow-oom
@@ -133,7 +137,7 @@ return {'ok'}
 """,
 )
 
-# KEYS: lane; ARGV: a name for its outbox, if it has none
+# KEYS: lane. ARGV: a name for the outbox, if it has none.
 NAME = script(
     "name",
     """#!lua

@@ -1,12 +1,13 @@
-"""One Redis server, as a store asks it.
+"""One Redis server, as a store uses it.
 
-Owns: `Server`: connections, time limits, scripts that the server forgot, and what errors mean. Not:
-what is asked.
+Owns `Server`: connections, time limits, scripts that the server forgot, and the meaning of errors.
+
 Invariants:
-- a request is sent once: a script whose answer is lost may have run;
-- each request ends within `timeout_s`, whether or not the server answers;
-- nothing is asked over a connection before the server's settings were checked over it;
-- the settings are checked again every `check_period_s`; while they are too weak nothing is asked.
+
+- A request is sent once. A script whose answer is lost may have run.
+- Each request ends within `timeout_s`, whether or not the server answers.
+- A connection carries no request before the server's settings were checked over it.
+- The settings are checked every `check_period_s`. While they are too weak, no request is sent.
 """
 
 from __future__ import annotations
@@ -46,12 +47,14 @@ WHY: tuple[tuple[type[BaseException], str], ...] = (
     (exceptions.RedisError, "cannot be reached"),
     (OSError, "cannot be reached"),
 )
-"""The first that fits says what it means; the error says the rest."""
+"""Explanations of errors; the first matching class applies."""
 
 
 def check_address(address: str) -> dict[str, Any]:
-    """What to connect to, of `redis://host:port/db`, `rediss://` or `unix://`. Raises ConfigError,
-    which does not show the password."""
+    """The parts of an address `redis://host:port/db`, `rediss://` or `unix://`.
+
+    Raises ConfigError, which does not show the password.
+    """
     try:
         parsed: dict[str, Any] = dict(parse_url(address))
     except ValueError as error:
@@ -66,13 +69,16 @@ def check_address(address: str) -> dict[str, Any]:
 
 
 def show_address(parsed: dict[str, Any]) -> str:
-    """An address without password."""
+    """The address without the password."""
     where = parsed.get("path") or f"{parsed.get('host', 'localhost')}:{parsed.get('port', 6379)}"
     return f"redis {where}/{parsed.get('db', 0)}"
 
 
 class Server:
-    """Raises, of all requests: StorageUnavailable; whether it was done is not known then."""
+    """The connections to one server.
+
+    Every request may raise StorageUnavailable; the request may then have been carried out.
+    """
 
     def __init__(self, parsed: dict[str, Any], options: RedisOptions) -> None:
         self.place = show_address(parsed)
@@ -93,7 +99,7 @@ class Server:
         self._unfit = ""
 
     async def open(self) -> None:
-        """See that it is there, and fit. Raises also ConfigError."""
+        """Check that the server answers and meets the requirements. Also raises ConfigError."""
         try:
             await self._within(self._client.ping)
         except (UnfitServer, exceptions.AuthenticationError) as error:
@@ -102,23 +108,23 @@ class Server:
             raise StorageUnavailable(self._text(error)) from error
 
     async def watch(self) -> None:
-        """Look again and again whether the server still promises what is asked of it; for ever.
+        """Check the server's settings again and again, without end.
 
-        While the server does not, requests are refused. Raises nothing of its own.
+        While the server does not meet the requirements, requests are refused.
         """
         while True:
             await asyncio.sleep(self._options.check_period_s)
-            with suppress(StorageUnavailable):  # requests say why
+            with suppress(StorageUnavailable):  # requests report the reason
                 self._note(await self._objection())
 
     async def _objection(self) -> str:
-        """Why the server is not fit any more; "" if it is."""
+        """Why the server no longer meets the requirements; an empty text if it does."""
 
         command: Any = self._client.execute_command
 
         async def act() -> str:
             info, settings = await command("INFO"), None
-            with suppress(exceptions.ResponseError):  # renamed, or not allowed
+            with suppress(exceptions.ResponseError):  # the command is renamed or not allowed
                 settings = await command("CONFIG GET", *SETTINGS)
             told = {field: str(value) for field, value in info.items()}
             return objection(told, settings, self._options.durability)
@@ -138,7 +144,7 @@ class Server:
         self._unfit = why
 
     async def run(self, script: Script, keys: Sequence[bytes], args: Sequence[Value]) -> list[Any]:
-        """Run a script; what it answers."""
+        """Run a script, and return its answer."""
 
         async def act() -> Any:
             rest = (len(keys), *keys, *args)
@@ -151,7 +157,7 @@ class Server:
         return await self._ask(act)
 
     async def ask(self, commands: Sequence[tuple[Value, ...]]) -> list[Any]:
-        """Several reads in one message; others may come between them."""
+        """Send several reads in one message. Other requests may run between them."""
 
         async def act() -> list[Any]:
             async with self._client.pipeline(transaction=False) as pipeline:
@@ -191,7 +197,7 @@ class Server:
         why = next(text for kind, text in WHY if isinstance(error, kind))
         return f"{self.place} {why}: {error}"
 
-    # -- a new connection
+    # -- new connections
 
     async def _on_connected(self, connection: AbstractConnection) -> None:
         try:
@@ -205,7 +211,7 @@ class Server:
         await connection.send_command("INFO")
         answer: Any = await connection.read_response()
         info, settings = fields_of(answer), None
-        with suppress(exceptions.ResponseError):  # renamed, or not allowed
+        with suppress(exceptions.ResponseError):  # the command is renamed or not allowed
             await connection.send_command("CONFIG", "GET", *SETTINGS)
             answer = await connection.read_response()
             texts = [one.decode() for one in answer]

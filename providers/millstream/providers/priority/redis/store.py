@@ -1,9 +1,10 @@
-"""Priority queues in Redis: durable, for the silos of several machines.
+"""`RedisStore`: durable priority queues in Redis, for the silos of several machines.
 
-Owns: `RedisStore`. Not: group commit (the store's room), connections (`server`), what is stored
-(`rows`, `scripts`).
-Invariants: as every store; a commit is one script that compares the owner's mark, and has left
-when the server has done with it what `durability` says.
+Owns `RedisStore`. Group commit is in `store.committing`, connections are in `server`, and the
+stored form is in `rows` and `scripts`.
+
+Invariants: the contract of stores holds. A commit is one script that compares the owner's mark. Its
+answers leave when the server has given the guarantee that `durability` names.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ __all__ = ["RedisStore"]
 
 log = logging.getLogger("millstream.priority")
 SLOW_S = 0.1
-"""An opening that took as long is told at level INFO, others at DEBUG: there may be many."""
+"""An opening that takes at least this long is logged at level INFO, a shorter one at DEBUG."""
 IN_PLACE_MAX = 1_000
-"""Messages of a queue that is opened without the help of a thread."""
+"""Messages of a queue that is opened without a thread."""
 
 
 class StoreLane:
-    """One of the sixteen, as this store knows it."""
+    """One of the sixteen parts of the store, as this process knows it."""
 
     def __init__(self, store: RedisStore, number: int) -> None:
         self.keys = lane_keys(store.options.prefix, number)
-        self.events = 0  # in its outbox, when that was last looked at
+        self.events = 0  # events in its outbox at the last look
         self.counting: asyncio.Task[None] | None = None
         self._store = store
         self._number = number
@@ -59,25 +60,36 @@ class StoreLane:
         store = self._store
         if store.keeps_events and self.events >= store.limits.events_max:
             if self.counting is None or self.counting.done():
-                self.counting = store.start_counting(self)  # others may have forgotten events
+                # other processes may have forgotten events
+                self.counting = store.start_counting(self)
             what = f"queue {queue!r}: outbox {self._number} is full, nobody takes its events"
             raise Overloaded(what, "events_max", store.limits.events_max)
 
 
 class RedisStore:
-    """Queues in a Redis server, 7.0 or later, which the silos of several machines may share.
+    """A durable store in a Redis server, which the silos of several machines may share.
 
-    A commit is one script, and costs one fsync of the server, shared by all that commit at once.
-    The clocks of the silos must agree to within what a lease can spare. Raises ConfigError (the
-    address; when it is opened: a server that promises less than asked for, a wrong password, a
-    replica, a Cluster).
+    It needs Redis 7.0 or later with `appendonly yes`, `appendfsync always` and `maxmemory-policy
+    noeviction`; `RedisOptions.durability` may ask for less. Replicas and Redis Cluster are refused.
+    Each silo has its own `RedisStore` with the same address and `prefix`.
+
+    A commit is one script. It costs one fsync of the server, which all commits at the same time
+    share. Keep the clocks of the silos synchronised (NTP): when a queue moves to a silo whose clock
+    is ahead, its leases end so much earlier. A failover of Redis to a replica may lose the last
+    answers; the store notices it, and continues with the stored rows.
 
     Args:
         address: `redis://host:port/db`, `rediss://` with TLS, or `unix:///path?db=0`.
-        env: clock of the queues.
-        limits, options: see there.
-        events: whether every transition is written to the outbox. `PriorityQueues(changes=...)`
-            relays it; else read `events` and call `forget_events`, or it fills up to `events_max`.
+        env: The environment that supplies the clock; None uses the real one.
+        limits: Limits of waiting work.
+        events: Whether every change of a message is written to the outbox.
+            `PriorityQueues(changes=...)` relays the events. Without it, read `events` and call
+            `forget_events`, or the outbox fills up to `events_max` and queues refuse work.
+        options: How the store uses the server.
+
+    Raises:
+        ConfigError: The address is not valid. When the store is opened: the server guarantees less
+            than requested, refuses the password, or is a replica or part of a Redis Cluster.
     """
 
     outboxes = LANES
@@ -105,15 +117,16 @@ class RedisStore:
 
     @property
     def is_durable(self) -> bool:
-        """So it is checked when it is opened; "everysec" may lose a second."""
+        """Whether `durability` is `"always"`, which the store checks when it is opened."""
         return self.options.durability == "always"
 
     @property
     def place(self) -> str:
-        """Silos of one cluster must agree on it."""
+        """The server and the prefix, on which silos of one cluster must agree."""
         return f"{show_address(self._address)} {self.options.prefix}"
 
     async def open(self) -> None:
+        """Open the store for one more user, and check the settings of the server."""
         async with self._opening:
             if self._open_server is None:
                 server = Server(self._address, self.options)
@@ -128,6 +141,7 @@ class RedisStore:
             self._users += 1
 
     async def acquire(self, queue: str, create: QueueSettings | None, /) -> CommittingQueue:
+        """Take the ownership of a queue: see `PriorityStore`."""
         check_request_text(queue, "queue", queue)
         server, keys = self._server(), queue_keys(self.options.prefix, queue)
         lane = self._lanes[lane_of(queue)]
@@ -157,7 +171,7 @@ class RedisStore:
         create: QueueSettings | None,
         nonce: str,
     ) -> Head:
-        """Raise the epoch; make the queue if it is not there."""
+        """Raise the epoch, and create the queue if it is missing."""
         keys = [*queue_keys(self.options.prefix, queue), lane.keys.lane]
         keys += [lane.keys.names, lane.keys.due, lane.keys.events]
         settings = b"" if create is None else pack_settings(create)
@@ -184,15 +198,17 @@ class RedisStore:
     def _forget(self, owned: CommittingQueue) -> None:
         self._owned.pop(owned, None)
 
-    # -- looking over the queues
+    # -- lists of queues
 
     async def due(self, until_ms: int, after: str, limit: int, /) -> list[str]:
+        """Names of queues with work that is due by a time: see `PriorityStore`."""
         commands = [("ZRANGEBYSCORE", lane.keys.due, "-inf", until_ms) for lane in self._lanes]
         found = await self._server().ask(commands)
         names = (name.decode() for names in found for name in names)
         return heapq.nsmallest(limit, (name for name in names if name > after))
 
     async def queues(self, prefix: str, after: str, limit: int, /) -> list[str]:
+        """Names of queues with a prefix: see `PriorityStore`."""
         least = b"(" + after.encode() if after >= prefix else b"[" + prefix.encode()
         if not after and not prefix:
             least = b"-"
@@ -207,6 +223,7 @@ class RedisStore:
     # -- the outboxes
 
     async def events(self, outbox: int, after: int, limit: int, /) -> list[StoredEvent]:
+        """Events of an outbox after a position: see `PriorityStore`."""
         keys = self._lane(outbox).keys
         command = ("XRANGE", keys.events, f"{after + 1}-0", "+", "COUNT", limit)
         [found] = await self._server().ask([command])
@@ -216,18 +233,20 @@ class RedisStore:
         ]
 
     async def outbox_name(self, outbox: int, /) -> str:
+        """The unique name of an outbox: see `PriorityStore`."""
         key, name = self._lane(outbox).keys.lane, self._env.random_bytes(16).hex()
         found = await self._server().run(NAME, [key], [name])
         return f"redis-{found[1].decode()}"
 
     async def forget_events(self, outbox: int, through: int, /) -> None:
+        """Delete the events of an outbox up to and including a position."""
         lane = self._lane(outbox)
         trim = ("XTRIM", lane.keys.events, "MINID", "=", f"{through + 1}-0")
         _, count = await self._server().ask([trim, ("XLEN", lane.keys.events)])
         lane.has_events(count)
 
     def start_counting(self, lane: StoreLane) -> asyncio.Task[None]:
-        """Look how many events there are."""
+        """Start to count the events of an outbox."""
         loop, context = asyncio.get_running_loop(), self._env.new_context()
         return loop.create_task(self._count(lane), context=context)
 
@@ -241,7 +260,7 @@ class RedisStore:
             raise ConfigError(f"outbox is {outbox}, not 0 to {LANES - 1}")
         return self._lanes[outbox]
 
-    # -- the end
+    # -- closing
 
     def _server(self) -> Server:
         if self._open_server is None or not self._users:
@@ -249,6 +268,7 @@ class RedisStore:
         return self._open_server
 
     async def aclose(self) -> None:
+        """Close the store for one user; the last one releases all queues."""
         async with self._opening:
             self._users = max(self._users - 1, 0)
             server = self._open_server
