@@ -1,16 +1,18 @@
-"""The owner of a queue: a grain for each, its key is the queue's name.
+"""The owner of a queue: one grain per queue or shard, whose key is the name.
 
-Owns: `QueueOwner`: what of a queue can be called, opening it for all who need it, the timer of what
-falls due, and noticing that it is lost. Not: waiting (`polls`), commits (the store's `OwnedQueue`),
-what a command does (the core).
+Owns `QueueOwner`: the calls to a queue, opening it for all callers, the timer for due work, and the
+end of the ownership. Waiting is in `polls`, commits are in the store's `OwnedQueue`, and the core
+carries out commands.
+
 Invariants:
-- calls interleave, the queue orders them; what is stored wakes whom that may help, whoever changed
-  it;
-- a queue is opened once at a time, whoever asks, and whoever of them is cancelled; one that takes
-  longer than its callers wait is open for the next;
-- a queue that was lost, deleted, or let go, is over for good: the activation ends, and the next one
-  opens it anew;
-- what falls due is done when that time has come on the queue's clock.
+
+- Calls interleave, and the queue orders them. Any stored change wakes the waiting callers that it
+  may help.
+- A queue is opened once at a time, for all callers, even if they are cancelled. If opening takes
+  longer than its callers wait, the queue is open for the next caller.
+- An owner that lost, deleted or released its queue is at its end: the activation ends, and the next
+  one opens the queue again.
+- Due work is done when its time has come on the queue's clock.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
-from millstream.providers.priority.core import errors as errors  # known where it is called
+from millstream.providers.priority.core import errors as errors  # their names resolve at the call
 from millstream.providers.priority.core.body import check_number
 from millstream.providers.priority.core.commands import (
     Adopt,
@@ -71,12 +73,14 @@ log = logging.getLogger("millstream.priority")
 
 PREFIX = "millstream.PriorityQueue."
 ENTERING = (Enqueue, EnqueueMany)
-"""These, and dequeues, create a queue that is not there, where that is allowed."""
+"""These commands, and dequeues, create a missing queue if first use may."""
 NEVER_MS = 2**62
 NONE_ABOVE = -(2**62)
-"""Below all priorities: a dequeue gives nothing, but for what it gave under its request id."""
+"""Below all priorities. A dequeue with it returns only the leases that its request id got
+before.
+"""
 AGAIN_MS = 5
-"""How soon is looked again for what is due already, and was not done."""
+"""How soon the owner tries again to do work that was due and was not done, in milliseconds."""
 
 
 class Keeper(Protocol):
@@ -88,7 +92,7 @@ class Keeper(Protocol):
     def options(self) -> PriorityOptions: ...
     @property
     def is_ended(self) -> bool:
-        """Has its silo ended, perhaps without a word to its grains?"""
+        """Whether the silo has ended, perhaps without notice to its grains."""
         ...
 
     def new_tasks(self) -> Tasks: ...
@@ -97,14 +101,17 @@ class Keeper(Protocol):
         ...
 
     def find_created_on_use(self, queue: str, /) -> QueueSettings | None:
-        """The settings of a queue that its first use creates; None: a use creates none."""
+        """The settings with which first use creates the queue; None if first use does not create
+        it.
+        """
         ...
 
 
 class Polled(NamedTuple):
-    """What a poll is answered with.
+    """The answer to a poll.
 
-    `now_ms`: the queue's time, by which leases have their deadlines; `layout`: of its settings.
+    `now_ms` is the queue's time at which the deadlines of the leases are computed. `layout` is that
+    of the queue's settings.
     """
 
     leases: tuple[LeaseGrant, ...]
@@ -114,12 +121,12 @@ class Polled(NamedTuple):
 
 
 class QueueOwner(Grain):
-    """One queue; each part that has queues has a class of its own."""
+    """The owner of one queue. Each part has a class of its own."""
 
     part: ClassVar[str]
 
     async def on_activate(self) -> None:
-        """Make ready; the queue is opened when somebody needs it."""
+        """Prepare the owner. The queue is opened at its first use."""
         keeper: Keeper = services_of(self).part(self.part)
         self._queue, self._keeper = self.key, keeper
         self._tasks = keeper.new_tasks()
@@ -128,7 +135,7 @@ class QueueOwner(Grain):
         self._opening: asyncio.Task[OwnedQueue | MillstreamError] | None = None
         self._openers = 0
         self._settings = QueueSettings()
-        self._due_ms = NEVER_MS  # for which the timer is armed
+        self._due_ms = NEVER_MS  # the time of the armed timer
         self._timer: asyncio.TimerHandle | None = None
         self._is_sweeping = False
         most = keeper.options.waiting_polls_max
@@ -136,14 +143,17 @@ class QueueOwner(Grain):
         tasks, period_s = keeper.new_tasks(), keeper.options.settle_period_s
         self._spreading = Spreading(self._queue, tasks, period_s, keeper.shard, self._settle)
 
-    # -- what can be asked
+    # -- calls
 
     @open_to(Role.CLIENT)
     @always_interleave
     @isolated
     async def do(self, command: Command, request: Request | None) -> Answered:
-        """Do a command; with a request id once. Raises what its operation raises, `OwnerLost`,
-        StorageUnavailable, Overloaded, and `PriorityQueueNotFound` if it creates none."""
+        """Carry out a command, under a request id once.
+
+        Raises the errors of its operation, `OwnerLost`, StorageUnavailable, Overloaded, and
+        `PriorityQueueNotFound` if it does not create the queue.
+        """
         is_entering = isinstance(command, ENTERING)
         owned = self._owned or await self._use(is_entering or isinstance(command, Dequeue))
         if is_entering:
@@ -158,8 +168,12 @@ class QueueOwner(Grain):
     @always_interleave
     @isolated
     async def poll(self, command: Dequeue, request: Request, wait_ms: int) -> Polled:
-        """Dequeue; if nothing can be had, wait for it: so long, or until this owner ends. Raises as
-        `do`."""
+        """Dequeue.
+
+        If no message is available, wait for one, at most `wait_ms` or until this owner ends.
+
+        Raises the errors of `do`.
+        """
         if wait_ms:
             check_number(self._queue, "wait_ms", wait_ms, 0, WAIT_MS_MAX)
         if command.wanted:
@@ -174,14 +188,14 @@ class QueueOwner(Grain):
     @open_to(Role.CLIENT)
     @always_interleave
     async def leave(self, session: str) -> None:
-        """Nobody waits for the answer of this session's poll: let it be answered."""
+        """Answer the waiting poll of this session, because its caller has left."""
         self._polls.leave(session)
 
     @open_to(Role.CLIENT)
     @always_interleave
     @isolated
     async def look(self, look: Look) -> Seen:
-        """Look at the queue. Raises what the look raises, and as `do`."""
+        """Read the queue. Raises the errors of the read and of `do`."""
         owned = self._owned or await self._open_queue(None)
         seen: Seen = await owned.look(look)
         return seen
@@ -190,9 +204,9 @@ class QueueOwner(Grain):
     @always_interleave
     @isolated
     async def create(self, settings: QueueSettings) -> SettingsRow:
-        """Create the queue; one that has these settings already is left alone.
+        """Create the queue. An existing queue with the same settings stays as it is.
 
-        Raises: `SettingsConflict`: it has others; and as `do`.
+        Raises `SettingsConflict` if it has other settings, and the errors of `do`.
         """
         row = await (await self._open_queue(settings)).look(ReadSettings())
         if not is_wish(settings, row.settings):
@@ -203,8 +217,10 @@ class QueueOwner(Grain):
     @always_interleave
     @isolated
     async def adopt(self, settings: QueueSettings, floor: int) -> Moving:
-        """Be a shard of a queue with these settings, whose leases have higher numbers than `floor`;
-        what is on its way to another shard. Raises as `do`."""
+        """Become a shard of a queue with these settings; later leases get numbers above `floor`.
+
+        Returns the messages that may belong to another shard. Raises the errors of `do`.
+        """
         owned = await self._open_queue(settings)
         self._set((await owned.do(Adopt(settings, floor))).settings)
         return await owned.look(Strays()) if settings.shards_before else Moving(False, 0)
@@ -212,35 +228,39 @@ class QueueOwner(Grain):
     @open_to(Role.OPERATOR)
     @always_interleave
     async def clock(self, is_reset: bool) -> ClockReading:
-        """The queue's time beside its machine's; `is_reset`: set it to that first. Raises as
-        `do`."""
+        """The queue's time beside its machine's.
+
+        With `is_reset`, the queue's time is set first. Raises the errors of `do`.
+        """
         owned = await self._open_queue(None)
         if not is_reset:
             return await owned.read_clock()
-        self._disarm()  # its timer was set by the time before
+        self._disarm()  # its timer was set by the earlier time
         return await owned.reset_clock()
 
     @open_to(Role.CLIENT)
     @always_interleave
     async def delete(self) -> None:
-        """Delete the queue with its messages. Who waits for messages is told. Raises as `do`."""
+        """Delete the queue with its messages, and tell waiting callers. Raises the errors of
+        `do`.
+        """
         owned = await self._open_queue(None)
         try:
             await owned.delete()
         finally:
             self._lose()
-        self._polls.on_deleted()  # before they hear that the owner ends
+        self._polls.on_deleted()  # before they learn that the owner ends
 
     @always_interleave
     async def wake(self) -> None:
-        """Do what is due; asked where nobody may own the queue. One that is gone is left alone."""
+        """Do due work; called for a queue that may have no owner. A missing queue is ignored."""
         with suppress(PriorityQueueNotFound):
             await self._sweep()
 
-    # -- what polls ask
+    # -- services for polls
 
     async def _dequeue(self, command: Dequeue, request: Request) -> Dequeued:
-        """Dequeue, in as many steps as it takes to know what can be had. Raises as `do`."""
+        """Dequeue, in as many steps as the search takes. Raises the errors of `do`."""
         owned = self._owned or await self._use(True)
         if command.layout != self._settings.layout:
             command = command._replace(not_above=NONE_ABOVE)
@@ -251,24 +271,24 @@ class QueueOwner(Grain):
             await asyncio.sleep(0)
 
     def _take_available(self, wanted: Collection[Metadata]) -> Mapping[Metadata, int]:
-        """Counts of messages that became available since the last call; see `OwnedQueue`."""
+        """The numbers of messages that became available since the last call: see `OwnedQueue`."""
         return {} if self._owned is None else self._owned.take_available(wanted)
 
     # -- opening
 
     async def _use(self, creates: bool) -> OwnedQueue:
-        """The queue for a use of it; `creates`: one that makes it, where queues are created on use.
-        Raises as `_open_queue`."""
+        """The queue, for a use that creates it if `creates` is set and first use may.
+
+        Raises the errors of `_open_queue`.
+        """
         return await self._open_queue(
             self._keeper.find_created_on_use(self._queue) if creates else None
         )
 
     async def _open_queue(self, create: QueueSettings | None) -> OwnedQueue:
-        """The queue, opened if it is not.
+        """The queue, opened if necessary. A missing queue is created with `create`, if given.
 
-        Args:
-            create: of a queue that is not there; None: it is not created.
-        Raises: `PriorityQueueNotFound`, `OwnerLost`, StorageUnavailable, Overloaded.
+        Raises `PriorityQueueNotFound`, `OwnerLost`, StorageUnavailable or Overloaded.
         """
         while (owned := self._owned) is None:
             if self._is_over:
@@ -276,7 +296,7 @@ class QueueOwner(Grain):
             outcome = await self._outcome(create)
             is_missing = isinstance(outcome, PriorityQueueNotFound)
             if isinstance(outcome, MillstreamError) and not (is_missing and create):
-                raise outcome  # else somebody looked for it who would not create it
+                raise outcome  # otherwise the queue was opened for a caller that does not create it
         return owned
 
     async def _outcome(self, create: QueueSettings | None) -> OwnedQueue | MillstreamError:
@@ -311,14 +331,14 @@ class QueueOwner(Grain):
         return owned
 
     def _set(self, settings: QueueSettings) -> None:
-        """The queue has these settings now."""
+        """Record the new settings of the queue."""
         is_moved = settings.layout != self._settings.layout
         self._settings = settings
         if is_moved:
             self._spread()
 
     def _spread(self) -> None:
-        """The layout is another one than was known."""
+        """React to a new layout: end polls with the old one, and tell the other shards."""
         self._polls.move(self._settings.layout)
         if split_name(self._queue)[1] == 0:
             self._spreading.begin(self._settings)
@@ -328,10 +348,10 @@ class QueueOwner(Grain):
         self._set(row.settings)
         return row.settings
 
-    # -- what is stored, and due
+    # -- stored changes and due work
 
     def _on_stored(self, due_ms: int | None) -> None:
-        """Something is stored, and this is due next."""
+        """React to a commit, after which work is due at `due_ms`."""
         owned = self._owned
         if owned is None:
             return
@@ -341,7 +361,7 @@ class QueueOwner(Grain):
             self._polls.tell()
 
     def _arm(self, owned: OwnedQueue, due_ms: int) -> None:
-        # never in the past: else each look would be told of a change, and none would sleep
+        # never in the past: otherwise each look would report a change, and no poll would sleep
         now_ms = owned.now_ms()
         due_ms = max(due_ms, now_ms + AGAIN_MS)
         if due_ms >= self._due_ms:
@@ -366,11 +386,11 @@ class QueueOwner(Grain):
         try:
             await self._sweep()
         except MillstreamError as error:
-            # the queue is lost, or it is tried again: nobody waits for it here
+            # the queue is lost, or the work is tried again: no caller waits for it here
             log.info("queue %r: what is due was not done: %s", self._queue, error)
 
     async def _sweep(self) -> None:
-        """Do all that is due, step by step. Raises as `_open_queue`."""
+        """Do all due work, step by step. Raises the errors of `_open_queue`."""
         owned = await self._open_queue(None)
         if self._is_sweeping:
             return
@@ -384,7 +404,7 @@ class QueueOwner(Grain):
             self._is_sweeping = False
             self._on_stored(owned.next_due_ms())
 
-    # -- the end
+    # -- the end of the ownership
 
     def _lose(self) -> None:
         if self._is_over:
@@ -393,17 +413,17 @@ class QueueOwner(Grain):
         self._disarm()
         self._polls.stop()
         self._spreading.stop()
-        with suppress(NotInCluster):  # its end was forced meanwhile
+        with suppress(NotInCluster):  # the silo was forced to end meanwhile
             self.context.deactivate_when_idle()
 
     @stopping
     def _stopping(self) -> None:
-        """The activation is about to end."""
+        """End waits before the activation ends."""
         self._polls.stop()
         self._spreading.stop()
 
     async def on_deactivate(self, reason: DeactivationReason, /) -> None:
-        """Let the queue go, when what waits is answered; at most `release_s`."""
+        """Release the queue when waiting operations are answered, within `release_s`."""
         owned, self._owned, self._is_over = self._owned, None, True
         self._disarm()
         try:
@@ -417,13 +437,15 @@ class QueueOwner(Grain):
 
 
 async def settings_of(owned: OwnedQueue) -> QueueSettings:
-    """The settings of a queue; of a new one with several shards the layout is numbered now.
-    The queue is released if its settings cannot be read."""
+    """The settings of a queue. A new queue with several shards gets the number of its layout here.
+
+    The queue is released if its settings cannot be read.
+    """
     try:
         found = (await owned.look(ReadSettings())).settings
         if found.shards > 1 and not found.layout:
             found = (await owned.do(Configure(found))).settings
-    except BaseException:  # also the end of the owner
+    except BaseException:  # including the end of the owner
         await owned.release()
         raise
     return found
@@ -431,6 +453,6 @@ async def settings_of(owned: OwnedQueue) -> QueueSettings:
 
 @cache  # one class for each part's name, in every silo and client of the process
 def owner_of(part: str) -> type[QueueOwner]:
-    """The owners of a part's queues."""
+    """The grain class of a part's owners."""
     named = {"__module__": __name__, "__doc__": QueueOwner.__doc__, "part": part}
     return grain(name=f"{PREFIX}{part}")(type("QueueOwner", (QueueOwner,), named))

@@ -1,8 +1,9 @@
-"""Polls of one queue: looking for messages, and waiting until it is worth to look again.
+"""The polls of one queue: looking for messages, and waiting until another look may help.
 
-Owns: `Polls`. Not: who looks when (`waiting`), the queue (its owner).
-Invariants: a poll that sleeps costs a timer and nothing else; whatever ends it, the next of its
-group is woken if there may be something; a session waits in one place only.
+Owns `Polls`. The order of looks is decided in `waiting`, and the queue belongs to its owner.
+
+Invariants: a sleeping poll costs a timer and nothing else. The end of a poll, for any reason, wakes
+the next one of its group if there may be a message. A session waits in one place only.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["Polls"]
 
 
 class Sleeper:
-    """One poll that waits: asleep, or about to look."""
+    """One waiting poll, asleep or about to look."""
 
     __slots__ = ("error", "future", "is_over")
 
@@ -36,7 +37,7 @@ class Sleeper:
         self._answer(True)
 
     def end(self) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         self.is_over = True
         self._answer(False)
 
@@ -45,7 +46,7 @@ class Sleeper:
             self.future.set_result(looks_again)
 
     async def sleep(self, until_s: float) -> bool:
-        """True: look again. False: it is over, or the time has come."""
+        """Sleep. True means to look again; False means that the wait has ended."""
         loop = asyncio.get_running_loop()
         self.future = loop.create_future()
         timer = loop.call_at(until_s, self._answer, False)
@@ -59,14 +60,14 @@ class Sleeper:
 class Polls:
     """The polls of one queue.
 
-    A poll that was told to end looks no more: who asks again under its request id learns all that
-    it gave.
+    A poll that was told to end does not look again. A repeat under its request id gets everything
+    that it leased. `sleepers` has the waiting polls by session.
 
     Args:
-        dequeue: what a poll does each time it looks.
-        available: see `OwnedQueue.take_available`.
-        waiting_max: how many may wait.
-    Attributes: `sleepers`, those who wait, by their sessions.
+        queue: Name of the queue.
+        dequeue: One look of a poll.
+        available: See `OwnedQueue.take_available`.
+        waiting_max: Maximum number of waiting polls.
     """
 
     def __init__(
@@ -85,10 +86,10 @@ class Polls:
         self._is_stopped = False
 
     async def poll(self, command: Dequeue, request: Request, wait_s: float) -> Dequeued:
-        """Dequeue; if nothing can be had, again when it may, until `wait_s` from now.
+        """Dequeue. Without an available message, look again when there may be one.
 
-        Raises: what the dequeue raises; Overloaded; of a queue that is deleted meanwhile
-        `PriorityQueueNotFound`.
+        The wait takes at most `wait_s`. Raises the errors of the dequeue, Overloaded, and
+        `PriorityQueueNotFound` if the queue is deleted meanwhile.
         """
         if self._is_stopped:
             return await self._look(command, request)
@@ -96,7 +97,7 @@ class Polls:
         sleeper = Sleeper()
         waiter, looks = self._waiting.enter(command.wanted, sleeper.wake)
         self._come(request.session, sleeper)
-        self.tell()  # so that what comes from now on is noted
+        self.tell()  # so that messages that arrive from now on are noted
         try:
             return await self._wait(command, request, until_s, waiter, sleeper, looks)
         finally:
@@ -104,10 +105,12 @@ class Polls:
             if self.sleepers.get(request.session) is sleeper:
                 del self.sleepers[request.session]
             if not self._waiting.filters:
-                self._available(())  # nothing need be noted
+                self._available(())  # nothing has to be noted
 
     def _come(self, session: str, sleeper: Sleeper) -> None:
-        """Whoever of the session waits still was given up by it."""
+        """Register the poll, and end an earlier one of the session, which its caller has given
+        up.
+        """
         self.leave(session)
         self.sleepers[session] = sleeper
 
@@ -138,32 +141,32 @@ class Polls:
             if not looks and sleeper.error is None:
                 return found
 
-    # -- told by others
+    # -- notifications
 
     def tell(self) -> None:
-        """Something is stored: wake whom that may have helped."""
+        """Wake the polls that a commit may have helped."""
         helped = self._available(self._waiting.filters)
         if helped:
             self._waiting.on_changed(helped)
 
     def on_changed(self) -> None:
-        """The queue is another one by its settings: all who wait look again."""
+        """Let all waiting polls look again, because the settings have changed."""
         self._waiting.on_changed()
 
     def leave(self, session: str) -> None:
-        """Nobody waits for the session's poll any more."""
+        """End the waiting poll of a session."""
         sleeper = self.sleepers.get(session)
         if sleeper is not None:
             sleeper.end()
 
     def stop(self) -> None:
-        """Nobody waits here any more: the owner ends."""
+        """End all waits, because the owner ends."""
         self._is_stopped = True
         for sleeper in list(self.sleepers.values()):
             sleeper.end()
 
     def move(self, layout: int) -> None:
-        """The queue has other shards: who waits asks all of them."""
+        """End all waits, because the queue has another layout and callers must ask all shards."""
         if layout == self._layout:
             return
         self._layout = layout
@@ -171,7 +174,7 @@ class Polls:
             sleeper.end()
 
     def on_deleted(self) -> None:
-        """The queue is gone, and who waited is told."""
+        """End all waits with `PriorityQueueNotFound`."""
         for sleeper in list(self.sleepers.values()):
             what = "it was deleted while this poll waited"
             sleeper.error = PriorityQueueNotFound(self._queue, what)

@@ -1,6 +1,6 @@
-"""Priorities that are told from the time of the enqueue, which only a queue's owner knows.
+"""Priorities relative to the time of the enqueue, which only the queue's owner knows.
 
-Owns: the numbers that stand for them on the wire: far above all priorities that there are.
+Owns the numbers that represent them in calls. They are far above all real priorities.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ LOWEST = 2**59
 
 
 def after_enqueue(offset_ms: int) -> int:
-    """The priority of a message whose deadline is so long after its enqueue (or before)."""
+    """The number for a priority that is `offset_ms` after the enqueue, or before it if negative."""
     return NOW + offset_ms
 
 
 def date(command: Command, now_ms: Callable[[], int]) -> Command:
-    """The command with priorities as they are stored."""
+    """The command with the priorities that are stored."""
     if isinstance(command, Enqueue):
         return message_at(command, now_ms()) if command.priority >= LOWEST else command
     if isinstance(command, EnqueueMany) and any(

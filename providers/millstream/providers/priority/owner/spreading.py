@@ -1,11 +1,18 @@
-"""Keeps the shards of a queue alike: the owner of shard 0 tells the others its settings, and finds
-out when no message is left where it belonged before.
+"""Distribution of a queue's settings to its shards.
 
-Owns: `Spreading`. Not: what a layout means (`core.shards`).
-Invariants: each layout is told to every shard, again until it answers, also by the next owner; a
-change of the number of shards is over only after each shard has said, in this layout, that it has
-no strays, and then every shard gives leases of higher numbers than any had, so that the tokens of
-a value that moved rise; a shard that is not needed any more is deleted before that, empty.
+The owner of shard 0 tells the other shards the settings, and finds out when no message is left in a
+former shard.
+
+Owns `Spreading`. The meaning of layouts is in `core.shards`.
+
+Invariants:
+
+- Each layout is told to every shard, again until the shard answers, also by the next owner.
+- A change of the number of shards ends only after each shard has reported, in this layout, that it
+  has no strays.
+- Before the end, every shard gives leases with numbers above all earlier ones, so that the tokens
+  of a moved value rise.
+- Before the end, shards that are no longer needed are deleted; they are empty then.
 """
 
 from __future__ import annotations
@@ -34,8 +41,10 @@ class Shard(Protocol):
     """The owner of a shard."""
 
     async def adopt(self, settings: QueueSettings, floor: int, /) -> Moving:
-        """Take over the queue's settings, and give leases of higher numbers than `floor`; what is
-        on its way to another shard."""
+        """Take over the queue's settings, and give later leases numbers above `floor`.
+
+        Returns the messages that may belong to another shard.
+        """
         ...
 
     async def delete(self) -> None:
@@ -47,8 +56,11 @@ class Spreading:
     """The shards of one queue.
 
     Args:
-        shard: the owner of a shard, by its name; its calls are bounded in time.
-        settle: says that a layout has no strays, in shard 0; answers its settings then.
+        queue: Name of the queue.
+        tasks: The group in which the work runs.
+        period_s: How often shards are asked for strays, in seconds.
+        shard: Returns the owner of a shard by name; its calls have a time limit.
+        settle: Records in shard 0 that a layout has no strays, and returns its settings.
     """
 
     def __init__(
@@ -69,14 +81,14 @@ class Spreading:
         self._layout = 0
 
     def begin(self, settings: QueueSettings) -> None:
-        """Tell these settings to all shards, if they are later than what was told."""
+        """Tell these settings to all shards, if their layout is later than the last one."""
         if settings.layout > self._layout:
             self._layout = settings.layout
             self.stop()
             self._task = self._tasks.start(self._run(settings))
 
     def stop(self) -> None:
-        """Tell nobody any more."""
+        """Stop telling shards."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -92,11 +104,11 @@ class Spreading:
         await self._tell_all(settings, max(one.leases for one in moving))
         for number in range(settings.shards, settings.shards_before):
             await self._delete(number)
-        self._task = None  # what follows begins another one
+        self._task = None  # the next settings start another task
         await self._settle_layout(settings.layout)
 
     async def _tell_all(self, settings: QueueSettings, floor: int) -> list[Moving]:
-        """Every shard has the settings; what is on its way in each."""
+        """Tell every shard the settings, and return their strays."""
         numbers = range(max(settings.shards, settings.shards_before))
         told = [self._tell(number, settings, floor) for number in numbers]
         return await asyncio.gather(*told)
@@ -107,7 +119,7 @@ class Spreading:
 
     async def _delete(self, number: int) -> None:
         shard = self._shard(shard_name(self._queue, number))
-        with suppress(PriorityQueueNotFound):  # it was, by an owner before this one
+        with suppress(PriorityQueueNotFound):  # an earlier owner has deleted it
             await self._until_done(number, shard.delete)
 
     async def _settle_layout(self, layout: int) -> None:

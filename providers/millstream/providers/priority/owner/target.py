@@ -1,4 +1,4 @@
-"""What silos and clients ask of a part as a whole: its queues, and how late its changes are."""
+"""Calls about a part as a whole: the names of its queues, and the lag of its changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES_MAX = 1_000
 
 
 class QueuesTarget(SystemTarget):
-    """The queues of a part; in each silo that has it."""
+    """The queues of a part; each silo of the part has one."""
 
     target_name = "$priority"
 
@@ -24,13 +24,15 @@ class QueuesTarget(SystemTarget):
 
     @property
     def is_durable(self) -> bool:
-        """The store keeps what was answered."""
+        """Whether the store keeps answered operations after the end of every process."""
         return self._store.is_durable
 
     @open_to(Role.CLIENT)
     async def queues(self, prefix: str, after: str, limit: int) -> list[str]:
-        """Names that begin so, in order, after one; at most `limit`. Raises ConfigError (the
-        limit), StorageUnavailable."""
+        """Names of queues with a prefix, in order, after the name `after`; at most `limit`.
+
+        Raises ConfigError for a wrong limit, or StorageUnavailable.
+        """
         if not 1 <= limit <= NAMES_MAX:
             raise ConfigError(f"limit is {limit}, not 1 to {NAMES_MAX}")
         while found := await self._store.queues(prefix, after, limit):
@@ -41,7 +43,7 @@ class QueuesTarget(SystemTarget):
 
     @open_to(Role.CLIENT)
     async def changes_lag_s(self) -> float:
-        """How long the oldest change has waited to be relayed; 0 when none waits.
+        """How long the oldest change has waited for its relay, in seconds; 0 if none waits.
 
         Raises StorageUnavailable.
         """

@@ -1,11 +1,18 @@
-"""Who waits for messages of one queue, and who is told to look again.
+"""Callers that wait for messages of one queue, and the choice of those that look again.
 
-Owns: `QueueWaiters` and `Waiter`, as decisions: no clock, no future. Not: looking (`polls`).
-Those who want the same are a group, in the order in which they came. Invariants:
-- while somebody of a group sleeps, nothing that it wants can be had, or one of the group is awake;
-- who is awake and goes, or gets all that it asked for, wakes the next of its group, unless another
-  of them looks since the last change, or has seen that there is no more;
-- of those who found none one looks again after a change, and not all of them.
+Owns `QueueWaiters` and `Waiter`, as pure decisions without clock and futures. `polls` does the
+looking.
+
+Callers with the same filter are a group, in the order of their arrival.
+
+Invariants:
+
+- While a caller of a group sleeps, no message for the group is available, or one caller of the
+  group is awake.
+- A caller that is awake wakes the next one of its group when it leaves or gets everything that it
+  asked for. It does not if another one looks since the last change, or has seen that there is no
+  more.
+- Of the callers that found nothing, one looks again after a change, and not all of them.
 """
 
 from __future__ import annotations
@@ -20,14 +27,15 @@ from millstream.runtime import Overloaded
 __all__ = ["QueueWaiters", "Waiter"]
 
 SPARE_MAX = 64
-"""Entries of waiters that left, which a group keeps before it drops them all."""
+"""Stale entries that a group keeps before it drops them all."""
 
 
 class WaiterGroup:
-    """Who wants messages with all of these pairs.
+    """The callers that wait for messages with all of these pairs.
 
-    `changes` counts what may have helped them; `fresh`: how many look since the last change;
-    `roused`: how many are about to; `none_at`: at which change somebody saw that there is no more.
+    `changes` counts the changes that may have helped them. `fresh` is the number of callers that
+    look since the last change, and `roused` the number that are about to. `none_at` is the change
+    at which a caller saw that there is no more.
     """
 
     __slots__ = ("asleep", "changes", "fresh", "none_at", "roused", "size", "sleeping", "wanted")
@@ -38,16 +46,17 @@ class WaiterGroup:
         self.none_at = -1
         self.size = 0
         self.sleeping = 0
-        self.asleep: list[tuple[int, Waiter]] = []  # a heap; entries of who woke or left are stale
+        # a heap; entries of callers that woke or left are stale
+        self.asleep: list[tuple[int, Waiter]] = []
 
     @property
     def is_looked_after(self) -> bool:
-        """Will somebody have looked after the last change, and wake the next if there is more?"""
+        """Whether a caller looks after the last change, and wakes the next one if there is more."""
         return self.fresh > 0 or self.roused > 0
 
 
 class Waiter:
-    """One who waits. `wake` is called once for each `sleeps`."""
+    """One waiting caller. `wake` is called once for each `sleeps`."""
 
     __slots__ = (
         "group",
@@ -64,15 +73,11 @@ class Waiter:
         self.ticket = ticket
         self.wake = wake
         self.is_asleep = self.is_looking = self.is_roused = False
-        self.seen = 0  # how many changes there were as it looked last
+        self.seen = 0  # the number of changes at its last look
 
 
 class QueueWaiters:
-    """The waiters of one queue.
-
-    Args:
-        waiting_max: how many there may be.
-    """
+    """The waiting callers of one queue; at most `waiting_max`."""
 
     def __init__(self, queue: str, waiting_max: int) -> None:
         self._queue = queue
@@ -85,9 +90,11 @@ class QueueWaiters:
         return self._size
 
     def enter(self, wanted: Metadata, wake: Callable[[], None]) -> tuple[Waiter, bool]:
-        """Somebody comes to wait; True: it looks first, False: it sleeps first, others were before.
+        """Add a caller.
 
-        Raises: Overloaded.
+        True means that it looks first; False that it sleeps, because others came before.
+
+        Raises Overloaded.
         """
         if self._size >= self._waiting_max:
             what = f"queue {self._queue!r} has as many waiting polls as it may"
@@ -103,18 +110,21 @@ class QueueWaiters:
         return waiter, is_first
 
     def looks(self, waiter: Waiter) -> None:
-        """It is about to look what can be had."""
+        """Record that the caller is about to look."""
         settle(waiter)
         waiter.is_looking = True
         waiter.seen = waiter.group.changes
         waiter.group.fresh += 1
 
     def found_none(self, waiter: Waiter) -> None:
-        """It looked, and there is no more than it got."""
+        """Record that the caller looked, and that there is no more than it got."""
         waiter.group.none_at = max(waiter.group.none_at, waiter.seen)
 
     def sleeps(self, waiter: Waiter) -> bool:
-        """It sleeps until it is woken; False: nobody looked since the last change, so it does."""
+        """Let the caller sleep.
+
+        False means that it must look first, because no caller has looked since the last change.
+        """
         group = waiter.group
         end_look(waiter)
         if group.none_at != group.changes and not group.is_looked_after:
@@ -125,7 +135,7 @@ class QueueWaiters:
         return True
 
     def leaves(self, waiter: Waiter) -> None:
-        """It waits no longer, whether it got something or not; to be called once."""
+        """Remove a caller, whether it got messages or not. Call it once."""
         group = waiter.group
         group.size -= 1
         self._size -= 1
@@ -142,15 +152,15 @@ class QueueWaiters:
 
     @property
     def filters(self) -> Collection[Metadata]:
-        """What is waited for, each once."""
+        """The filters of all groups."""
         return self._groups.keys()
 
     def on_changed(self, messages: Mapping[Metadata, int] | None = None, count: int = 1) -> None:
-        """Something may be had that could not before; in each group that it may help, the first
-        look again, as many as there are messages for; more follow while there is more.
+        """Wake callers after a change that may help them.
 
-        Args:
-            messages: how many there are with these pairs; None: about `count`, whatever they are.
+        In each group that it may help, as many of the first callers look again as there are
+        messages. More follow while there are more messages. `messages` has the number of messages
+        by their pairs; None means about `count` messages of any pairs.
         """
         if not self._groups:
             return
@@ -169,7 +179,7 @@ class QueueWaiters:
         return found
 
     def _wanting(self, metadata: Metadata) -> Iterable[WaiterGroup]:
-        """Those whom a message may help: a filter is a part of its pairs."""
+        """The groups that a message may help: their filters are subsets of its pairs."""
         for size in range(len(metadata) + 1):
             for wanted in combinations(metadata, size):
                 group = self._groups.get(wanted)
@@ -187,7 +197,9 @@ class QueueWaiters:
 
 
 def touch(group: WaiterGroup, count: int) -> list[Waiter]:
-    """Something changed: who is to look again, beside those who are about to."""
+    """Record a change, and return the callers that must look again in addition to those that are
+    about to.
+    """
     group.changes += 1
     group.fresh = 0
     first = (first_asleep(group) for _ in range(min(count - group.roused, group.sleeping)))
@@ -195,7 +207,7 @@ def touch(group: WaiterGroup, count: int) -> list[Waiter]:
 
 
 def first_asleep(group: WaiterGroup) -> Waiter | None:
-    """The first that sleeps, taken out of the heap."""
+    """Take the first sleeping caller from the heap."""
     while group.asleep:
         _, waiter = heappop(group.asleep)
         if waiter.is_asleep:
@@ -217,7 +229,7 @@ def rouse(waiter: Waiter) -> None:
 
 
 def settle(waiter: Waiter) -> None:
-    """It was about to look: now it does, or goes."""
+    """Record that a caller that was about to look now looks or leaves."""
     if waiter.is_roused:
         waiter.is_roused = False
         waiter.group.roused -= 1
@@ -230,7 +242,7 @@ def end_look(waiter: Waiter) -> None:
 
 
 def drop_stale(group: WaiterGroup) -> None:
-    """Keep the heap as small as what sleeps in it."""
+    """Drop stale entries when they outnumber the sleeping callers."""
     if len(group.asleep) > 2 * group.sleeping + SPARE_MAX:
         group.asleep = [entry for entry in group.asleep if entry[1].is_asleep]
         heapify(group.asleep)

@@ -1,9 +1,10 @@
-"""Queues whose owner died while something of them fell due: one silo finds and wakes them.
+"""Waking of queues that have due work and may have lost their owner; one silo does it.
 
-Owns: `Waker`. Not: what is due (the store says), what is done about it (the queue's owner).
-It wakes every queue that is due as stored, also those that have an owner: to these it is nothing.
-Invariants: at most `wakes_max` queues are being woken at once, each once; one that does not answer
-keeps no other from being woken, while fewer than that many are silent.
+Owns `Waker`. The store says which queues have due work, and the queue's owner does the work. A
+queue that has an owner is woken, too; for this owner it is no extra work.
+
+Invariants: at most `wakes_max` queues are woken at the same time, each of them once. A queue that
+does not answer delays no other while fewer than that many are silent.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ class Waker:
     """Wakes the queues of one part.
 
     Args:
-        is_mine: is this silo to look? Two may think so for a while.
-        wake: calls the owner of a queue; bounded in time by the caller.
+        services: The services of the silo.
+        store: The store of the queues.
+        options: The limits of waking.
+        is_mine: Whether this silo wakes queues. For a while, two silos may do it.
+        wake: Calls the owner of a queue, within a time limit.
     """
 
     def __init__(
@@ -47,19 +51,19 @@ class Waker:
         self._wake = wake
         self._tasks = services.new_tasks()
         self._waking: set[str] = set()
-        self._after = ""  # where the last round ended, that had no room for all
+        self._after = ""  # the end of the last round, if it had no room for all queues
         self._lines = LineBudget()
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start to look for due queues."""
         self._tasks.start(self._run())
 
     async def stop(self) -> None:
-        """Look no more; what is being woken goes on elsewhere."""
+        """Stop; another silo continues."""
         await self._tasks.aclose()
 
     def abort(self) -> None:
-        """End at once."""
+        """Stop at once."""
         self._tasks.cancel()
 
     async def _run(self) -> None:
@@ -72,7 +76,7 @@ class Waker:
                     self._warn(f"queues that are due are not found: {error}")
 
     async def _round(self) -> None:
-        """Wake what is due, as far as there is room; the next round goes on behind."""
+        """Wake due queues as far as there is room. The next round continues after the last one."""
         while (room := self._options.wakes_max - len(self._waking)) > 0:
             until_ms = int(self._services.clock.wall_s() * 1000)
             found = await self._store.due(until_ms, self._after, room)
