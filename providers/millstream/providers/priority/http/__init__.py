@@ -1,7 +1,10 @@
-"""Priority queues over HTTP and JSON; needs the extra `http`.
+"""An HTTP and JSON API of priority queues, for programs in any language. It needs the extra `http`.
 
-Owns the server, its connections and limits, the token, and the checks of a request before it is
-served (`incoming`). Reading starts at `server.py`.
+Install it with `pip install 'millstream[http]'`. `PriorityApi` is the server.
+`docs/reference/priority_http.md` describes its routes, status codes and guarantees.
+
+Owns the server, its connections and limits, the token, and the checks of a request before a route
+serves it (`incoming`). Reading starts at `server.py`.
 May import `core`, `owner`, `runtime` and `surface`.
 """
 

@@ -1,7 +1,8 @@
-"""Connections of the HTTP API: how many there may be, and what is answered to what is no HTTP.
+"""Connections of the HTTP API: their number, and the answers to input that is not HTTP.
 
-Owns: `Door`, `Connection`. Not: requests (`server`).
-Invariants: what a stranger sends is neither logged nor sent back, as it may hold a token.
+Owns `Door` and `Connection`. Requests are in `server`.
+
+Invariant: malformed input is neither logged nor sent back, because it may contain a token.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ __all__ = ["Connection", "Door", "response_of"]
 log = logging.getLogger("millstream.priority")
 
 LINGERING_S = 1.0
-"""How long the rest of a body is read that nobody wants, before the connection is closed."""
+"""How long the server reads the rest of an unwanted body before it closes the connection, in
+seconds.
+"""
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
     b"Content-Length: 0\r\n\r\n"
@@ -31,7 +34,7 @@ FULL = (
 
 
 class Door(web.Server):
-    """Makes connections, as long as there are not too many."""
+    """Accepts connections up to the maximum number."""
 
     def __init__(
         self,
@@ -39,15 +42,19 @@ class Door(web.Server):
         options: HttpOptions,
     ) -> None:
         self.options = options
-        self._open: set[Connection] = set()  # aiohttp counts those that are being closed, too
-        self._strangers: dict[Connection, None] = {}  # the oldest first
+        self._open: set[Connection] = set()  # aiohttp also counts connections that are being closed
+        # connections that never sent the token, the oldest first
+        self._strangers: dict[Connection, None] = {}
         super().__init__(handler, handler_cancellation=True)
 
     def __call__(self) -> Connection:
         return Connection(self)
 
     def admit(self, connection: Connection) -> bool:
-        """May it come? If there are too many, the oldest that never sent the token is closed."""
+        """Whether the connection may open.
+
+        Above the limit, the oldest connection that never sent the token is closed.
+        """
         if len(self._open) >= self.options.connections_max and self._strangers:
             oldest = next(iter(self._strangers))
             self.forget(oldest)
@@ -59,11 +66,11 @@ class Door(web.Server):
         return True
 
     def know(self, connection: Connection) -> None:
-        """It has sent the token."""
+        """Record that the connection has sent the token."""
         self._strangers.pop(connection, None)
 
     def forget(self, connection: Connection) -> None:
-        """It is closed."""
+        """Record that the connection is closed."""
         self._open.discard(connection)
         self._strangers.pop(connection, None)
 
@@ -87,21 +94,22 @@ class Connection(web.RequestHandler):
         )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin, or say that there are too many."""
+        """Open the connection, or answer 503 if there are too many."""
         if self._door.admit(self):
             super().connection_made(transport)
             return
-        refused = cast(asyncio.WriteTransport, transport)  # uvloop's is of no class of asyncio's
+        # uvloop's transport has no class of asyncio
+        refused = cast(asyncio.WriteTransport, transport)
         refused.write(FULL)
         refused.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The other end, or this one, has closed it."""
+        """Record that the connection is closed."""
         self._door.forget(self)
         super().connection_lost(exc)
 
     def has_token(self) -> None:
-        """A request with the token came by it."""
+        """Record that a request with the token came over this connection."""
         self._door.know(self)
 
     def handle_error(
@@ -111,7 +119,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What is no HTTP, or too long."""
+        """The answer to input that is not HTTP or too long."""
         if isinstance(exc, LineTooLong):
             most = self._door.options.header_bytes_max
             what = f"the request line or a header has more than {most} bytes"
@@ -125,7 +133,7 @@ class Connection(web.RequestHandler):
 
 
 def response_of(problem: Problem) -> web.Response:
-    """A problem as it is sent."""
+    """A problem as an HTTP response."""
     headers = {"Cache-Control": "no-store", "Server": "millstream", **problem.headers}
     return web.Response(
         body=msgspec.json.encode(problem.body),

@@ -1,8 +1,9 @@
-"""One request as it comes: its token, path, key and body, each checked before the next.
+"""An incoming request: its token, path, key and body, each checked before the next.
 
-Owns: `Reader`. Not: what is done (the routes), answers (`server`).
-Invariants: without the token nothing is said, read or looked up; a body is read only as far, and
-for as long, as it may be; all bodies together have a limit.
+Owns `Reader`. Routes carry out requests, and `server` sends the answers.
+
+Invariants: without the token, nothing is answered, read or looked up. A body is read only up to its
+limits of size and time, and all bodies together have a limit.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Reader:
     """Reads requests.
 
     Args:
-        routes: what there is.
+        routes: All routes of the API.
     """
 
     def __init__(
@@ -45,14 +46,14 @@ class Reader:
         self._bodies_bytes = 0
 
     def check_token(self, request: web.BaseRequest) -> None:
-        """Raises Problem (401)."""
+        """Raise Problem (401) if the request does not have the token."""
         if not self._token.is_in(request.headers.getall("Authorization", [])):
             what = "the request has no token, or another one: Authorization: Bearer TOKEN"
             headers = {"WWW-Authenticate": 'Bearer realm="millstream"'}
             raise Problem(401, "Unauthorized", what, headers=headers)
 
     def find(self, request: web.BaseRequest) -> tuple[Route[Any, Any], dict[str, str], str]:
-        """Its route, what the path names, and the query. Raises Problem (400, 404, 405)."""
+        """The route, the variables of the path, and the query. Raises Problem (400, 404, 405)."""
         target, _, query = request.raw_path.partition("?")
         found = self._matcher.at(read_path(target)) if target.startswith("/") else {}
         if not found:
@@ -65,7 +66,7 @@ class Reader:
 
     @contextmanager
     def hold(self) -> Iterator[bytearray]:
-        """A body, counted among all until it is decoded."""
+        """A buffer for a body, which counts towards the common limit until the body is decoded."""
         body = bytearray()
         try:
             yield body
@@ -73,7 +74,7 @@ class Reader:
             self._bodies_bytes -= len(body)
 
     async def read(self, request: web.BaseRequest, body: bytearray) -> None:
-        """The body of a request. Raises Problem (408, 413, 415, 429)."""
+        """Read the body of a request. Raises Problem (408, 413, 415, 429)."""
         most, options = self._options.body_bytes_max, self._options
         if "Content-Encoding" in request.headers:
             what = "Content-Encoding: bodies are taken as they are"
@@ -110,7 +111,7 @@ class Reader:
         found: tuple[Route[Any, Any], dict[str, str], str],
         data: bytes,
     ) -> Asked[Any, Any]:
-        """The request, decoded. Raises Problem (400, 415)."""
+        """The decoded request. Raises Problem (400, 415)."""
         route, path, text = found
         body, query = decode(request, route, text, data)
         key = key_in(request) if route.is_keyed else None
@@ -128,7 +129,8 @@ class Reader:
 class MethodNotAllowed(Exception):
     """The path has other methods.
 
-    Attributes: `allowed`; `is_asked`: that is what the request asks for.
+    `allowed` lists the methods. `is_asked` says whether the request asked for this list with
+    `OPTIONS`.
     """
 
     def __init__(self, allowed: str, is_asked: bool) -> None:
@@ -143,7 +145,7 @@ def too_large(most: int) -> Problem:
 
 
 async def go_on(request: web.BaseRequest) -> None:
-    """Tell who waits for it that the body may come."""
+    """Tell a client that waits for `100 Continue` to send the body."""
     if request.headers.get("Expect", "").lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
@@ -152,7 +154,7 @@ async def go_on(request: web.BaseRequest) -> None:
 def decode(
     request: web.BaseRequest, route: Route[Any, Any], text: str, data: bytes
 ) -> tuple[Any, Any]:
-    """Body and query. Raises Problem."""
+    """The decoded body and query. Raises Problem."""
     lists = list_fields(route.raw or route.query)
     if not route.takes_body:
         return NoFields(), read_query(text, route.query, lists)
@@ -167,7 +169,7 @@ def decode(
 
 
 def list_fields(kind: type[Any]) -> list[str]:
-    """The fields that may come more than once."""
+    """The fields that may occur more than once."""
     fields = msgspec.structs.fields(kind)
     return [one.name for one in fields if one.name in ("metadata", "wanted")]
 

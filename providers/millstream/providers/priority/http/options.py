@@ -1,6 +1,6 @@
-"""What the HTTP API lets others do at once, and how long it waits for them.
+"""The limits and waits of the HTTP API.
 
-Invariants: units are in the names; values are checked when the object is made.
+Invariants: units are part of the names, and values are checked when the object is created.
 """
 
 from __future__ import annotations
@@ -12,40 +12,49 @@ from millstream.runtime.extending import check_fields
 __all__ = ["HttpOptions"]
 
 WAIT_S_MAX = 30.0
-"""How long a dequeue may wait for messages: one poll of the queue's owner."""
+"""Longest wait of a dequeue, in seconds: the wait of one poll call of the queue's owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
-    """How an HTTP API serves. Raises ConfigError."""
+    """Limits and waits of a `PriorityApi`. Wrong values raise `ConfigError`.
+
+    Attributes:
+        connections_max: Open connections. Above, the oldest connection that never sent the token is
+            closed; if there is none, the new one gets 503.
+        polls_max: Dequeues that wait for messages. The next one gets 429.
+        body_bytes_max: Bytes of one request body. A larger one gets 413.
+        bodies_bytes_max: Bytes of all request bodies that are being read. Above, a request gets
+            429.
+        answers_bytes_max: Bytes of unread answers. An answer above this becomes 429, and its leases
+            are released.
+        answer_s: Time for a client to read an answer, in seconds. Then the connection is closed.
+        header_bytes_max: Bytes of the request line, and of each header, at least 512. Above, a
+            request gets 431 and the connection is closed.
+        headers_max: Headers of one request, at least 8. Above, a request gets 400 and the
+            connection is closed.
+        body_s: Time for a body to arrive, in seconds. Then the request gets 408.
+        idle_s: How long a connection may stay open without a complete request, in seconds.
+        wait_s_max: Longest wait of a dequeue, in seconds, at most 30. A request that asks for more
+            waits this long.
+        patience_s: How long the server retries while the cluster does not answer, in seconds. Then
+            the request gets 503.
+        stop_s: Time for running requests to end when the API is closed, in seconds.
+    """
 
     connections_max: int = 1_000
-    """Connections that are open. For one more, the oldest that never sent the token is closed; if
-    there is none, the new one is told 503 and closed."""
     polls_max: int = 500
-    """Dequeues that wait for messages at once."""
     body_bytes_max: int = 1024 * 1024
-    """The body of one request."""
     bodies_bytes_max: int = 64 * 1024 * 1024
-    """The bodies of all requests that are under way."""
     answers_bytes_max: int = 64 * 1024 * 1024
-    """The answers that clients have not read; one that does not fit is told 429 instead."""
     answer_s: float = 30.0
-    """How long a client may take to read an answer; then its connection is closed."""
     header_bytes_max: int = field(default=8_192, metadata={"min": 512})
-    """The request line, and each header."""
     headers_max: int = field(default=64, metadata={"min": 8})
-    """Headers of one request."""
     body_s: float = 10.0
-    """How long a body may take to arrive."""
     idle_s: float = 60.0
-    """How long a connection may be open without a whole request."""
     wait_s_max: float = field(default=WAIT_S_MAX, metadata={"max": WAIT_S_MAX})
-    """How long a dequeue may wait for messages."""
     patience_s: float = 10.0
-    """How long the cluster is asked again while it does not answer; then 503."""
     stop_s: float = 2.0
-    """How long requests that are under way may take to end, when the API is closed."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -1,8 +1,10 @@
-"""The HTTP API of priority queues: `PriorityApi`.
+"""`PriorityApi`: the HTTP server of priority queues.
 
-Owns: its life, and one answer to each request. Not: what routes do, connections.
-Invariants: every answer that is not one of a route is a problem; when the API is closed, nobody
-waits in it any more.
+Owns the lifetime of the server, and one answer for each request. Routes and connections have
+modules of their own.
+
+Invariants: every answer that no route makes is a problem document (RFC 9457). When the API is
+closed, no request waits in it.
 """
 
 from __future__ import annotations
@@ -43,20 +45,42 @@ PORT = 7780
 
 
 class PriorityApi:
-    """Priority queues over HTTP: `async with PriorityApi(client) as api: ...`.
+    """A server of priority queues over HTTP and JSON.
+
+    Use `async with PriorityApi(client, token=...) as api`, or call `start` and `aclose`.
+    `millstream pq serve` runs the same server.
+
+    Several servers may serve one cluster. They keep nothing between requests, so a client may use
+    any of them. A request with an `Idempotency-Key` is carried out once, whichever server gets its
+    repeat.
+
+    Every request needs the header `Authorization: Bearer TOKEN`, also for `/openapi.json`, which
+    describes the API as OpenAPI 3.1. Without it, the answer is 401, and the server does not read
+    the body. One token gives access to every operation on every queue. The connection is not
+    encrypted. Therefore the server listens only on loopback unless `insecure` is set.
+
+    If a client disconnects while its dequeue waits, the poll ends and no message is leased. If it
+    disconnects before the answer is sent, the message is released and its attempt does not count.
+    With an `Idempotency-Key` the lease stays for the repeat.
 
     Args:
-        runtime: a client, a silo, or a LocalCluster: what `priority_queue` takes.
-        token: every request bears it (`Authorization: Bearer ...`): a text of 16 characters or
-            more, or a file that holds one and that others cannot read; None: the environment's
+        runtime: A client, a silo or a `LocalCluster`.
+        token: The token, 16 to 1,024 printable ASCII characters without spaces. Pass a text, or the
+            `Path` of a file that only its user may read. None reads the environment variable
             `MILLSTREAM_PQ_TOKEN`.
-        host, port: where it listens; port 0 takes a free one.
-        part: the name under which silos were given `PriorityQueues`.
-        options: limits and waits.
-        insecure: True to listen elsewhere than on loopback: nothing is encrypted yet, the token
-            included.
+        host: The address on which the server listens.
+        port: The port; 0 chooses a free port.
+        part: The name under which the silos have `PriorityQueues`.
+        options: Limits and waits.
+        insecure: Whether the server may listen on an address that other machines can reach.
 
-    Attributes: `url`, once it is started. Raises ConfigError.
+    Attributes:
+        url: The address of the started server.
+
+    Raises:
+        ConfigError: There is no valid token, other users may read its file, `host` needs
+            `insecure`, or an argument has another type.
+        TypeError: The part's name is not a text.
     """
 
     def __init__(
@@ -89,10 +113,15 @@ class PriorityApi:
         )
         self._runner: web.ServerRunner | None = None
 
-    # -- life
+    # -- lifetime
 
     async def start(self) -> None:
-        """Listen. Raises OSError: the port is taken; RuntimeError: it was started before."""
+        """Start to listen.
+
+        Raises:
+            OSError: The port is in use.
+            RuntimeError: The server was started before.
+        """
         if self._runner is not None or self._waiting.is_stopped:
             raise RuntimeError("a PriorityApi is started once")
         runner = web.ServerRunner(
@@ -109,7 +138,9 @@ class PriorityApi:
         log.info("priority queues are served over HTTP at %s", self.url)
 
     async def aclose(self) -> None:
-        """Take no more requests, answer those that wait for messages, let the others end."""
+        """Stop the server: accept no requests, answer waiting dequeues with 503, and let others
+        end within `stop_s`.
+        """
         self._waiting.stop()
         runner, self._runner = self._runner, None
         if runner is not None:
@@ -155,7 +186,7 @@ class PriorityApi:
         return response
 
     async def _answer(self, request: web.BaseRequest) -> Answer:
-        """Raises Problem, MethodNotAllowed."""
+        """The answer of a route. Raises Problem or MethodNotAllowed."""
         self._reader.check_token(request)
         if isinstance(request.protocol, Connection):
             request.protocol.has_token()
@@ -189,20 +220,23 @@ class PriorityApi:
 
 
 class Answers:
-    """Answers that are being sent: how many bytes they may have, and how long they may take."""
+    """Answers that are being sent, with limits for their bytes and time."""
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
         self._bytes = 0
 
     def has_room(self, response: web.Response) -> bool:
-        """May it be sent? Problems may always be, they are small."""
+        """Whether the answer may be sent. Problems are small and may always be sent."""
         size = len(response.body or b"") if isinstance(response.body, bytes) else 0
         return response.status >= 400 or self._bytes + size <= self._options.answers_bytes_max
 
     async def send(self, response: web.Response, request: web.BaseRequest) -> None:
-        """Send it, and wait until the client has read most of it; if that fails, or takes longer
-        than `answer_s`, the connection is cut off. Raises what sockets raise, and TimeoutError."""
+        """Send the answer, and wait until the client has read most of it.
+
+        If this fails or takes longer than `answer_s`, the connection is closed. Raises the errors
+        of sockets, and TimeoutError.
+        """
         size = response.content_length or 0
         transport = cast("asyncio.WriteTransport | None", request.transport)
         self._bytes += size
@@ -212,21 +246,21 @@ class Answers:
                 await response.write_eof()
         except BaseException:
             if transport is not None:
-                transport.abort()  # or it would keep what the client does not read
+                transport.abort()  # otherwise it would keep the data that the client does not read
             raise
         finally:
             self._bytes -= size
 
 
 def unread(options: HttpOptions) -> Problem:
-    """Too much was not read by those who asked for it."""
+    """The problem for an answer that does not fit because clients do not read other answers."""
     most = options.answers_bytes_max
     what = f"answers of {most} bytes wait for clients to read them, the most"
     return Problem(429, "Overloaded", what, limit=Limit(most, "answers_bytes_max"))
 
 
 class WaitingRequests:
-    """Requests that wait for messages: how many there may be, and their end."""
+    """Requests that wait for messages, with their limit and their end."""
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
@@ -235,9 +269,12 @@ class WaitingRequests:
 
     @contextmanager
     def place(self, queue: str, wait_s: float) -> Iterator[float]:
-        """A place for so long, as far as that may be; a dequeue that does not wait needs none.
+        """A place for a waiting dequeue, for at most `wait_s_max`.
 
-        Raises Problem: there are too many (429), or the API is closed meanwhile (503).
+        A dequeue that does not wait needs no place.
+
+        Raises:
+            Problem: Too many requests wait (429), or the API is closed meanwhile (503).
         """
         most = self._options.polls_max
         if wait_s <= 0:
@@ -261,7 +298,7 @@ class WaitingRequests:
             self._tasks.discard(task)
 
     def stop(self) -> None:
-        """Nobody waits any more."""
+        """End all waits."""
         self.is_stopped = True
         for task in self._tasks:
             task.cancel()
@@ -286,7 +323,7 @@ class Document:
 
 
 def make_response(answer: Answer) -> web.Response:
-    """An answer as it is sent."""
+    """The answer as an HTTP response."""
     headers = {**HEADERS, **answer.headers}
     if answer.raw is not None:
         headers.setdefault("Content-Type", "application/octet-stream")
@@ -299,7 +336,7 @@ def make_response(answer: Answer) -> web.Response:
 
 
 def answer_allowed(other: MethodNotAllowed) -> web.Response:
-    """Which methods a path has."""
+    """The answer that lists the methods of a path."""
     headers = {"Allow": other.allowed}
     if other.is_asked:
         return web.Response(status=204, headers={**HEADERS, **headers})
@@ -308,14 +345,14 @@ def answer_allowed(other: MethodNotAllowed) -> web.Response:
 
 
 def unknown(request: web.BaseRequest, error: Exception) -> Problem:
-    """A fault of the program: told to the log."""
+    """The problem for an unexpected error, which is written to the log."""
     path = show_text(repr(request.raw_path.partition("?")[0]))
     log.error("http: %s %s failed: %r", request.method, path, error, exc_info=error)
     return Problem(500, "InternalError", "the server met a fault, which its log tells")
 
 
 def check_host(host: str, insecure: bool) -> None:
-    """Raise ConfigError for what others than this machine can reach, unless that was said."""
+    """Raise ConfigError if other machines can reach the host and `insecure` is not set."""
     try:
         is_loopback = ip_address(host).is_loopback
     except ValueError:

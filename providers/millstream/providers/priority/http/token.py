@@ -1,8 +1,9 @@
-"""The token that every request bears.
+"""The token that every request must carry.
 
-Owns: where it comes from, and whether a request has it. Invariants: it is never logged, shown or
-part of an error; the comparison takes as long whatever was sent; a file that holds it is its
-user's alone.
+Owns the sources of the token and its check.
+
+Invariants: the token is never logged, shown or part of an error. The comparison takes the same time
+for every input. Only its user may read a file with the token.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from millstream.runtime.extending import show_text
 __all__ = ["TOKEN_VARIABLE", "Token", "token_of"]
 
 TOKEN_VARIABLE = "MILLSTREAM_PQ_TOKEN"
+"""The environment variable from which `PriorityApi` reads its token by default."""
 LETTERS_MIN = 16
 LETTERS_MAX = 1_024
 SCHEME = "bearer "
 
 
 class Token:
-    """What requests must bear, as its digest."""
+    """The token that requests must carry, as a digest."""
 
     __slots__ = ("_digest",)
 
@@ -44,7 +46,7 @@ class Token:
         return "<token>"
 
     def is_in(self, headers: Sequence[str]) -> bool:
-        """Do the `Authorization` headers of a request have it, and nothing else?"""
+        """Whether the `Authorization` headers of a request contain the token and nothing else."""
         if len(headers) != 1 or headers[0][: len(SCHEME)].lower() != SCHEME:
             return False
         given = headers[0][len(SCHEME) :].strip().encode(errors="surrogateescape")
@@ -52,9 +54,10 @@ class Token:
 
 
 def token_of(given: str | Path | None, environ: Mapping[str, str]) -> Token:
-    """The token: as it is given, from a file, or from the environment.
+    """The token from the argument, from a file, or from the environment.
 
-    Raises ConfigError: there is none, it is too short, or others may read its file.
+    Raises:
+        ConfigError: There is no token, it is not valid, or other users may read its file.
     """
     if isinstance(given, Path):
         return Token(in_file(given), show_text(repr(str(given))))
@@ -68,7 +71,7 @@ def token_of(given: str | Path | None, environ: Mapping[str, str]) -> Token:
 
 
 def in_file(path: Path) -> str:
-    """The first line of a file that only its user may read."""
+    """The content of a file that only its user may read."""
     try:
         found = path.stat()
         text = path.read_bytes()[: LETTERS_MAX + 2].decode()

@@ -1,6 +1,8 @@
-"""What requests are answered with, as types: the OpenAPI document is made of them.
+"""The answers of the API as types.
 
-Owns: `Answer`, the types, and how results of the core become them.
+The OpenAPI document is made of them, with their docstrings as descriptions.
+
+Owns `Answer`, the types, and the conversion from results of the core.
 """
 
 from __future__ import annotations
@@ -53,9 +55,9 @@ NAMES: dict[State, StateName] = {
 
 @dataclass(slots=True)
 class Answer:
-    """What a route answers.
+    """The answer of a route.
 
-    `raw`: sent instead of the body. `undo`: is called when it could not be sent.
+    `raw` is sent instead of the body. `undo` is called if the answer could not be sent.
     """
 
     body: Struct | None = None
@@ -66,7 +68,7 @@ class Answer:
 
 
 class Queue(Struct):
-    """A queue's settings; `version` rises by one with each change."""
+    """The settings of a queue. `version` rises by one with each change."""
 
     queue: str
     version: int
@@ -74,14 +76,14 @@ class Queue(Struct):
 
 
 class Queues(Struct):
-    """Names of queues in order; `after` is for the next page, null: this is the last one."""
+    """Names of queues in order. Pass `after` to get the next page; null marks the last page."""
 
     queues: list[str]
     after: str | None
 
 
 class Enqueued(Struct):
-    """A message that is in the queue. `is_changed` is false where it had been taken before."""
+    """A message in the queue. `is_changed` is false if the message was stored before."""
 
     id: str
     state: StateName
@@ -90,21 +92,24 @@ class Enqueued(Struct):
 
 
 class Result(Struct, omit_defaults=True):
-    """What became of one message of many: it is in the queue, or why not."""
+    """The result for one message of a batch: the message, or the problem that refused it."""
 
     message: Enqueued | None = None
     problem: ProblemBody | None = None
 
 
 class EnqueuedMany(Struct):
-    """For each message, in order, what became of it."""
+    """One result per message, in order."""
 
     results: list[Result]
 
 
 class Done(Struct):
-    """A message after a change. `due_ms`: when its lease is over, it becomes visible, or it may be
-    collected; 0 while pending."""
+    """The state of a message after an operation.
+
+    `due_ms` is the time when the lease ends, when the message becomes visible, or when it may be
+    collected; 0 while it is pending.
+    """
 
     state: StateName
     version: int
@@ -113,8 +118,10 @@ class Done(Struct):
 
 
 class MessageBody(Struct):
-    """A message as it is. `payload` is null where it was not asked for; `token` is that of the
-    latest lease."""
+    """A message.
+
+    `payload` is null if it was not requested. `token` belongs to the latest lease.
+    """
 
     id: str
     state: StateName
@@ -134,16 +141,19 @@ class MessageBody(Struct):
 
 
 class Messages(Struct):
-    """Messages; `after` is for the next page, null: there is none."""
+    """A page of messages. Pass `after` to get the next page; null marks the last page."""
 
     messages: list[MessageBody]
     after: int | None = None
 
 
 class LeaseBody(Struct):
-    """A message that the worker has until `deadline_ms`. Its `token` is a fencing token: the number
-    before the point rises with each lease of the queue. `is_valid` is false in a repeated answer
-    where the lease is over; payload and metadata are empty then."""
+    """A message that the worker holds until `deadline_ms`.
+
+    `token` is a fencing token: the number before the point rises with each lease of the queue.
+    `is_valid` is false in a repeated answer if the lease is over; payload and metadata are empty
+    then.
+    """
 
     id: str
     token: str
@@ -157,13 +167,13 @@ class LeaseBody(Struct):
 
 
 class Leases(Struct):
-    """The most urgent first; none: nothing can be had."""
+    """Leases, the most urgent first; empty if no message is available."""
 
     leases: list[LeaseBody]
 
 
 class Depth(Struct):
-    """How many messages are in each state."""
+    """The number of messages in each state."""
 
     invisible: int
     pending: int
@@ -174,13 +184,13 @@ class Depth(Struct):
 
 
 class Depths(Struct):
-    """The depth of each exclusivity value."""
+    """The number of messages in each state, for each exclusivity value."""
 
     values: dict[str, Depth]
 
 
 def token_text(token: LeaseToken) -> str:
-    """`epoch.version`."""
+    """The token as text: `epoch.version`."""
     return f"{token.epoch}.{token.version}"
 
 

@@ -1,8 +1,12 @@
-"""What requests bring, as types: they decode a request, and the OpenAPI document is made of them.
+"""The bodies and queries of requests as types.
 
-Owns: bodies and queries. Not: limits that a queue has itself (the core).
-Invariants: a field that is not here is refused; numbers are such that every part below can say
-them.
+They decode requests, and the OpenAPI document is made of them, with their docstrings as
+descriptions.
+
+The limits of a queue itself are checked by the core.
+
+Invariants: a field that is not declared here is refused. All layers below can represent the numbers
+that are accepted here.
 """
 
 from __future__ import annotations
@@ -62,8 +66,11 @@ class NoFields(Struct, forbid_unknown_fields=True):
 
 
 class Message(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A message to enqueue. `priority`: a number, or a class from the time of the enqueue, which is
-    STANDARD by default. Without an `id` one is made."""
+    """A message to enqueue.
+
+    `priority` is a number, or a class that counts from the time of the enqueue; the default is
+    STANDARD. Without an `id`, the server chooses one.
+    """
 
     payload: bytes
     priority: Urgency | ClassName | None = None
@@ -75,7 +82,7 @@ class Message(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class RawMessage(Struct, forbid_unknown_fields=True):
-    """The fields of a message whose payload is the body."""
+    """The fields of a message whose payload is the body of the request."""
 
     priority: Urgency | ClassName | UnsetType = UNSET
     id: Name | UnsetType = UNSET
@@ -85,7 +92,7 @@ class RawMessage(Struct, forbid_unknown_fields=True):
     attempts: Attempts | UnsetType = UNSET
 
     def with_payload(self, payload: bytes) -> Message:
-        """The message. Raises Problem (400)."""
+        """The message with this payload. Raises Problem (400)."""
         given = {
             name: value
             for name, value in msgspec.structs.asdict(self).items()
@@ -96,28 +103,36 @@ class RawMessage(Struct, forbid_unknown_fields=True):
 
 
 class EnqueueMany(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Messages in order. `all_or_nothing`: the first refusal refuses all."""
+    """Messages to enqueue, in order.
+
+    With `all_or_nothing`, the first refused message refuses all of them.
+    """
 
     messages: Annotated[list[Message], Meta(max_length=COUNT_MAX)]
     all_or_nothing: bool = False
 
 
 class Requeue(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """An errored or canceled message once more; without a `new_id` one is made of the message's,
-    the same each time."""
+    """A copy of an errored or canceled message.
+
+    Without `new_id`, the id is derived from the message and is the same each time.
+    """
 
     new_id: Name | None = None
 
 
 class Prioritise(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Another priority."""
+    """Another priority for a message."""
 
     priority: Urgency
 
 
 class Dequeue(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Lease messages. `wanted`: only those with all of these pairs; `wait_s`: wait so long for a
-    first one."""
+    """A request for leases.
+
+    `wanted` limits it to messages that have all of these pairs. `wait_s` is the time to wait for a
+    first message.
+    """
 
     worker: Name
     count: Count = 1
@@ -134,13 +149,19 @@ class Reason(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class Extend(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The lease holds for so long from now; by default as message and queue say."""
+    """The lease then ends `lease_s` from now.
+
+    The default is the setting of the message or the queue.
+    """
 
     lease_s: Seconds | None = None
 
 
 class Release(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The message is given back, to be had after `delay_s`; `refund`: the attempt was none."""
+    """The message is given back, and can be leased again after `delay_s`.
+
+    With `refund`, the attempt does not count.
+    """
 
     delay_s: Seconds = 0.0
     refund: bool = False
@@ -148,7 +169,7 @@ class Release(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class AfterName(Struct, forbid_unknown_fields=True):
-    """A page of names that begin with `prefix`, after one."""
+    """A page of names that begin with `prefix`, after the name `after`."""
 
     prefix: str = ""
     after: str = ""
@@ -156,7 +177,10 @@ class AfterName(Struct, forbid_unknown_fields=True):
 
 
 class AfterSequence(Struct, forbid_unknown_fields=True):
-    """A page of messages, behind the one with the sequence `after`. `payload`: with payloads."""
+    """A page of messages after the one with the sequence `after`.
+
+    `payload` says whether to include payloads.
+    """
 
     count: Count = PAGE
     after: Number = 0
@@ -166,7 +190,7 @@ class AfterSequence(Struct, forbid_unknown_fields=True):
 
 
 class Peek(Struct, forbid_unknown_fields=True):
-    """The first so many that a dequeue would lease."""
+    """The first messages that a dequeue would lease."""
 
     count: Count = 1
     wanted: PairTexts = []
@@ -174,20 +198,20 @@ class Peek(Struct, forbid_unknown_fields=True):
 
 
 class DepthQuery(Struct, forbid_unknown_fields=True):
-    """Only messages with all of these pairs, only those of this exclusivity value."""
+    """Only messages that have all of these pairs and, if given, this exclusivity value."""
 
     wanted: PairTexts = []
     value: str | UnsetType = UNSET
 
 
 class Version(Struct, forbid_unknown_fields=True):
-    """Which version of the settings the caller knew."""
+    """The version of the settings on which the change is based."""
 
     version: Number | UnsetType = UNSET
 
 
 def settings_type() -> type[Any]:
-    """The settings of a queue, of which each may be left out."""
+    """The settings of a queue, each of them optional."""
     hints: dict[str, Any] = get_type_hints(QueueSettings)
     named = [(one.name, hints[one.name] | UnsetType, UNSET) for one in fields(QueueSettings)]
     made: type[Any] = msgspec.defstruct(

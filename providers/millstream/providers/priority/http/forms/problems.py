@@ -1,8 +1,9 @@
-"""Errors as problem details (RFC 9457), with a status that says what the caller does next.
+"""Errors as problem documents (RFC 9457), with a status that tells the client how to react.
 
-Owns: `Problem`, and which error has which status. Not: sending it (`server`).
-Invariants: a problem names the queue, and the field and the limit where there is one; the errors of
-a queue have types of their own; what is not known here is told to the log, and to nobody else.
+Owns `Problem`, and the status of each error. `server` sends problems.
+
+Invariants: a problem names the queue and, if there are any, the field and the limit. Each error of
+a queue has a type of its own. The details of an unknown error are written only to the log.
 """
 
 from __future__ import annotations
@@ -53,18 +54,18 @@ STATUS: dict[type[MillstreamError], int] = {
 }
 RETRIED = {429: AGAIN_S, 503: AGAIN_S}
 LIMIT = re.compile(r"(\w+_max) is (\d+)$|(?:not|from) (-?\d+) to (\d+)$|, (\d+) at most$")
-"""How the core's refusals end that meet a limit."""
+"""The end of error texts of the core that name a limit."""
 
 
 class Limit(msgspec.Struct, omit_defaults=True):
-    """What was reached: its name, if it has one, and its value."""
+    """The limit that was reached: its value and, if it has one, its name."""
 
     value: int
     name: str = ""
 
 
 class ProblemBody(msgspec.Struct, omit_defaults=True):
-    """Why a request was refused: RFC 9457. `type` tells the problems apart."""
+    """Why a request was refused (RFC 9457). `type` distinguishes the problems."""
 
     type: str
     title: str
@@ -76,10 +77,7 @@ class ProblemBody(msgspec.Struct, omit_defaults=True):
 
 
 class Problem(Exception):
-    """A request is refused.
-
-    Attributes: `body`, `headers`.
-    """
+    """A request is refused. `body` and `headers` are those of the answer."""
 
     def __init__(
         self,
@@ -108,13 +106,13 @@ def kebab(title: str) -> str:
 
 
 def status_of(error: MillstreamError) -> int:
-    """The status of the nearest class that has one; 0: nobody has thought of it."""
+    """The status of the nearest base class that has one; 0 for an unknown error."""
     found = (STATUS[cls] for cls in type(error).__mro__ if cls in STATUS)
     return next(found, 0)
 
 
 def problem_of(error: MillstreamError, queue: str) -> Problem | None:
-    """What the caller is told; None: the error is none of its own."""
+    """The problem for an error of the cluster or the queue; None for an unexpected error."""
     status = status_of(error)
     if not status:
         return None
@@ -123,14 +121,14 @@ def problem_of(error: MillstreamError, queue: str) -> Problem | None:
         status = 413
     title, detail = type(error).__name__, str(error)
     if isinstance(error, errors.RequestInvalid) and field == "number":
-        # the one request of a key's session was another one
+        # a key is a session with one request, and that was a different one
         return key_reused(error.queue)
     named = error.queue if isinstance(error, PriorityQueueError) else queue
     return Problem(status, title, detail, queue=named, field=field, limit=limit_of(error))
 
 
 def key_reused(queue: str) -> Problem:
-    """The same key with another request."""
+    """The problem of a key that was used for another request."""
     what = f"queue {queue!r}: the Idempotency-Key was used for another request: choose a new one"
     return Problem(422, "KeyReused", what, queue=queue, field="Idempotency-Key")
 
@@ -147,7 +145,7 @@ def limit_of(error: MillstreamError) -> Limit | None:
 
 
 def body_of(error: MillstreamError, queue: str) -> ProblemBody:
-    """The problem of one message among others."""
+    """The problem document for one message of a batch."""
     problem = problem_of(error, queue)
     assert problem is not None, "what refuses a message is known"
     return problem.body

@@ -1,7 +1,7 @@
-"""Texts from outside as values: JSON, query strings, paths. What is ambiguous is refused.
+"""Strict decoding of texts from outside: JSON, query strings and paths.
 
-Invariants: a key that comes twice, a field that nobody knows, half a surrogate pair, NaN, and
-nesting without end are refused with what they are; nothing is guessed.
+Invariant: repeated keys, unknown fields, incomplete surrogate pairs, NaN and endless nesting are
+refused with an explanation. Nothing is guessed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["pairs_in", "read_json", "read_path", "read_query"]
 T = TypeVar("T")
 FIELDS_MAX = 64
 DIGITS_MAX = 300
-"""Digits of a whole number that are read: with so many it is beyond every limit."""
+"""Digits of a whole number that are read. A number with so many digits exceeds every limit."""
 WHERE = re.compile(r"^(.*?)(?: - at `\$\.?(.*)`)?$", re.S)
 ENDLESS = re.compile(rf"-?\d{{{DIGITS_MAX},}}")
 UNKNOWN = re.compile(r"unknown field `(.*)`")
@@ -40,7 +40,8 @@ def read_json(data: bytes, kind: type[T]) -> T:
             parse_int=whole,
         )
         if b"\\u" in data:
-            json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
+            # an incomplete surrogate pair is not a text
+            json.dumps(value, ensure_ascii=False).encode()
     except UnicodeError:
         raise wrong("the body has what is no text in UTF-8") from None
     except RecursionError:
@@ -51,7 +52,7 @@ def read_json(data: bytes, kind: type[T]) -> T:
 
 
 def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object, whose keys must differ."""
+    """A JSON object, whose keys must differ."""
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
@@ -61,7 +62,7 @@ def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def whole(text: str) -> int:
-    """A number; of one that has no end so many digits that it is beyond every limit."""
+    """A whole number. Of an endless number, enough digits to exceed every limit."""
     return int(text[:DIGITS_MAX])
 
 
@@ -85,13 +86,16 @@ def as_kind(value: object, kind: type[T], *, strict: bool = True) -> T:
 
 
 def wrong(detail: str, *, field: str = "", limit: Limit | None = None) -> Problem:
-    # a text that UTF-8 cannot say cannot be sent back either
+    # a text that UTF-8 cannot represent cannot be sent back either
     named = field.encode(errors="replace").decode()
     return Problem(400, "RequestInvalid", detail, field=show_text(named), limit=limit)
 
 
 def read_path(path: str) -> list[str]:
-    """The segments of a path, each decoded by itself: a name may have any sign. Raises Problem."""
+    """The segments of a path, each decoded by itself because a name may contain any character.
+
+    Raises Problem.
+    """
     try:
         return [unquote_to_bytes(part).decode() for part in path.split("/")[1:]]
     except UnicodeError:
@@ -99,7 +103,7 @@ def read_path(path: str) -> list[str]:
 
 
 def read_query(text: str, kind: type[T], lists: Sequence[str]) -> T:
-    """The fields of a query, of which some may come more than once. Raises Problem (400)."""
+    """The fields of a query; some fields may occur more than once. Raises Problem (400)."""
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX)
     except UnicodeError:
@@ -119,7 +123,7 @@ def read_query(text: str, kind: type[T], lists: Sequence[str]) -> T:
 
 
 def cut(value: Any) -> Any:
-    """A number without end, as `whole` reads it."""
+    """An endless number, cut as in `whole`."""
     return value[:DIGITS_MAX] if isinstance(value, str) and ENDLESS.fullmatch(value) else value
 
 

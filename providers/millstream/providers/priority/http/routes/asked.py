@@ -1,10 +1,12 @@
-"""What a request asks of a queue: its handle, commands under a request id, keyed polls.
+"""Access of a request to its queue: the handle, commands under a request id, and polls under a key.
 
-Owns: `Opened`, `KeyedOf`, request ids of keys. Not: polls without a key (the surface).
-A key is a session of one request, which the queue itself remembers: so a repeat is done once by
-whatever gateway it comes, also after a restart, for as long as the queue keeps answers.
-Invariants: the same key with another request is refused wherever it comes; nothing about a key is
-kept in this process.
+Owns `Opened`, `OpenedOf` and the request ids of keys. Polls without a key are in the surface.
+
+An `Idempotency-Key` is a session with one request, which the queue itself remembers. Therefore a
+repeat is carried out once by any server, also after a restart, as long as the queue keeps answers.
+
+Invariants: a key that is used for another request is refused by every server. This process keeps
+nothing about a key.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ from millstream.runtime.extending import Opener
 __all__ = ["Opened", "OpenedOf", "id_of_key", "poll_by_key", "request_of"]
 
 LETTERS = 32
-"""Of a digest, in hex: two keys that meet by chance are not to be expected."""
+"""Hexadecimal digits of a digest, enough to make a collision of two keys improbable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A queue, as programs have it and as its commands are sent."""
+    """A queue: the handle of programs, and the calls that send commands."""
 
     handle: PriorityQueue
     calls: QueueCalls
@@ -42,19 +44,19 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class OpenedOf:
-    """Opens queues of a part; what `stream()` takes."""
+    """The argument of `stream()` that opens queues of a part."""
 
     part: str
     patience_s: float
 
     def open(self, runtime: Opener, key: str, /) -> Opened:
-        """A queue. Raises `RequestInvalid` (the name)."""
+        """Open a queue. Raises `RequestInvalid` for a wrong name."""
         handle = PriorityQueue(runtime, self.part, key, self.patience_s)
         return Opened(handle, QueueCalls(runtime, self.part, key, self.patience_s))
 
 
 def request_of(key: str, what: Sequence[Any]) -> Request:
-    """The request that a key stands for; `what`: all that it asks for."""
+    """The request id of a key; `what` is everything that the request asks for."""
     mark = sha256(msgspec.json.encode(what)).hexdigest()[:LETTERS]
     return Request(f"http {digest(key)}", 1, 0, mark)
 
@@ -64,8 +66,11 @@ def digest(key: str) -> str:
 
 
 def id_of_key(request: Request, at: int | None = None) -> str:
-    """The id of a message that comes under a key and has none: the same for each repeat, so that it
-    is taken once for as long as the message is there, however late the repeat."""
+    """The id of a message that comes under a key without an id.
+
+    It is the same for each repeat, so the message is stored once as long as it exists, however late
+    the repeat is.
+    """
     made = request.session.replace("http ", "key-")
     return made if at is None else f"{made}-{at}"
 
@@ -73,11 +78,11 @@ def id_of_key(request: Request, at: int | None = None) -> str:
 async def poll_by_key(
     calls: QueueCalls, command: Dequeue, request: Request, wait_s: float
 ) -> tuple[LeaseGrant, ...]:
-    """A dequeue under a key: what it leased the first time, with what is over marked; if nothing,
-    a new poll.
+    """A dequeue under a key: the leases of the first request, or else a new poll.
 
-    When its caller is cancelled so is the call, and what it leased is for the repeat. Raises as
-    `ask`.
+    Leases that are over by now are marked.
+
+    If the caller is cancelled, the leases stay for the repeat. Raises the errors of `ask`.
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + wait_s

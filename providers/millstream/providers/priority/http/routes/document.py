@@ -1,6 +1,7 @@
-"""The OpenAPI 3.1 document, made of the table of routes.
+"""The OpenAPI 3.1 document, made from the table of routes.
 
-Owns: `document_of`. Invariants: what is not in the table is not in it; it is the same each time.
+Owns `document_of`. Invariants: the document contains only what the table contains, and is always
+the same.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def document_of(routes: Sequence[Route[Any, Any]], version: str) -> dict[str, An
 
 
 def types_in(routes: Iterable[Route[Any, Any]]) -> list[type[Any]]:
-    """All types that routes name, each once."""
+    """All types that the routes name, each once."""
     named: list[type[Any]] = [ProblemBody]
     for route in routes:
         named += [one for one in (route.body, route.query, route.raw, route.answer) if one]

@@ -1,8 +1,7 @@
-"""Leases over HTTP: taken, extended, ended.
+"""Routes for leases: dequeue, extend, and the operations that end a lease.
 
-Owns: what these routes do. Not: their paths (`table`).
-Invariants: what was leased for a request whose answer could not be sent is given back with its
-attempt, unless the request has a key: then it is for the repeat.
+Invariant: if the answer of a dequeue could not be sent, its leases are released without counting
+the attempt. With an `Idempotency-Key` they stay for the repeat.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from .route import Asked
 __all__ = ["LEASE_HEADER", "cancel", "complete", "dequeue", "extend", "fail", "release"]
 
 LEASE_HEADER = "Millstream-Lease"
-"""Has the lease as JSON, in ASCII, where the body is the payload."""
+"""The header that has the lease as ASCII JSON if the body is the payload."""
 
 
 async def dequeue(asked: Asked[Dequeue, NoFields]) -> Answer:
@@ -90,7 +89,7 @@ def answer_lease(found: Sequence[LeaseBody], is_raw: bool) -> Answer:
     return Answer(raw=lease.payload, headers={LEASE_HEADER: told})
 
 
-# -- ending them
+# -- ending leases
 
 
 async def complete(asked: Asked[NoFields, NoFields]) -> Answer:

@@ -1,7 +1,4 @@
-"""Messages over HTTP: in, looked at, changed.
-
-Owns: what these routes do. Not: their paths (`table`), leases.
-"""
+"""Routes for messages: enqueue, read and change. Leases have a module of their own."""
 
 from __future__ import annotations
 
@@ -59,7 +56,7 @@ __all__ = [
 
 
 async def do(asked: Asked[Any, Any], command: Command) -> Any:
-    """A command, once; under a key once for good."""
+    """Carry out a command once; under a key, once also across repeats."""
     return await asked.queue.calls.do(command, asked.request)
 
 
@@ -69,7 +66,7 @@ async def enqueue(asked: Asked[Message, NoFields]) -> Answer:
 
 
 def answer_entry(asked: Asked[Any, Any], row: results.Enqueued) -> Answer:
-    """201 with the message's place where it is new."""
+    """The answer to an enqueue: 201 with the message's location for a new message."""
     if not row.is_changed:
         return Answer(make_enqueued(row))
     queue, id = (quote(text, safe="") for text in (asked.path["queue"], row.id))
@@ -78,7 +75,7 @@ def answer_entry(asked: Asked[Any, Any], row: results.Enqueued) -> Answer:
 
 
 def command_of(asked: Asked[Any, Any], message: Message, at: int | None = None) -> Enqueue:
-    """Its command. Raises RequestInvalid."""
+    """The command for a message. Raises RequestInvalid."""
     urgency = message.priority
     priority = PriorityClass[urgency] if isinstance(urgency, str) else urgency
     id = make_id(asked.request, at) if message.id is None else message.id
@@ -120,7 +117,7 @@ async def prioritise(asked: Asked[Prioritise, NoFields]) -> Answer:
     return Answer(make_done(cast(results.Done, await do(asked, command))))
 
 
-# -- looks
+# -- reads
 
 
 async def get(asked: Asked[NoFields, NoFields]) -> Answer:

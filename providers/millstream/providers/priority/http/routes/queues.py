@@ -1,7 +1,4 @@
-"""Queues over HTTP: names, settings, depth.
-
-Owns: what these routes do. Not: their paths (`table`).
-"""
+"""Routes for queues: names, settings and depth."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from .route import Asked
 __all__ = ["configure", "create", "delete", "depth", "names", "settings", "values"]
 
 CHANGES_MAX = 3
-"""How often a change of settings is tried while others change them."""
+"""Attempts of a change of settings while other programs change them."""
 
 
 async def names(asked: Asked[NoFields, AfterName]) -> Answer:
@@ -46,7 +43,7 @@ async def create(asked: Asked[Any, NoFields]) -> Answer:
 
 
 def list_given(settings: msgspec.Struct) -> dict[str, Any]:
-    """The settings that are not left out."""
+    """The settings that the body contains."""
     places = msgspec.structs.asdict(settings).items()
     return {name: value for name, value in places if value is not UNSET}
 
@@ -56,7 +53,7 @@ async def settings(asked: Asked[NoFields, NoFields]) -> Answer:
 
 
 async def configure(asked: Asked[Any, Version]) -> Answer:
-    """Change those that are given; who says which version it knew is refused if that is old."""
+    """Change the given settings. A request with an old version is refused."""
     handle, version = asked.queue.handle, asked.query.version
     queue = asked.path["queue"]
     for left in reversed(range(CHANGES_MAX)):
@@ -70,7 +67,7 @@ async def configure(asked: Asked[Any, Version]) -> Answer:
 
 
 def suppress_while(is_again: bool) -> AbstractContextManager[None]:
-    """Let a conflict pass where the change is tried again."""
+    """Suppress a conflict if the change is tried again."""
     return suppress(SettingsConflict) if is_again else nullcontext()
 
 

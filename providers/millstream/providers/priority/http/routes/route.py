@@ -1,8 +1,10 @@
-"""The form of routes, and which one a request is for: pure.
+"""The form of routes, and the matching of requests to routes. Pure.
 
-Owns: `Route`, `Asked`, `Matcher`. Not: the table of them (`table`), what they do.
-Invariants: a segment of a path is decoded by itself, so a name may have slashes; the table that
-answers here is the one that the OpenAPI document is made of.
+Owns `Route`, `Asked` and `Matcher`. The table of routes is in `table`, and their functions have
+modules of their own.
+
+Invariants: a segment of a path is decoded by itself, so a name may contain slashes. The server and
+the OpenAPI document use the same table.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ Q = TypeVar("Q")
 
 
 class Site(NamedTuple):
-    """What every request is answered from.
+    """The services that every request needs.
 
-    `open` gives a queue; `names` the names that begin so, after one; `waiting` a place among the
-    polls that wait, and for how long.
+    `open` opens a queue. `names` returns names with a prefix, after a name. `waiting` reserves a
+    place among the waiting polls, with its longest wait.
     """
 
     open: Callable[[str], Opened]
@@ -38,10 +40,10 @@ class Site(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Asked(Generic[B, Q]):
-    """One request, decoded.
+    """One decoded request.
 
-    `path`: by name. `request`: the id that its `Idempotency-Key` stands for. `wants_raw`: the
-    payload is wanted as the body of the answer.
+    `path` has the variables of the path by name. `request` is the request id of its
+    `Idempotency-Key`. `wants_raw` says whether the payload should be the body of the answer.
     """
 
     site: Site
@@ -59,11 +61,12 @@ class Asked(Generic[B, Q]):
 
 @dataclass(frozen=True, slots=True)
 class Route(Generic[B, Q]):
-    """One operation: `name` is that of the document, `text` says what it does.
+    """One operation. `name` is its id in the document, and `text` is its summary there.
 
-    `answer`: None: the answer has no body; bytes: it is a payload. `statuses`: of success.
-    `raw`: the query where the body is a payload. `is_keyed`: it takes an `Idempotency-Key`.
-    `gives_raw`: it gives a payload as the body to whoever accepts no JSON.
+    `answer` is None for an answer without a body, and bytes for a payload. `statuses` are those of
+    success. `raw` is the query if the body is a payload. `is_keyed` says whether it accepts an
+    `Idempotency-Key`. `gives_raw` says whether a client that accepts no JSON gets a payload as the
+    body.
     """
 
     method: str
@@ -81,10 +84,12 @@ class Route(Generic[B, Q]):
 
     @property
     def takes_body(self) -> bool:
+        """Whether requests of this method have a body."""
         return self.method in ("POST", "PUT", "PATCH")
 
     @property
     def segments(self) -> list[str]:
+        """The segments of the path."""
         return self.path.split("/")[1:]
 
 
@@ -95,8 +100,10 @@ class Matcher:
         self._routes = [(route.segments, route) for route in routes]
 
     def at(self, segments: Sequence[str]) -> dict[str, tuple[Route[Any, Any], dict[str, str]]]:
-        """The routes of a path by their methods, with what the path names; empty: there is no such
-        path. `HEAD` is where `GET` is."""
+        """The routes of a path by method, with the variables of the path.
+
+        The result is empty if the path does not exist. `HEAD` has the route of `GET`.
+        """
         found = {}
         for pattern, route in self._routes:
             named = fitting(pattern, segments)
@@ -108,7 +115,7 @@ class Matcher:
 
 
 def fitting(pattern: Sequence[str], segments: Sequence[str]) -> dict[str, str] | None:
-    """What a path names, if it has the form."""
+    """The variables of a path that fits the pattern; None if it does not fit."""
     if len(pattern) != len(segments):
         return None
     named = {}
