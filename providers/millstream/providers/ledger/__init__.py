@@ -1,14 +1,24 @@
-"""Durable streams in ledgers, after Pulsar on BookKeeper.
+"""Durable streams in replicated logs (ledgers), modelled on Apache Pulsar and BookKeeper.
 
-Packages, from the lowest layer up: `protocol` (what is stored and decided, without I/O), `bookie`
-(one directory of entries) and `metadata` (rows of a state store), `handle` (writing, reading and
-recovering one ledger), `serving` (which silo runs which bookie), `recovery` (missing replicas are
-written again), `scrubbing` (each bookie reads what it has, and repairs damage), `topic` (a sequence
-of ledgers, with cursors), `queues` (topics as queues of streams), `alone` (topics without a silo)
-and `inspection` (reading and repairing ledgers from outside).
+A ledger is an append-only sequence of entries that is replicated over several bookies. A bookie
+stores entries in one directory. A topic is a sequence of ledgers with named cursors. `LedgerQueues`
+uses topics as the queues of a stream provider. `open_topics` opens topics in a program without a
+silo.
 
-Owns everything between the queues of a stream provider and the files of a bookie. Reading starts at
-`topic/topic.py`.
+Owns everything between the queues of a stream provider and the files of a bookie. The packages,
+from the lowest layer up:
+
+- `protocol`: the stored forms and all decisions, without I/O.
+- `bookie`: one directory of entries. `metadata`: the rows of ledgers, bookies and topics in a state
+  store.
+- `handle`: writing, reading and recovering one ledger.
+- `serving`: finding and calling the bookies of a cluster.
+- `recovery`: writing missing replicas again. `scrubbing`: finding and repairing damaged replicas.
+- `topic`: a sequence of ledgers, with cursors.
+- `queues`: topics as the queues of streams. `alone`: topics without a silo.
+- `inspection`: reading and repairing ledgers from outside of a cluster.
+
+Reading starts at `topic/topic.py`.
 May import `runtime` and `streams`.
 """
 

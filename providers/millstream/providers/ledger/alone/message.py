@@ -1,6 +1,7 @@
-"""A message of a managed topic, as a program sees it, and where it is.
+"""A message of a topic as a program sees it, and its position.
 
-Owns: `Position`, `Start`, `LedgerMessage`, and how they are in a topic: MessagePack, [key, value].
+Owns: `Position`, `Start`, `LedgerMessage`, and the stored form of a message: MessagePack, [key,
+value].
 """
 
 from __future__ import annotations
@@ -24,15 +25,28 @@ CONTENT: msgspec.msgpack.Decoder[Content] = msgspec.msgpack.Decoder(Content)
 
 
 class Position(NamedTuple):
-    """A place in a managed topic: messages of a partition have the numbers 1, 2, 3, ... ."""
+    """The place of a message in a topic. A message keeps its position for ever.
+
+    Positions of one partition are ordered. Messages of a partition have the numbers 1, 2, 3, ...
+
+    Attributes:
+        partition: the partition, from 0.
+        number: the number of the message within its partition, from 1.
+    """
 
     partition: int
     number: int
 
 
 Start = Literal["earliest", "latest"] | datetime | Position | Sequence[Position]
-"""Where reading begins: with the oldest message that is kept, with the next one, with the first at
-or after a time, or at a position (of a partition that is not named, with the oldest)."""
+"""Where reading begins.
+
+- `"earliest"`: at the oldest message that is kept.
+- `"latest"`: at the next message that is produced.
+- a `datetime` with a time zone: at the first message that was produced at that time or later.
+- a `Position`, or a list with one for each partition: at that message. A partition that is not
+  named begins at its oldest message.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +54,13 @@ class LedgerMessage:
     """A stored message.
 
     Attributes:
-        position: where it is; it stays there for ever.
-        key: as it was produced with; None: without one.
+        position: the place of the message, which never changes.
+        key: the key that it was produced with; None: it has none.
         value: the bytes.
-        enqueued_s: wall time of its append, in seconds since 1970; it never goes back within a
-            partition.
-        producer, sequence: who produced it, and its number there; "" and 0: nobody said.
+        enqueued_s: the wall time when it was appended, in seconds since 1970. Times never go back
+            within a partition.
+        producer: the name of its producer; "": none was given.
+        sequence: the producer's number of the message; 0: none was given.
     """
 
     position: Position
@@ -57,7 +72,7 @@ class LedgerMessage:
 
 
 def in_topic(key: str | None, value: bytes, producer: str, sequence: int) -> TopicMessage:
-    """On its way into a topic. Raises TypeError, ValueError."""
+    """Return a message in its stored form. Raises TypeError, ValueError."""
     if key is not None:
         check_said("key", key)
     if not isinstance(value, bytes | bytearray | memoryview):
@@ -73,7 +88,7 @@ def in_topic(key: str | None, value: bytes, producer: str, sequence: int) -> Top
 
 
 def check_said(what: str, text: object) -> None:
-    """Raise TypeError for what would be stored, and not be read back as a text."""
+    """Raise TypeError for a value that could not be read back as a text."""
     if type(text) is not str:
         or_none = ", or None" if what == "key" else ""
         raise TypeError(
@@ -84,7 +99,7 @@ def check_said(what: str, text: object) -> None:
 
 
 def check_position(value: object) -> None:
-    """Raise TypeError for what is no place in a topic."""
+    """Raise TypeError for a value that is not a position."""
     if not (
         isinstance(value, tuple) and len(value) == 2 and all(type(part) is int for part in value)
     ):
@@ -93,7 +108,7 @@ def check_position(value: object) -> None:
 
 
 def out_of_topic(partition: int, stored: StoredMessage) -> LedgerMessage:
-    """As it is read."""
+    """Return a stored message as a program reads it."""
     payload, producer, sequence = stored.message
     key, value = CONTENT.decode(payload)
     position = Position(partition, stored.number)

@@ -1,8 +1,9 @@
-"""A named subscription of a managed topic: what it reads, and what it has done with.
+"""A named subscription of a topic: the messages that it reads and acknowledges.
 
 Owns: `LedgerSubscription`. Not: its cursors, one for each partition (`topic.cursors`). Invariants:
-one batch is read at a time; a batch is of one partition, in order, and partitions take turns; what
-is acknowledged does not come again, once it is stored.
+one batch of a partition is read at a time. A batch is of one partition, in order, and the
+partitions take turns. An acknowledged message is not redelivered, once the acknowledgement is
+stored.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = ["LedgerSubscription"]
 
 
 class Seeks(Protocol):
-    """What a subscription needs of its topic."""
+    """The part of a topic that a subscription needs."""
 
     partitions: int
 
@@ -38,13 +39,19 @@ class Seeks(Protocol):
 
 
 class LedgerSubscription:
-    """Reads all messages of a topic once; made by `LedgerTopic.subscribe`.
+    """A named subscription, which reads each message of a topic. Made by `LedgerTopic.subscribe`.
 
-    `async for batch in subscription` gives batches until the subscription or its topic is closed.
-    A loop that ended with CursorTooOld may be begun again, and goes on with the oldest message.
-    Partitions that are not open (`LedgerTopic.unavailable`) are read once they are.
+    `async for batch in subscription` yields lists of messages until the subscription or its topic
+    is closed. A loop that ended with `CursorTooOld` may be begun again. It continues with the
+    oldest message that is kept. Partitions that are not open (`LedgerTopic.unavailable`) are read
+    as soon as they are open.
 
-    Attributes: `name`; `start`, where it begins in a partition that it has not read before.
+    Delivery is at least once: after a crash, messages are redelivered whose acknowledgements were
+    not stored.
+
+    Attributes:
+        name: the name of the subscription.
+        start: where it begins in a partition that it has not read before.
     """
 
     def __init__(
@@ -68,7 +75,7 @@ class LedgerSubscription:
         self._joined = asyncio.Event()  # of the next partition
 
     def join(self, partition: int, cursor: Cursor) -> None:
-        """A partition was opened later."""
+        """Read a partition that was opened later. The topic calls it."""
         self._cursors[partition] = cursor
         self._reading[partition] = asyncio.Lock()
         joined, self._joined = self._joined, asyncio.Event()
@@ -76,13 +83,13 @@ class LedgerSubscription:
 
     @property
     def backlog(self) -> int:
-        """Messages behind the oldest one that is not acknowledged, and that one."""
+        """The number of messages from the oldest one that is not acknowledged on."""
         pairs = ((self._parts[at], cursor) for at, cursor in self._cursors.items())
         return sum(part.record.backlog(cursor.mark, part.reader.end) for part, cursor in pairs)
 
     @property
     def is_closed(self) -> bool:
-        """Was it, or its topic, closed?"""
+        """Whether the subscription or its topic was closed."""
         return self._end.is_set()
 
     # -- reading
@@ -109,17 +116,23 @@ class LedgerSubscription:
         *,
         partitions: Sequence[int] | None = None,
     ) -> list[LedgerMessage]:
-        """The next messages; [] if there is none within `wait_s` seconds.
+        """Return the next messages of one partition; an empty list if none arrives within `wait_s`.
 
-        Up to `messages_max` messages and `bytes_max` bytes, but one message at least. Cancelled, it
-        has taken nothing. Tasks that ask at once get batches in turn.
+        A cancelled call has taken no messages. Concurrent calls get batches in turn.
 
         Args:
-            partitions: only of these; None: of all, in turn.
+            messages_max: the largest number of messages.
+            bytes_max: the largest number of bytes; a single message may be larger.
+            wait_s: how long to wait for a message, in seconds.
+            partitions: the partitions to read; None: all of them, in turn.
 
-        Raises CursorTooOld (messages before `first` were deleted, by `backlog_policy="evict"`: the
-        next batch begins there), QueueFenced, Corrupt (a message that must be there is not),
-        QueueUnavailable.
+        Raises:
+            CursorTooOld: messages before `first` were deleted by `backlog_policy="evict"`, or their
+                loss was accepted. The next batch begins at `first`.
+            QueueFenced: another process has opened the topic.
+            Corrupt: a message is missing that must be there.
+            QueueUnavailable: messages cannot be read now, or the subscription is closed.
+            ConfigError: there is no such partition.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + wait_s
@@ -134,14 +147,14 @@ class LedgerSubscription:
             await self.more(partitions, left_s)
 
     def _in_turn(self) -> Iterator[int]:
-        """All partitions, from the one whose turn it is on."""
+        """Iterate over all partitions, and begin with the one whose turn it is."""
         for _ in self._cursors:
             known = sorted(self._cursors)
             self._turn += 1
             yield known[(self._turn - 1) % len(known)]
 
     async def _read(self, at: int, messages_max: int, bytes_max: int) -> list[LedgerMessage]:
-        """The next messages of one partition."""
+        """Return the next messages of one partition."""
         cursor = self._cursor_of(at)
         async with self._reading[at]:
             try:
@@ -151,27 +164,58 @@ class LedgerSubscription:
         return [out_of_topic(at, one) for one in found]
 
     async def more(self, partitions: Sequence[int] | None = None, wait_s: float = WAIT_S) -> None:
-        """Return when there may be another message, in these partitions or in any, when it was
-        closed, or after `wait_s` seconds. Raises QueueFenced, QueueUnavailable."""
+        """Wait until there may be another message, until the subscription is closed, or for
+        `wait_s`.
+
+        Args:
+            partitions: the partitions to wait for; None: any of them.
+            wait_s: the longest wait, in seconds.
+
+        Raises:
+            QueueFenced: another process has opened the topic.
+            QueueUnavailable: the topic is closed, or a partition is not open.
+        """
         wanted = sorted(self._cursors) if partitions is None else partitions
         waits = [self._parts[at].reader.wait(self._cursor_of(at).next, wait_s) for at in wanted]
         await first_of([*waits, self._end.wait(), self._joined.wait()])
 
     def rewind(self) -> None:
-        """Read again what is not acknowledged."""
+        """Read all messages again that are not acknowledged.
+
+        Raises:
+            QueueUnavailable: the subscription is closed.
+        """
         self._refuse_closed()
         for cursor in self._cursors.values():
             cursor.rewind()
 
     def seek(self, position: Position) -> None:
-        """Go on with this message in its partition: what is before it counts as acknowledged,
-        nothing behind it does. Before the oldest that is kept, with that."""
+        """Continue at a message in its partition.
+
+        Messages before it count as acknowledged. Messages from it on do not. A position before the
+        oldest message that is kept means that message.
+
+        Args:
+            position: the position of the next message.
+
+        Raises:
+            TypeError: `position` is not a position.
+            ConfigError: there is no such partition.
+            QueueUnavailable: the partition is not open, or the subscription is closed.
+        """
         cursor = self._cursor(position)
         cursor.seek(position.number)
 
     async def seek_time(self, when: datetime) -> None:
-        """Go on, in all partitions, with what was produced at or after a time. Raises
-        QueueUnavailable, ConfigError (without a time zone)."""
+        """Continue, in all open partitions, at the messages that were produced at a time or later.
+
+        Args:
+            when: the time, with a time zone.
+
+        Raises:
+            ConfigError: `when` is not a datetime with a time zone.
+            QueueUnavailable: messages cannot be read now, or the subscription is closed.
+        """
         self._refuse_closed()
         if not isinstance(when, datetime) or when.utcoffset() is None:
             text = f"subscription {show_text(repr(self.name))}: the time is {show_text(repr(when))}"
@@ -182,9 +226,18 @@ class LedgerSubscription:
     # -- what is done
 
     def acknowledge(self, *done: LedgerMessage | Position) -> None:
-        """These messages are done, each alone; again is harmless.
+        """Acknowledge single messages. It does no harm to acknowledge one twice.
 
-        It is stored within `cursor_flush_s`; wait for that with `flush`.
+        An acknowledgement is stored within `LedgerTopicOptions.cursor_flush_s`. Await `flush` to
+        wait for that.
+
+        Args:
+            done: messages, or their positions.
+
+        Raises:
+            TypeError: an argument is not a message and not a position.
+            ConfigError: there is no such partition.
+            QueueUnavailable: a partition is not open, or the subscription is closed.
         """
         for one in done:
             position = one.position if isinstance(one, LedgerMessage) else one
@@ -192,14 +245,28 @@ class LedgerSubscription:
             cursor.acknowledge(0, [position.number])
 
     def acknowledge_upto(self, last: LedgerMessage | Position) -> None:
-        """This message is done, and all before it in its partition."""
+        """Acknowledge a message and all before it in its partition.
+
+        Args:
+            last: the message, or its position.
+
+        Raises:
+            TypeError: `last` is not a message and not a position.
+            ConfigError: there is no such partition.
+            QueueUnavailable: the partition is not open, or the subscription is closed.
+        """
         position = last.position if isinstance(last, LedgerMessage) else last
         cursor = self._cursor(position)
         cursor.acknowledge(position.number)
 
     async def flush(self) -> None:
-        """Return when what was acknowledged until now is stored. Raises QueueFenced, StorageError:
-        it is tried again."""
+        """Wait until all acknowledgements of earlier calls are stored.
+
+        Raises:
+            QueueFenced: another process has opened the topic.
+            StorageError: they are not stored yet. They are tried again in the background.
+            QueueUnavailable: the subscription is closed.
+        """
         self._refuse_closed()
         for cursor in list(self._cursors.values()):
             await cursor.flush()
@@ -210,7 +277,7 @@ class LedgerSubscription:
         return self._cursor_of(position.partition)
 
     def _cursor_of(self, partition: int) -> Cursor:
-        """Raises ConfigError, QueueUnavailable."""
+        """Return the cursor of a partition. Raises ConfigError, QueueUnavailable."""
         if (cursor := self._cursors.get(partition)) is not None:
             return cursor
         if not 0 <= partition < self._topic.partitions:
@@ -224,7 +291,10 @@ class LedgerSubscription:
             raise QueueUnavailable(f"{text}: open it again")
 
     async def aclose(self) -> None:
-        """End: what was acknowledged is stored, the rest comes again; again is harmless."""
+        """Close the subscription and store its acknowledgements. It does no harm to close twice.
+
+        Messages whose acknowledgements could not be stored are redelivered.
+        """
         if self.is_closed:
             return
         self._end.set()

@@ -1,8 +1,8 @@
-"""A managed topic as a program has it: produce, read, follow, subscribe.
+"""A topic as a program uses it: produce, read, follow, subscribe.
 
 Owns: `LedgerTopic`. Not: its partitions, which are topics of their own (`topic.topic`). Invariants:
-equal keys go to one partition, in every process and for ever; nothing is given out that is not
-durable; after the end every call says so.
+equal keys belong to one partition, in every process and for ever. A message is given out only when
+it is durable. After the end every call raises an error.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ __all__ = ["LedgerTopic"]
 
 
 class LedgerTopic:
-    """Durable messages by key; made by `LedgerTopics.topic`.
+    """A durable topic: messages by key in numbered partitions. Made by `LedgerTopics.topic`.
 
-    Its methods are called on the loop that opened it. They raise QueueFenced when another process
-    has taken the topic over, and QueueUnavailable after its end.
+    Call its methods on the event loop that opened it. They raise `QueueFenced` after another
+    process has opened the topic, and `QueueUnavailable` after it was closed.
 
-    A partition that cannot be opened, such as one with a damaged entry of which there is no other
-    copy, does not keep the others closed: see `unavailable`.
+    A partition that cannot be opened, for example because an entry is damaged in its only replica,
+    does not keep the other partitions closed (see `unavailable`).
 
-    Attributes: `name`, `options`, `partitions`.
+    Attributes:
+        name: the name of the topic.
+        options: the limits, retention and times that it is open with.
+        partitions: the number of partitions.
     """
 
     def __init__(
@@ -58,24 +61,27 @@ class LedgerTopic:
 
     @property
     def unavailable(self) -> Mapping[int, MillstreamError]:
-        """The partitions that are not open, each with the reason. They are tried again, after 5 s
-        at first and 60 s at most. Until then a message for one of them raises QueueUnavailable,
-        messages without a key go to the others, and subscriptions read the others."""
+        """The partitions that are not open, each with the reason.
+
+        They are tried again, after 5 seconds at first and after 60 seconds at most. Until then, a
+        message for one of them raises `QueueUnavailable`. Messages without a key go to the open
+        partitions, and subscriptions read those.
+        """
         return dict(sorted(self._failures.items()))
 
     @property
     def settings(self) -> LedgerTopicSettings:
-        """What holds from its next ledger on."""
+        """The stored settings, which apply from the next ledger of each partition on."""
         return self._parts[self._open[0]].record.settings
 
     @property
     def subscriptions(self) -> Sequence[str]:
-        """The names of all that exist, open or not, sorted."""
+        """The names of all subscriptions that exist, open or not, sorted."""
         return sorted({name for part in self._parts.values() for name in part.record.cursors})
 
     @property
     def is_closed(self) -> bool:
-        """Was it closed? `LedgerTopics.topic` opens it again."""
+        """Whether the topic was closed. `LedgerTopics.topic` opens it again."""
         return self._is_closed
 
     # -- producing
@@ -83,20 +89,37 @@ class LedgerTopic:
     async def produce(
         self, key: str | None, value: bytes, *, producer: str = "", sequence: int = 0
     ) -> Position | None:
-        """Store a message; returns where it is, once it is on disk.
+        """Store a message and return its position once the message is on disk.
 
-        Calls that are under way at once are written together, in the order of calls. Cancelled
-        while it waits for room it is never stored; later it may be.
+        Concurrent calls are written together, in the order of the calls. A call that is cancelled
+        while it waits for room is never stored. A call that is cancelled later may be stored.
 
         Args:
-            key: messages of one key are in one partition, in order; None: partitions take turns.
-            producer: with a `sequence` that rises from message to message: what is given again is
-                not stored again, also after a crash. Give it with a key, or always without one.
+            key: messages with one key are in one partition, in order. None: the partitions take
+                turns.
+            value: the bytes of the message. It must fit into `LedgerTopicOptions.entry_bytes_max`.
+            producer: the name of the producer, together with a `sequence`. A repeated message is
+                then stored only once, also after a crash. Give all messages of a producer a key, or
+                none.
+            sequence: a number that rises from message to message of the producer, 0 to 2^63 - 1.
 
-        Returns where it is; of a repeat where it was stored first, None if that is not known any
-        more. Raises QueueFull (backlog or what is on its way is at its limit, for `enqueue_wait_s`)
-        or QueueUnavailable: it is not stored; PublishUnknown: it may be, give it again with its
-        sequence; ValueError (above `entry_bytes_max`) and TypeError, at once.
+        Returns:
+            The position of the message. For a repeat it is the position of the first message, or
+            None if that is no longer known.
+
+        Raises:
+            QueueFull: the backlog or the bytes in flight were at their limit for `enqueue_wait_s`,
+                or too many appends wait already. The message is not stored. Acknowledge messages,
+                or produce fewer.
+            QueueUnavailable: no ledger could be written for `enqueue_wait_s`, the partition is not
+                open, or the topic is closed. The message is not stored. Try again later.
+            PublishUnknown: the bookies did not answer within `enqueue_wait_s`. The message may be
+                stored. Produce it again with the same `producer` and `sequence`.
+            QueueFenced: another process has opened the topic. The message is not stored. Open the
+                topic again, or stop.
+            TypeError: an argument has the wrong type.
+            ValueError: the message is too large, or the sequence is out of range or has no
+                producer.
         """
         message = in_topic(key, value, producer, sequence)
         at = self.partition_of(key, producer)
@@ -106,15 +129,24 @@ class LedgerTopic:
     async def produce_many(
         self, items: Iterable[tuple[str | None, bytes]], *, producer: str = "", sequence: int = 0
     ) -> list[Position | None]:
-        """Store messages, each with its key; where they are, once all are on disk.
+        """Store messages and return their positions once all of them are on disk.
 
-        They are in order within each partition, and cost a sixth of what single calls do. Of a list
-        that fails a part may be stored.
+        The messages are in order within each partition. A list costs about a sixth of the time of
+        single calls. If the call fails, a part of the list may be stored.
 
         Args:
-            producer, sequence: the first one's; each has one more than the one before.
+            items: pairs of key and value, as in `produce`.
+            producer: the name of the producer, as in `produce`.
+            sequence: the sequence of the first message. Each further message has the next number.
 
-        Raises what `produce` raises.
+        Returns:
+            One position for each message, as `produce` returns it.
+
+        Raises:
+            MillstreamError: as `produce`: `QueueFull`, `QueueUnavailable`, `PublishUnknown`,
+                `QueueFenced`.
+            TypeError: as `produce`.
+            ValueError: as `produce`.
         """
         lists: dict[int, list[TopicMessage]] = {}
         places: list[tuple[int, int]] = []
@@ -130,9 +162,16 @@ class LedgerTopic:
         return [None if number is None else Position(at, number) for at, number in found]
 
     def partition_of(self, key: str | None, producer: str = "") -> int:
-        """Where a message goes: by its key, without one by its producer, without both in turn.
+        """Return the partition for a message.
 
-        Raises TypeError.
+        The key decides, or else the producer. With neither, the open partitions take turns.
+
+        Args:
+            key: the key of the message, or None.
+            producer: the name of the producer.
+
+        Raises:
+            TypeError: the key is not a text.
         """
         name = key if key is not None else producer
         if type(name) is not str:
@@ -146,17 +185,40 @@ class LedgerTopic:
     # -- reading
 
     async def bounds(self, partition: int = 0) -> tuple[Position, Position]:
-        """The oldest message that is kept, and behind the newest; equal: there is none."""
+        """Return the position of the oldest message, and the position after the newest one.
+
+        The two are equal if the partition has no messages.
+
+        Args:
+            partition: the partition, from 0.
+
+        Raises:
+            ConfigError: there is no such partition.
+            QueueUnavailable: the partition is not open, or the topic is closed.
+        """
         part = self._part(partition)
         return Position(partition, part.reader.first), Position(partition, part.reader.end)
 
     async def read(
         self, start: Position, messages_max: int = 1000, bytes_max: int = 2**20
     ) -> list[LedgerMessage]:
-        """Messages of one partition from a position on; [] if there is none yet.
+        """Return messages of one partition from a position on.
 
-        Up to `messages_max` messages and `bytes_max` bytes, but one message at least; fewer where a
-        ledger ends. Raises CursorTooOld (it was deleted; `first` is the oldest that is kept).
+        The list is empty if the message at `start` does not exist yet. It has at least one message
+        otherwise, and may be shorter than the limits where a ledger ends.
+
+        Args:
+            start: the position of the first message.
+            messages_max: the largest number of messages.
+            bytes_max: the largest number of bytes; a single message may be larger.
+
+        Raises:
+            CursorTooOld: the message was deleted. `first` is the position of the next message that
+                is kept.
+            TypeError: `start` is not a position.
+            ConfigError: there is no such partition.
+            QueueUnavailable: the partition is not open or cannot be read, or the topic is closed.
+            Corrupt: a message is missing that must be there.
         """
         check_position(start)
         at, number = start
@@ -170,12 +232,22 @@ class LedgerTopic:
     async def tail(
         self, start: Start = "latest", *, partitions: Sequence[int] | None = None
     ) -> AsyncIterator[LedgerMessage]:
-        """Messages as they come, without end: `async for message in topic.tail()`.
+        """Yield messages as they are produced: `async for message in topic.tail()`.
 
-        Those of a partition are in order. It disturbs nobody, holds nothing back from being
-        deleted, and reads at the pace of its loop; ends when the topic is closed. Raises
-        CursorTooOld when what is next was deleted: begin anew at its `first`; QueueUnavailable when
-        a partition is not open: give the others as `partitions`.
+        Messages of a partition are in order. The loop reads at its own pace, disturbs nobody, and
+        keeps no messages from deletion. It ends when the topic is closed.
+
+        Args:
+            start: where to begin, see `subscribe`.
+            partitions: the partitions to read; None: all of them.
+
+        Yields:
+            One message at a time.
+
+        Raises:
+            CursorTooOld: the next message was deleted. Begin again at `first`.
+            QueueUnavailable: a partition is not open. Name the other ones as `partitions`.
+            ConfigError: `start` is not one of those that `subscribe` takes.
         """
         wanted = range(self.partitions) if partitions is None else partitions
         next_numbers = {at: await self.number_at(at, start) for at in wanted}
@@ -200,7 +272,8 @@ class LedgerTopic:
                 raise
 
     async def number_at(self, partition: int, start: Start) -> int:
-        """The message of a partition that a start means. Raises QueueUnavailable, ConfigError."""
+        """Return the number in a partition that a start means. Raises QueueUnavailable,
+        ConfigError."""
         part = self._part(partition)
         if start == "earliest":
             return part.reader.first
@@ -225,19 +298,29 @@ class LedgerTopic:
     # -- subscriptions
 
     async def subscribe(self, name: str, start: Start = "earliest") -> LedgerSubscription:
-        """Open a named subscription.
+        """Open a named subscription; make it if it does not exist.
 
-        It has every message, and what is not acknowledged comes again when it is opened again,
-        also after a crash. Until it has acknowledged them messages are kept: see `unsubscribe`.
+        A subscription gets every message. Messages that are not acknowledged are redelivered when
+        it is opened again, also after a crash. Messages are kept until the subscription has
+        acknowledged them or is removed by `unsubscribe`.
 
         Args:
-            name: of the subscription, within the topic.
-            start: where a new subscription begins: "earliest", the oldest message that is kept;
-                "latest", the next one to be produced; a datetime with its time zone, the first
-                message at or after it; a `Position`, or a list with one for each partition. A
-                subscription that exists goes on where it was, whatever `start` is.
+            name: the name of the subscription, within the topic.
+            start: where a new subscription begins. An existing one continues where it was.
 
-        Raises ConfigError (it is open here already, `cursors_max`, no name), StorageError.
+                - `"earliest"`: at the oldest message that is kept.
+                - `"latest"`: at the next message that is produced.
+                - a `datetime` with a time zone: at the first message at that time or later.
+                - a `Position`, or a list with one for each partition: at that message. A partition
+                  that is not named begins at its oldest message.
+
+        Raises:
+            ConfigError: the name is empty, the subscription is open already, the topic has
+                `LedgerTopicOptions.cursors_max` of them, or `start` is wrong.
+            TypeError: the name is not a text.
+            QueueUnavailable: the topic is closed, or its first partition is not open.
+            QueueFenced: another process has opened the topic.
+            StorageError: rows cannot be read or written. Try again.
         """
         self._part(0)
         if name == "":
@@ -252,7 +335,7 @@ class LedgerTopic:
             return made
 
     async def _cursor(self, partition: int, name: str, first: int) -> Cursor:
-        """The cursor of a subscription that begins now."""
+        """Open the cursor of a subscription in one partition."""
         cursor = await self._part(partition).cursors.open(name, first)
         cursor.rewind()
         return cursor
@@ -261,9 +344,17 @@ class LedgerTopic:
         self._subscriptions.pop(name, None)
 
     async def unsubscribe(self, name: str) -> None:
-        """Forget a subscription, open or not; nothing is kept for it. Again is harmless.
+        """Remove a subscription, open or not. No more messages are kept for it.
 
-        Raises StorageError: do it again.
+        It does no harm to remove it twice.
+
+        Args:
+            name: the name of the subscription.
+
+        Raises:
+            QueueUnavailable: the topic is closed, or its first partition is not open.
+            QueueFenced: another process has opened the topic.
+            StorageError: the removal may be incomplete. Call it again.
         """
         self._part(0)
         async with self._subscribing:
@@ -276,12 +367,17 @@ class LedgerTopic:
     # -- partitions that could not be opened
 
     def lack(self, partition: int, error: MillstreamError) -> None:
-        """A partition cannot be opened now."""
+        """Note that a partition cannot be opened now. `LedgerTopics` calls it."""
         self._failures[partition] = error
 
     async def join(self, partition: int, part: Topic) -> None:
-        """A partition was opened later: subscriptions that are open read it, too. Raises
-        QueueFenced, StorageError."""
+        """Add a partition that was opened later; open subscriptions read it, too. `LedgerTopics`
+        calls it.
+
+        Raises:
+            QueueFenced: another process has opened the topic.
+            StorageError: rows cannot be read or written.
+        """
         async with self._subscribing:
             if part.record.settings != self.settings:
                 await part.change(self.settings)
@@ -307,14 +403,25 @@ class LedgerTopic:
         return part
 
     async def change(self, settings: LedgerTopicSettings) -> None:
-        """Other settings, from the next ledger on. Raises StorageError."""
+        """Store other settings. They apply from the next ledger of each partition on.
+
+        Args:
+            settings: the new settings.
+
+        Raises:
+            QueueFenced: another process has opened the topic.
+            StorageError: some partitions may have the new settings already. Call it again.
+        """
         for part in self._parts.values():
             if part.record.settings != settings:
                 await part.change(settings)
 
     async def aclose(self) -> None:
-        """End in order: what was sent is durable, what was acknowledged is stored; again is
-        harmless. Takes twice `enqueue_wait_s` at most, and the time of the store."""
+        """Close the topic in order: sent messages become durable, and acknowledgements are stored.
+
+        It does no harm to close twice. Closing takes at most twice `enqueue_wait_s`, plus the time
+        of the state store.
+        """
         if self._is_closed:
             return
         self._is_closed = True

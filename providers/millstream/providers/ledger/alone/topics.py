@@ -1,7 +1,7 @@
-"""The managed topics of one program.
+"""The topics of one program.
 
-Owns: `open_topics`, `LedgerTopics`. Invariants: of a topic one object is open at a time; whoever
-opens it comes in a higher epoch than all before, so that an owner that lives on is fenced.
+Owns: `open_topics`, `LedgerTopics`. Invariants: at most one object is open for a topic. Each
+opening has a higher epoch than all before it, so a former owner that still lives is fenced.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ T = TypeVar("T")
 log = logging.getLogger("millstream.ledger")
 
 BETWEEN_OPENS = Backoff(first_s=5.0, ceiling_s=60.0)
-"""How long a partition that could not be opened waits until it is tried again."""
+"""How long a partition that could not be opened waits for its next attempt."""
 PARTITIONS_MAX = 1_000
-"""Partitions of a managed topic."""
+"""The largest number of partitions of a topic."""
 
 
 @asynccontextmanager
@@ -63,28 +63,30 @@ async def open_topics(
     env: Env | None = None,
     disk: Disk | None = None,
 ) -> AsyncIterator[LedgerTopics]:
-    """Durable topics in a directory, without a silo: `async with open_topics("data") as topics`.
+    """Open durable topics in a directory, without a silo, for the length of a block.
 
-    One process has the directory at a time; when it ends, however it does, another one may. At the
-    end of the block all topics are closed in order.
+    One process at a time has the directory. When that process ends, another one may open it. All
+    topics are closed in order at the end of the block. See `LedgerTopics` for an example.
 
     Args:
-        directory: made if it is missing; messages are in its `bookie`, rows in its `rows`.
-        more: directories on other disks: each holds copies, by the quorums of topics.
-        store: has the rows, instead of SQLite in the directory; it must be as durable as messages
-            shall be, and is not closed. With several directories it must be given, since with one
-            of them the rows would be lost.
+        directory: the directory, made if it is missing, with the folders `bookie` and `rows`.
+        more: further directories, on other disks, for replicas. They require a `store`.
+        store: the state store for the rows, which stays open; None: SQLite in `directory`.
         scope: tells these topics from others in the same store.
-        options: limits, retention, times of every topic that is opened without its own.
+        options: limits, retention and times of each topic that is opened without its own.
         bookie: how each directory is written.
         scrub: how each directory is searched for damage.
-        open_wait_s: so long it waits for a directory that another process has, in seconds.
-        env, disk: time, chance and files of a simulation.
+        open_wait_s: how long to wait for a directory that another process has, in seconds.
+        env: the source of time and chance, for simulations.
+        disk: the file system, for simulations.
 
-    Raises ConfigError (a directory is refused: the text names file and offset, and says what to
-    do), QueueUnavailable (another process has it), StorageError (a disk fails). Of several
-    directories those that fail or are refused are left out, as long as the others are enough for
-    what all topics have stored and will store; they are used again once they can be.
+    Yields:
+        The topics, for use inside of the block and on its event loop.
+
+    Raises:
+        ConfigError: an argument is wrong, or a directory is refused (see the text).
+        QueueUnavailable: another process has the directory. Nothing is stored; try again later.
+        StorageError: a disk fails, or rows cannot be read. Try again.
     """
     paths = [absolute(one) for one in (directory, *more)]
     if len(set(paths)) < len(paths):
@@ -121,13 +123,13 @@ async def open_topics(
 
 
 def home_in(path: str, directories: int) -> Home:
-    """A directory of one bookie, or of one of several that have copies for each other."""
+    """Return the home of a bookie: the only directory, or one of several that hold replicas."""
     bookie = f"{path}/bookie"
     return Home(bookie, "{silo}", bookie) if directories > 1 else Home(bookie, bookie)
 
 
 def check_opening(store: object, open_wait_s: object) -> None:
-    """Raise ConfigError for what is no store, or no time to wait."""
+    """Raise ConfigError for a value that is not a store, or not a time to wait."""
     if store is not None and not callable(getattr(store, "scan", None)):
         text = f"open_topics(store) is {show_text(repr(store))}; it must be a StateStore"
         raise ConfigError(f"{text}, such as SqliteStateStore(directory)")
@@ -137,7 +139,8 @@ def check_opening(store: object, open_wait_s: object) -> None:
 
 
 def absolute(directory: object) -> str:
-    """The path, whatever the working directory will be. Raises ConfigError."""
+    """Return the absolute path, so that a later change of directory does no harm. Raises
+    ConfigError."""
     is_path = isinstance(directory, str | Path) and str(directory) and "\0" not in str(directory)
     if not is_path:
         raise ConfigError(f"open_topics: {show_text(repr(directory))} is no directory's path")
@@ -146,7 +149,7 @@ def absolute(directory: object) -> str:
 
 @asynccontextmanager
 async def store_of(store: StateStore | None, path: str, disk: Disk) -> AsyncIterator[StateStore]:
-    """The store that was given, or one in the directory, which is closed at the end."""
+    """Yield the given store, or a new one in the directory, which is closed at the end."""
     if store is not None:
         yield store
         return
@@ -163,7 +166,24 @@ async def store_of(store: StateStore | None, path: str, disk: Disk) -> AsyncIter
 
 
 class LedgerTopics:
-    """Topics by name; made by `open_topics`, and used on its loop."""
+    """The topics of one program, by name. Made by `open_topics`; use it on the same event loop.
+
+    ```python
+    async with open_topics("data/events") as topics:
+        orders = await topics.topic("orders", partitions=4)
+        await orders.produce("customer-1", b"created")
+        billing = await orders.subscribe("billing")
+        async for batch in billing:
+            for message in batch:
+                print(message.key, message.value)
+            billing.acknowledge_upto(batch[-1])
+    ```
+
+    Several directories, on several disks, store replicas of each message (see `topic`). They
+    require a state store, since rows in one of the directories would be lost with it. A directory
+    that fails or is refused is left out, as long as the others suffice for all stored and future
+    messages of all topics. It is used again as soon as it can be opened.
+    """
 
     def __init__(self, home: OwnLedgers, options: LedgerTopicOptions) -> None:
         self._home = home
@@ -186,23 +206,41 @@ class LedgerTopics:
         ledger_age_s: float | None = None,
         options: LedgerTopicOptions | None = None,
     ) -> LedgerTopic:
-        """Open a topic, which is made if there is none; one that is open is given again.
+        """Open a topic; make it if it does not exist. An open topic is returned again.
 
-        Partitions that cannot be opened are left out, as long as one can: see
-        `LedgerTopic.unavailable`. What is None stays as it is stored. Other settings hold from each
-        partition's next ledger on; the number of partitions never changes.
+        Arguments that are None keep the stored value. A changed setting applies from the next
+        ledger of each partition on. The number of partitions never changes.
+
+        Partitions that cannot be opened are left out, as long as at least one can be opened (see
+        `LedgerTopic.unavailable`).
 
         Args:
-            partitions: 1 to `PARTITIONS_MAX`; new: 1.
-            ensemble, write_quorum, ack_quorum: over how many directories a ledger is spread, how
-                many hold a message, how many have it on disk when `produce` returns. New: all of
-                up to three directories hold it, and all but one of three have it then.
-            ledger_bytes_max, ledger_entries_max, ledger_age_s: see `LedgerTopicSettings`.
-            options: of this topic, while it is open.
+            name: the name of the topic, 1 to 200 characters together with `/` and the partition.
+            partitions: 1 to 1,000. Messages with one key are in one partition, in order. A new
+                topic has 1 by default.
+            ensemble: the number of directories that a ledger is spread over. A new topic has up to
+                3 by default.
+            write_quorum: the number of directories that store each message. Default of a new topic:
+                as `ensemble`.
+            ack_quorum: the number of directories that have a message on disk when `produce`
+                returns. Default of a new topic: 2, or 1 in one directory.
+            ledger_bytes_max: see `LedgerTopicSettings`.
+            ledger_entries_max: see `LedgerTopicSettings`.
+            ledger_age_s: see `LedgerTopicSettings`, in seconds.
+            options: limits, retention and times of this topic while it is open; None: those of
+                `open_topics`.
 
-        Raises ConfigError (values that cannot be, or that are not those it was made with),
-        QueueFenced (another process opened it at the same time), Corrupt (a row is damaged, or
-        older than it was), QueueUnavailable, StorageError.
+        Returns:
+            The open topic.
+
+        Raises:
+            ConfigError: the quorum is impossible, the topic has another number of partitions, or it
+                is open with other options.
+            TypeError: the name is not a text.
+            QueueFenced: another process opened the topic at the same time. Open it again, or stop.
+            Corrupt: a row is damaged, or older than it was before.
+            QueueUnavailable: no partition can be opened now, or the topics are closed.
+            StorageError: rows cannot be read or written. Try again.
         """
         self._refuse_closed()
         check_partitions(name, partitions)
@@ -226,7 +264,7 @@ class LedgerTopics:
             return found
 
     async def _read_stored(self, name: str) -> tuple[ManagedRecord | None, LedgerTopicSettings]:
-        """What there is of a topic, and its settings."""
+        """Return the stored record of a topic, and its settings."""
         record = await self._home.managed.read(name)
         part = record and await self._home.topics.find(record.names()[0])
         return record, part.settings if part else LedgerTopicSettings()
@@ -246,7 +284,7 @@ class LedgerTopics:
         settings: LedgerTopicSettings,
         options: LedgerTopicOptions | None,
     ) -> LedgerTopic:
-        """Take all partitions over."""
+        """Take over all partitions."""
         home, chosen = self._home, options or self._options
         record = await home.managed.update(
             name, lambda found: found or ManagedRecord(name, partitions, home.clock.wall_s())
@@ -272,7 +310,7 @@ class LedgerTopics:
     async def _open_rest(
         self, topic: LedgerTopic, names: Sequence[str], options: LedgerTopicOptions
     ) -> None:
-        """Try again to open the partitions that could not be opened, until all are."""
+        """Open the partitions that could not be opened before; try again until all are open."""
         for attempt in count(1):
             await asyncio.sleep(BETWEEN_OPENS.delay_s(attempt, 0.5))
             for at in topic.unavailable:
@@ -308,17 +346,29 @@ class LedgerTopics:
         return await topics.open(part, await topics.last_epoch(part) + 1, options, settings)
 
     async def names(self) -> list[str]:
-        """All topics that there are, sorted, also those whose rows are damaged. Raises
-        StorageError."""
+        """Return the names of all topics, sorted.
+
+        Topics whose rows are damaged are included.
+
+        Raises:
+            QueueUnavailable: the topics are closed.
+            StorageError: rows cannot be read. Try again.
+        """
         self._refuse_closed()
         scan = self._home.managed.scan()
         whole = [record.topic async for record in scan]
         return sorted([*whole, *map(unquote, scan.damaged)])
 
     async def delete(self, name: str) -> None:
-        """Delete a topic with all of its messages and subscriptions; again is harmless.
+        """Delete a topic with all of its messages and subscriptions. It does no harm to delete it
+        twice.
 
-        Raises StorageError: delete it again.
+        Args:
+            name: the name of the topic. A topic that does not exist is ignored.
+
+        Raises:
+            QueueUnavailable: the topics are closed.
+            StorageError: the deletion may be incomplete. Delete the topic again.
         """
         self._refuse_closed()
         async with self._changing[name]:
@@ -338,8 +388,11 @@ class LedgerTopics:
             raise make_closed_error()
 
     async def aclose(self) -> None:
-        """Close all topics, then let go of the directories; again is harmless. Who is cancelled
-        hears of it at the end, so that no directory stays locked."""
+        """Close all topics, then release the directories. It does no harm to close twice.
+
+        `open_topics` calls it at the end of its block. If the caller is cancelled, the closing
+        still completes before the cancellation is raised, so that no directory stays locked.
+        """
         if self._ending is None:
             self._is_closed = True
             self._ending = asyncio.ensure_future(self._end())
@@ -355,23 +408,24 @@ class LedgerTopics:
 
 
 def make_closed_error() -> QueueUnavailable:
-    """What who comes too late hears."""
+    """Return the error of a call after the end."""
     return QueueUnavailable("these topics are closed: open them again")
 
 
 def usual(directories: int) -> Quorum:
-    """The quorum of a topic for which none is said: copies in up to three directories."""
+    """Return the quorum of a topic without one: replicas in up to three directories."""
     copies = min(directories, 3)
     return Quorum(copies, copies, min(copies, 2))
 
 
 def choose_said(given: T | None, stored: T) -> T:
-    """What is given, and else what is known."""
+    """Return the given value, or else the stored one."""
     return stored if given is None else given
 
 
 def quorum_of(kept: Quorum, ensemble: int | None, write: int | None, ack: int | None) -> Quorum:
-    """What is said, and else what is known, or what is usual for so many copies."""
+    """Return the given quorum. Missing parts are the stored ones, or else the usual ones of its
+    size."""
     given = [one for one in (ensemble, write, ack) if one is not None]
     if not all(type(one) is int for one in given):
         text = f"ensemble={ensemble!r}, write_quorum={write!r}, ack_quorum={ack!r}"
@@ -385,7 +439,7 @@ def quorum_of(kept: Quorum, ensemble: int | None, write: int | None, ack: int | 
 
 
 def check_partitions(name: str, partitions: int | None) -> None:
-    """Raise ConfigError or TypeError unless a topic can be called so, and have so many."""
+    """Raise ConfigError or TypeError for a wrong name or number of partitions."""
     check_name(name)
     is_whole = type(partitions) is int  # a row with 2.0 could not be read
     if partitions is not None and not (is_whole and 1 <= partitions <= PARTITIONS_MAX):
@@ -395,7 +449,7 @@ def check_partitions(name: str, partitions: int | None) -> None:
 
 
 def refuse_other(name: str, what: str, given: object, known: object) -> None:
-    """Raise ConfigError if something else is given than is so."""
+    """Raise ConfigError if the given value differs from the known one."""
     if given is not None and known is not None and given != known:
         values = f"{show_text(repr(given))}, and {show_text(repr(known))}"
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""How one bookie stores.
+"""The options of a bookie, and the facts that its cluster knows about its directory.
 
 Owns: `BookieOptions`, `Known`, `HighWater`.
 """
@@ -22,23 +22,30 @@ SEGMENT_BYTES_MAX = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieOptions:
-    """Raises ConfigError.
+    """Options of a bookie, which stores entries in one directory.
 
-    Args:
-        segment_bytes: size of a file of the journal, 1 GiB at most. So much is read at start after
-            a crash, at most.
-        allocate_bytes: a file grows ahead of what is written, by so much at once.
-        entry_bytes_max: a larger entry is refused.
-        frame_bytes_max: bytes of entries that one sync makes durable, unless one entry is larger;
-            small enough that the next ones come together while it runs.
-        unsynced_bytes_max: bytes of entries that may wait for a sync.
-        cache_bytes: memory for entries that were added or read last.
-        read_ahead_bytes: read at once, for the entries that follow.
-        reserve_bytes: with less free on the disk only fences and recoveries are written.
-        watch_s: how often files and free room are looked at, in seconds.
-        watches_max: callers that may wait in `watch`.
-        files_max: segments that are kept open for reading.
-        live_ratio_min: a segment with a smaller part of wanted bytes is compacted.
+    Attributes:
+        segment_bytes: the size of one journal file, at most 1 GiB. A start after a crash reads at
+            most this many bytes.
+        allocate_bytes: how far a file is extended at a time, before entries are written to it.
+        entry_bytes_max: the largest entry that the bookie accepts; at most `segment_bytes`.
+        frame_bytes_max: bytes of entries that one sync makes durable, at most `segment_bytes`. A
+            single larger entry has a sync of its own. A small value lets the next entries gather
+            while a sync runs.
+        unsynced_bytes_max: bytes of entries that may wait for a sync. The bookie refuses further
+            entries until later.
+        cache_bytes: memory for the entries that were added or read last.
+        read_ahead_bytes: bytes that one read fetches, for the entries that follow.
+        reserve_bytes: with fewer free bytes on the disk, the bookie writes only fences and the
+            entries of recoveries.
+        watch_s: how often the files and the free space are checked, in seconds.
+        watches_max: the number of callers that may wait for confirmations at a time.
+        files_max: the number of segments that stay open for reading.
+        live_ratio_min: a segment is compacted when a smaller part of its bytes is still needed; 0
+            to 1.
+
+    Raises:
+        ConfigError: a value has the wrong type or is out of range.
     """
 
     segment_bytes: int = 64 * MIB
@@ -68,17 +75,18 @@ class BookieOptions:
 
 
 class HighWater(NamedTuple):
-    """How far a bookie is: its start, and the sequence up to which its journal is durable."""
+    """How far a bookie is: the count of its starts, and the sequence up to which its journal is
+    durable."""
 
     boot: int
     sequence: int
 
 
 class Known(NamedTuple):
-    """What the metadata say of a directory, read while nobody else has it.
+    """The facts that the metadata have about a directory, read while this bookie holds its lock.
 
-    `high_water`: the last that was recorded; `next_ledger`: no ledger with this id or a higher one
-    existed then.
+    `high_water`: the last one that was recorded. `next_ledger`: no ledger with this number or a
+    higher one existed then.
     """
 
     high_water: HighWater = HighWater(0, 0)
@@ -86,9 +94,9 @@ class Known(NamedTuple):
 
 
 AskKnown = Callable[[str], Awaitable[Known]]
-"""Asked once, when the directory is locked, with the bookie's name."""
+"""Called once with the bookie's name, after the directory is locked."""
 
 
 async def nothing_known(name: str) -> Known:
-    """For a directory that no metadata know."""
+    """Return the facts about a directory that no metadata know."""
     return Known()

@@ -1,8 +1,7 @@
-"""Which bookies hold an entry, and how many answers decide something.
+"""The bookies that store an entry, and the number of answers that decide a question about it.
 
-Owns: `Quorum` and its arithmetic. Idea: spec/ledger.md 1.4 to 1.8, 2.3, 4.8, 4.16.
-Invariants: ensemble ≥ write quorum ≥ ack quorum ≥ 1; the write set of an entry follows from its
-number alone, so it is stored nowhere.
+Owns: `Quorum` and its arithmetic, which is that of BookKeeper. Invariants: ensemble ≥ write quorum
+≥ ack quorum ≥ 1. The write set of an entry follows from its number alone, so it is not stored.
 """
 
 from __future__ import annotations
@@ -16,28 +15,58 @@ __all__ = ["Quorum", "check_quorum"]
 
 
 class Quorum(NamedTuple):
-    """How many bookies a ledger is spread over, hold each entry, and acknowledge it."""
+    """The replication of a ledger: `Quorum(ensemble, write, ack)`, as in BookKeeper.
+
+    Entry `n` is sent to `write` bookies, which begin at place `n % ensemble` of the ensemble. The
+    entry is accepted as soon as `ack` of them have it on disk. A ledger survives the loss of any
+    `ack - 1` of its bookies. `Quorum(3, 3, 2)` stores three replicas and waits for two.
+
+    Options that take a quorum require `ensemble >= write >= ack >= 1`. They refuse `ack == 1` with
+    several replicas, since such a ledger could not be recovered while any of its bookies is away.
+    They raise `ConfigError` otherwise.
+
+    Attributes:
+        ensemble: the number of bookies that a ledger is spread over.
+        write: the number of replicas of each entry.
+        ack: the number of replicas that must be on disk before an entry is accepted.
+    """
 
     ensemble: int
     write: int
     ack: int
 
     def write_set(self, entry: int) -> tuple[int, ...]:
-        """Places in the ensemble that hold an entry."""
+        """Return the places in the ensemble that store an entry.
+
+        Args:
+            entry: the number of the entry in its ledger, from 0.
+        """
         return tuple((entry + k) % self.ensemble for k in range(self.write))
 
     @property
     def denials(self) -> int:
-        """So many of a write set that are fenced and have no entry prove that there is none."""
+        """How many fenced bookies of a write set must lack an entry to prove that it was never
+        accepted."""
         return self.write - self.ack + 1
 
     def reduce(self, bookies: int) -> Quorum:
-        """What can be had of it with so many bookies, which are an ack quorum at least."""
+        """Return the quorum that is possible with fewer bookies.
+
+        Args:
+            bookies: the number of bookies that can be used, which must be at least `ack`.
+
+        Returns:
+            A quorum with at most `bookies` places and the same `ack`.
+        """
         ensemble = min(bookies, self.ensemble)
         return Quorum(ensemble, min(ensemble, self.write), self.ack)
 
     def is_covered(self, answered: Collection[int]) -> bool:
-        """Can no entry gather an ack quorum from the places that did not answer?"""
+        """Say whether no entry can reach an ack quorum on the places that did not answer.
+
+        Args:
+            answered: the places of the ensemble that did answer.
+        """
         return all(
             sum((first + k) % self.ensemble in answered for k in range(self.write)) >= self.denials
             for first in range(self.ensemble)
@@ -45,7 +74,7 @@ class Quorum(NamedTuple):
 
 
 def check_quorum(quorum: Quorum) -> None:
-    """Raise ConfigError unless the three can work together."""
+    """Raise ConfigError unless the three numbers can work together."""
     ensemble, write, ack = quorum
     text = f"ensemble={ensemble}, write_quorum={write}, ack_quorum={ack}"
     if not ensemble >= write >= ack >= 1:

@@ -1,7 +1,7 @@
 """Queues in ledgers, as a stream provider.
 
-Owns: `LedgerQueues`, `LedgerAdapter`. Not: what it stands on (`node`), topics (`topic`). Invariant:
-what is accepted is on disk.
+Owns: `LedgerQueues`, `LedgerAdapter`. Not: the parts of one silo (`node`), topics (`topic`).
+Invariant: an accepted message is on disk.
 """
 
 from __future__ import annotations
@@ -26,21 +26,63 @@ __all__ = ["LedgerAdapter", "LedgerQueues"]
 
 
 class LedgerQueues:
-    """Durable queues: `PersistentStreams(LedgerQueues("data/ledger"), ...)`.
+    """Durable queues for a stream provider: `PersistentStreams(LedgerQueues("data/ledger"), ...)`.
 
-    What is published is on disk before it is accepted, and is kept until it is acknowledged.
-    `"data/ledger"` is one directory for all silos of a machine: whichever has its lock writes it,
-    and when that process dies another one goes on. `"data/ledger/{silo}"` is one for each silo, by
-    its name, and what is published is on several of them before it is accepted: it survives the
-    loss of a silo with its disk. Rows of ledgers are in a state store that silos share, such as
-    SQLite.
+    A published event is written and synced to disk before it is accepted. It survives the end of
+    every process and a power failure, and it is kept until it is acknowledged.
+    `PersistentStreams("ledger:directory")` makes the same queues by name.
+
+    The directory decides about replication:
+
+    - `"data/ledger"` is one directory for all silos of a machine. The silo that holds its lock runs
+      the bookie, and the other silos call that silo. When its process ends, another silo takes the
+      lock and reads the last segment (64 MiB at most by default). Publishers wait in the meantime.
+    - `"data/ledger/{silo}"` gives each silo, by its name, a directory and a bookie of its own. By
+      default each event is sent to three bookies and accepted when two of them have it on disk. It
+      survives the loss of a silo together with its disk.
+
+    The rows of ledgers, topics and positions are in a state store that all silos share. Give it one
+    that is as durable as the queues, such as SQLite. Without those rows the directories cannot be
+    read.
+
+    Ownership and publishing:
+
+    - Only the owner of a queue writes it. Publishers in other silos send their events to the owner,
+      and follow it when the queue moves. A queue without an owner is written by the silo that
+      publishes first.
+    - A repeated sequence of a producer is dropped, also after a crash. Each queue remembers 10,000
+      producers (`LedgerTopicOptions.producers_max`).
+
+    Deleting:
+
+    - Acknowledged events are deleted a whole ledger at a time. `retention_s` and `retention_bytes`
+      keep them longer, for streams that are read again. Named readers outside of the cluster keep
+      them, too.
+
+    Failures:
+
+    - A nearly full disk (`BookieOptions.reserve_bytes`) takes no more events, but still takes the
+      writes of a hand-over. Publishers wait, and then get `QueueUnavailable`.
+    - A failed sync stops the bookie, since its outcome is unknown. The bookie does not try the sync
+      again.
+    - A directory that belongs to another cluster or to a newer version, that is damaged, or that
+      lacks files is refused. The error names the file, the offset and a remedy. A bookie with an
+      older copy of its directory does not deny entries that it may have stored before.
+    - An empty or missing directory is created, with the mode 0700. The log then names the bookies
+      whose entries are missing.
+
+    Capabilities: `DURABLE`, `WAKEUP`, `ORDERED`, `STABLE_TOKENS`, `REWIND`, `OWN_POSITION`,
+    `FENCED`, `DEDUP`.
 
     Args:
-        directory: where entries are kept; made if it is missing. A relative one is taken from the
-            working directory of this moment, and stays there. All silos say the same.
-        options: limits, retention, times, copies.
+        directory: the directory for entries, which is made if it is missing. It may contain
+            `{silo}` once. A relative path is resolved against the working directory when the object
+            is made. All silos must give the same kind of directory.
+        options: limits, retention, times and replication; None: the defaults of `LedgerOptions`.
 
-    Raises ConfigError.
+    Raises:
+        ConfigError: `directory` is not a path or has other braces, `options` has another type, or
+            its quorum needs more than the one bookie of a shared directory.
     """
 
     capabilities = frozenset(
@@ -66,6 +108,16 @@ class LedgerQueues:
         self.agreement = {"directory": self._directories.agreement}
 
     async def open(self, provider: str, host: AdapterHost, /) -> LedgerAdapter:
+        """Open the queues in a silo; the stream provider calls it.
+
+        Args:
+            provider: the name of the stream provider.
+            host: the silo, as adapters see it.
+
+        Raises:
+            ConfigError: the directory is refused, or the silo has no name that fits into the path.
+            StorageError: rows cannot be read, or the disk fails.
+        """
         home = self._directories.home(host.silo, host.silo_name)
         node = LedgerNode(host, home, self._directories.quorum, self._options)
         try:
@@ -77,7 +129,7 @@ class LedgerQueues:
 
 
 class LedgerAdapter:
-    """The ledger provider in one silo."""
+    """The adapter of a ledger provider in one silo."""
 
     capabilities = LedgerQueues.capabilities
 
@@ -93,7 +145,8 @@ class LedgerAdapter:
         self._writers = Writers(host, self._desk, wait_s, unowned_after_s)
 
     def _share(self, host: AdapterHost, node: LedgerNode) -> LedgerTarget:
-        """The provider's target in this silo: opened twice, both have the same topics."""
+        """Return the provider's system target in this silo. Adapters that are opened twice share
+        one, and so have the same topics."""
         name = f"{LedgerTarget.target_name}/{host.provider}"
         target = host.targets.find(name)
         if not isinstance(target, LedgerTarget) or not target.adapters:
@@ -105,7 +158,7 @@ class LedgerAdapter:
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
     ) -> Sequence[Token | None]:
-        """Store messages where the queue is written; returns once they are on disk."""
+        """Store messages through the writer of the queue; return once they are on disk."""
         try:
             numbers = await self._writers.append(queue, [in_topic(one) for one in messages])
         except StreamError as error:
@@ -118,19 +171,19 @@ class LedgerAdapter:
         return LedgerReceiver(self._desk, queue, epoch, self._era)
 
     def reader(self, queue: QueueId, /) -> LedgerQueueReader:
-        """A reader that stands beside the owner, in any silo."""
+        """Return a reader that reads beside the owner, in any silo."""
         return LedgerQueueReader(self._desk, queue, self._node.reader(queue), self._era)
 
     async def retain(self, queue: QueueId, reader: str, position: Token | None, /) -> None:
-        """Keep what is there from `position` on: a cursor of the queue's topic."""
+        """Keep messages from `position` on for a reader, by a cursor of the queue's topic."""
         await self._writers.retain(queue, reader, None if position is None else position.seq)
 
     async def let_go(self, queue: QueueId, reader: str, /) -> None:
-        """Keep nothing for this reader."""
+        """Keep nothing more for this reader."""
         await self._writers.let_go(queue, reader)
 
     async def list_retained(self, queue: QueueId, /) -> Mapping[str, Token]:
-        """Readers for which messages are kept, and from where on."""
+        """Return the readers for which messages are kept, each with its first token."""
         marks = await self._node.marks(queue)
         return {
             name.removeprefix(READER): Token(self._era, mark + 1)

@@ -1,4 +1,4 @@
-"""What a user chooses of `LedgerQueues`.
+"""The options of `LedgerQueues`.
 
 Owns: `LedgerOptions`.
 """
@@ -22,19 +22,25 @@ __all__ = ["LedgerOptions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerOptions:
-    """How queues are kept in ledgers. Raises ConfigError.
+    """Options of `LedgerQueues`.
 
     Attributes:
-        store: the state store with the rows of ledgers and topics; it must be as durable as the
-            queues shall be.
-        publish_wait_s: so long one enqueue looks for whoever writes the queue; the publisher tries
-            again up to `StreamOptions.enqueue_wait_s`.
-        unowned_after_s: a queue that nobody owns for so long is written by whoever publishes first.
-        look_for_lock_s: how often a silo without its directory's lock tries to get it.
-        topic, settings: of each queue's topic: limits, retention, copies, size of ledgers.
-        bookie: of the directory.
-        recovery: how lost copies are made again, where each silo has a directory of its own.
-        scrub: how a bookie looks for damage in its directory.
+        store: the name of the silo's state store for the rows of ledgers and topics. It must be as
+            durable as the queues.
+        publish_wait_s: how long one enqueue looks for the writer of the queue, in seconds. The
+            publisher tries again until `StreamOptions.enqueue_wait_s` is over.
+        unowned_after_s: after so many seconds without an owner, a queue is written by the silo that
+            publishes first; 0 or more.
+        look_for_lock_s: how often a silo tries to get the lock of its directory, in seconds.
+        topic: limits, retention and times of each queue's topic in this silo.
+        settings: replication and ledger sizes of each queue's topic, which are stored with it.
+        bookie: options of the bookie that this silo runs.
+        recovery: how lost replicas are written again, where each silo has a directory of its own.
+        scrub: how a bookie searches its directory for damage.
+
+    Raises:
+        ConfigError: a value has the wrong type or is out of range, or an entry of
+            `topic.entry_bytes_max` bytes does not fit into `bookie.entry_bytes_max`.
     """
 
     store: str = "default"
@@ -49,7 +55,7 @@ class LedgerOptions:
 
     @property
     def message_limits(self) -> MessageLimits:
-        """The largest message of a stream: it is in one entry."""
+        """The largest message of a stream. One entry must have room for it."""
         return MessageLimits(bytes_max=max(1, self.topic.entry_bytes_max - FRAME_BYTES))
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How lost copies are made again.
+"""The options of recovery, which writes lost replicas again.
 
 Owns: `RecoveryOptions`.
 """
@@ -16,21 +16,28 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryOptions:
-    """When entries are copied to other bookies, and how fast. Raises ConfigError.
+    """When and how fast entries are copied to other bookies, where each silo has its own directory.
 
     Attributes:
-        is_on: False: this silo looks after nothing; others may.
-        lost_bookie_after_s: a bookie that no live silo runs for so long is lost: what it has is
-            copied elsewhere from what others have.
-        open_fragment_after_s: so long the writer of a ledger has, after that, to do without the
-            bookie, before the ledger is ended, so that its newest entries can be copied, too.
-        look_every_s: how often bookies are looked at.
-        audit_every_s: how often all ledgers are looked at; when a bookie is lost, or shall be
-            emptied, at once.
-        retry_after_s: what failed is tried again after more and more seconds, these at most.
-        ledgers_max: ledgers that are copied at the same time.
-        page_entries, page_bytes: of one read; one entry at least.
-        copy_bytes_per_s: entries that are read for copies and checks, over all ledgers together.
+        is_on: False: this silo takes no part in recovery. Other silos may.
+        lost_bookie_after_s: a bookie is lost when no live silo has run it for so many seconds. Its
+            entries are then copied from other replicas to other bookies.
+        open_fragment_after_s: how long the writer of an open ledger then has to replace the lost
+            bookie, in seconds. After that the ledger is recovered and sealed, so that its newest
+            entries can be copied, too.
+        look_every_s: how often the bookies are checked, in seconds.
+        audit_every_s: how often all ledgers are checked, in seconds. They are also checked at once
+            when a bookie is lost or is to be drained.
+        retry_after_s: the longest pause before a failed copy is tried again, in seconds. The first
+            pauses are shorter.
+        ledgers_max: the number of ledgers that are copied at a time.
+        page_entries: the number of entries of one read.
+        page_bytes: the bytes of one read, or one larger entry.
+        copy_bytes_per_s: the bytes per second that are read for copies and checks, over all
+            ledgers.
+
+    Raises:
+        ConfigError: a value has the wrong type or is out of range.
     """
 
     is_on: bool = True

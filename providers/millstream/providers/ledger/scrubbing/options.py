@@ -1,4 +1,4 @@
-"""How a bookie looks for damage.
+"""The options of scrubbing, by which a bookie finds damage in its directory.
 
 Owns: `ScrubOptions`.
 """
@@ -16,19 +16,21 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubOptions:
-    """When and how fast a bookie reads all that it has. Raises ConfigError.
+    """When and how fast a bookie reads its whole directory in order to find damage.
 
     Attributes:
-        is_on: False: the bookie reads nothing on its own. Damage that readers find is repaired all
-            the same.
-        scrub_every_s: a pass over the directory begins so many seconds after the last one ended.
-        scrub_bytes_per_s: bytes that a pass reads in one second, at most.
-        busy_unsynced_bytes: while more bytes of entries wait for a sync, the pass waits.
-        busy_reads: while more reads of callers wait for the disk, the pass waits.
-        busy_max_s: the pass waits no longer than this for one read, so that it ends on a bookie
+        is_on: False: the bookie does not scrub. Damage that readers find is repaired all the same.
+        scrub_every_s: the pause between two passes over the directory, in seconds.
+        scrub_bytes_per_s: the bytes that a pass reads in one second, at most.
+        busy_unsynced_bytes: the pass waits while more bytes of entries wait for a sync.
+        busy_reads: the pass waits while more reads of callers wait for the disk.
+        busy_max_s: the longest wait before one read, in seconds, so that a pass ends on a bookie
             that is always busy.
-        retry_after_s: a repair that failed is tried again after more and more seconds, these at
-            most.
+        retry_after_s: the longest pause before a failed repair is tried again, in seconds. The
+            first pauses are shorter.
+
+    Raises:
+        ConfigError: a value has the wrong type or is out of range.
     """
 
     is_on: bool = True

@@ -1,4 +1,4 @@
-"""Options of topics: what is stored with one, and what holds in one process.
+"""Options of topics: those that are stored with a topic, and those of one process.
 
 Owns: `LedgerTopicSettings`, `LedgerTopicOptions`. Invariant: values are checked when an object is
 made.
@@ -20,17 +20,25 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerTopicSettings:
-    """What is stored with a topic; a change holds from its next ledger on. Raises ConfigError."""
+    """Replication and ledger sizes of a topic. They are stored with the topic.
+
+    A change applies from the next ledger on. Ledgers that exist keep their quorum.
+
+    Raises:
+        ConfigError: a value has the wrong type or is out of range, or the quorum is impossible.
+    """
 
     quorum: Quorum | None = None
-    """How many bookies a ledger is spread over, hold each entry, and acknowledge it; None: what is
-    usual where it is, (1, 1, 1) in one directory, (3, 3, 2) with one for each silo."""
+    """How many bookies a ledger is spread over, store each entry, and must have it on disk before
+    it is accepted. None: the default of the place, which is `(1, 1, 1)` in one shared directory and
+    `(3, 3, 2)` with a directory for each silo."""
     ledger_bytes_max: int = 256 * MIB
-    """Payloads of a ledger; the entry that reaches it is the last one."""
+    """The payload bytes of a ledger. The entry that reaches the limit is the last one."""
     ledger_entries_max: int = 50_000
-    """Entries of a ledger."""
+    """The number of entries of a ledger."""
     ledger_age_s: float = 4 * 3600.0
-    """Age of a ledger, give or take a twentieth, so that not all end at once."""
+    """The age at which a ledger is closed, in seconds. It varies by up to 5 %, so that ledgers of
+    many topics do not change at the same time."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -40,42 +48,57 @@ class LedgerTopicSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerTopicOptions:
-    """How one process writes and reads a topic. Raises ConfigError."""
+    """Limits, retention and times of a topic in one process. They are not stored.
+
+    Acknowledged messages are deleted when they exceed `retention_s` or `retention_bytes`. To keep
+    them by size alone, set `retention_s=None`. A whole ledger is deleted at a time, and the newest
+    ledger with messages always stays.
+
+    Raises:
+        ConfigError: a value has the wrong type or is out of range, or `entry_bytes_max` is larger
+            than `in_flight_bytes_max`.
+    """
 
     entry_bytes_max: int = 7 * MIB
-    """Payload of an entry: of what is appended at once, or of one message."""
+    """The payload bytes of one entry. A longer list of messages is split over several entries. A
+    message that does not fit into one entry is refused."""
     in_flight_bytes_max: int = 32 * MIB
-    """Messages that are sent and not confirmed; above, appends wait."""
+    """Bytes of messages that are sent and not yet confirmed. At the limit appends wait."""
     waiting_appends_max: int = 10_000
-    """Appends that wait; above, `QueueFull` at once."""
+    """The number of appends that may wait. The next one fails at once with `QueueFull`."""
     waiting_bytes_max: int = 64 * MIB
-    """Messages of appends that wait; the same."""
+    """Bytes of messages in waiting appends. An append above the limit fails at once with
+    `QueueFull`."""
     enqueue_wait_s: float = 3.0
-    """How long an append waits for room or a ledger, and once it is sent, for its fate."""
+    """How long an append waits to be sent, in seconds, and then again for its confirmation."""
     producers_max: int = 10_000
-    """Producers whose sequences are remembered, if they fit into an entry; who was silent longest
-    is forgotten."""
+    """The number of producers whose sequences are remembered, as far as one entry has room for
+    them. The producer that was silent longest is forgotten first."""
     snapshot_entries: int = 1_000
-    """Entries from one snapshot of producers to the next."""
+    """The number of entries between two stored snapshots of the remembered producers."""
     cache_bytes_max: int = 8 * MIB
-    """Newest messages that are kept in memory."""
+    """Bytes of the newest messages that are kept in memory."""
     cursors_max: int = 100
-    """Named cursors of a topic."""
+    """The number of named cursors (subscriptions) of a topic."""
     cursor_flush_s: float = 0.5
-    """How long what was acknowledged may be unstored."""
+    """How long an acknowledgement may stay in memory before it is stored, in seconds."""
     holes_max: int = 10_000
-    """Ranges above a cursor's position that are stored as acknowledged; more come again."""
+    """The number of acknowledged ranges above a cursor's mark that are stored. Messages of further
+    ranges are redelivered after a restart."""
     retention_s: float | None = field(default=0.0, metadata={"min": 0})
-    """How long messages are kept that all cursors have acknowledged; None: for ever. A topic
-    without a cursor keeps everything."""
+    """How long messages are kept after all cursors have acknowledged them, in seconds. None: no
+    limit by time. A topic without a cursor keeps all messages."""
     retention_bytes: int | None = field(default=None, metadata={"min": 0})
-    """How much of them is kept; None: however much it is."""
+    """How many bytes of acknowledged messages are kept. None: no limit by size."""
     tend_every_s: float = 60.0
-    """How often age and retention are looked at."""
+    """How often the age of ledgers and the retention are checked, in seconds."""
     backlog_bytes_max: int | None = 16 * 1024 * MIB
-    """Messages that the slowest cursor has not acknowledged; None: without a limit."""
+    """Bytes of messages that the slowest cursor has not acknowledged; without a cursor, bytes of
+    all messages. None: no limit."""
     backlog_policy: Literal["hold", "evict"] = "hold"
-    """Above it: appends wait, then `QueueFull`; or the slowest cursors lose their oldest."""
+    """What happens at `backlog_bytes_max`. `"hold"`: appends wait, and then fail with
+    `QueueFull`. `"evict"`: the slowest cursors lose their oldest messages, and their readers get
+    `CursorTooOld`."""
 
     def __post_init__(self) -> None:
         check_fields(self)

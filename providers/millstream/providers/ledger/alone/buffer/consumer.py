@@ -1,8 +1,8 @@
 """Taking batches of a durable topic for a group.
 
-Owns: `LedgerBufferConsumer`, its turn among its partitions, and what is given and not committed.
-Invariants: one loop at a time; a batch is of one partition and never changes; while one is not
-committed its partition gives it again, and the others go on.
+Owns: `LedgerBufferConsumer`, the turns of its partitions, and the batches that are given and not
+committed. Invariants: one loop runs at a time. A batch is of one partition and never changes. A
+partition with an uncommitted batch gives that batch again; other partitions continue.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ T = TypeVar("T")
 
 
 class Started:
-    """An awaitable, and no coroutine, as that of other buffers; it runs when it is awaited."""
+    """An awaitable that is not a coroutine, as other buffers return it. The work starts when it is
+    awaited."""
 
     __slots__ = ("_make",)
 
@@ -36,7 +37,7 @@ class Started:
 
 
 class LedgerBatchSource(Protocol[T]):
-    """What a consumer takes from: a topic."""
+    """The topic of a consumer, as the consumer needs it."""
 
     codec: Codec[T]
 
@@ -47,7 +48,12 @@ class LedgerBatchSource(Protocol[T]):
 
 
 class LedgerBufferConsumer(Generic[T]):
-    """One consumer of a group (`BufferConsumer`): `async for batch in consumer`."""
+    """One consumer of a group (`BufferConsumer`): `async for batch in consumer`.
+
+    A batch is a list of items of one partition, in order. The partitions take turns. A partition
+    with an uncommitted batch gives the same batch again at its next turn. Only one loop may run at
+    a time.
+    """
 
     def __init__(
         self,
@@ -75,28 +81,37 @@ class LedgerBufferConsumer(Generic[T]):
 
     @property
     def group(self) -> str:
-        """The name of its group."""
+        """The name of the group."""
         return self._group
 
     @property
     def partitions(self) -> Sequence[int]:
-        """The partitions that it takes from."""
+        """The partitions that this consumer takes from."""
         return self._mine
 
     def __aiter__(self) -> LedgerBatches[T]:
-        """Begin a loop. Raises StreamError while another one goes on."""
+        """Begin a loop.
+
+        Raises:
+            StreamError: another loop still runs.
+        """
         running = None if self._loop is None else self._loop()
         if running is not None and not running.is_over:
             text = f"{self!r} is in a loop already"
             raise StreamError(f"{text}: leave it first, or make more consumers")
         if self._auto_commit == "after":
-            self._given = None  # the loop before may have left in the middle of its batch
+            self._given = None  # the previous loop may have ended in the middle of its batch
         batches = LedgerBatches(self)
         self._loop = ref(batches)
         return batches
 
     async def next_batch(self) -> list[T] | None:
-        """The next batch, once there is one; None at the end. Raises what reading raises."""
+        """Wait for the next batch and return it; None at the end. Loops call it.
+
+        Raises:
+            StreamError: another call is waiting for a batch.
+            MillstreamError: as `LedgerSubscription.batch`.
+        """
         if self._is_asked:
             raise StreamError(f"{self!r} is asked for two batches at once")
         self._is_asked = True
@@ -124,7 +139,7 @@ class LedgerBufferConsumer(Generic[T]):
         return self._subscription
 
     async def _pull(self, subscription: LedgerSubscription) -> list[LedgerMessage]:
-        """A batch of the first partition that has one, from the one whose turn it is on."""
+        """Return a batch of the first partition that has one, from the next in turn on."""
         self._given = None
         for _ in self._mine:
             at = self._mine[self._turn]
@@ -141,9 +156,15 @@ class LedgerBufferConsumer(Generic[T]):
         return []
 
     def commit(self, count: int | None = None, /) -> Awaitable[None]:
-        """The last batch is done, or its first `count` items; it is stored when that is awaited.
+        """Commit the last batch, or its first items. Await the result to wait until that is stored.
 
-        Raises StreamError (no batch since the last commit, or auto_commit is on), ValueError.
+        Args:
+            count: the number of items to commit; None: all. The rest of the batch is given again.
+
+        Raises:
+            StreamError: no batch was given since the last commit, or the consumer commits by itself
+                (`auto_commit=True`).
+            ValueError: `count` is not between 1 and the size of the batch.
         """
         if self._auto_commit is True:
             raise StreamError(f"{self!r} commits by itself (auto_commit=True)")
@@ -189,7 +210,7 @@ class LedgerBatches(Generic[T]):
         try:
             batch = await self._consumer.next_batch()
         except BaseException:
-            self.is_over = True  # who caught it may go on, unless another loop has begun
+            self.is_over = True  # its caller may continue, unless another loop has begun
             raise
         if batch is None:
             self.is_over = True

@@ -1,8 +1,9 @@
-"""A buffer that survives: the `BufferQueue` of `millstream.streams` over durable topics.
+"""A durable buffer: the `BufferQueue` of `millstream.streams` over durable topics.
 
-Owns: `LedgerBufferQueue`, `LedgerBufferTopic`. Not: taking batches (`consumer`). Invariants: a
-topic is another one under another name, or for another type; it is opened when it is first used,
-since making one does not wait; what was produced before `close` is in before consumers end.
+Owns: `LedgerBufferQueue`, `LedgerBufferTopic`, `LedgerBufferProducer`. Not: taking batches
+(`consumer`). Invariants: name and item type together identify a topic. A topic is opened at its
+first use, since making one does not wait. Items that were produced before `close` are stored before
+the consumers end.
 """
 
 from __future__ import annotations
@@ -26,10 +27,19 @@ T = TypeVar("T")
 
 
 class LedgerBufferQueue:
-    """Topics by name and item type, which are on the disk (`BufferQueue`); for one event loop.
+    """A durable buffer queue: topics by name and item type, for one event loop.
 
-    `LedgerBufferQueue(topics).topic("spans", Span, partitions=4)`, with the `topics` of
-    `open_topics`. Items are what the wire takes: dataclasses, structs, plain values.
+    It implements the Protocol `BufferQueue` of `millstream.streams` over the topics of
+    `open_topics`. A program can so replace `MemoryBufferQueue` by a buffer on disk.
+
+    ```python
+    async with open_topics("data/spans") as topics:
+        spans = LedgerBufferQueue(topics).topic("spans", Span, partitions=4)
+        await spans.producer().produce(Span(...))
+    ```
+
+    Args:
+        topics: the topics of `open_topics`. They must stay open as long as the queue is used.
     """
 
     def __init__(self, topics: LedgerTopics) -> None:
@@ -45,13 +55,20 @@ class LedgerBufferQueue:
         partitions: int = 1,
         key: Callable[[T], str] | None = None,
     ) -> LedgerBufferTopic[T]:
-        """Make a topic; what it has on the disk already is in it.
+        """Make a topic. It has the items that are stored under its name and type already.
 
         Args:
-            key: of an item; those of one key are in one partition, in order. None: round robin.
+            name: the name of the topic.
+            item: the class of the items: a dataclass, a msgspec struct or a plain type that
+                Millstream can encode.
+            partitions: the number of partitions, at least 1. A stored topic keeps its number.
+            key: returns the key of an item. Items with one key are in one partition, in order.
+                None: the partitions take turns.
 
-        Raises ConfigError (it was made in this program, partitions below 1, no type),
-        DefinitionError (items of this type cannot be encoded).
+        Raises:
+            ConfigError: the topic was made in this program already, `partitions` is below 1, the
+                name is empty, or `item` is not a class.
+            DefinitionError: items of this type cannot be encoded.
         """
         check_text("the name of a topic", name)
         if not name:
@@ -67,7 +84,15 @@ class LedgerBufferQueue:
         return made
 
     def find(self, name: str, item: type[T], /) -> LedgerBufferTopic[T]:
-        """A topic that was made. Raises StreamError, which names those that there are."""
+        """Return a topic that was made before.
+
+        Args:
+            name: the name of the topic.
+            item: the class of its items.
+
+        Raises:
+            StreamError: there is no such topic. The text names those that exist.
+        """
         found = self._made.get((name, item))
         if found is None:
             known = ", ".join(map(repr, self._made.values())) or "none"
@@ -76,13 +101,19 @@ class LedgerBufferQueue:
         return found
 
     def close(self) -> None:
-        """No more items; consumers end once they have had what is there."""
+        """Take no more items. Consumers end once they have received all stored items."""
         for topic in self._made.values():
             topic.close()
 
 
 class LedgerBufferTopic(Generic[T]):
-    """One kind of items under one name (`BufferTopic`)."""
+    """One topic of a `LedgerBufferQueue` (`BufferTopic`).
+
+    Attributes:
+        name: the name of the topic.
+        partitions: the number of partitions.
+        codec: encodes and decodes the items.
+    """
 
     def __init__(
         self,
@@ -100,15 +131,19 @@ class LedgerBufferTopic(Generic[T]):
         self._key = key
         self._opened: LedgerTopic | None = None
         self._is_closed = False
-        self._under_way = 0  # puts
-        self._complete = asyncio.Event()  # nothing more comes
+        self._under_way = 0  # calls of `put`
+        self._complete = asyncio.Event()  # no more items will be stored
         self._groups: dict[str, asyncio.Task[LedgerSubscription]] = {}
 
     def __repr__(self) -> str:
         return f"topic {self.name!r} of {self._item.__qualname__}"
 
     async def open(self) -> LedgerTopic:
-        """The topic in the ledger. Raises what `LedgerTopics.topic` raises."""
+        """Open the durable topic below this one, and return it.
+
+        Raises:
+            MillstreamError: as `LedgerTopics.topic`.
+        """
         if self._opened is None or self._opened.is_closed:
             stored = f"{self.name}[{self._item.__qualname__}]"
             self._opened = await self._topics.topic(stored, self.partitions)
@@ -117,11 +152,19 @@ class LedgerBufferTopic(Generic[T]):
     # -- producing
 
     def producer(self) -> LedgerBufferProducer[T]:
-        """Puts items in; any number of tasks may share one."""
+        """Return a producer. Any number of tasks may share it."""
         return LedgerBufferProducer(self)
 
     async def put(self, items: Sequence[T]) -> None:
-        """Store items in order. Raises StreamError after the end, and what `produce` raises."""
+        """Store items in order. Producers call it.
+
+        Args:
+            items: the items.
+
+        Raises:
+            StreamError: the topic was closed.
+            MillstreamError: as `LedgerTopic.produce`.
+        """
         if self._is_closed:
             raise StreamError(f"{self!r} was closed: it takes no more items")
         key = self._key
@@ -139,10 +182,19 @@ class LedgerBufferTopic(Generic[T]):
     def consumers(
         self, group: str, count: int = 1, *, batch_size: int = 100, auto_commit: AutoCommit = False
     ) -> Sequence[LedgerBufferConsumer[T]]:
-        """All consumers of a group: `count` of them share the partitions evenly. A group that an
-        earlier program had goes on where that one was.
+        """Return all consumers of a group. They share the partitions evenly.
 
-        Raises ConfigError: the group has its consumers, or there are more than partitions.
+        Each group gets every item. A group that an earlier program had continues where it was.
+
+        Args:
+            group: the name of the group.
+            count: the number of consumers, 1 to the number of partitions.
+            batch_size: the largest number of items of a batch.
+            auto_commit: False: the program calls `commit`. True: a batch is committed when it is
+                given. `"after"`: a batch is committed when the loop asks for the next one.
+
+        Raises:
+            ConfigError: the group has its consumers already, or an argument is out of range.
         """
         check_text("the name of a group", group)
         if group in self._groups:
@@ -154,7 +206,7 @@ class LedgerBufferTopic(Generic[T]):
             raise ConfigError(f"batch_size is {batch_size}, it must be at least 1")
         if auto_commit not in (False, True, "after"):
             raise ConfigError(f"auto_commit is {auto_commit!r}: write False, True or 'after'")
-        # at once, so that nothing is deleted that it has not had
+        # subscribe at once, so that no item is deleted that the group has not received
         self._groups[group] = asyncio.ensure_future(self._subscribe(group))
         return [
             LedgerBufferConsumer(self, group, mine, batch_size, auto_commit)
@@ -165,7 +217,11 @@ class LedgerBufferTopic(Generic[T]):
         return await (await self.open()).subscribe(group)
 
     async def subscription(self, group: str) -> LedgerSubscription:
-        """That of a group. Raises what `LedgerTopic.subscribe` raises; the next call tries anew."""
+        """Return the subscription of a group; a failed attempt is repeated by the next call.
+
+        Raises:
+            MillstreamError: as `LedgerTopic.subscribe`.
+        """
         task = self._groups[group]
         if task.done() and (task.cancelled() or task.exception()):
             task = self._groups[group] = asyncio.ensure_future(self._subscribe(group))
@@ -175,15 +231,15 @@ class LedgerBufferTopic(Generic[T]):
 
     @property
     def is_complete(self) -> bool:
-        """Is everything in that will ever be?"""
+        """Whether the topic was closed and all of its items are stored."""
         return self._complete.is_set()
 
     async def ending(self) -> None:
-        """Until it is closed, and what was under way then has ended."""
+        """Wait until the topic is closed and all of its items are stored."""
         await self._complete.wait()
 
     def close(self) -> None:
-        """No more items; consumers end once they have had what is there."""
+        """Take no more items. Consumers end once they have received all stored items."""
         self._is_closed = True
         self._look_complete()
 
@@ -193,23 +249,42 @@ class LedgerBufferTopic(Generic[T]):
 
 
 class LedgerBufferProducer(Generic[T]):
-    """Puts items into one topic (`BufferProducer`); they are on the disk when that is awaited."""
+    """Puts items into one topic (`BufferProducer`). An item is on disk when the call was
+    awaited."""
 
     def __init__(self, topic: LedgerBufferTopic[T]) -> None:
         self._topic = topic
 
     def produce(self, item: T, /) -> Awaitable[None]:
-        """Put one item. Raises StreamError (closed), and what `LedgerTopic.produce` raises."""
+        """Store one item. Await the result; the item is stored only then.
+
+        Args:
+            item: the item.
+
+        Raises:
+            StreamError: the topic was closed.
+            MillstreamError: as `LedgerTopic.produce`.
+        """
         return Started(lambda: self._topic.put([item]))
 
     def produce_many(self, items: Iterable[T], /) -> Awaitable[None]:
-        """Put items, in order within each partition; they share syncs."""
+        """Store items, in order within each partition. They share syncs, so this is faster than
+        single calls.
+
+        Args:
+            items: the items.
+
+        Raises:
+            StreamError: the topic was closed.
+            MillstreamError: as `LedgerTopic.produce_many`.
+        """
         wanted = list(items)
         return Started(lambda: self._topic.put(wanted))
 
 
 def deal(partitions: int, consumers: int) -> list[range]:
-    """The range of each consumer; sizes differ by one at most, the larger first."""
+    """Return the range of each consumer. Sizes differ by one at most, and larger ranges come
+    first."""
     each, larger = divmod(partitions, consumers)
     starts = [each * at + min(at, larger) for at in range(consumers + 1)]
     return [range(starts[at], starts[at + 1]) for at in range(consumers)]
