@@ -1,15 +1,19 @@
-"""The writer of one ledger, as decisions: what goes where, what is confirmed, who is replaced.
+"""The decisions of a ledger's writer: where entries go, when they are confirmed, which bookies
+change.
 
 Owns: `AppendCore` and its actions. Not: sending, choosing bookies, storing the record (`handle`).
-Ideas: spec/ledger.md 2.2 to 2.7, 4.40 (what is complete), 10.5.6 (one synchronous step).
+The protocol is that of BookKeeper.
+
 Invariants:
-- entries are confirmed in order, each when it and all before it are on an ack quorum of the places
-  that the stored record names (I7);
-- while bookies are being changed nothing is confirmed, so the first entry of the new fragment
-  stands (I6); dropping the acknowledgements of the replaced, sending again and confirming is one
-  step;
-- an acknowledgement counts for the bookie that it was asked of, not for a later one of its place;
-- what one place owes is bounded: beyond that it has failed.
+
+- Entries are confirmed in order. An entry is confirmed when it and all entries before it are on an
+  ack quorum of the bookies that the stored record names.
+- While bookies are being changed, no entry is confirmed, so the first entry of the new fragment
+  stays valid. One synchronous step drops the acknowledgements of replaced bookies, sends entries
+  again and confirms.
+- An acknowledgement counts for the bookie that was asked, and not for a later bookie of the same
+  place.
+- The unacknowledged bytes of one place have a limit. A place above the limit has failed.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ __all__ = ["Action", "AppendCore", "Change", "Confirm", "FailAppends", "PlaceSta
 
 
 class Send(NamedTuple):
-    """Send entries to the bookie of a place; answers name `change` too."""
+    """Send entries to the bookie of a place. The answer must name `change`, too."""
 
     place: int
     bookie: str
@@ -35,7 +39,7 @@ class Send(NamedTuple):
 
 
 class Confirm(NamedTuple):
-    """Everything up to and with this entry is confirmed."""
+    """Every entry up to and including this one is confirmed."""
 
     upto: int
 
@@ -48,7 +52,7 @@ class Change(NamedTuple):
 
 
 class FailAppends(NamedTuple):
-    """Nothing is appended any more; what is not confirmed may or may not be in the ledger."""
+    """No more entries are appended. Unconfirmed entries may or may not be in the ledger."""
 
     error: LedgerError
 
@@ -57,15 +61,16 @@ Action = Send | Confirm | Change | FailAppends
 
 
 class PlaceState(Enum):
-    """What is known of the bookie of a place."""
+    """The state of a place's bookie, as the writer knows it."""
 
     GOOD = "good"
-    AWAY = "away"  # the others may do without it
-    FULL = "full"  # it takes nothing more: it is replaced as soon as there is another
+    AWAY = "away"  # it does not answer; the others may suffice
+    FULL = "full"  # it refuses entries: replace it when there is another
 
 
 class EnsemblePlace:
-    """One place of the ensemble: its bookie, since which change, and what it owes."""
+    """One place of the ensemble: its bookie, the change since which it has the place, and its
+    unacknowledged bytes."""
 
     __slots__ = ("bookie", "owed_bytes", "since", "state")
 
@@ -77,7 +82,7 @@ class EnsemblePlace:
 
 
 class PendingEntry:
-    """An entry that is not yet on all of its places; `acks`, `owed`: bits of places."""
+    """An entry that is not yet on all of its places. `acks` and `owed` are bits of places."""
 
     __slots__ = ("acks", "owed", "packed", "places")
 
@@ -91,9 +96,10 @@ class AppendCore:
     """The core of one writer.
 
     Args:
-        record: the ledger as it is stored, open for this writer's term, or under its recovery.
-        confirmed, length: where it goes on; a new ledger begins with nothing.
-        owed_bytes_max: so much may be sent to a bookie and not acknowledged.
+        record: the ledger as it is stored, open in this writer's term or under its recovery.
+        owed_bytes_max: the bytes that may be sent to one bookie without an acknowledgement.
+        confirmed: the last confirmed entry; a new ledger has none.
+        length: the payload bytes up to that entry.
     """
 
     def __init__(
@@ -111,23 +117,24 @@ class AppendCore:
         self._owed_bytes_max = owed_bytes_max
         self._next = confirmed + 1
         self._places = [EnsemblePlace(bookie, 0) for bookie in record.fragments[-1].bookies]
-        self.are_all_good = True  # no place is away
+        self.are_all_good = True  # every bookie answers
         self._write_sets = [self.quorum.write_set(at) for at in range(self.quorum.ensemble)]
         self._pending: dict[int, PendingEntry] = {}  # by entry, in order
-        self._short: int | None = None  # the first entry that is without all its copies for good
-        self._change = 0  # how often bookies were changed, not how often there were none
+        self._short: int | None = None  # the first entry that will never have all of its replicas
+        # changes that replaced bookies; attempts without a substitute do not count
+        self._change = 0
         self._is_changing = False
 
-    # --- what is asked for ---
+    # --- questions ---
 
     @property
     def next_entry(self) -> int:
-        """The number that the next entry gets."""
+        """The number of the next entry."""
         return self._next
 
     @property
     def complete(self) -> int:
-        """Up to here every entry is on all of its places."""
+        """Every entry up to this one is on all of its places."""
         known = min(next(iter(self._pending), self._next) - 1, self.confirmed)
         return known if self._short is None else min(known, self._short - 1)
 
@@ -136,22 +143,22 @@ class AppendCore:
         return self._is_changing
 
     def bookies(self) -> tuple[str, ...]:
-        """The ensemble, by place."""
+        """Return the ensemble, by place."""
         return tuple(place.bookie for place in self._places)
 
     def away(self) -> list[int]:
-        """Places whose bookie does not answer, or is full."""
+        """Return the places whose bookie does not answer or is full."""
         return [at for at, p in enumerate(self._places) if p.state is not PlaceState.GOOD]
 
     def find_packed(self, entry: int) -> bytes | None:
-        """An entry that may still have to be sent; None: nobody waits for it any more."""
+        """Return an entry that may still have to be sent; None: no place needs it any more."""
         pending = self._pending.get(entry)
         return None if pending is None else pending.packed
 
     # --- events ---
 
     def append(self, payload: bytes) -> list[Action]:
-        """A payload becomes the next entry; its number was `next_entry`."""
+        """Append a payload as the next entry. Its number was `next_entry`."""
         length = self._length + len(payload)
         head = EntryHeader(
             self.ledger, self._next, self.confirmed, self.complete, length, len(payload)
@@ -159,7 +166,8 @@ class AppendCore:
         return self.append_packed(pack(head, payload), length)
 
     def append_packed(self, packed: bytes, length: int) -> list[Action]:
-        """An entry as it was packed before becomes the next one (a recovery writes it back)."""
+        """Append an entry that is packed already, as a recovery does when it writes an entry
+        back."""
         assert self.failed is None, self.failed
         entry, self._next, self._length = self._next, self._next + 1, length
         places = self._write_sets[entry % self.quorum.ensemble]
@@ -175,14 +183,14 @@ class AppendCore:
         return self._confirm()
 
     def on_unanswered(self, place: int, change: int, state: PlaceState) -> list[Action]:
-        """The bookie that had the place at `change` did not do what was asked."""
+        """The bookie that had the place at `change` failed a request."""
         if self.failed is not None or change < self._places[place].since:
             return []
         self._gave_up(place, state)
         return self._judge()
 
     def on_returned(self, place: int) -> list[Action]:
-        """The bookie of a place is there again: it gets what is not confirmed yet."""
+        """The bookie of a place answers again. It gets all entries that are not confirmed yet."""
         if self.failed is not None or self._places[place].state is PlaceState.GOOD:
             return []
         self._places[place].state = PlaceState.GOOD
@@ -190,9 +198,10 @@ class AppendCore:
         return list(self._send_again([place]))
 
     def on_changed(self, instead: Mapping[int, str]) -> list[Action]:
-        """The stored record has these bookies now, from `confirmed + 1` on; none: no others exist.
+        """The stored record has these bookies from `confirmed + 1` on; empty: there are no other
+        bookies.
 
-        What the replaced ones acknowledged does not count any more, from this step on.
+        Acknowledgements of the replaced bookies do not count from this step on.
         """
         assert self._is_changing
         self._is_changing = False
@@ -210,7 +219,7 @@ class AppendCore:
         return [*self._send_again(list(instead)), *again, *self._confirm()]
 
     def stop(self, error: LedgerError) -> list[Action]:
-        """Nothing more is appended: it is closed, was taken over, or waited for too long."""
+        """Append no more entries: the ledger is closed, was taken over, or waited for too long."""
         if self.failed is not None:
             return []
         self.failed = error
@@ -220,12 +229,12 @@ class AppendCore:
         return [FailAppends(error)]
 
     def close(self) -> list[Action]:
-        """Its writer ends it behind what is confirmed."""
+        """The writer closes the ledger after its last confirmed entry."""
         text = f"ledger {self.ledger} was closed behind entry {self.confirmed}"
         return self.stop(LedgerClosed(text))
 
     def try_change(self) -> list[Action]:
-        """There may be other bookies by now: replace those that do not answer, if need be."""
+        """Other bookies may be available now. Replace those that do not answer, if necessary."""
         return self._judge() if self.failed is None else []
 
     # --- decisions ---
@@ -244,7 +253,8 @@ class AppendCore:
         return sends
 
     def _send_again(self, places: list[int]) -> Iterator[Send]:
-        """All that is not confirmed, to places whose bookie is new or back, each in one go."""
+        """Send all unconfirmed entries to places whose bookie is new or back, in one request
+        each."""
         for at in places:
             place, entries = self._places[at], list[int]()
             for entry in range(self.confirmed + 1, self._next):
@@ -257,7 +267,7 @@ class AppendCore:
                 yield Send(at, place.bookie, self._change, tuple(entries))
 
     def _settle(self, entry: int, at: int, has_it: bool) -> None:
-        """A place owes an entry no more: it has it, or is not expected to any more."""
+        """A place owes an entry no more: its bookie has the entry, or has failed."""
         pending = self._pending.get(entry)
         if pending is None:
             return
@@ -271,20 +281,21 @@ class AppendCore:
             self._let_go(entry)
 
     def _let_go(self, entry: int) -> None:
-        """Nobody owes a confirmed entry any more; it may have fewer copies than it should."""
+        """Forget a confirmed entry that no place owes any more. It may have too few replicas."""
         pending = self._pending.pop(entry)
-        if pending.acks.bit_count() < self.quorum.write:  # a later one may have come before it
+        # an entry with a higher number may have come first
+        if pending.acks.bit_count() < self.quorum.write:
             self._short = entry if self._short is None else min(entry, self._short)
 
     def _gave_up(self, at: int, state: PlaceState) -> None:
-        """Nothing is expected of a place any more; what it did acknowledge stays."""
+        """Expect nothing more of a place. Its earlier acknowledgements still count."""
         self._places[at].state = state
         self.are_all_good = False
         for entry in [e for e, pending in self._pending.items() if pending.owed >> at & 1]:
             self._settle(entry, at, has_it=False)
 
     def _judge(self) -> list[Action]:
-        """Must bookies be changed? Not while an ack quorum of every write set still answers."""
+        """Ask for other bookies, unless an ack quorum of every write set still answers."""
         if self._is_changing or self.are_all_good:
             return []
         away = self.away()

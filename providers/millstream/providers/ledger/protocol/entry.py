@@ -1,9 +1,9 @@
-"""One entry of a ledger as bytes: the form on the wire and on disk, checked from end to end.
+"""The form of an entry on the wire and on disk, which is checked from end to end.
 
-Owns: `Entry`, `EntryHeader`, packing and checking. The writer packs once; bookies store and send
-these bytes as they are; whoever reads checks them. Invariants: the check covers head and payload,
-so an entry that was damaged, or is another one than was asked for, never passes.
-Idea: spec/ledger.md 2.2.2, 10.2.5; the check is XXH3 (docs/decisions/0013).
+Owns: `Entry`, `EntryHeader`, packing and checking. The writer packs an entry once. Bookies store
+and send these bytes unchanged, and every reader checks them. Invariant: the check covers head and
+payload, so a damaged entry, or an entry other than the requested one, never passes. As in
+BookKeeper, an entry names the last confirmed entry. The check is XXH3 (docs/decisions/0013).
 
     0  ledger u64 | entry i64 | confirmed i64 | complete i64 | length u64 | payload size u32 |
        reserved u32 | check u64, XXH3-64 of the 48 bytes before it and the payload
@@ -30,11 +30,11 @@ HEAD_BYTES = HEAD.size + CHECK.size
 
 
 class EntryHeader(NamedTuple):
-    """What is stored before a payload.
+    """The fields that are stored before a payload.
 
-    `confirmed`: the last entry that its writer knew to be on an ack quorum as it sent this one;
-    `complete`: the last one that it knew to be, with all before it, on every bookie of its write
-    set; `length`: bytes of all payloads up to and with this one.
+    `confirmed`: the last entry that the writer knew to be on an ack quorum when it sent this one.
+    `complete`: the last entry that the writer knew to be on every bookie of its write set, with all
+    entries before it. `length`: the bytes of all payloads up to and including this one.
     """
 
     ledger: int
@@ -53,7 +53,7 @@ class Entry(NamedTuple):
 
 
 def pack(head: EntryHeader, payload: bytes) -> bytes:
-    """An entry as bytes. Costs a check and a copy of the payload."""
+    """Return an entry as bytes. Costs a check and a copy of the payload."""
     front = HEAD.pack(*head, 0)
     seal = xxh3_64(front)
     seal.update(payload)
@@ -61,7 +61,7 @@ def pack(head: EntryHeader, payload: bytes) -> bytes:
 
 
 def head_of(packed: bytes | memoryview) -> EntryHeader:
-    """The head, unchecked; raises EntryDamaged if the sizes cannot be right."""
+    """Return the head without a check. Raises EntryDamaged if the sizes cannot be right."""
     if len(packed) < HEAD_BYTES:
         raise EntryDamaged(f"an entry has {HEAD_BYTES} bytes at least, this has {len(packed)}")
     head = EntryHeader(*HEAD.unpack_from(packed)[:6])
@@ -72,7 +72,7 @@ def head_of(packed: bytes | memoryview) -> EntryHeader:
 
 
 def unpack(packed: bytes | memoryview, ledger: int, entry: int) -> Entry:
-    """Check an entry that was asked for. Raises EntryDamaged."""
+    """Check and return the entry that was asked for. Raises EntryDamaged."""
     head = head_of(packed)
     if (head.ledger, head.entry) != (ledger, entry):
         text = f"entry {entry} of ledger {ledger} was asked for"
@@ -83,7 +83,7 @@ def unpack(packed: bytes | memoryview, ledger: int, entry: int) -> Entry:
 
 
 def is_whole(packed: bytes | memoryview) -> bool:
-    """Does the check fit the bytes?"""
+    """Whether the check matches the bytes."""
     view = memoryview(packed)
     seal = xxh3_64(view[: HEAD.size])
     seal.update(view[HEAD_BYTES:])
@@ -91,5 +91,5 @@ def is_whole(packed: bytes | memoryview) -> bool:
 
 
 def check_of(data: bytes | memoryview) -> int:
-    """The check of bytes that are not an entry, such as the heads of files and frames."""
+    """Return the check of bytes that are not an entry, such as the heads of files and frames."""
     return xxh3_64_intdigest(data)

@@ -1,22 +1,22 @@
-"""What can go wrong with ledgers. A class says what the caller does next.
+"""The errors of ledgers. Each class tells the caller what to do next.
 
     LedgerError
-    ├── LedgerFenced         another one took the ledger over: stop writing it for good
-    ├── LedgerClosed         it has an end: write another one
-    ├── LedgerGone           it was deleted: forget it
-    ├── EntriesGivenUp       a person accepted their loss: go on behind them
+    ├── LedgerFenced         another process took the ledger over: stop writing it for good
+    ├── LedgerClosed         the ledger is closed: write another one
+    ├── LedgerGone           the ledger was deleted: forget it
+    ├── EntriesGivenUp       an operator accepted their loss: continue after them
     ├── NotEnoughBookies     try again when more bookies can be written
     ├── NotRecoverable       too few bookies know an entry: bring them back, then try again
-    │   └── NoCopyLeft       no bookie that answers can change that: a person must act
-    ├── EntryDamaged         what is stored is not what was written: read it elsewhere
-    ├── DirectoryRefused     a person must look at the directory that is named
-    │   └── DirectoryInUse   another bookie has it: wait until it ends
-    └── BookieError          one bookie did not do it: another one may
-        ├── BookieAway       it did not answer; whether it did its work is unknown
-        ├── BookieReadOnly   its disk is full: write elsewhere, read here
-        └── BookieOverloaded it did nothing: try again later
+    │   └── NoCopyLeft       no bookie that answers can change that: an operator must act
+    ├── EntryDamaged         the stored bytes are not the written ones: read another replica
+    ├── DirectoryRefused     an operator must look at the directory that is named
+    │   └── DirectoryInUse   another bookie has the directory: wait until that bookie ends
+    └── BookieError          one bookie failed: another one may succeed
+        ├── BookieAway       the bookie did not answer; whether it did its work is unknown
+        ├── BookieReadOnly   the bookie's disk is full: write elsewhere, read here
+        └── BookieOverloaded the bookie did nothing: try again later
 
-Invariants: attributes hold plain values, since errors cross processes as answers.
+Invariant: attributes hold plain values, since errors cross processes as answers.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class LedgerError(MillstreamError):
 
 
 class LedgerFenced(LedgerError):
-    """A higher term was seen: what was under way may or may not be in the ledger.
+    """A higher term was seen. Entries in flight may or may not be in the ledger.
 
-    Attributes: `term`, the one that was seen.
+    Attributes: `term`: the higher term.
     """
 
     term: int
@@ -62,17 +62,17 @@ class LedgerFenced(LedgerError):
 
 
 class LedgerClosed(LedgerError):
-    """The ledger has an end: nothing is appended to it any more."""
+    """The ledger is closed. No more entries are appended to it."""
 
 
 class LedgerGone(LedgerError):
-    """There is no such ledger, or it was deleted."""
+    """The ledger does not exist, or was deleted."""
 
 
 class EntriesGivenUp(LedgerError):
-    """These entries of a ledger are lost, and a person accepted that.
+    """These entries of a ledger are lost, and an operator accepted that.
 
-    Attributes: `ledger`; `first`, `last`: all of them, so the entries beside them are not.
+    Attributes: `ledger`; `first`, `last`: the whole range, so the entries beside it are not lost.
     """
 
     ledger: int
@@ -86,17 +86,18 @@ class EntriesGivenUp(LedgerError):
 
 
 class NotEnoughBookies(LedgerError):
-    """Fewer bookies can be written than an acknowledgement needs."""
+    """Fewer bookies can be written than an ack quorum needs."""
 
 
 class NotRecoverable(LedgerError):
-    """Whether an entry exists cannot be decided: too few of its bookies answered, or know."""
+    """It is unknown whether an entry exists: too few of its bookies answered, or know."""
 
 
 class NoCopyLeft(NotRecoverable):
-    """Every bookie that may have an entry has answered, and none can read it: waiting is no help.
+    """Every bookie that may have an entry has answered, and none can read it. Waiting does not
+    help.
 
-    The text says where the damage is, and what can be done.
+    The text says where the damage is, and how to repair it.
     """
 
     def __init__(self, ledger: int, entry: int, faults: Iterable[str]) -> None:
@@ -110,31 +111,32 @@ class NoCopyLeft(NotRecoverable):
 
 
 class EntryDamaged(LedgerError):
-    """An entry's check does not fit its bytes, or it is another entry."""
+    """The check of an entry fails, or it is another entry."""
 
 
 class DirectoryRefused(LedgerError):
-    """A directory is foreign, newer, emptied, older than it was, or damaged: it is not used.
+    """A directory is not used: it is foreign, newer, emptied, older than before, or damaged.
 
-    The text names file and offset, and says what can be done.
+    The text names the file, the offset and a remedy.
     """
 
 
 class DirectoryInUse(DirectoryRefused):
-    """Another bookie, of this process or another, has the directory."""
+    """Another bookie, in this process or another one, has the directory."""
 
 
 class BookieError(LedgerError):
-    """One bookie did not do what was asked."""
+    """One bookie failed a request."""
 
 
 class BookieAway(BookieError):
-    """It cannot be reached, stopped, or started anew meanwhile."""
+    """The bookie cannot be reached, has stopped, or was started again in the meantime."""
 
 
 class BookieReadOnly(BookieError):
-    """It has no room for entries; it reads, fences, and takes what is written by a recovery."""
+    """The bookie has no room for entries. It still reads, fences, and takes the entries of
+    recoveries."""
 
 
 class BookieOverloaded(BookieError):
-    """It holds as many bytes that are not yet on disk as it may."""
+    """The bookie has as many unsynced bytes, or waiting calls, as it may have."""

@@ -1,7 +1,7 @@
-"""What a bookie answers to a read.
+"""The answer of a bookie to a read.
 
-Owns: `Found`, `Missing`. Invariant: a bookie says ABSENT only if it never acknowledged the entry;
-if it cannot know, it says UNKNOWN, which proves nothing (spec/ledger.md 1.13, 4.24).
+Owns: `Found`, `Missing`. Invariant: a bookie answers ABSENT only for an entry that it never
+acknowledged. If it cannot know that, it answers UNKNOWN, which proves nothing.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ __all__ = ["Found", "Missing"]
 class Missing(Enum):
     """Why a read ended before an entry."""
 
-    LIMIT = "limit"  # as much as was asked for is there
-    ABSENT = "absent"  # this bookie never acknowledged it
-    UNKNOWN = "unknown"  # it may have: what it stored is damaged, or older than it was
+    LIMIT = "limit"  # the read reached its limit
+    ABSENT = "absent"  # this bookie never acknowledged the entry
+    # it may have acknowledged it: its directory is damaged or older than before
+    UNKNOWN = "unknown"
 
 
 class Found(NamedTuple):
-    """Entries that follow each other, packed and unchecked, and why no more.
+    """Consecutive entries, packed and unchecked, and why there are no more.
 
-    `confirmed`: the highest entry that this bookie knows to be confirmed. `fault`: which entry is
-    damaged here, in which file and at which offset; "": none that was read.
+    `confirmed`: the highest entry that this bookie knows to be confirmed. `fault`: the damaged
+    entry, its file and its offset; "": no damaged entry was read.
     """
 
     entries: tuple[bytes, ...] = ()

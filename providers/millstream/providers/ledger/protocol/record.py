@@ -1,10 +1,15 @@
-"""The row of one ledger: its state, its quorums, and which bookies hold which entries.
+"""The row of one ledger: its state, its quorum, and which bookies store which entries.
 
-Owns: `LedgerRecord`, `Fragment`, and the changes that a record may undergo, as functions from
-record to record. Not: storing it (`metadata`). Idea: spec/ledger.md 2.5, 4.1, 4.15, 7.1.
-Invariants: open → recovering → closed, or open → closed; terms and starts of fragments rise; the
-last entry of a closed ledger never changes; nobody adds a fragment to a ledger under recovery but
-the one who closes it; an entry that was given up stays so, whoever comes back.
+Owns: `LedgerRecord`, `Fragment`, and the allowed changes of a record, as functions from record to
+record. Not: storing it (`metadata`). Terms and fragments work as in BookKeeper.
+
+Invariants:
+
+- The state changes from open to recovering to closed, or from open to closed.
+- Terms and the starts of fragments only rise.
+- The last entry of a closed ledger never changes.
+- Only the process that will close a ledger under recovery adds fragments to it.
+- An entry that was given up stays so, even if a bookie returns with it.
 """
 
 from __future__ import annotations
@@ -33,11 +38,11 @@ __all__ = [
 
 
 ENDLESS = 2**62
-"""The end of a range of lost entries of which nobody knows how many there were."""
+"""The end of a range of lost entries whose number is unknown."""
 
 
 class LedgerState(Enum):
-    """Who may change a ledger: its writer, those who recover it, nobody."""
+    """The state of a ledger decides who may change it: its writer, a recovery, or nobody."""
 
     OPEN = "open"
     RECOVERING = "recovering"
@@ -45,16 +50,18 @@ class LedgerState(Enum):
 
 
 class Fragment(msgspec.Struct, frozen=True, array_like=True):
-    """Entries from `first` to the next fragment's are on these bookies, by place."""
+    """The bookies, by place, of the entries from `first` to the beginning of the next fragment."""
 
     first: int
     bookies: tuple[str, ...]
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
-    """Somebody copies entries to these bookies, which keep them though no fragment names them yet.
+    """A claim: entries are being copied to these bookies, which keep them before a fragment names
+    them.
 
-    `token`: whose claim it is; a later one replaces it, and what the former has copied is void.
+    `token`: names the process that copies. A later claim replaces this one and makes its copies
+    void.
     """
 
     token: str
@@ -64,16 +71,15 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
 class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
     """A ledger as its row says.
 
-    `term`: bookies refuse what was written in a lower one, once they know it. `last`, `length`:
-    the last entry and the bytes of all payloads, once it is closed. `topic`: whose it is, for
-    people and for whoever looks for orphans. `first`: the number of its first message in the
-    topic. `owner`: the epoch and opening of the topic in which it was made. `operation`: the token
-    of the write that made this version, by which a writer whose answer was lost knows its own.
-    `wanted`: the quorum that was asked for, if there were too few bookies for its copies when it
-    was made. `complete`: once it
-    is closed, entries up to this one are known to have been on every bookie of their write sets.
-    `claim`: of whoever copies them elsewhere. `lost`: entries that a person gave up, first and
-    last, in order and apart; the last range ends at `ENDLESS` if there may have been more entries
+    `term`: bookies that know it refuse entries of lower terms. `last`, `length`: the last entry and
+    the bytes of all payloads, once the ledger is closed. `topic`: the topic that the ledger belongs
+    to. `first`: the number of its first message in the topic. `owner`: the epoch and opening of the
+    topic that made the ledger. `operation`: the token of the write that made this version; a writer
+    that lost the answer recognises its own write by it. `wanted`: the requested quorum, if there
+    were too few bookies for it. `complete`: once the ledger is closed, entries up to this one are
+    known to have been on every bookie of their write sets. `claim`: the claim of the process that
+    copies entries elsewhere. `lost`: the entries that an operator gave up, as disjoint ranges of
+    first and last, in order. The last range ends at `ENDLESS` if there may have been more entries
     than `last` says.
     """
 
@@ -95,32 +101,32 @@ class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
     owner: tuple[int, int] = (0, 0)
 
     def fragment_of(self, entry: int) -> Fragment:
-        """The fragment that an entry is in, or would be."""
+        """Return the fragment that an entry is in, or would be in."""
         return next(f for f in reversed(self.fragments) if f.first <= max(entry, 0))
 
     def holders(self, entry: int) -> tuple[str, ...]:
-        """The bookies of an entry's write set."""
+        """Return the bookies of an entry's write set."""
         bookies = self.fragment_of(entry).bookies
         return tuple(bookies[place] for place in self.quorum.write_set(entry))
 
     def needs(self, bookie: str) -> bool:
-        """May a bookie have entries that somebody looks for there, now or soon?"""
+        """Whether a bookie may have entries of this ledger that are read there, now or soon."""
         if self.state is not LedgerState.CLOSED or (self.claim and bookie in self.claim.bookies):
             return True
         return any(bookie in fragment.bookies for fragment in self.fragments)
 
     def is_ended_at(self, entry: int) -> bool:
-        """Is an entry in a fragment that has an end? The writer of an open one may not have sent
-        the entry to all of its bookies yet."""
+        """Whether an entry is in a fragment that has ended. The writer of an open fragment may not
+        have sent the entry to all of its bookies yet."""
         return self.state is LedgerState.CLOSED or entry < self.fragments[-1].first
 
     def find_lost(self, entry: int) -> tuple[int, int] | None:
-        """The range of entries that were given up which an entry is in."""
+        """Return the range of given-up entries that contains an entry."""
         at = bisect_right(self.lost, entry, key=lambda one: one[0]) - 1
         return self.lost[at] if at >= 0 and entry <= self.lost[at][1] else None
 
     def iter_kept(self, entries: range) -> Iterator[range]:
-        """Those of these entries, which follow each other, that were not given up."""
+        """Yield the parts of a range of entries that were not given up."""
         at = entries.start
         for first, last in self.lost:
             if at < min(first, entries.stop):
@@ -131,16 +137,16 @@ class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_end_lost(self) -> bool:
-        """Were its last entries given up, or some that may have been behind them?"""
+        """Whether its last entries, or possible entries after them, were given up."""
         return bool(self.lost) and self.lost[-1][1] >= self.last
 
 
 def with_ensemble(
     record: LedgerRecord, term: int, first: int, instead: Mapping[int, tuple[str, str]]
 ) -> LedgerRecord:
-    """The writer of `term` has other bookies from entry `first` on: {place: (old, new)}.
+    """The writer of `term` replaces bookies from entry `first` on: {place: (old, new)}.
 
-    A place whose bookie is no longer the old one keeps what it has. Raises LedgerFenced and
+    A place whose bookie is no longer the old one stays as it is. Raises LedgerFenced and
     LedgerClosed.
     """
     refuse_others(record, term)
@@ -156,7 +162,7 @@ def with_ensemble(
 
 
 def recovering(record: LedgerRecord) -> LedgerRecord:
-    """Someone recovers it, in a new term. Raises LedgerClosed."""
+    """Begin a recovery in a new term. Raises LedgerClosed."""
     if record.state is LedgerState.CLOSED:
         raise LedgerClosed(f"ledger {record.ledger} ends with entry {record.last}")
     return msgspec.structs.replace(record, state=LedgerState.RECOVERING, term=record.term + 1)
@@ -170,10 +176,11 @@ def close(
     fragments: tuple[Fragment, ...] | None = None,
     complete: int = NOTHING,
 ) -> LedgerRecord:
-    """Its writer, or who recovers it in `term`, gives it its end.
+    """Close the ledger, as its writer or as its recovery in `term`.
 
-    `complete`: up to here all entries are known to be on all of their bookies. Closing again with
-    the same end changes nothing. Raises LedgerFenced: a higher term; LedgerClosed: another end.
+    `complete`: up to this entry, all entries are known to be on all of their bookies. It changes
+    nothing to close a ledger again at the same end. Raises LedgerFenced: there is a higher term;
+    LedgerClosed: the ledger has another end.
     """
     if record.state is LedgerState.CLOSED and (record.last, record.length) == (last, length):
         return record
@@ -191,16 +198,16 @@ def close(
 def give_up_entries(
     record: LedgerRecord, term: int, last: int, length: int, lost: Iterable[tuple[int, int]]
 ) -> LedgerRecord:
-    """These entries are lost for good; without an end the ledger gets this one, as by `close`.
+    """Give up lost entries. A ledger that is not closed is closed at this end, as by `close`.
 
-    Again is harmless. Raises LedgerFenced, LedgerClosed.
+    It does no harm to repeat this. Raises LedgerFenced, LedgerClosed.
     """
     ended = close(record, term, last, length)
     return msgspec.structs.replace(ended, lost=merge_ranges((*ended.lost, *lost)))
 
 
 def merge_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The same entries as ranges that are in order and apart."""
+    """Return the same entries as disjoint ranges in order."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:
@@ -211,7 +218,7 @@ def merge_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ..
 
 
 def refuse_others(record: LedgerRecord, term: int, also: LedgerState = LedgerState.OPEN) -> None:
-    """Raise unless the record is that of the writer of `term`, and may be changed by it."""
+    """Raise unless the writer of `term` may change the record."""
     if record.state is LedgerState.CLOSED:
         raise LedgerClosed(f"ledger {record.ledger} ends with entry {record.last}")
     if record.term > term or record.state not in {LedgerState.OPEN, also}:

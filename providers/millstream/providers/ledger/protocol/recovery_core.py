@@ -1,15 +1,17 @@
-"""Giving an end to a ledger whose writer may still live, as decisions.
+"""The decisions of a recovery, which closes a ledger whose writer may still live.
 
-Owns: `RecoveryCore` and its actions. Not: asking bookies, storing the record (`handle`).
-Ideas: spec/ledger.md 4.1 to 4.18; fences are terms (4.41, 10.0 D6).
+Owns: `RecoveryCore` and its actions. Not: asking bookies, storing the record (`handle`). The
+protocol is BookKeeper's; its fences are terms here.
+
 Invariants:
-- nothing is read before so many bookies of the last fragment are fenced that no entry can gather an
-  ack quorum from the rest; reads fence, too, so an answer "absent" stays true (#2614);
-- one copy that passes its check is enough for an entry to be kept; the end is where
-  `write - ack + 1` of an entry's write set, fenced, never acknowledged it (I14); an entry of which
-  neither can be said ends the attempt: a bookie that does not know proves nothing (#2908);
-- it never looks before the last fragment, whatever the bookies know (#2615);
-- decisions are made as soon as they can be, without waiting for a bookie that hangs (#1067).
+
+- No entry is read before so many bookies of the last fragment are fenced that no new entry can
+  reach an ack quorum on the others. Reads fence, too, so the answer "absent" stays true.
+- One replica that passes its check suffices to keep an entry. The ledger ends where `write - ack +
+  1` fenced bookies of an entry's write set never acknowledged the entry. If neither can be shown
+  for an entry, the attempt ends: a bookie that does not know proves nothing.
+- A recovery never looks before the last fragment, whatever the bookies say.
+- Each decision is made as soon as possible, without waiting for a bookie that hangs.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class Fence(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Ask the bookie of a place for entries from one on."""
+    """Ask the bookie of a place for entries, beginning with one."""
 
     place: int
     bookie: str
@@ -40,7 +42,7 @@ class Read(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """The next entry of the ledger, as it was packed; it is written again."""
+    """The next entry of the ledger, as it was packed. It is written again."""
 
     entry: int
     packed: bytes
@@ -48,13 +50,13 @@ class Keep(NamedTuple):
 
 
 class End(NamedTuple):
-    """The ledger ends with this entry, once all that was kept is on its ack quorum."""
+    """The ledger ends with this entry, once all kept entries are on their ack quorums."""
 
     last: int
 
 
 class Abort(NamedTuple):
-    """It cannot be decided: try again when more bookies answer."""
+    """The end cannot be decided. Try again when more bookies answer."""
 
     error: NotRecoverable
 
@@ -63,29 +65,32 @@ Step = Fence | Read | Keep | End | Abort
 
 
 class RecoveryCore:
-    """The core of one attempt, in the term that the record says.
+    """The core of one attempt, in the term of the record.
 
-    The bookies that it asks are those of the record as the attempt began, whatever is changed while
-    entries are written back (spec/ledger.md 4.11).
+    It asks the bookies of the record as the attempt began. Bookies that change while entries are
+    written back are not asked.
     """
 
     def __init__(self, record: LedgerRecord) -> None:
         self._record = record
         self._fragment = record.fragments[-1]
         self._fenced: set[int] = set()
-        self._silent: set[int] = set()  # neither fenced, nor asked any more
-        self._asked: dict[int, int] = {}  # by place: the first entry of the read under way
-        self._known: dict[int, dict[int, bytes]] = {}  # by place: what it has
-        self._absent: set[tuple[int, int]] = set()  # (place, entry): it surely has it not
-        self._unsure: set[tuple[int, int]] = set()  # (place, entry): it had it, or may have
-        self._faults: dict[tuple[int, int], str] = {}  # (place, entry): where its copy is damaged
+        self._silent: set[int] = set()  # gave no answer, and are not asked again
+        self._asked: dict[int, int] = {}  # by place: the first entry of the read in flight
+        self._known: dict[int, dict[int, bytes]] = {}  # by place: the entries that it sent
+        # (place, entry): the bookie never acknowledged it
+        self._absent: set[tuple[int, int]] = set()
+        # (place, entry): the bookie had it, or may have had it
+        self._unsure: set[tuple[int, int]] = set()
+        # (place, entry): where its replica is damaged
+        self._faults: dict[tuple[int, int], str] = {}
         self._confirmed = self._fragment.first - 1
-        self.at = NOTHING  # the entry that is to be decided
+        self.at = NOTHING  # the entry to decide next
         self._is_reading = self.is_over = False
 
     @property
     def start(self) -> int:
-        """The last entry that needs no deciding, once reading has begun."""
+        """The last entry that needs no decision, once reading has begun."""
         return self._confirmed
 
     def begin(self) -> list[Step]:
@@ -93,7 +98,8 @@ class RecoveryCore:
         return [Fence(place, bookie) for place, bookie in enumerate(self._fragment.bookies)]
 
     def on_fenced(self, place: int, confirmed: int) -> list[Step]:
-        """The bookie of a place is fenced; what it knew to be confirmed is where to begin."""
+        """The bookie of a place is fenced. Reading begins after the highest entry known to be
+        confirmed."""
         self._fenced.add(place)
         if not self._is_reading:
             self._confirmed = max(self._confirmed, confirmed)
@@ -104,7 +110,8 @@ class RecoveryCore:
         self._asked.pop(place, None)
         known = self._known.setdefault(place, {})
         for entry, packed in enumerate(found.entries, first):
-            if entry >= self.at:  # an answer that comes late holds no bytes of what was kept
+            # of a late answer, the bytes of entries that are decided already are not kept
+            if entry >= self.at:
                 known[entry] = packed
         after = first + len(found.entries)
         if found.missing is Missing.ABSENT:
@@ -115,7 +122,7 @@ class RecoveryCore:
         return self._go_on()
 
     def on_unanswered(self, place: int) -> list[Step]:
-        """The bookie of a place did not answer, or not in time."""
+        """The bookie of a place did not answer in time."""
         self._silent.add(place)
         return self._go_on()
 
@@ -138,7 +145,7 @@ class RecoveryCore:
         return steps if self.is_over else [*steps, *self._decide()]
 
     def _copy(self) -> Keep | None:
-        """A copy of the entry to be decided that passes its check."""
+        """Return a replica of the entry to decide that passes its check."""
         kept: Keep | None = None
         for place, known in self._known.items():
             packed = known.pop(self.at, None)
@@ -152,7 +159,8 @@ class RecoveryCore:
         return kept
 
     def _decide(self) -> list[Step]:
-        """No copy is here: is it the end, can more be asked, or can it not be said?"""
+        """Decide without a replica: the ledger ends, more bookies are asked, or the attempt
+        fails."""
         quorum, places = self._record.quorum, self._record.quorum.write_set(self.at)
         deny = [place for place in places if (place, self.at) in self._absent]
         if len(deny) >= quorum.denials:
@@ -175,7 +183,7 @@ class RecoveryCore:
         return reads
 
     def _fault(self, place: int) -> str:
-        """Why the bookie of a place neither gives the entry to be decided, nor denies it."""
+        """Return why the bookie of a place neither sends nor denies the entry to decide."""
         fault = self._faults.get((place, self.at))
         bookie = self._fragment.bookies[place]
         return fault or f"bookie {bookie} may have had it, and lost a part of its directory"
