@@ -1,10 +1,10 @@
-"""The way to the bookie of one place: entries that are to be sent, some requests at a time.
+"""Sending entries to the bookie of one place, with a few requests in flight.
 
-Owns: `BookieSender`. Not: what an answer means (`protocol.append_core`). Invariants: what came
-while requests were out goes in the next one; after a failure nothing of it is sent until it is
-asked for again; a sender is of one bookie, from one change of bookies on; a task that has nothing
-to send waits for what comes, one of a sender at most, and ends when the sender is cleared. No task
-waits after the end.
+Owns: `BookieSender`. Not: the meaning of an answer (`protocol.append_core`). Invariants: entries
+that arrive while requests are in flight go into the next request. After a failure no entry is sent
+until it is queued again. A sender belongs to one bookie and to one change of bookies. At most one
+idle task of a sender waits for entries, and it ends when the sender is cleared. No task waits after
+the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .context import HandleContext
 
 __all__ = ["BookieSender", "Outcome", "Trouble"]
 
-REQUESTS_MAX = 2  # one is on its way to the disk while the next one is put together
+REQUESTS_MAX = 2  # one is synced to disk while the next one is filled
 
 
 class Trouble(NamedTuple):
@@ -38,17 +38,17 @@ class Trouble(NamedTuple):
 
 
 Outcome = tuple[int, ...] | Trouble | LedgerFenced
-"""Entries that are on disk, or what is the matter with the bookie."""
+"""The entries that are on disk, or the trouble of the bookie."""
 
 
 class BookieSender:
     """Sends the entries of one writer to one bookie.
 
     Args:
-        packed: an entry by its number; None: nobody needs it any more.
-        tell: is told of every outcome.
+        packed: returns an entry by its number; None: nobody needs it any more.
+        tell: called with every outcome.
 
-    Attributes: `bookie`, to which it sends.
+    Attributes: `bookie`, the receiver.
     """
 
     def __init__(
@@ -66,28 +66,28 @@ class BookieSender:
         self._tell = tell
         self._queue: deque[int] = deque()
         self._requests = 0
-        self._idle: Future[None] | None = None  # of the task that waits
+        self._idle: Future[None] | None = None  # of the idle task
         self._is_over = False
 
     def put(self, entries: tuple[int, ...]) -> None:
-        """Send these, after those that wait."""
+        """Send these entries after those that wait."""
         self._queue.extend(entries)
         if not self._wake() and self._requests < REQUESTS_MAX:
             self._requests += 1
             self._context.tasks.start(self._run())
 
     def clear(self) -> None:
-        """Forget what is not sent yet."""
+        """Forget the entries that are not sent yet."""
         self._queue.clear()
         self._wake()
 
     def end(self) -> None:
-        """Send nothing any more; what is out is told of when its answer comes."""
+        """Send nothing more. Requests in flight still report their outcomes."""
         self._is_over = True
         self.clear()
 
     def _wake(self) -> bool:
-        """The task that waits looks at the queue; False: none does."""
+        """Let the idle task look at the queue; False: there is no idle task."""
         idle, self._idle = self._idle, None
         if idle is None or idle.done():
             return False
@@ -108,7 +108,7 @@ class BookieSender:
             self._requests -= 1
 
     def _take(self) -> tuple[list[int], list[bytes]]:
-        """The next entries, up to the limit of one request."""
+        """Take the next entries, up to the limit of one request."""
         entries, packed, left = list[int](), list[bytes](), self._context.options.add_bytes_max
         while self._queue:
             one = self._packed(self._queue[0])
@@ -127,7 +127,7 @@ class BookieSender:
             try:
                 await self._context.bookies.add(self.bookie, self._term, packed)
                 return tuple(entries)
-            except BookieOverloaded:  # it did nothing: it is slow, not away
+            except BookieOverloaded:  # the bookie did nothing: it is slow, not away
                 attempt += 1
                 await asyncio.sleep(self._context.pause_s(attempt))
             except LedgerFenced as error:

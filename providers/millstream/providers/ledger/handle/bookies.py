@@ -1,8 +1,8 @@
-"""What a writer or reader of a ledger needs of the bookies, wherever they are.
+"""The contract between the handles of ledgers and a set of bookies.
 
-Owns: the contract `Bookies`. Implementations: `LocalBookies` (in this process); over system targets
-in every silo. Invariants: an answer was given by the bookie of that name in its present start;
-every call ends, within the time limit of whoever implements this.
+Owns: the contract `Bookies`. Implementations: `LocalBookies` (in this process) and `ClusterBookies`
+(in all silos). Invariants: an answer comes from the bookie of that name in its present start. Every
+call ends within the time limit of the implementation.
 """
 
 from __future__ import annotations
@@ -16,66 +16,67 @@ __all__ = ["Bookies"]
 
 
 class Bookies(Protocol):
-    """Bookies by name (the UUID of their directory). Every method may raise BookieAway: what was
-    asked may have been done, or may still be done later."""
+    """Bookies by name (the UUID of their directory). Every method may raise BookieAway: the bookie
+    may have done the request, or may still do it later."""
 
     async def add(self, bookie: str, term: int, entries: Sequence[bytes], /) -> None:
-        """Store packed entries of one ledger; returns when all are on disk.
+        """Store packed entries of one ledger; return when all of them are on disk.
 
-        The same entries again are harmless. Raises LedgerFenced: the bookie knows a higher term;
-        BookieReadOnly, BookieOverloaded: nothing of it is stored.
+        It does no harm to add the same entries again. Raises LedgerFenced: the bookie knows a
+        higher term; BookieReadOnly, BookieOverloaded: none of the entries is stored.
         """
         ...
 
     async def fence(self, bookie: str, ledger: int, term: int, /) -> int:
-        """From now on refuse what is added to the ledger in a lower term, for ever.
+        """Refuse from now on, for ever, entries of the ledger that are added in a lower term.
 
-        Returns the highest entry that is known to be confirmed. Raises LedgerFenced: it knows a
-        higher term.
+        Returns the highest entry that is known to be confirmed. Raises LedgerFenced: the bookie
+        knows a higher term.
         """
         ...
 
     async def read(
         self, bookie: str, ledger: int, first: int, entries_max: int, bytes_max: int, term: int, /
     ) -> Found:
-        """Entries from `first` on, one after the other, up to the limits but one at least.
+        """Return consecutive entries from `first` on, up to the limits but at least one.
 
-        With a term above 0 the bookie is fenced before it answers, also if it has nothing.
+        With a term above 0 the bookie fences the ledger before it answers, even if it has no entry.
         """
         ...
 
     async def watch(self, bookie: str, ledger: int, confirmed: int, wait_s: float, /) -> int:
-        """The highest entry known to be confirmed, as soon as it is above `confirmed`.
+        """Return the highest entry known to be confirmed, as soon as it is above `confirmed`.
 
-        After `wait_s` seconds, or when the ledger is fenced here, what is known then.
+        It returns the present value after `wait_s` seconds, or when the ledger is fenced there.
         """
         ...
 
     async def tell(self, bookie: str, ledger: int, term: int, confirmed: int, /) -> None:
-        """Say what is confirmed, while no entry follows that would say it; wakes who watches.
+        """Tell the bookie the last confirmed entry, while no further entry would; wake its
+        watchers.
 
-        Kept in memory: a bookie that starts anew knows what the heads of its entries say.
-        A lower term than the bookie's fence changes nothing.
+        The bookie keeps this in memory. After a start it knows the values in the heads of its
+        entries. A lower term than the bookie's fence changes nothing.
         """
         ...
 
     async def suspect(self, bookie: str, ledger: int, entry: int, /) -> None:
-        """Tell a bookie that its copy of an entry is damaged or missing; the bookie repairs the
-        copy from others."""
+        """Tell a bookie that its replica of an entry is damaged or missing. The bookie repairs the
+        replica from others."""
         ...
 
     def likeliest(self, bookies: Sequence[str], /) -> Sequence[str]:
-        """The same, those first that will probably answer soonest."""
+        """Return the same bookies, with those first that will probably answer soonest."""
         ...
 
     async def look(self) -> None:
-        """Find bookies that came since one looked last. Raises StorageError."""
+        """Find bookies that were started since the last look. Raises StorageError."""
         ...
 
     def unwilling(self) -> Mapping[str, str]:
-        """Bookies that run and take no entries, each with the reason."""
+        """Return the bookies that run and refuse entries, each with the reason."""
         ...
 
     def writable(self) -> Mapping[str, float]:
-        """Bookies that are there and have room, each with its weight: its free bytes."""
+        """Return the bookies that run and have room, each with its free bytes as a weight."""
         ...

@@ -1,4 +1,4 @@
-"""What every handle of a process shares, and how it chooses bookies.
+"""The objects that all handles of a process share, and the choice of bookies.
 
 Owns: `HandleContext`, the contract `LedgerRows`, `choose`. Not: the rows (`metadata`).
 """
@@ -33,7 +33,7 @@ class LedgerRows(Protocol):
 
 
 class HandleContext(NamedTuple):
-    """What handles use of the process that they are in."""
+    """The objects of a process that its handles use."""
 
     bookies: Bookies
     rows: LedgerRows
@@ -42,12 +42,12 @@ class HandleContext(NamedTuple):
     options: HandleOptions
 
     def pause_s(self, attempt: int) -> float:
-        """Seconds to wait after so many tries (1, 2, ...) did not work."""
+        """Return the seconds to wait after so many failed attempts (1, 2, ...)."""
         return BETWEEN_TRIES.delay_s(attempt, self.clock.uniform(0.0, 1.0))
 
 
 def existing(ledger: int, record: LedgerRecord | None) -> LedgerRecord:
-    """The record; raises LedgerGone where there is none."""
+    """Return the record, or raise LedgerGone if there is none."""
     if record is None:
         raise LedgerGone(f"there is no ledger {ledger}: it was deleted")
     return record
@@ -56,7 +56,8 @@ def existing(ledger: int, record: LedgerRecord | None) -> LedgerRecord:
 def choose(
     weights: Mapping[str, float], count: int, taken: Collection[str], clock: Clock
 ) -> list[str]:
-    """Up to `count` bookies that are not taken, by chance: who has more room is likelier."""
+    """Choose up to `count` bookies that are not taken, at random. More free space is a higher
+    chance."""
     free = {name: max(weight, 1.0) for name, weight in sorted(weights.items()) if name not in taken}
     found: list[str] = []
     while free and len(found) < count:
@@ -67,7 +68,7 @@ def choose(
 
 
 def draw(weights: dict[str, float], roll: float) -> str:
-    """The name at a roll below the sum of all weights."""
+    """Return the name at a random number below the sum of all weights."""
     for name, weight in weights.items():
         roll -= weight
         if roll < 0:

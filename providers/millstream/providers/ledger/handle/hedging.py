@@ -1,7 +1,7 @@
-"""Asking one bookie after the other for what any of them may have.
+"""Asking several bookies, one after the other, for something that any of them may have.
 
-Owns: `first_answer`. Invariants: who does not answer within `HEDGE_S` holds nobody up, as long as
-there is another one to ask; whoever was asked for nothing is not listened to any more.
+Owns: `first_answer`. Invariants: a bookie that does not answer within `HEDGE_S` delays nobody, as
+long as there is another one to ask. Requests that are no longer needed are cancelled.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ __all__ = ["HEDGE_S", "first_answer"]
 T = TypeVar("T")
 
 HEDGE_S = 0.1
-"""A bookie that is silent for so long is still listened to, and the next one is asked, too."""
+"""After so many seconds of silence the next bookie is asked, too. The answer of the silent one
+still counts."""
 
 
 async def first_answer(
     tasks: Tasks, bookies: Sequence[str], ask: Callable[[str], Coroutine[Any, Any, T | None]]
 ) -> T | None:
-    """What one of them gives; None: none of them gives anything.
+    """Return the first answer that is not None; None if there is no such answer.
 
     Args:
         bookies: in the order in which they are asked.
-        ask: None: this one does not have it, or did not answer.
+        ask: returns None if the bookie does not have it, or did not answer.
     """
     if len(bookies) == 1:
         return await ask(bookies[0])

@@ -1,9 +1,10 @@
-"""The driver of an `AppendCore`: sends, waits, asks for other bookies, and ends futures in order.
+"""The driver of an `AppendCore`: it sends, waits, asks for other bookies, and ends futures in
+order.
 
-Owns: `LedgerSender`. Not: decisions (`protocol.append_core`), where a change of bookies is written
-down (whoever makes a `LedgerSender`). Invariants: an append's future ends in the order of entries;
-cancelling it takes nothing back; an entry waits for enough bookies no longer than
-`unconfirmed_max_s`; once it has failed nothing is sent.
+Owns: `LedgerSender`. Not: decisions (`protocol.append_core`), storing a change of bookies (the
+caller that makes a `LedgerSender`). Invariants: the futures of appends end in the order of entries.
+Cancelling a future does not take the entry back. An entry waits at most `unconfirmed_max_s` for
+enough bookies. After a failure nothing is sent.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ __all__ = ["LedgerSender"]
 log = logging.getLogger("millstream.ledger")
 
 AVOID_S = 1.0
-"""A bookie that did not do what was asked is not chosen for so long."""
+"""A bookie that failed a request is not chosen for so many seconds."""
 
 StoreChange = Callable[[int, Mapping[int, tuple[str, str]]], Awaitable[Mapping[int, str]]]
-"""Write down that from an entry on {place: (old, new)}; returns {place: the bookie that counts}."""
+"""Store a change of bookies from an entry on, {place: (old, new)}. Returns {place: stored
+bookie}."""
 
 
 class LedgerSender:
@@ -59,32 +61,32 @@ class LedgerSender:
         self._senders: dict[tuple[int, int], BookieSender] = {}  # by place and change
         self._waiting: deque[tuple[int, Future[int], float]] = deque()  # entry, future, since
         self._tending: asyncio.Task[None] | None = None
-        self._unwilling: dict[str, float] = {}  # bookies that did not do what was asked, and when
-        self._whys: dict[str, str] = {}  # what bookies said when they did not
+        self._unwilling: dict[str, float] = {}  # bookies that failed a request, and when
+        self._whys: dict[str, str] = {}  # the reasons that bookies gave for failures
         self._is_telling = False
         self._told = core.confirmed
 
     @property
     def trouble(self) -> str:
-        """Why bookies of this ledger do not answer now; "": all do."""
+        """Why bookies of this ledger do not answer now; "": all of them answer."""
         bookies = self.core.bookies()
         away = [bookies[place] for place in self.core.away()]
         return "; ".join(self._whys.get(one) or f"bookie {one} does not answer" for one in away)
 
     def append(self, payload: bytes) -> Future[int]:
-        """Append a payload; the future is the entry's number, once it is confirmed."""
+        """Append a payload. The future has the entry's number once it is confirmed."""
         future = self._waits()
         self.do(self.core.append(payload))
         return future
 
     def append_packed(self, packed: bytes, length: int) -> Future[int]:
-        """Append an entry as it was packed before."""
+        """Append an entry that is packed already."""
         future = self._waits()
         self.do(self.core.append_packed(packed, length))
         return future
 
     def _waits(self) -> Future[int]:
-        """Of whoever appends the next entry."""
+        """Return the future for the next entry."""
         if self.core.failed is not None:
             raise self.core.failed
         future: Future[int] = self._loop.create_future()
@@ -92,7 +94,7 @@ class LedgerSender:
         return future
 
     def do(self, actions: list[Action]) -> None:
-        """What the core decided."""
+        """Carry out decisions of the core."""
         for action in actions:
             match action:
                 case Send(place, bookie, change, entries):
@@ -130,7 +132,7 @@ class LedgerSender:
                 self.do(self.core.on_acknowledged(place, change, outcome))
 
     async def _change(self, change: Change) -> None:
-        """Find other bookies, have them written down, and go on with them."""
+        """Choose other bookies, have them stored, and continue with them."""
         for attempt in range(1, 1_000_000):
             if self.core.failed is not None:
                 return
@@ -154,8 +156,8 @@ class LedgerSender:
             return
 
     def _others(self, count: int) -> list[str]:
-        """Bookies to write to instead; not those that seemed to be there a moment ago, and were
-        not, or they would be taken in turn, as fast as they fail."""
+        """Choose substitutes. Bookies that failed a moment ago are left out, since they would
+        otherwise be chosen and fail again and again."""
         since_s = self._context.clock.now() - AVOID_S
         self._unwilling = {name: at_s for name, at_s in self._unwilling.items() if at_s > since_s}
         taken = {*self.core.bookies(), *self._unwilling}
@@ -170,7 +172,7 @@ class LedgerSender:
         self.do(self.core.on_changed(stored))
 
     async def _tend(self) -> None:
-        """While a bookie does not answer: see whether it is back, or others are there."""
+        """While a bookie does not answer, check whether it is back, or others are there."""
         attempt = 0
         try:
             while self.core.failed is None and self.core.away():
@@ -197,7 +199,7 @@ class LedgerSender:
         return False
 
     def _is_too_late(self) -> bool:
-        """Has an entry waited too long? Then nothing more is appended here."""
+        """Stop if an entry has waited too long; whether this happened."""
         since_s = self._waiting[0][2] if self._waiting else self._context.clock.now()
         limit_s = self._context.options.unconfirmed_max_s
         if self._context.clock.now() - since_s < limit_s:
@@ -207,7 +209,7 @@ class LedgerSender:
         self.do(self.core.stop(NotEnoughBookies(text)))
         return True
 
-    # --- who waits ---
+    # --- waiting appends ---
 
     def _confirm(self, upto: int) -> None:
         while self._waiting and self._waiting[0][0] <= upto:
@@ -223,19 +225,20 @@ class LedgerSender:
         for _, future, _ in waiting:
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # who appended may not look any more
+                future.exception()  # the caller may not look any more
         for sender in self._senders.values():
             sender.end()
 
     def _tell_idle(self) -> None:
-        """Nothing was appended since: say what is confirmed, as the next entry would."""
+        """After a pause without appends, tell bookies the last confirmed entry, as the next entry
+        would."""
         self._is_telling = False
         if self.core.failed is not None or self._waiting or self._told == self.core.confirmed:
             return
         self.tell(self.core.confirmed)
 
     def tell(self, confirmed: int) -> None:
-        """Tell all bookies what is confirmed, also once more."""
+        """Tell all bookies the last confirmed entry, even if they were told before."""
         self._told = confirmed
         for bookie in self.core.bookies():
             self._context.tasks.start(self._tell(bookie, confirmed))

@@ -1,7 +1,7 @@
-"""Ledgers of one cluster, as a process uses them.
+"""The ledgers of one cluster, as a process uses them.
 
-Owns: `BookieLedgers`, which implements `topic.ledgers.Ledgers`. Invariant: a number is given to one
-ledger only; a ledger is deleted by deleting its row, and bookies find out by themselves.
+Owns: `BookieLedgers`, which implements `topic.ledgers.Ledgers`. Invariants: a number belongs to one
+ledger only. A ledger is deleted by deleting its row, and bookies find out by themselves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BookieLedgers:
     """Creates, opens, recovers and deletes ledgers.
 
     Args:
-        usual: the quorum of those of which nothing else is said.
+        usual: the quorum of ledgers that are created without one.
     """
 
     def __init__(self, context: HandleContext, numbers: LedgerIds, usual: Quorum = ALONE) -> None:
@@ -43,7 +43,7 @@ class BookieLedgers:
         check_quorum(wanted)
         bookies = self._choose(wanted.ensemble)
         if len(bookies) < wanted.ensemble:
-            await self._context.bookies.look()  # others may have come
+            await self._context.bookies.look()  # others may have been started
             bookies = self._choose(wanted.ensemble)
         found = len(bookies)
         if found < wanted.ack:

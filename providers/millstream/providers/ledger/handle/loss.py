@@ -1,9 +1,9 @@
-"""Giving up entries that are lost for good, in a ledger with or without an end.
+"""Giving up lost entries of a ledger, which may be open or closed.
 
 Owns: `what_is_left`, `give_up`, `Left`, `Gap`. Not: recovery, which loses nothing (`recovery`);
-who may do it, and what is said (`serving.repair_target`). Invariants: whoever writes or recovers
-the ledger is excluded, by a term that is stored and that living bookies know, before anything is
-read; what any bookie has, and had to be there, is kept, also behind what is missing.
+permission and messages (`serving.repair_target`). Invariants: before anything is read, the writer
+and any recovery of the ledger are excluded by a term that is stored and known to living bookies.
+Every entry that any bookie has and that belongs to the ledger is kept, also after missing ones.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from .context import HandleContext, existing
 __all__ = ["Gap", "Left", "give_up", "what_is_left"]
 
 EDGE_BYTES = 64
-"""Of the payloads beside a gap: so that it can be said what was between them."""
+"""Bytes of the payloads beside a gap. They show which messages were between them."""
 MISSING_AT_ONCE = 1_000
-"""After a look for so many entries that are missing, others run."""
+"""Let other tasks run after so many missing entries."""
 
 
 class Gap(NamedTuple):
-    """Entries that nobody gives, from `first` to `last`; `ENDLESS`: nobody knows how many.
+    """Entries that no bookie gives, from `first` to `last`; `ENDLESS`: their number is unknown.
 
-    `before`, `after`: how the payloads of the entries beside it begin; b"": there are none.
+    `before`, `after`: the beginnings of the payloads of the entries beside the gap; b"": there is
+    none.
     """
 
     first: int
@@ -45,11 +46,12 @@ class Gap(NamedTuple):
 
 
 class Left(NamedTuple):
-    """What can be read of a ledger.
+    """The part of a ledger that can be read.
 
-    `record`: in the term in which it was read. `last`, `length`: the end that it has, or would get,
-    and the bytes up to the last entry that can be read. `gaps`: what would be given up, beside what
-    was before. `away`: bookies that did not answer, and may have some of that.
+    `record`: the ledger in the term in which it was read. `last`, `length`: the end that the ledger
+    has or would get, and the bytes up to the last readable entry. `gaps`: the entries that would be
+    given up in addition to those that were before. `away`: bookies that did not answer and may have
+    some of these entries.
     """
 
     record: LedgerRecord
@@ -60,14 +62,14 @@ class Left(NamedTuple):
 
     @property
     def lost(self) -> int:
-        """Entries in gaps, as far as anybody knows."""
+        """The number of entries in gaps, as far as it is known."""
         return sum(max(0, min(gap.last, self.last) - gap.first + 1) for gap in self.gaps)
 
 
 async def what_is_left(context: HandleContext, ledger: int) -> Left:
-    """Read all of a ledger; one without an end is fenced first, and would get one.
+    """Read all of a ledger. An open ledger is fenced first, and its end is determined.
 
-    Raises LedgerFenced (another one recovers it now), LedgerGone, StorageError.
+    Raises LedgerFenced (a recovery is running now), LedgerGone, StorageError.
     """
 
     def exclude(found: LedgerRecord | None) -> LedgerRecord:
@@ -79,8 +81,8 @@ async def what_is_left(context: HandleContext, ledger: int) -> Left:
 
 
 async def give_up(context: HandleContext, left: Left) -> LedgerRecord:
-    """What is missing is given up, and the ledger has an end. Raises LedgerFenced, LedgerClosed
-    (another one came first), StorageError."""
+    """Give up the missing entries, and close the ledger. Raises LedgerFenced, LedgerClosed (another
+    process came first), StorageError."""
     record = left.record
     lost = [(gap.first, gap.last) for gap in left.gaps]
     return await context.rows.update(
@@ -99,15 +101,16 @@ class Survey:
         self._record = record
         self._is_closed = record.state is LedgerState.CLOSED
         self._away: set[str] = set()
-        self._suspects: set[str] = set()  # of those, who may have what is missing
+        self._suspects: set[str] = set()  # those of them that may have missing entries
         self._at = 0  # the next entry to look for
-        self._found = NOTHING  # the last one that was found, its payload's beginning, and bytes
+        # the last entry that was found, its payload's beginning, and the bytes up to it
+        self._found = NOTHING
         self._edge = b""
         self._length = 0
         self._gaps: list[Gap] = []
 
     async def run(self) -> Left:
-        """Look at all that is known to have been there, and at what follows it."""
+        """Look at all entries that are known to exist, and at those after them."""
         record = self._record
         last = record.last if self._is_closed else await self._fence()
         while self._at <= last:
@@ -124,7 +127,7 @@ class Survey:
         return Left(record, last, length, tuple(self._gaps), tuple(sorted(self._suspects)))
 
     async def _fence(self) -> int:
-        """Nobody writes it any more; the highest entry that a bookie knows to be confirmed."""
+        """Fence the ledger. Returns the highest entry that a bookie knows to be confirmed."""
         confirmed, record = NOTHING, self._record
         for bookie in sorted({name for one in record.fragments for name in one.bookies}):
             try:
@@ -136,7 +139,8 @@ class Survey:
         return confirmed
 
     async def _page(self, last: int) -> Sequence[Entry]:
-        """Entries that follow each other, of whichever bookie has them; [] if none has the next."""
+        """Return consecutive entries of the first bookie that has the next one; [] if none has
+        it."""
         options, record, first = self._context.options, self._record, self._at
         ends = [
             last + 1,
@@ -181,7 +185,7 @@ class Survey:
             await asyncio.sleep(0)
 
     def _close_gap(self, last: int, after: bytes) -> None:
-        """What was not found since the last entry that was, if it was not given up before."""
+        """Note a gap since the last entry that was found, unless it was given up before."""
         first = self._found + 1
         if first <= last and (first, last) not in self._record.lost:
             self._gaps.append(Gap(first, last, self._edge, after))
@@ -191,6 +195,6 @@ class Survey:
             tail = self._record.find_lost(last)  # which may be endless
             self._close_gap(last if tail is None else tail[1], b"")
             return
-        # the bookies that do not answer may know of more, which nobody can deny
+        # bookies that do not answer may know further entries, which nobody can deny
         self._suspects |= self._away & set(self._record.fragments[-1].bookies)
         self._close_gap(ENDLESS, b"")

@@ -14,15 +14,17 @@ __all__ = ["HandleOptions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandleOptions:
-    """How patient one handle is, and how much it holds. Raises ConfigError.
+    """Limits and times of one handle. Raises ConfigError.
 
     Attributes:
-        owed_bytes_max: what may be sent to one bookie and not acknowledged; beyond, it has failed.
-        add_bytes_max: of one request to a bookie; one entry may have more.
-        unconfirmed_max_s: so long an append may wait for enough bookies; then its writer gives up.
-        tell_after_s: an idle writer says what is confirmed after so long.
-        recover_max_s: so long a recovery is tried again.
-        page_entries, page_bytes: of one read of a recovery.
+        owed_bytes_max: bytes that may be sent to one bookie without an acknowledgement. A bookie
+            above the limit has failed.
+        add_bytes_max: bytes of one request to a bookie, or one larger entry.
+        unconfirmed_max_s: how long an append may wait for enough bookies. Then the writer gives up.
+        tell_after_s: after so many idle seconds, the writer tells bookies the last confirmed entry.
+        recover_max_s: how long a recovery is tried again.
+        page_entries: the number of entries of one read of a recovery.
+        page_bytes: the bytes of one read of a recovery.
     """
 
     owed_bytes_max: int = 64 * 1024 * 1024

@@ -1,9 +1,9 @@
-"""Reads one ledger, without disturbing whoever writes it.
+"""Reading one ledger without disturbing its writer.
 
-Owns: `LedgerReader`. Invariants: nothing behind what is confirmed is given out, since a recovery
-may cut it off (spec/ledger.md 3.16); what is given out passed its check; of a closed ledger the
-record says where it ends and what was given up, not the bookies (3.14); where no copy is found the
-record is read again first, for entries may have been moved (#4613).
+Owns: `LedgerReader`. Invariants: an entry that is not confirmed is never given out, since a
+recovery may remove it. Every entry that is given out has passed its check. The record of a closed
+ledger, and not the bookies, says where it ends and which entries were given up. If no replica is
+found, the record is read again before the read fails, since entries may have been moved.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ __all__ = ["LedgerReader"]
 
 
 class LedgerReader:
-    """Reads one ledger. Implements `topic.ledgers.Reader`.
+    """Reads one ledger. Implements `topic.ledgers.TopicLedgerReader`.
 
     Args:
-        record: as it was stored some time ago.
-        confirmed_here: what the ledger's writer knows, if it is in this process; else -1.
+        record: a stored version of the record.
+        confirmed_here: returns the last confirmed entry that a writer in this process knows; else
+            -1.
     """
 
     def __init__(
@@ -43,8 +44,8 @@ class LedgerReader:
         self._record = record
         self._confirmed_here = confirmed_here
         self._confirmed = NOTHING
-        self._refusals: list[str] = []  # why nothing came of the last read
-        self._faulty: list[str] = []  # who answered it without a good copy
+        self._refusals: list[str] = []  # why the last read found nothing
+        self._faulty: list[str] = []  # bookies that answered it without a good replica
 
     @property
     def record(self) -> LedgerRecord:
@@ -52,7 +53,7 @@ class LedgerReader:
 
     @property
     def is_closed(self) -> bool:
-        """Has the ledger an end, as far as this reader knows?"""
+        """Whether the ledger is closed, as far as this reader knows."""
         return self._record.state is LedgerState.CLOSED
 
     async def read(self, first: int, entries_max: int, bytes_max: int, /) -> Sequence[Entry]:
@@ -84,12 +85,12 @@ class LedgerReader:
         if self._find_known() <= confirmed and not self.is_closed:
             await self._ask_all(confirmed, wait_s)
             if self._find_known() <= confirmed:
-                await self._read_record()  # it may have an end, or other bookies, by now
+                await self._read_record()  # it may be closed, or have other bookies, by now
         return self._find_known()
 
     async def _last(self) -> int:
-        """What is confirmed now: of the bookies that the record has now all are asked, since one
-        that was away knows less than the others."""
+        """Return the last confirmed entry of now. All bookies of the current record are asked,
+        since a bookie that was away knows less than the others."""
         if not self.is_closed:
             await self._read_record()
         if not self.is_closed:
@@ -97,9 +98,12 @@ class LedgerReader:
         return self._find_known()
 
     async def _ask_all(self, confirmed: int | None, wait_s: float) -> None:
-        """What bookies know: the first answer of any of them, which comes when something has
-        happened to the ledger or the time is over; without `confirmed`, the answers of all that
-        are not much later than others."""
+        """Ask the bookies for the last confirmed entry.
+
+        With `confirmed`, the first answer of any bookie suffices. It comes when something happens
+        to the ledger, or when the time is over. Without `confirmed`, the answers of all bookies
+        count that are not much later than others.
+        """
         known = NOTHING if confirmed is None else confirmed
         waiting = {
             self._context.tasks.start(self._watch(bookie, known, wait_s))
@@ -108,7 +112,7 @@ class LedgerReader:
         until_s, limit_s = self._context.clock.now() + wait_s + HEDGE_S, None
         try:
             if confirmed is not None:
-                await self._read_record()  # it may have got its end before the bookies were asked
+                await self._read_record()  # it may have been closed before the bookies were asked
             while waiting and not self.is_closed:
                 done, waiting = await asyncio.wait(
                     waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
@@ -126,9 +130,9 @@ class LedgerReader:
                 task.cancel()
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Nothing to close: a reader holds no resources."""
 
-    # --- what may be read ---
+    # --- the readable part ---
 
     def _find_known(self) -> int:
         if self.is_closed:
@@ -136,7 +140,8 @@ class LedgerReader:
         return max(self._confirmed, self._confirmed_here())
 
     async def _readable(self, entry: int) -> int:
-        """The last entry that may be read; asks again before it says that one may not."""
+        """Return the last readable entry; ask the bookies again before `entry` counts as
+        unreadable."""
         if entry > self._find_known() and not self.is_closed:
             await self._last()
         return self._find_known()
@@ -153,8 +158,8 @@ class LedgerReader:
     # --- entries ---
 
     async def _from_bookies(self, first: int, count: int, bytes_max: int) -> list[Entry]:
-        """From the first bookie of the write set that has the entry; the next ones if it fails, or
-        takes long."""
+        """Read from the first bookie of the write set that has the entry, and from the next one if
+        that bookie fails or is slow."""
         ends = [fragment.first for fragment in self._record.fragments if fragment.first > first]
         ends += [lost for lost, _ in self._record.lost if lost > first]
         count = min([count, *(end - first for end in ends)])
@@ -184,13 +189,13 @@ class LedgerReader:
         return entries
 
     async def _tell(self, bookies: Sequence[str], entry: int) -> None:
-        """These bookies should have an entry that another one gave: they get it again."""
+        """Tell bookies that they lack an entry which another bookie has; they repair it."""
         for bookie in bookies:
             with suppress(BookieError):
                 await self._context.bookies.suspect(bookie, self._record.ledger, entry)
 
     def _check(self, first: int, packed: Sequence[bytes]) -> list[Entry]:
-        """Those before the first that is damaged."""
+        """Return the entries before the first damaged one."""
         entries: list[Entry] = []
         with suppress(EntryDamaged):
             for entry, one in enumerate(packed, first):

@@ -1,8 +1,8 @@
-"""Giving an end to a ledger, whoever writes it: the driver of `RecoveryCore`.
+"""Closing a ledger, even if its writer lives: the driver of `RecoveryCore`.
 
-Owns: `recover`. Invariants: an attempt has a term of its own, which is stored before anything else;
-what was kept is on its ack quorum before the end is stored (I17); bookies that are changed on the
-way are in the record with the end, not before.
+Owns: `recover`. Invariants: each attempt has a term of its own, which is stored first. Kept entries
+are on their ack quorums before the end is stored. A change of bookies during the attempt is stored
+together with the end, not before.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ log = logging.getLogger("millstream.ledger")
 
 
 async def recover(context: HandleContext, ledger: int) -> LedgerRecord:
-    """Fence the ledger's writer and give it an end; the closed record.
+    """Fence the ledger's writer and close the ledger; return the closed record.
 
-    Tried again for `recover_max_s`. Raises NoCopyLeft (at once), NotRecoverable, NotEnoughBookies,
-    LedgerGone, StorageError.
+    Failed attempts are repeated for `recover_max_s`. Raises NoCopyLeft (at once), NotRecoverable,
+    NotEnoughBookies, LedgerGone, StorageError.
     """
     until_s, attempt = context.clock.now() + context.options.recover_max_s, 0
     while True:
@@ -71,7 +71,7 @@ async def recover(context: HandleContext, ledger: int) -> LedgerRecord:
             if record.state is LedgerState.CLOSED:
                 return record
         except NoCopyLeft:
-            raise  # the same bookies would say the same
+            raise  # the same bookies would answer the same
         except (NotRecoverable, NotEnoughBookies, LedgerFenced) as error:
             pause_s = context.pause_s(attempt)
             if context.clock.now() + pause_s > until_s:
@@ -87,23 +87,23 @@ async def recover(context: HandleContext, ledger: int) -> LedgerRecord:
 
 
 class Attempt:
-    """One attempt, in the term that the record says."""
+    """One attempt, in the term of the record."""
 
     def __init__(self, context: HandleContext, record: LedgerRecord) -> None:
         self._record = record
-        self._fragments = [record.fragments[-1]]  # and what it becomes
+        self._fragments = [record.fragments[-1]]  # and the fragments that replace it
         self._complete = NOTHING
         self._events: Queue[Callable[[], list[Step]]] = Queue()
         self._core = RecoveryCore(record)
         self._sending: LedgerSender | None = None
         self._kept: list[Future[int]] = []
         loop = asyncio.get_running_loop()
-        # its tasks end with it, so a late answer finds nobody
+        # its tasks end with it, so a late answer is ignored
         self._tasks = Tasks(loop, Context)
         self._context = context._replace(tasks=self._tasks)
 
     async def run(self) -> LedgerRecord:
-        """To the end; raises what ends it."""
+        """Carry the attempt out; raise the error that ends it."""
         try:
             steps = self._core.begin()
             while True:
@@ -142,7 +142,7 @@ class Attempt:
         self._kept.append((await self._writing()).append_packed(step.packed, step.length))
 
     async def _writing(self) -> LedgerSender:
-        """What writes back, behind what needs no deciding."""
+        """Return the sender that writes entries back, after those that need no decision."""
         if self._sending is None:
             start = self._core.start
             head = await self._head_at(start) if start >= 0 else None
@@ -165,7 +165,7 @@ class Attempt:
         return {place: new for place, (_, new) in instead.items()}
 
     async def _head_at(self, entry: int) -> EntryHeader:
-        """The head of a confirmed entry: bytes of payloads up to it, and what was complete then."""
+        """Return the head of a confirmed entry, for its length and its last complete entry."""
         bookies, ledger, term = self._context.bookies, self._record.ledger, self._record.term
         faults: dict[str, str] = {}
 
@@ -194,7 +194,7 @@ class Attempt:
 
         def end(found: LedgerRecord | None) -> LedgerRecord:
             found = existing(record.ledger, found)
-            # entries of former fragments may have been copied elsewhere meanwhile
+            # entries of former fragments may have been copied elsewhere in the meantime
             former = found.fragments[: len(record.fragments) - 1]
             fragments = (*former, *self._fragments)
             return close(found, record.term, last, length, fragments, self._complete)
@@ -203,5 +203,5 @@ class Attempt:
 
 
 def raise_(error: Exception) -> list[Step]:
-    """Raise, where a function is needed."""
+    """Raise an error, where a function is needed."""
     raise error

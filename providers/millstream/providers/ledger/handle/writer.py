@@ -1,7 +1,7 @@
 """The writer of one ledger.
 
-Owns: `LedgerWriter`. Invariants: a change of bookies is in the stored record before anything that
-was sent to the new ones counts (#1591); the ledger ends behind what is confirmed.
+Owns: `LedgerWriter`. Invariants: a change of bookies is stored in the record before
+acknowledgements of the new bookies count. The ledger ends after its last confirmed entry.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["LedgerWriter"]
 
 
 class LedgerWriter:
-    """Writes one ledger, from its creation on. Implements `topic.ledgers.Writer`."""
+    """Writes one ledger, from its creation on. Implements `topic.ledgers.TopicLedgerWriter`."""
 
     def __init__(self, context: HandleContext, record: LedgerRecord) -> None:
         self._context = context
@@ -52,7 +52,8 @@ class LedgerWriter:
         wanted, writable = self._record.wanted, self._context.bookies.writable()
         if wanted is not None:
             return len(writable) > self._record.quorum.ensemble
-        away = self._sending.core.away()  # which is done without, so nobody took its place
+        # the writer does without these bookies, and no other one replaced them
+        away = self._sending.core.away()
         return bool(away) and len(writable) >= self._record.quorum.ensemble
 
     def append(self, payload: bytes, /) -> Future[int]:
@@ -76,7 +77,7 @@ class LedgerWriter:
                 existing(record.ledger, found), record.term, last, length, complete=complete
             ),
         )
-        self._sending.tell(last)  # readers that wait look for the next ledger
+        self._sending.tell(last)  # waiting readers then look for the next ledger
         return end
 
     async def aclose(self) -> None:
