@@ -1,8 +1,8 @@
-"""The rows of bookies: what each last said of itself.
+"""The rows of bookies: the last report of each bookie about itself.
 
-Owns: `BookieRecord`, `bookie_rows`, `instance_of`. Not: who is alive (the members of the cluster
-say that), and when a bookie writes its row. Invariant: `boot` and `high_water` of one directory
-never go back; a directory that has less was restored from an older copy.
+Owns: `BookieRecord`, `bookie_rows`, `instance_of`. Not: which silos are alive (the members of the
+cluster), and when a bookie writes its row. Invariant: `boot` and `high_water` of one directory
+never go back. A directory with lower values was restored from an older copy.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = ["BookieRecord", "bookie_rows", "instance_of"]
 class BookieRecord(msgspec.Struct, frozen=True, array_like=True):
     """One bookie, which is one directory.
 
-    `bookie`: the UUID of its directory. `silo`: address of the silo that runs it; "" while none
-    does. `boot`: so many times it was started. `high_water`: the sequence of its journal up to
-    which it surely has everything. `said_s`: wall time of its last word, in seconds since 1970.
-    `place`: bookies of one place take new ledgers together: the directory's path, if silos share
-    it; the template of the paths, if each has its own. `owner`: the name of the silo whose
-    directory it is; "": of whichever has its lock. `is_draining`: a person wants it emptied: it
-    takes no new ledgers, and what it has is copied elsewhere.
+    `bookie`: the UUID of its directory. `silo`: the address of the silo that runs it; "": none
+    does. `boot`: how often it was started. `high_water`: its journal is complete up to this
+    sequence. `said_s`: the wall time of its last report, in seconds since 1970. `place`: bookies of
+    one place take new ledgers together. It is the directory's path if silos share it, and the
+    template of the paths if each silo has its own. `owner`: the name of the silo whose directory it
+    is; "": of the silo that holds its lock. `is_draining`: an operator wants to empty it. It takes
+    no new ledgers, and its entries are copied elsewhere.
     """
 
     bookie: str
@@ -41,15 +41,15 @@ class BookieRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 def bookie_rows(metadata: Metadata) -> RecordRows[str, BookieRecord]:
-    """The records of bookies, by UUID."""
+    """Return the records of bookies, by UUID."""
     return RecordRows(metadata, "bookies/", BookieRecord, key_part)
 
 
 class Instance(msgspec.Struct, frozen=True, array_like=True):
-    """A name that a state store gets once, for each scope, and that no other store's rows have.
+    """A name that the rows of one scope in one store get once. No other rows have it.
 
-    Directories are bound to it, so numbers of ledgers that were begun anew, in another store, never
-    meet entries of the former ones (BookKeeper's instance id, spec/ledger.md 5.7.1).
+    Directories are bound to this name (BookKeeper's instance id). So the ledgers of a new store,
+    whose numbers begin again, never meet the entries of an older store.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Instance(msgspec.Struct, frozen=True, array_like=True):
 
 
 async def instance_of(metadata: Metadata, fresh: str) -> str:
-    """The name of the rows; `fresh` if they have none yet. Raises StorageError."""
+    """Return the name of the rows; it becomes `fresh` if they have none. Raises StorageError."""
     rows: RecordRows[str, Instance] = RecordRows(metadata, "", Instance, str, is_witnessed=True)
 
     def give_name(known: Instance | None) -> Instance:

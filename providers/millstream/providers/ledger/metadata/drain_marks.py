@@ -1,8 +1,8 @@
 """The mark of a bookie that is to be emptied.
 
-Owns: `mark_draining`. Not: emptying it (`recovery`, which acts on the mark). Invariant: a bookie is
-marked only while so many others can take entries that everything it has can be copied to one which
-has not got it already.
+Owns: `mark_draining`. Not: emptying the bookie (`recovery`, which acts on the mark). Invariant: a
+bookie is marked only while enough other bookies can take entries. Each of its entries can then be
+copied to a bookie that does not have the entry yet.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["mark_draining"]
 
 
 def is_anywhere(silo: str) -> bool:
-    """Does its row name a silo?"""
+    """Whether a row names a silo."""
     return bool(silo)
 
 
@@ -31,20 +31,21 @@ async def mark_draining(
     is_draining: bool = True,
     is_live: Callable[[str], bool] = is_anywhere,
 ) -> BookieRecord:
-    """Have a bookie emptied, or take that back; its row then. Again is harmless.
+    """Mark a bookie as draining, or remove the mark; return its row. Repeating it does no harm.
 
     Args:
         bookie: the UUID of its directory.
-        is_live: is a silo, by its address, there? Without it, rows are believed.
+        is_live: whether a silo, by its address, is alive. The default trusts the rows.
 
-    Raises BookieAway: there is no such bookie; NotEnoughBookies: too few others can take what it
-    has; Corrupt: the row of a ledger is damaged, so nobody knows that; StorageError.
+    Raises BookieAway: there is no such bookie; NotEnoughBookies: too few others can take its
+    entries; Corrupt: the row of a ledger is damaged, so the number of needed bookies is unknown;
+    StorageError.
     """
     rows = bookie_rows(metadata)
     if is_draining:
         others = [
             record.bookie
-            async for record in rows.scan()  # what is damaged does not count
+            async for record in rows.scan()  # damaged rows do not count
             if record.bookie != bookie
             and record.is_writable
             and not record.is_draining
@@ -65,8 +66,8 @@ async def mark_draining(
 
 
 async def widest_with(metadata: Metadata, bookie: str) -> int:
-    """Over how many bookies the widest fragment that one is of is spread; 0: it is of none. Raises
-    Corrupt: a row is damaged, which may be of a wider one."""
+    """Return the number of bookies of the widest fragment that contains a bookie; 0: it is in none.
+    Raises Corrupt: a damaged row may belong to a wider fragment."""
     widest, scan = 0, ledger_rows(metadata).scan()
     async for record in scan:
         for fragment in record.fragments:

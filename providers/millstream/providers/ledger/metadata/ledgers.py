@@ -1,10 +1,10 @@
 """The rows of ledgers, and the numbers of new ones.
 
 Owns: `ledger_rows`, `LedgerIds`. Not: how a record changes (`protocol.record`). Invariants: no
-number is given twice, so a ledger without a row was deleted, or its creation never ended: a point
-read proves that nobody needs its entries. No ledger is made below `closed`, and below `gone` none
-is there: who makes one looks at `closed` after its row is stored, who proves that they are gone
-writes `closed` before it looks.
+number is given out twice. So a ledger without a row was deleted, or its creation never ended, and a
+read of that row proves that nobody needs its entries. No ledger is made below `closed`, and below
+`gone` there is none. A process that makes a ledger reads `closed` after it has stored the row. A
+process that proves ledgers gone writes `closed` before it looks.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from .rows import RecordRows
 __all__ = ["LEDGER_ID_BLOCK", "LEDGER_ID_BLOCK_MAX", "LedgerIds", "ledger_rows"]
 
 LEDGER_ID_BLOCK = 16
-"""Numbers that a process takes at once, at least; those that it does not use are lost."""
+"""The least amount of numbers that a process takes at once. Unused ones are lost."""
 LEDGER_ID_BLOCK_MAX = 4_096
-"""Numbers that a process takes at once, at most: as many as callers wait for."""
+"""The largest amount of numbers that a process takes at once, if so many callers wait."""
 FIRST_LEDGER = 1
 PROVED_MAX = 256
-"""Numbers of which one collection proves that no ledger has them."""
+"""How many numbers one collection proves to be without a ledger."""
 
 
 def ledger_rows(metadata: Metadata) -> RecordRows[int, LedgerRecord]:
-    """The records of ledgers, by number; `scan` gives them in the order of numbers."""
+    """Return the records of ledgers, by number. A `scan` yields them in the order of numbers."""
     return RecordRows(metadata, "ledgers/", LedgerRecord, "{:019d}".format, is_witnessed=True)
 
 
 class Counter(msgspec.Struct, frozen=True, array_like=True):
-    """The first number that nobody has taken; below `closed` no ledger is made any more, below
-    `gone` none is there."""
+    """The first free number. No ledger is made below `closed` any more, and there is none below
+    `gone`."""
 
     free: int
     operation: str = ""
@@ -46,10 +46,10 @@ class Counter(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LedgerIds:
-    """Numbers for new ledgers, taken from one row in blocks; they rise within a process.
+    """Numbers for new ledgers, taken from one row in blocks. They rise within a process.
 
-    A block has a number for each caller that waits for one, so many ledgers that are made at once
-    cost one write together.
+    A block has a number for each waiting caller, so many ledgers that are made at the same time
+    share one write.
     """
 
     __slots__ = ("_block", "_counter", "_end", "_next", "_rows", "_taking", "_waiting")
@@ -64,7 +64,7 @@ class LedgerIds:
         self._taking = asyncio.Lock()
 
     async def next(self) -> int:
-        """A number that no ledger has or had. Raises StorageError."""
+        """Return a number that no ledger has or had. Raises StorageError."""
         self._waiting += 1
         try:
             async with self._taking:
@@ -76,7 +76,8 @@ class LedgerIds:
             self._waiting -= 1
 
     async def _take(self, count: int) -> None:
-        """Take the next numbers. In doubt a block is taken twice, and one is lost."""
+        """Take the next numbers. If the outcome of a write is unknown, a second block is taken and
+        one is lost."""
 
         def advance(found: Counter | None) -> Counter:
             known = found or Counter(FIRST_LEDGER)
@@ -86,8 +87,8 @@ class LedgerIds:
         self._next, self._end = taken.free - count, taken.free
 
     async def is_late(self, number: int) -> bool:
-        """May others take a ledger for gone that was just stored under this number? Then it must
-        not be used; the next one is not late. Raises StorageError."""
+        """Whether others may treat the ledger that was just stored under this number as gone. Then
+        it must not be used, and the next number is not late. Raises StorageError."""
         found = await self._read()
         if number >= found.closed:
             return False
@@ -95,14 +96,14 @@ class LedgerIds:
         return True
 
     async def free(self) -> int:
-        """A number that no ledger has, or had, by now. Raises StorageError."""
+        """Return a number that no ledger has or had until now. Raises StorageError."""
         return (await self._read()).free
 
     async def avoid(self, number: int) -> int | None:
-        """Give out no number up to this one any more, which some bookie knows; the number that
-        would have come next, if these rows did not know of it. Raises StorageError.
+        """Never give out the numbers up to this one, which some bookie knows. Returns the number
+        that would have been next, if the rows did not know of them. Raises StorageError.
 
-        Also numbers that other processes have taken and not used are not used any more.
+        Unused numbers that other processes hold are not used any more, either.
         """
         free = (await self._read()).free
         if number < free:
@@ -112,15 +113,15 @@ class LedgerIds:
         return free
 
     async def oldest(self, listed: int | None) -> int:
-        """Below this number no ledger is there, nor will be. Raises StorageError.
+        """Return the number below which there is no ledger, and never will be. Raises StorageError.
 
         Args:
-            listed: the lowest number that a scan has shown, which may be a moment old; 0: nobody
-                knows, and it is as it was.
+            listed: the lowest number that a recent scan has shown; None: the scan has shown none.
+                0: the lowest number is unknown, and the result does not change.
         """
         found = await self._read()
         upto = min(found.free if listed is None else listed, found.gone + PROVED_MAX)
-        await self._raise(closed=upto)  # nobody makes one below it any more, so look now
+        await self._raise(closed=upto)  # no process makes a ledger below it any more, so look now
         for number in range(found.gone, upto):
             if await self._may_be_there(number):
                 upto = number
@@ -128,7 +129,7 @@ class LedgerIds:
         return (await self._raise(gone=upto)).gone
 
     async def _may_be_there(self, ledger: int) -> bool:
-        """Has it a row, or one that is damaged?"""
+        """Whether a ledger has a row, damaged or not."""
         try:
             return await self._rows.read(ledger) is not None
         except Corrupt as error:
@@ -138,7 +139,7 @@ class LedgerIds:
     async def _raise(
         self, free: int = FIRST_LEDGER, closed: int = FIRST_LEDGER, gone: int = FIRST_LEDGER
     ) -> Counter:
-        """Raise what is lower than that."""
+        """Raise the stored values to at least these."""
 
         def raise_counter(found: Counter | None) -> Counter:
             known = found or Counter(FIRST_LEDGER)

@@ -1,19 +1,19 @@
-"""Where the rows of one cluster of ledgers are, and who writes them.
+"""The place of the rows of one cluster of ledgers, and the name of their writer.
 
 Owns: `Metadata`, and the names of all rows:
 
-    ledger/<scope>/instance                    the name of these rows, which directories keep
+    ledger/<scope>/instance                    the name of these rows, which directories store
     ledger/<scope>/counter                     the next ledger's number
     ledger/<scope>/ledgers/<19 digits>         the record of a ledger
-    ledger/<scope>/bookies/<uuid>              a bookie as it last said of itself
+    ledger/<scope>/bookies/<uuid>              the last report of a bookie
     ledger/<scope>/topics/<topic>              the record of a topic
-    ledger/<scope>/managed/<topic>             partitions of a topic that is used alone
-    ledger/<scope>/cursors/<topic>/<cursor>    how far a named cursor is
+    ledger/<scope>/managed/<topic>             the partitions of a topic without a silo
+    ledger/<scope>/cursors/<topic>/<cursor>    the progress of a named cursor
     ledger/<scope>/witness/<n>/<row>           how new the row of that name must be
 
-Not: what is in a row (`protocol.record`, `bookies`, `ledgers`, `topic.record`), or how it is
-written (`rows`, `witness`). Invariants: whatever is in scope, topic or cursor, two names never give
-one key, and no key is below another's folder; every operation has a token of its own.
+Not: the content of a row (`protocol.record`, `bookies`, `ledgers`, `topic.record`), or how it is
+written (`rows`, `witness`). Invariants: two names never give one key, whatever characters scope,
+topic or cursor have. No key is inside another key's folder. Every operation has a token of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOKEN_HIGH = 2.0**48
 
 
 def key_part(name: str) -> str:
-    """A name as one part of a key: readable, without `/`."""
+    """Return a name as one part of a key: readable, without `/`."""
     return quote(name, safe=READABLE)
 
 
@@ -44,12 +44,12 @@ class Metadata:
     """The rows of one cluster of ledgers, in a state store that all of its processes share.
 
     Args:
-        store: durable, if the ledgers are to be: what it loses, ledgers lose.
+        store: as durable as the ledgers must be, since lost rows are lost ledgers.
         scope: tells clusters of ledgers in one store apart.
         clock: for back-offs and tokens.
-        owner: who writes, such as the silo's address; for people who look at rows.
+        owner: the writer, such as the silo's address, for people who look at rows.
 
-    Attributes: `damage`, where whoever meets a damaged row, and goes on without it, says so.
+    Attributes: `damage`, the log of damaged rows that a reader passed over.
     """
 
     __slots__ = ("_clock", "_counter", "_mark", "_prefix", "_store", "damage")
@@ -58,35 +58,35 @@ class Metadata:
         self._store = store
         self._prefix = f"ledger/{key_part(scope)}/"
         self._clock = clock
-        # the owner's name alone is no token: two parts of a silo may write one row
+        # the owner's name alone is not unique: two parts of a silo may write one row
         self._mark = f"{owner}:{int(clock.uniform(0.0, TOKEN_HIGH)):012x}"
         self._counter = count(1)
         self.damage = DamageLog(log)
 
     @property
     def store(self) -> StateStore:
-        """Where the rows are."""
+        """The store of the rows."""
         return self._store
 
     @property
     def prefix(self) -> str:
-        """How all keys of this cluster's rows begin."""
+        """The beginning of all keys of this cluster's rows."""
         return self._prefix
 
     @property
     def writer(self) -> str:
-        """Who writes: the owner, and what tells this object from all others."""
+        """The name of this writer, which no other object has."""
         return self._mark
 
     def key(self, name: str) -> str:
-        """The key of a row, by its name behind the scope."""
+        """Return the key of a row, by its name after the scope."""
         return self._prefix + name
 
     def new_operation(self) -> str:
-        """A token that no other write has."""
+        """Return a token that no other write has."""
         return f"{self._mark}:{next(self._counter)}"
 
     async def wait_after(self, attempt: int) -> None:
-        """Wait until the next attempt; they count from 1."""
+        """Wait before the next attempt; attempts count from 1."""
         roll = self._clock.uniform(0.0, 1.0)
         await asyncio.sleep(BETWEEN_TRIES.delay_s(attempt, roll))

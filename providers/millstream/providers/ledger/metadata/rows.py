@@ -1,12 +1,17 @@
-"""Rows of one sort: read, and changed by compare-and-set alone.
+"""Rows of one kind, read and changed by compare-and-set alone.
 
-Owns: `RecordRows`. Not: the form of a row (`millstream.runtime.sealed_rows`), what a witness says
-(`witness`). Invariants: a change is a function of what is stored, tried again on what is stored
-then, so no update of another is lost; a write whose answer was lost is recognised by the token in
-the row, and is not a failure (BookKeeper #1967). Should another have written on top of such a row
-before it was read again, the change is made once more: changes are such that this does no harm.
-A row that is damaged, missing or older than its witness is never given out; a scan goes on behind a
-damaged one, and says which those are.
+Owns: `RecordRows`. Not: the sealed form of a row (`millstream.runtime.sealed_rows`), the content of
+a witness (`witness`).
+
+Invariants:
+
+- A change is a function of the stored value. It is repeated on the newest value, so no update of
+  another process is lost.
+- A write whose answer was lost is recognised by its token in the row, and is not a failure. If
+  another process has overwritten the row before it was read again, the change is made once more.
+  Changes are such that this does no harm.
+- A row that is damaged, missing or older than its witness is never given out. A scan passes damaged
+  rows over, and lists them.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from .witness import NO_BIRTH, Witness, refuse_older, witness_key
 __all__ = ["ROWS_PER_SCAN", "ROW_TRIES_MAX", "RecordRows", "RecordScan"]
 
 ROW_TRIES_MAX = 16
-"""Tries of one change; some 10 s together."""
+"""Attempts of one change, which take some 10 seconds together."""
 ROWS_PER_SCAN = 500
 NO_FENCE = 0  # records hold terms and epochs of their own
 UNKNOWN = 0  # generation in a witness that demands none
@@ -34,7 +39,7 @@ WITNESS = msgspec.msgpack.Decoder(Witness)
 
 
 class RowRecord(Protocol):
-    """What a row holds: a struct with the token of the write that made it."""
+    """The content of a row: a struct with the token of the write that made it."""
 
     @property
     def operation(self) -> str: ...
@@ -61,11 +66,11 @@ class Watching(NamedTuple):
 
 
 class RecordScan(Generic[C]):
-    """The records of a folder, read in pages while they are asked for.
+    """The records of a folder, read in pages while they are iterated.
 
-    Attributes: `damaged`: the rows that were passed over until now, by their names behind the
-        folder. What they say is unknown: whoever deletes, counts or gives up by what a scan shows
-        must look here, too. The log names each row once.
+    Attributes: `damaged`: the damaged rows that were passed over until now, by their names in the
+    folder. Their content is unknown. Code that deletes, counts or gives up entries because of a
+    scan must look here, too. The log names each row once.
     """
 
     __slots__ = ("_decoder", "_folder", "_metadata", "damaged")
@@ -102,9 +107,9 @@ class RecordRows(Generic[K, T]):
     Args:
         kind: a msgspec struct with a field `operation`.
         folder: where the rows are, such as `ledgers/`.
-        name_of: a key as the rest of the row's name.
-        is_witnessed: an older row in place of the newest is noticed. Costs a second read of each
-            read, and a second write of each write that is pinned.
+        name_of: returns the rest of the row's name for a key.
+        is_witnessed: notice an older row in place of the newest one. Costs a second read for each
+            read, and a second write for each pinned write.
     """
 
     __slots__ = ("_decoder", "_encoder", "_folder", "_is_witnessed", "_metadata", "_name_of")
@@ -126,17 +131,17 @@ class RecordRows(Generic[K, T]):
 
     @property
     def folder(self) -> str:
-        """Where the rows are, such as `ledgers/`."""
+        """The folder of the rows, such as `ledgers/`."""
         return self._folder
 
     async def read(self, key: K) -> T | None:
-        """The stored value; None: there is no such row. Raises Corrupt, StorageError."""
+        """Return the stored value; None: there is no such row. Raises Corrupt, StorageError."""
         found, _ = await self._look(self._key(key))
         return None if found is None else found.value
 
     async def create(self, key: K, record: T) -> T:
-        """Store a record where there is none; as stored. Raises Conflict (there is one),
-        StorageUnavailable (it may be stored)."""
+        """Store a record where there is none; return it as it is stored. Raises Conflict (there is
+        one), StorageUnavailable (it may be stored)."""
         operation = self._metadata.new_operation()
         made = await self._run(key, lambda found: found or record, operation)
         if made is None or made.operation != operation:
@@ -152,41 +157,44 @@ class RecordRows(Generic[K, T]):
     async def update(
         self, key: K, change: Callable[[T | None], T | None], pins: bool = True
     ) -> T | None:
-        """Change a row; as stored then.
+        """Change a row; return it as it is stored then.
 
         Args:
-            change: what is stored (None: no row) → what shall be (None: no row). The same, or an
-                equal record: nothing is written. It is pure: it runs once for each try.
-            pins: the witness knows of this version, so nobody takes an older one for it. False:
-                nothing is lost if the row falls back to the last version that was pinned; the
-                first version always is.
+            change: maps the stored record (None: no row) to the new one (None: no row). An equal
+                record is not written. It must be pure, since it runs once for each attempt.
+            pins: the witness gets to know this version, so no reader accepts an older one. False:
+                it does no harm if the row falls back to the last pinned version. The first version
+                is always pinned.
 
-        Raises what `change` raises, which is no StorageError; Corrupt; Conflict: others came first
-        `ROW_TRIES_MAX` times; StorageUnavailable: whether it happened is unknown.
+        Raises: an error of `change`, which must not be a StorageError; Corrupt; Conflict: others
+        came first `ROW_TRIES_MAX` times; StorageUnavailable: it is unknown whether the change
+        happened.
         """
         return await self._run(key, change, self._metadata.new_operation(), pins)
 
     async def delete(self, key: K) -> None:
-        """Leave no such row, whatever is in it; again is harmless. Raises StorageUnavailable."""
+        """Delete a row, whatever its content. Repeating it does no harm. Raises
+        StorageUnavailable."""
         name = self._key(key)
         await self._again(name, lambda: self._discard(name))
 
     async def end_deletion(self, key: K) -> None:
-        """Remove a row whose deletion began and stopped halfway, which `read` does not give any
-        more and `scan` still does; any other row stays. Raises Corrupt, StorageError."""
+        """Complete a deletion that stopped halfway; any other row stays. `read` does not return
+        such a row, but `scan` still yields it. Raises Corrupt, StorageError."""
         name = self._key(key)
         await self._again(name, lambda: self._end_if_begun(name))
 
     def scan(self) -> RecordScan[T]:
-        """All records in the order of keys, by `async for`, and the rows that are damaged.
+        """Return all records in the order of keys, for `async for`, and the damaged rows.
 
-        Of what changes meanwhile, what was or what is then. Witnesses are not read: an old row is
-        given as it is, and so is a row whose deletion stopped halfway. Raises StorageError.
+        A row that changes during the scan is given in its old or new version. Witnesses are not
+        read, so a row that is too old is given, and so is a row whose deletion stopped halfway.
+        Raises StorageError.
         """
         return RecordScan(self._metadata, self._metadata.key(self._folder), self._decoder)
 
     def tell(self, key: K, error: Corrupt) -> None:
-        """A read has found this row damaged, and its reader goes on without: say so, once."""
+        """Log, once, that a row is damaged and that its reader continues without it."""
         self._metadata.damage.tell(f"a read of {self._key(key)}", error)
 
     async def _run(
@@ -196,7 +204,7 @@ class RecordRows(Generic[K, T]):
         return await self._again(name, lambda: self._try(name, change, operation, pins))
 
     async def _again(self, name: str, act: Callable[[], Awaitable[C]]) -> C:
-        """Do it, up to `ROW_TRIES_MAX` times."""
+        """Repeat an action, up to `ROW_TRIES_MAX` times."""
         is_in_doubt, attempt = False, 1
         while True:
             try:
@@ -221,7 +229,7 @@ class RecordRows(Generic[K, T]):
         if witness is not None and witness.value.is_going:
             await self._end(name, witness)
             witness = None
-        if found is None or found.value.operation != operation:  # else an earlier try wrote it
+        if found is None or found.value.operation != operation:  # else an earlier attempt wrote it
             known = None if found is None else found.value
             new = change(known)
             if new is None:
@@ -250,8 +258,8 @@ class RecordRows(Generic[K, T]):
         return StoredRecord(signed, row, stored)
 
     async def _discard(self, name: str) -> None:
-        """Delete a row. It is gone once its witness says so; whoever finds such a witness ends what
-        was begun."""
+        """Delete a row. It counts as deleted once its witness says so. Any process that finds such
+        a witness completes the deletion."""
         store, key = self._metadata.store, self._witness_key(name)
         row = await store.read(name)
         if not self._is_witnessed:
@@ -273,7 +281,7 @@ class RecordRows(Generic[K, T]):
             await self._end(name, witness)
 
     async def _end(self, name: str, witness: Watching) -> None:
-        """End a deletion that was begun; a row of a later creation stays."""
+        """Complete a deletion; a row of a later creation stays."""
         row = await self._metadata.store.read(name)
         if row is not None and birth_of(name, row) == witness.value.birth:
             await self._metadata.store.clear(name, row.etag, NO_FENCE)
@@ -282,9 +290,9 @@ class RecordRows(Generic[K, T]):
     # --- witnesses ---
 
     async def _look(self, name: str) -> tuple[StoredRecord[T] | None, Watching | None]:
-        """A row and its witness; only a witness that stays the same can accuse the row.
+        """Return a row and its witness. Only a witness that did not change proves the row too old.
 
-        Raises Corrupt; Conflict: others changed the row `ROW_TRIES_MAX` times meanwhile.
+        Raises Corrupt; Conflict: others changed the row `ROW_TRIES_MAX` times in the meantime.
         """
         witness = await self._witness(name)
         for _ in range(ROW_TRIES_MAX):
@@ -299,7 +307,7 @@ class RecordRows(Generic[K, T]):
         raise Conflict(f"{show_text(name)}: others changed it {ROW_TRIES_MAX} times in one look")
 
     async def _pin(self, name: str, row: Sealed, witness: Watching | None) -> None:
-        """The witness knows of this version, or of a later one; unless the row was deleted."""
+        """Let the witness know this version, or a later one, unless the row was deleted."""
         new = Witness(name, row.generation, row.birth)
         for _ in range(ROW_TRIES_MAX):
             try:
@@ -318,8 +326,10 @@ class RecordRows(Generic[K, T]):
         raise Conflict(f"{show_text(name)}: others changed its witness {ROW_TRIES_MAX} times")
 
     async def _reserve(self, name: str, witness: Watching | None) -> Watching | None:
-        """A witness of a row that may not be there yet; the one that is there, if there is one. So
-        a witness that knows a version is only ever made of one, and a deletion sees all of them."""
+        """Return the witness of a row; make one that knows no version if there is none.
+
+        So a witness that knows a version always replaces an earlier one, and a deletion sees it.
+        """
         if not self._is_witnessed or witness is not None:
             return witness
         reserved = Witness(name, UNKNOWN, NO_BIRTH)
@@ -349,7 +359,7 @@ class RecordRows(Generic[K, T]):
 
 
 def open_record(name: str, row: Row, decoder: msgspec.msgpack.Decoder[C]) -> StoredRecord[C]:
-    """The content of a row. Raises Corrupt."""
+    """Return the content of a row. Raises Corrupt."""
     sealed = unseal(name, row.data)
     try:
         return StoredRecord(decoder.decode(sealed.content), sealed, row.etag)
@@ -359,7 +369,7 @@ def open_record(name: str, row: Row, decoder: msgspec.msgpack.Decoder[C]) -> Sto
 
 
 def birth_of(name: str, row: Row) -> int:
-    """The birth of a row; `NO_BIRTH`: it is damaged."""
+    """Return the birth of a row; `NO_BIRTH`: it is damaged."""
     try:
         return unseal(name, row.data).birth
     except Corrupt:

@@ -2,14 +2,16 @@
 
 Owns: `Witness`, `witness_key`, `refuse_older`. Pure. Not: reading and writing the two (`rows`).
 
-A row alone cannot say that it is the newest one: after a part of the store was restored from an
-older copy, the row that comes back is whole, and its check fits. So a witness holds the generation
-that the row has reached. The writer stores the row first and the witness second, and says that the
-change has happened only then. Before a new row there is a witness of generation 0, which knows
-nothing. A deletion writes first that the row is going, then removes the row, then the witness.
-Invariants: a row is never older than its witness, unless somebody put it back; a row is there while
-its witness is; the two are in different files of any store that spreads keys over an even number of
-files by XXH3-64, as the SQLite store does, so one old file never holds both.
+A row alone cannot show that it is the newest version. If a part of the store was restored from an
+older copy, the old row is whole, and its check passes. So a witness holds the generation that the
+row has reached. The writer stores the row first and the witness second, and reports success only
+then. Before a new row there is a witness of generation 0, which knows nothing. A deletion first
+marks the witness, then removes the row, then the witness.
+
+Invariants: a row is never older than its witness, unless an old copy was restored. A row exists
+while its witness does. The keys of the two have different XXH3-64 parities. So a store that spreads
+keys by this hash over an even number of files, such as the SQLite store, never has both in one
+file.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ from millstream.runtime.extending import Sealed, show_text
 __all__ = ["NO_BIRTH", "Witness", "refuse_older", "witness_key"]
 
 NO_BIRTH = 0
-"""Of a witness that knows no row yet."""
+"""The birth in a witness that knows no row yet."""
 
 
 class Witness(msgspec.Struct, frozen=True, array_like=True):
-    """A row has reached `generation`; `birth` tells the row from earlier ones of the same key.
+    """A row has reached `generation`; `birth` tells the row from earlier ones with the same key.
 
     `is_going`: the row is deleted, though it may still be there.
     """
@@ -38,24 +40,24 @@ class Witness(msgspec.Struct, frozen=True, array_like=True):
     is_going: bool = False
 
     def is_met_by(self, row: Sealed | None) -> bool:
-        """Is the row at least as new as it must be?"""
+        """Whether the row is at least as new as it must be."""
         if self.birth == NO_BIRTH or self.is_going:
             return True
         return row is not None and row.birth == self.birth and row.generation >= self.generation
 
     def knows(self, new: Witness) -> bool:
-        """Does it know of this version, of a later one, or of another creation of the row?"""
+        """Whether the witness knows this version, a later one, or another creation of the row."""
         if self.is_going or self.birth == NO_BIRTH:
             return self.is_going
         return self.birth != new.birth or self.generation >= new.generation
 
 
 def witness_key(scope: str, key: str) -> str:
-    """The key of a row's witness. The two keys differ in the lowest bit of their hashes.
+    """Return the key of a row's witness. The hashes of the two keys differ in the lowest bit.
 
     Args:
-        scope: how the keys of the row's cluster begin.
-        key: that of the row, which begins so.
+        scope: the beginning of all keys of the row's cluster.
+        key: the key of the row, which begins so.
     """
     name, salt = key.removeprefix(scope), 0
     lowest = xxh3_64_intdigest(key.encode()) & 1
