@@ -1,10 +1,14 @@
-"""One bookie: a directory of entries, and who may add to which ledger.
+"""One bookie: a directory of entries, and the decision which terms may add to which ledger.
 
-Owns: `Bookie`. Not: the journal (`journal`), what is where (`store`), the files (`directory`), what
-goes when (`collection`). Idea: spec/ledger.md 1.13, 4.4 to 4.7, 5.6, 10.3.
-Invariants: it acknowledges nothing before it is durable; it denies only what it never acknowledged;
-whoever it answered to a fence, with something or with nothing, may rely on it for ever; the checks
-of an add and its place in the journal are one synchronous step.
+Owns: `Bookie`. Not: the journal (`journal`), the index (`store`), the files (`directory`), deletion
+(`collection`). As in BookKeeper, all ledgers of a bookie share one journal.
+
+Invariants:
+
+- A bookie acknowledges nothing before it is durable.
+- A bookie denies only entries that it never acknowledged.
+- Callers may rely for ever on an answer to a fence, even if the answer had no entry.
+- The checks of an add and its place in the journal are one synchronous step.
 """
 
 from __future__ import annotations
@@ -52,22 +56,23 @@ log = logging.getLogger("millstream.bookie")
 
 
 READ_ENTRIES_MAX = 1_024
-"""Entries of one answer; whoever wants more asks again."""
+"""The largest number of entries of one answer. A caller that wants more asks again."""
 
 
 class BookieState(Enum):
-    """What a bookie does."""
+    """The state of a bookie, which decides the requests that it accepts."""
 
     WRITABLE = "writable"
-    READ_ONLY = "read_only"  # its disk is full: it reads, fences, and takes recoveries
-    STOPPED = "stopped"  # something failed that cannot be tried again
+    READ_ONLY = "read_only"  # its disk is full: it reads, fences, and takes entries of recoveries
+    STOPPED = "stopped"  # something failed that cannot be repeated
 
 
 class Figures(NamedTuple):
-    """A bookie in numbers, for tools.
+    """The numbers of a bookie, for tools.
 
-    `scanned`: what was read at start, which took `opened_s`; `doubt_below`: of ledgers below this
-    nothing is denied; `damaged`: entries that were found damaged since the start, or before.
+    `scanned`: how much was read at the start, which took `opened_s`. `doubt_below`: the bookie
+    denies no entries of ledgers below this one. `damaged`: the number of entries that were found
+    damaged, at the start or later.
     """
 
     state: BookieState
@@ -89,10 +94,10 @@ class Figures(NamedTuple):
 
 
 class Bookie:
-    """A directory that is open. Made by `open`; its methods are called on one loop.
+    """An open directory. Made by `open`; its methods are called on one event loop.
 
-    Attributes: `name`, the directory's, by which ensembles know it; `boot`, which rises with every
-    start.
+    Attributes: `name`, the directory's, by which ensembles know the bookie; `boot`, which rises
+    with every start.
     """
 
     def __init__(
@@ -153,13 +158,14 @@ class Bookie:
         """Lock a directory, read it, and begin a new segment.
 
         Args:
-            path: of the directory; made if it is missing, of mode 0700.
-            cluster: whose ledgers these are; a directory of another cluster is refused.
-            fresh: the name that a new directory gets, 32 hex digits that nobody else has.
-            ask_known: what the metadata say of the directory; asked while it is locked.
+            path: the directory; it is made with mode 0700 if it is missing.
+            cluster: the cluster of the ledgers. A directory of another cluster is refused.
+            fresh: the name for a new directory, 32 hex digits that no other directory has.
+            ask_known: returns what the metadata know about the directory; called while it is
+                locked.
 
-        Raises DirectoryInUse (wait, and try again), DirectoryRefused, OSError, and what
-        `ask_known` raises.
+        Raises DirectoryInUse (wait, and try again), DirectoryRefused, OSError, and errors of
+        `ask_known`.
         """
         loop = asyncio.get_running_loop()
         begin_s = loop.time()
@@ -175,8 +181,8 @@ class Bookie:
         return bookie
 
     async def begin(self, loaded: LoadedDirectory) -> None:
-        """Begin a segment, in which the state and what may not have been durable stand first; only
-        then is the end of the former one written down. Then start what runs beside."""
+        """Begin a segment with the state and the entries that may not have been durable. Then seal
+        the former segment, and start the background tasks."""
         self.free(await self.threads.commit.run(self.directory.free_bytes))
         await self.journal.write(loaded.carried)
         for sealed in loaded.unsealed:
@@ -189,7 +195,8 @@ class Bookie:
         ]
 
     async def aclose(self) -> None:
-        """Write what waits, seal the journal, and let go of the directory; again is harmless."""
+        """Write waiting records, seal the journal, and release the directory. It does no harm to
+        close twice."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -211,11 +218,11 @@ class Bookie:
     # -- the contract of bookies
 
     async def add(self, term: int, entries: Sequence[bytes]) -> None:
-        """Store packed entries of one ledger; returns when all are on disk.
+        """Store packed entries of one ledger; return when all of them are on disk.
 
-        Cancelling it takes nothing back. Raises EntryDamaged, LedgerFenced, BookieReadOnly,
-        BookieOverloaded, BookieError (an entry over the limit): nothing is stored; BookieAway: it
-        may be.
+        Cancelling the call does not take them back. Raises EntryDamaged, LedgerFenced,
+        BookieReadOnly, BookieOverloaded, BookieError (an entry is too large): none is stored;
+        BookieAway: they may be.
         """
         self.journal.refuse()
         heads = [head_of(entry) for entry in entries]
@@ -242,7 +249,7 @@ class Bookie:
             raise EntryDamaged(f"{what}: it is none, or its check fails")
 
     def _admit(self, ledger: int, term: int) -> None:
-        """May this term add to the ledger, now?"""
+        """Raise unless this term may add to the ledger now."""
         store, fenced = self.store, self.store.term_of(ledger)
         if store.is_forgotten(ledger):
             raise LedgerFenced(f"ledger {ledger} was deleted", TERM_MAX)
@@ -256,10 +263,10 @@ class Bookie:
             raise BookieReadOnly(self.why_read_only())
 
     async def fence(self, ledger: int, term: int) -> int:
-        """From now on refuse what is added to the ledger in a lower term, for ever.
+        """Refuse from now on, for ever, entries of the ledger that are added in a lower term.
 
-        Returns the highest entry that is known to be confirmed, when the fence is durable, and all
-        that was added before it. Raises LedgerFenced, BookieOverloaded, BookieReadOnly, BookieAway.
+        Returns the highest entry that is known to be confirmed, as soon as the fence and all
+        earlier adds are durable. Raises LedgerFenced, BookieOverloaded, BookieReadOnly, BookieAway.
         """
         self.journal.refuse()
         assert 0 < term < TERM_MAX, term
@@ -287,9 +294,9 @@ class Bookie:
     async def read(
         self, ledger: int, first: int, entries_max: int, bytes_max: int, term: int = 0
     ) -> Found:
-        """Entries from `first` on, one after the other, up to the limits but one at least.
+        """Return consecutive entries from `first` on, up to the limits but at least one.
 
-        With a term above 0 the ledger is fenced first, durably, whatever the answer is. Raises
+        With a term above 0 the ledger is durably fenced first, even if there is no entry. Raises
         LedgerFenced, BookieOverloaded, BookieReadOnly, BookieAway.
         """
         self.journal.refuse()
@@ -314,15 +321,16 @@ class Bookie:
         return Found(tuple(entries), missing, self.store.index.find_confirmed(ledger), fault)
 
     def _fault(self, ledger: int, entry: int) -> str:
-        """An entry that is here cannot be read: remember it, and say where it is."""
+        """An entry that is stored here cannot be read. List it as a suspect, and return where it
+        is."""
         if not self.has(ledger, entry):
-            return ""  # it was deleted meanwhile
+            return ""  # it was deleted in the meantime
         self.suspects.put(ledger, entry)
         file, offset = self.where(ledger, entry)
         return f"{file}: offset {offset}: entry {entry} of ledger {ledger} fails its check"
 
     def _deny(self, ledger: int) -> Missing:
-        """What to say of an entry that is not here."""
+        """Return the answer for an entry that is not stored here."""
         return Missing.ABSENT if self.store.denies(ledger) else Missing.UNKNOWN
 
     async def _entry(self, ledger: int, entry: int) -> bytes | None:
@@ -335,10 +343,10 @@ class Bookie:
             raise BookieAway(f"entry {entry} of ledger {ledger}: {error}") from None
 
     async def watch(self, ledger: int, confirmed: int, wait_s: float) -> int:
-        """The highest entry known to be confirmed, as soon as it is above `confirmed`.
+        """Return the highest entry known to be confirmed, as soon as it is above `confirmed`.
 
-        After `wait_s` seconds, or when the ledger is fenced here, what is known then. Raises
-        BookieOverloaded, BookieAway.
+        It returns the present value after `wait_s` seconds, or when the ledger is fenced here.
+        Raises BookieOverloaded, BookieAway.
         """
         self.journal.refuse()
         if self.store.index.find_confirmed(ledger) <= confirmed:
@@ -346,10 +354,10 @@ class Bookie:
         return self.store.index.find_confirmed(ledger)
 
     async def tell(self, ledger: int, term: int, confirmed: int) -> None:
-        """Say what is confirmed, while no entry follows that would say it.
+        """Note the last confirmed entry, while no further entry says it.
 
-        Kept in memory, of ledgers that have entries here. A lower term than the fence changes
-        nothing. Raises BookieAway.
+        The value is kept in memory, for ledgers with entries here. A lower term than the fence
+        changes nothing. Raises BookieAway.
         """
         self.journal.refuse()
         if term >= self.store.term_of(ledger):
@@ -358,32 +366,32 @@ class Bookie:
     # -- damage
 
     def suspect(self, ledger: int, entry: int) -> None:
-        """Somebody says that the copy of an entry here is damaged or missing: the next look reads
-        the disk. Raises BookieAway."""
+        """A caller reports that a replica here is damaged or missing. The next read of it uses the
+        disk. Raises BookieAway."""
         self.journal.refuse()
         if not self.store.is_forgotten(ledger):
             self._cache.drop(ledger, entry)
             self.suspects.put(ledger, entry)
 
     def has(self, ledger: int, entry: int) -> bool:
-        """Is there a copy of an entry, damaged or not?"""
+        """Whether there is a replica of an entry, damaged or not."""
         return self.store.index.find(ledger, entry) != 0
 
     def where(self, ledger: int, entry: int) -> tuple[str, int]:
-        """The file and the offset of an entry; the directory and 0 if there is none."""
+        """Return the file and the offset of an entry; the directory and 0 if there is none."""
         place = self.store.index.find(ledger, entry)
         if not place:
             return self.directory.path, 0
         return self.directory.file(segment_name(segment_of(place))), offset_of(place)
 
     async def is_damaged(self, ledger: int, entry: int) -> bool:
-        """Is there a copy that fails its check on the disk? Raises BookieError."""
+        """Whether there is a replica that fails its check on disk. Raises BookieError."""
         self._cache.drop(ledger, entry)
         return self.has(ledger, entry) and await self._entry(ledger, entry) is None
 
     def begin_repair(self, ledger: int, entries: Iterable[int]) -> set[int]:
-        """Copies of these entries are about to be written anew; the segments with the old ones,
-        which are emptied and removed as soon as they can be. See `end_repair`."""
+        """New replicas of these entries are about to be written. Returns the segments with the old
+        ones, which are emptied and removed as soon as possible. See `end_repair`."""
         places = (self.store.index.find(ledger, entry) for entry in entries)
         segments = {segment_of(place) for place in places if place}
         for segment in segments:
@@ -391,11 +399,11 @@ class Bookie:
         return segments
 
     def end_repair(self, segments: Iterable[int]) -> None:
-        """The copies are there."""
+        """The new replicas are stored."""
         self.collection.on_repaired(segments)
 
     def segments(self) -> list[int]:
-        """The numbers of all segments that have frames, in order."""
+        """Return the numbers of all segments that have frames, in order."""
         return sorted(self.store.ends)
 
     async def check(self, segment: int) -> SegmentCheck:
@@ -407,24 +415,24 @@ class Bookie:
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """Bytes of entries that wait for a sync, and reads of the disk that are under way."""
+        """The bytes of entries that wait for a sync, and the number of disk reads in flight."""
         return self.journal.unsynced_bytes, self.reading.waiting
 
     async def collect(
         self, is_gone: IsGone, oldest: int = 0, is_elsewhere: IsElsewhere = here_alone
     ) -> Collected:
-        """One round of collection: forget ledgers that were deleted, drop entries that are needed
-        elsewhere alone, compact, remove files.
+        """Collect once: forget deleted ledgers, drop entries that are only needed elsewhere,
+        compact segments, and remove files.
 
         Args:
             is_gone: True only if the metadata prove, by a read of this one ledger, that it was
-                deleted; what it raises ends the round, which then has forgotten nothing.
-            oldest: no ledger below it exists any more.
-            is_elsewhere: True only if the metadata prove, by a read of this one ledger, that it has
-                its end, and that nobody looks for any of it here.
+                deleted. An error ends the round before anything was forgotten.
+            oldest: no ledger below this one exists any more.
+            is_elsewhere: True only if the metadata prove, by a read of this one ledger, that it is
+                closed and that none of its entries is needed here.
 
-        A call while another one is under way does nothing. Raises BookieOverloaded,
-        BookieReadOnly, BookieAway.
+        A call while another one is running does nothing. Raises BookieOverloaded, BookieReadOnly,
+        BookieAway.
         """
         self.journal.refuse()
         try:
@@ -447,16 +455,16 @@ class Bookie:
 
     @property
     def free_bytes(self) -> int:
-        """What is free on the disk, as it was seen last."""
+        """The free bytes of the disk, as they were seen last."""
         return self._room.free_bytes
 
     @property
     def high_water(self) -> HighWater:
-        """How far it is; what metadata are told, and give back at the next start."""
+        """The progress of the bookie, which the metadata store and return at the next start."""
         return HighWater(self.boot, self.journal.sequence)
 
     def figures(self) -> Figures:
-        """What it has and does."""
+        """Return the numbers of the bookie."""
         store, failure = self.store, self.journal.failure
         return Figures(
             state=self.state,
@@ -478,7 +486,7 @@ class Bookie:
         )
 
     def stop(self, error: Exception) -> None:
-        """Acknowledge and answer nothing any more."""
+        """Stop for good: acknowledge and answer nothing more."""
         self.journal.stop(error)
 
     def on_failed(self, error: Exception) -> None:
@@ -487,7 +495,7 @@ class Bookie:
         self._watches.end(BookieAway(f"this bookie has stopped: {error}"))
 
     def free(self, free_bytes: int) -> None:
-        """So much is free on the disk."""
+        """Note the free bytes of the disk."""
         if not self._room.see(free_bytes):
             return
         path = self.directory.path
@@ -497,14 +505,14 @@ class Bookie:
             log.info("%s: the bookie is writable again: %d bytes are free", path, free_bytes)
 
     def on_refused(self, error: DiskFull) -> None:
-        """A write had no room. What is free does not tell of quotas and limits of files."""
+        """A write found no room. The free bytes do not show quotas and limits of files."""
         if error.errno == errno.ENOSPC:
             self.free(0)
         elif self._room.refuse(str(error)):
             log.warning("%s: the bookie is read-only: %s", self.directory.path, self._why_full())
 
     def why_read_only(self) -> str:
-        """Why no entries are taken; "": they are."""
+        """Return why the bookie refuses entries; "": it accepts them."""
         if self.state is not BookieState.READ_ONLY:
             return ""
         if not self._room.is_full:
@@ -519,7 +527,7 @@ class Bookie:
         )
 
     async def _watch_files(self) -> None:
-        """Look at files and room, until something is wrong."""
+        """Check the files and the free space until something is wrong."""
         while self.journal.failure is None:
             await asyncio.sleep(self.options.watch_s)
             try:
@@ -534,6 +542,6 @@ class Bookie:
 
 
 def look_at(directory: Directory) -> tuple[list[str], int]:
-    """Which files are missing, and what is free."""
+    """Return the missing files, and the free bytes."""
     missing = directory.missing()
     return missing, 0 if missing else directory.free_bytes()

@@ -1,7 +1,7 @@
-"""Entries in memory: those that were added or read last.
+"""The entries that were added or read last, in memory.
 
-Owns: `Cache`. Invariant: it never holds more than its limit, with what each entry costs beside its
-bytes; what was used longest ago goes first.
+Owns: `Cache`. Invariants: the cache never exceeds its limit, which includes the cost of each entry
+beside its bytes. The entry that was unused for the longest time is removed first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import OrderedDict
 __all__ = ["ENTRY_COST_BYTES", "Cache"]
 
 ENTRY_COST_BYTES = 200
-"""What an entry in the cache takes beside its bytes."""
+"""The memory that an entry in the cache takes beside its bytes."""
 
 
 class Cache:
@@ -31,13 +31,13 @@ class Cache:
         return found
 
     def drop(self, ledger: int, entry: int) -> None:
-        """Let go of an entry, if it is here."""
+        """Remove an entry, if it is here."""
         old = self._entries.pop((ledger, entry), None)
         if old is not None:
             self.size_bytes -= len(old) + ENTRY_COST_BYTES
 
     def put(self, ledger: int, entry: int, packed: bytes) -> None:
-        """Keep an entry, and let go of others for it."""
+        """Keep an entry, and remove others if the cache is full."""
         key = (ledger, entry)
         self.drop(ledger, entry)
         self._entries[key] = packed

@@ -1,11 +1,16 @@
-"""What goes when: entries of ledgers that were deleted, and segments that nobody needs.
+"""Deletion: entries of deleted ledgers are dropped, and segments that nobody needs are removed.
 
-Owns: `Collection`, `Collected`. Idea: spec/ledger.md 4.18 (j), 5.5, 10.2.12.
-Invariants: a ledger goes only after whoever was asked has proved that it was deleted, and leaves a
-tombstone that is durable before anything of it is dropped; of one that others have, only what was
-here before it was asked for is dropped, and nothing of it is denied from then on; an entry that is
-moved is durable at its new place before the old one is removed; a segment with a damaged entry
-stays, since without it nobody would know that the entry was there.
+Owns: `Collection`, `Collected`. As in BookKeeper, bookies find out by themselves which ledgers were
+deleted.
+
+Invariants:
+
+- A ledger is dropped only after the metadata have proved that it was deleted. Its tombstone is
+  durable before any of its entries is dropped.
+- If other bookies have the entries of a ledger, only those entries are dropped that were here
+  before the metadata were asked. From then on no entry of this ledger is denied.
+- A moved entry is durable at its new place before the old one is removed.
+- A segment with a damaged entry stays, since otherwise the knowledge of that entry would be lost.
 """
 
 from __future__ import annotations
@@ -31,25 +36,25 @@ log = logging.getLogger("millstream.bookie")
 __all__ = ["Collected", "Collection", "IsElsewhere", "IsGone", "here_alone"]
 
 MOVED_BYTES = 1 << 20
-"""So many bytes are moved at once; what others add comes in between."""
+"""How many bytes are moved at a time. Adds of callers come in between."""
 
 TOMBSTONES_MAX = 1_024
-"""Tombstones in one frame."""
+"""The largest number of tombstones in one frame."""
 
 IsGone = Callable[[int], Awaitable[bool]]
-"""Does the metadata prove, by a read of this one ledger, that it was deleted?"""
+"""Whether the metadata prove, by a read of this one ledger, that it was deleted."""
 
 IsElsewhere = Callable[[int], Awaitable[bool]]
-"""Does the metadata prove so that a ledger has its end, and nobody looks for any of it here?"""
+"""Whether the metadata prove, in the same way, that a ledger is closed and not needed here."""
 
 
 async def here_alone(ledger: int) -> bool:
-    """Nobody copies entries from one bookie to another."""
+    """Entries are never copied from one bookie to another."""
     return False
 
 
 class Collected(NamedTuple):
-    """What one round did; `ledgers`, that were forgotten or left."""
+    """The work of one round. `ledgers`: the number of ledgers that were forgotten or dropped."""
 
     ledgers: int = 0
     segments: int = 0
@@ -57,10 +62,10 @@ class Collected(NamedTuple):
 
 
 class Collection:
-    """Collects in one directory; one round at a time.
+    """Collects in one directory, one round at a time.
 
     Args:
-        commit, read: where files are removed, and where entries are read.
+        threads: the thread that removes files, and the one that reads entries.
     """
 
     def __init__(
@@ -78,28 +83,29 @@ class Collection:
         self._journal = journal
         self._files = files
         self._commit, self._read = threads
-        self._damaged: set[int] = set()  # not compacted until something of them is repaired
+        self._damaged: set[int] = set()  # not compacted until some of their entries are repaired
         self._worn: set[int] = set()
         self._is_running = False
 
     def wear_out(self, segment: int) -> None:
-        """A segment has damage: what can be read of it is moved, so that the file goes."""
+        """A segment has damage. Its readable entries are moved, so that the file can be removed."""
         self._worn.add(segment)
 
     def on_repaired(self, segments: Iterable[int]) -> None:
-        """Entries of these segments have good copies elsewhere: try again to move the rest."""
+        """Entries of these segments have good replicas elsewhere. Try again to move the rest."""
         self._damaged.difference_update(segments)
 
     async def round(
         self, is_gone: IsGone, oldest: int = 0, is_elsewhere: IsElsewhere = here_alone
     ) -> Collected:
-        """Forget what was deleted, drop what others have, compact, and remove what is empty.
+        """Forget deleted ledgers, drop entries that others have, compact, and remove empty
+        segments.
 
         Args:
-            is_gone: asked of every ledger here; what it raises ends the round, which then has
-                forgotten nothing.
-            oldest: no ledger below it exists any more, wherever it was; so its tombstones are one.
-            is_elsewhere: asked of every ledger that has entries here; the same.
+            is_gone: called for every ledger here. An error ends the round before anything is
+                forgotten.
+            oldest: no ledger below this one exists anywhere, so one tombstone covers all of them.
+            is_elsewhere: called for every ledger with entries here.
 
         Raises BookieAway, BookieOverloaded, BookieReadOnly, OSError.
         """
@@ -117,7 +123,7 @@ class Collection:
             self._is_running = False
 
     async def _forget(self, gone: Sequence[int], oldest: int) -> None:
-        """Tombstones first; the store drops entries when they are durable."""
+        """Write tombstones. The store drops the entries when the tombstones are durable."""
         records = [JournalRecord(RecordKind.FORGET, one, one) for one in gone if one >= oldest]
         if oldest > 0 and not self._store.is_forgotten_below(oldest):
             records.insert(0, JournalRecord(RecordKind.FORGET, 0, oldest - 1))
@@ -127,11 +133,11 @@ class Collection:
             await future
 
     async def _leave(self, is_elsewhere: IsElsewhere) -> int:
-        """Drop entries that others have: first it is written that none of them may be denied. How
-        many ledgers that were."""
+        """Drop entries that others have; return the number of ledgers. A record that forbids
+        denying these entries is written first."""
         store, found = self._store, dict[int, int]()
         for ledger in sorted(store.index.ledgers):
-            puts = store.index.puts(ledger)  # before it is asked: what comes then stays
+            puts = store.index.puts(ledger)  # before it is asked: entries that arrive later stay
             if not store.is_forgotten(ledger) and await is_elsewhere(ledger):
                 found[ledger] = puts
         new = [
@@ -144,7 +150,7 @@ class Collection:
     # -- segments
 
     async def _compact_sparse(self) -> int:
-        """Compact as far as there is room; the bytes that were moved."""
+        """Compact segments as far as there is room; return the number of moved bytes."""
         moved = 0
         try:
             if self._journal.segment in self._worn:
@@ -156,12 +162,11 @@ class Collection:
         return moved
 
     def _old(self) -> list[int]:
-        """Segments that are not written any more."""
+        """Return the segments that are no longer written."""
         return [one for one in sorted(self._store.ends) if one < self._journal.segment]
 
     def _sparse(self) -> list[int]:
-        """Segments of which too little is wanted, beside what is allocated for each, or that have
-        damage."""
+        """Return the segments that have damage, or too few needed bytes for their size."""
         ratio, least = self._options.live_ratio_min, self._options.allocate_bytes
         found = []
         for segment in self._old():
@@ -174,7 +179,7 @@ class Collection:
         return found
 
     async def _compact(self, segment: int) -> int:
-        """Write what is wanted of a segment again, by ledger; returns its bytes."""
+        """Write the needed entries of a segment again, by ledger; return their bytes."""
         places = list(self._store.index.entries_in(segment))
         file, at, moved = self._files.get(segment), 0, 0
         while at < len(places):
@@ -189,12 +194,12 @@ class Collection:
         return moved
 
     def _is_at(self, record: JournalRecord, place: int) -> bool:
-        """Has an entry not moved, or gone, meanwhile?"""
+        """Whether an entry has not been moved or dropped in the meantime."""
         return self._store.index.find(record.ledger, record.entry) == place
 
     async def _remove_empty(self) -> int:
-        """Remove segments without entries, but the last one as long as the one that is written has
-        no state; returns how many."""
+        """Remove segments without entries; return their number. The last one stays until the
+        present segment has its state."""
         empty = [one for one in self._old() if self._is_empty(one)]
         if not empty or not self._journal.has_frames:
             return 0
@@ -214,8 +219,8 @@ class Collection:
 def read_again(
     file: DiskFile, places: Sequence[tuple[int, int, int]]
 ) -> tuple[list[tuple[JournalRecord | None, int]], bool]:
-    """Read entries, MOVED_BYTES or one of them: each with its place, None for a damaged one; and
-    whether one was damaged."""
+    """Read at most MOVED_BYTES of entries, or one larger entry. Returns each entry with its place,
+    None for a damaged one, and whether one was damaged."""
     found: list[tuple[JournalRecord | None, int]] = []
     size = 0
     for ledger, entry, place in places:

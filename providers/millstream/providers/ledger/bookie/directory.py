@@ -1,9 +1,9 @@
-"""The directory of a bookie: whose it is, what is in it, and who has it.
+"""The directory of a bookie: its lock, its identity and its files.
 
-Owns: `Directory`: the lock, the identity file, making and removing segments. Functions here block;
-who calls them beside a loop gives them to one thread, so that identities are written one after the
-other. Invariants: a file that may have acknowledged entries is in the identity first, and is out of
-it before it is removed; a directory that does not fit is left as it is.
+Owns: `Directory`: the lock, the identity file, making and removing segments. The functions here
+block. Callers on an event loop run them in one thread, so that identities are written one after the
+other. Invariants: a file that may have acknowledged entries is in the identity first, and leaves
+the identity before it is removed. A directory that does not fit is not changed.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Directory:
     """A directory that this bookie alone has, until `release`.
 
     Args:
-        path: of the directory.
-        lock: the one that is held.
+        path: the path of the directory.
+        lock: the lock, which is held.
     """
 
     def __init__(self, disk: Disk, path: str, lock: DirLock, identity: Identity) -> None:
@@ -62,7 +62,7 @@ class Directory:
 
     @classmethod
     def claim(cls, disk: Disk, path: str, cluster: str, fresh: str) -> Directory:
-        """Lock the directory, and read whose it is; `fresh`: the name of one that is new.
+        """Lock the directory and read its identity. A new directory gets the name `fresh`.
 
         Raises DirectoryInUse, DirectoryRefused, OSError.
         """
@@ -90,22 +90,22 @@ class Directory:
         self.identity = identity
 
     def start(self, boot: int) -> None:
-        """A start begins, with a higher number than all before."""
+        """Store the number of a start, which is higher than all before."""
         assert boot > self.identity.boot, (boot, self.identity.boot)
         self.write(msgspec.structs.replace(self.identity, boot=boot))
 
     def note(self, sequence: int) -> None:
-        """The journal is durable up to here."""
+        """Store that the journal is durable up to this sequence."""
         self.write(with_sequence(self.identity, sequence))
 
     def free_bytes(self) -> int:
-        """What may still be written here."""
+        """Return how many bytes may still be written here."""
         return self.disk.free_bytes(self.path)
 
     # -- segments
 
     def open_segment(self, number: int) -> DiskFile:
-        """Open a segment for reading, and see that it is what its name says.
+        """Open a segment for reading, and check that its name is right.
 
         Raises DirectoryRefused, FileNotFoundError, OSError.
         """
@@ -118,7 +118,8 @@ class Directory:
         return file
 
     def _check_head(self, file: DiskFile, number: int) -> None:
-        """A damaged head is no reason to refuse: frames carry whose they are in their checks."""
+        """Check the head of a segment. A damaged head is no reason to refuse, since the checks of
+        frames include the directory."""
         try:
             head = head_in(file.read_at(0, SECTOR_BYTES))
         except Newer as error:
@@ -131,10 +132,11 @@ class Directory:
             raise make_refused(file.path, 0, found, ADVICE)
 
     def begin_segment(self, number: int, allocate_bytes: int, sequence: int) -> DiskFile:
-        """Make the next segment, durable and in the identity; `sequence` is durable."""
+        """Make the next segment, durably and listed in the identity; `sequence` is durable
+        already."""
         path = self.file(segment_name(number))
         with suppress(FileNotFoundError):
-            self.disk.unlink(path)  # of a start, or a try, that did not come to use it
+            self.disk.unlink(path)  # left by a start or an attempt that never used it
         file = self.disk.create(path)
         try:
             file.write_at(0, head_bytes(self.identity.directory, number))
@@ -153,7 +155,7 @@ class Directory:
         replace_file(self.disk, path, pack_sealed(sealed))
 
     def read_sealed(self, number: int) -> Sealed | None:
-        """What a segment's index file says; None if it is missing or damaged."""
+        """Return the content of a segment's index file; None if it is missing or damaged."""
         path = self.file(index_name(number))
         try:
             data = read_file(self.disk, path, INDEX_BYTES_MAX)
@@ -182,18 +184,19 @@ class Directory:
         self.disk.sync_dir(self.path)
 
     def missing(self) -> list[str]:
-        """Files that must be there, and are not."""
+        """Return the files that must exist and do not."""
         numbers = Intervals(self.identity.segments).numbers()
         wanted = [IDENTITY, *(segment_name(number) for number in numbers)]
         names = set[str]()
-        with suppress(FileNotFoundError):  # the directory is gone, and all with it
+        with suppress(FileNotFoundError):  # the directory is gone with all of its files
             names.update(self.disk.list(self.path))
         return [self.file(name) for name in wanted if name not in names]
 
     def tidy(self) -> None:
-        """Remove what a crash left of segments that were begun or removed.
+        """Remove unused segments that a crash left behind.
 
-        Raises DirectoryRefused: files are missing, or there are some that the identity should name.
+        Raises DirectoryRefused: files are missing, or there are files that the identity should
+        list.
         """
         if missing := self.missing():
             raise make_refused(
@@ -210,7 +213,7 @@ class Directory:
             self._unlink(extra)
 
     def _list_unlisted(self) -> list[int]:
-        """Segments that the identity does not name."""
+        """Return the segments that the identity does not list."""
         listed = Intervals(self.identity.segments)
         names = self.disk.list(self.path)
         found = {number_in(name, suffix) for name in names for suffix in (".seg", ".idx")}
@@ -229,7 +232,7 @@ class Directory:
 
 
 def identity_of(disk: Disk, path: str, cluster: str, fresh: str) -> Identity:
-    """Read the identity of a directory, or give it one. Raises DirectoryRefused."""
+    """Read the identity of a directory, or make a new one. Raises DirectoryRefused."""
     file = f"{path}/{IDENTITY}"
     try:
         identity = identity_in(read_file(disk, file, IDENTITY_BYTES_MAX))

@@ -1,8 +1,8 @@
-"""Reading entries from segments, with those that follow them.
+"""Reading entries from segments, together with those that follow.
 
-Owns: `EntryReader`, `SegmentFiles`. Invariants: every entry that comes from the disk was checked;
-an entry that is damaged, or whose sectors cannot be read, is told from one that is not there; at
-most `files_max` segments are open.
+Owns: `EntryReader`, `SegmentFiles`. Invariants: every entry from the disk was checked. An entry
+that is damaged or in unreadable sectors is distinguished from one that does not exist. At most
+`files_max` segments are open.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from .form.walk import is_entry
 __all__ = ["AHEAD_MAX", "EntryReader"]
 
 AHEAD_MAX = 128
-"""So many entries are read ahead at most."""
+"""The largest number of entries that are read ahead."""
 
 
 class SegmentFiles:
-    """Segments that are open for reading; those used longest ago are closed."""
+    """Segments that are open for reading. The file that was unused for the longest time is closed
+    first."""
 
     def __init__(self, directory: Directory, files_max: int) -> None:
         self._directory = directory
@@ -36,7 +37,7 @@ class SegmentFiles:
         self._files: OrderedDict[int, DiskFile] = OrderedDict()
 
     def get(self, segment: int) -> DiskFile:
-        """Raises DirectoryRefused, OSError."""
+        """Return the open file of a segment. Raises DirectoryRefused, OSError."""
         file = self._files.get(segment)
         if file is None:
             file = self._files[segment] = self._directory.open_segment(segment)
@@ -57,14 +58,13 @@ class SegmentFiles:
 
 
 class EntryReader:
-    """Gets entries from the cache or the disk.
+    """Returns entries from the cache or the disk.
 
     Args:
-        thread: does the reading.
-        read_ahead_bytes: read at once.
+        thread: reads the disk.
+        read_ahead_bytes: bytes of one read.
 
-    Attributes: `damaged`, how often an entry was found damaged; `waiting`, reads of the disk that
-    are under way.
+    Attributes: `damaged`: how often an entry was found damaged; `waiting`: disk reads in flight.
     """
 
     def __init__(
@@ -83,15 +83,15 @@ class EntryReader:
         self.damaged = self.waiting = 0
 
     async def entry(self, ledger: int, entry: int) -> bytes | None:
-        """An entry that the index has; None if it is damaged.
+        """Return an entry that is in the index; None if it is damaged.
 
-        Raises BookieOverloaded; DirectoryRefused, OSError: its file is not what it was.
+        Raises BookieOverloaded; DirectoryRefused, OSError: its file has changed.
         """
         packed = self._cache.get(ledger, entry)
         while packed is None:
             place = self._index.find(ledger, entry)
             if not place:
-                return None  # the ledger was deleted meanwhile
+                return None  # the ledger was deleted in the meantime
             wanted = self._list_wanted(ledger, entry, place)
             try:
                 job = self._thread.run(
@@ -102,7 +102,8 @@ class EntryReader:
             self.waiting += 1
             try:
                 found = await job
-            except ValueError:  # the file was closed: for others, or since its entries moved
+            # the file was closed in favour of others, or because its entries were moved
+            except ValueError:
                 continue
             finally:
                 self.waiting -= 1
@@ -111,14 +112,14 @@ class EntryReader:
                     self._cache.put(ledger, number, body)
             if not found or found[0][0] != entry:
                 if self._index.find(ledger, entry) != place:
-                    continue  # it was repaired or moved meanwhile
+                    continue  # it was repaired or moved in the meantime
                 self.damaged += 1
                 return None
             packed = found[0][1]
         return packed
 
     def _list_wanted(self, ledger: int, entry: int, place: int) -> list[tuple[int, int]]:
-        """This entry, and those that stand behind it within reach: number and offset."""
+        """Return this entry and those close after it: numbers and offsets."""
         start, segment = offset_of(place), segment_of(place)
         wanted = [(entry, start)]
         for number in range(entry + 1, entry + AHEAD_MAX):
@@ -133,13 +134,13 @@ class EntryReader:
 def read(
     file: DiskFile, ledger: int, wanted: Sequence[tuple[int, int]], size_bytes: int
 ) -> list[tuple[int, bytes]]:
-    """Read entries that stand close together; what is damaged is left out."""
+    """Read entries that are close together; leave out damaged ones."""
     start = wanted[0][1]
     try:
         data = file.read_at(start, size_bytes)
     except OSError as error:
         refuse_lost(error)
-        data = b""  # a sector of what follows, perhaps
+        data = b""  # perhaps a sector of the entries that follow
     found = []
     for number, offset in wanted:
         body = entry_in(data, offset - start)
@@ -151,13 +152,13 @@ def read(
 
 
 def entry_in(data: bytes, at: int) -> bytes | None:
-    """The bytes that an entry there should have, if they are all there."""
+    """Return the bytes of the entry at an offset, if all of them are in `data`."""
     size = size_of(data[at : at + HEAD_BYTES])
     return data[at : at + size] if size and at + size <= len(data) else None
 
 
 def read_alone(file: DiskFile, offset: int) -> bytes | None:
-    """Read one entry, and no byte more; None if that fails."""
+    """Read one entry and no other byte; None if that fails."""
     try:
         size = size_of(file.read_at(offset, HEAD_BYTES))
         return file.read_at(offset, size) if size and offset + size <= file.size_bytes else None
@@ -167,13 +168,13 @@ def read_alone(file: DiskFile, offset: int) -> bytes | None:
 
 
 def refuse_lost(error: OSError) -> None:
-    """Only sectors that cannot be read are damage of an entry."""
+    """Raise the error unless it means unreadable sectors, which count as damage of an entry."""
     if error.errno != errno.EIO:
         raise error
 
 
 def size_of(head: bytes) -> int:
-    """How many bytes an entry has with its head; 0: this is none."""
+    """Return the size of an entry from its head; 0: it is not a head."""
     if len(head) < HEAD_BYTES:
         return 0
     return HEAD_BYTES + int.from_bytes(head[40:44], "little")

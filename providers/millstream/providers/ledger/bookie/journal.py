@@ -1,11 +1,15 @@
-"""Group commit: what is appended while a sync runs is written by the next one.
+"""Group commit: records that are appended during a sync are written by the next one.
 
-Owns: `Journal`: the queue of appends, and the one task that writes them. Not: what records mean
-(`store`), files and their order (`directory`). Idea: spec/ledger.md 5.2.8, 10.3.
-Invariants: a future ends only after the sync that covers its records, and futures end in the order
-of appends; one write is under way at most; when it fails for another reason than room, the journal
-is stopped for good, and nothing that waits or comes later is acknowledged; bytes that wait have a
-limit. Appending is one synchronous step, so what was checked just before still holds.
+Owns: `Journal`: the queue of appends, and the one task that writes them. Not: the meaning of
+records (`store`), files and their order (`directory`).
+
+Invariants:
+
+- A future ends only after the sync of its records. Futures end in the order of appends.
+- At most one write is running. If it fails for another reason than lack of room, the journal stops
+  for good, and no waiting or later record is acknowledged.
+- The waiting bytes have a limit.
+- An append is one synchronous step, so earlier checks still hold.
 """
 
 from __future__ import annotations
@@ -35,10 +39,10 @@ log = logging.getLogger("millstream.bookie")
 __all__ = ["CONTROL_BYTES_MAX", "Journal", "Landing", "Watcher"]
 
 CONTROL_BYTES_MAX = 1 << 20
-"""Beyond `unsynced_bytes_max`, for fences and tombstones, which are never refused for entries."""
+"""Bytes beyond `unsynced_bytes_max` for fences and tombstones, which entries never displace."""
 RECORD_BYTES = 24
 RECORDS_MAX = 16_384
-"""Records in one frame."""
+"""The largest number of records in one frame."""
 
 
 class WaitingRecords(NamedTuple):
@@ -50,10 +54,10 @@ class WaitingRecords(NamedTuple):
 
 
 class Landing(Protocol):
-    """Whoever knows what records mean."""
+    """The receiver of durable frames, which knows the meaning of records."""
 
     def begin_segment(self, segment: int) -> bytes:
-        """A segment begins; returns the state that stands first in it."""
+        """A segment begins; return the state to write first."""
         ...
 
     def land(
@@ -68,19 +72,19 @@ class Landing(Protocol):
         ...
 
     def end_segment(self) -> Sealed | None:
-        """The segment that was begun last ends: its index file; None without frames."""
+        """The segment that was begun last ends; return its index file, or None without frames."""
         ...
 
 
 class Watcher(Protocol):
-    """Whoever decides what is taken."""
+    """Decides whether entries are accepted."""
 
     def free(self, free_bytes: int) -> None:
-        """So much is free on the disk."""
+        """Note the free bytes of the disk."""
         ...
 
     def on_refused(self, error: DiskFull) -> None:
-        """A write had no room."""
+        """A write found no room."""
         ...
 
     def on_failed(self, error: Exception) -> None:
@@ -89,11 +93,12 @@ class Watcher(Protocol):
 
 
 class Journal:
-    """Writes frames behind the one with `sequence` and `check`.
+    """Writes frames after the one with `sequence` and `check`.
 
     Args:
-        commit: does what the next acknowledgement waits for; `ahead`: allocates beside it.
-        segment: the first one to be begun.
+        threads: one for the work that the next acknowledgement waits for, and one that allocates
+            ahead.
+        segment: the first segment to be begun.
     """
 
     def __init__(
@@ -131,7 +136,7 @@ class Journal:
 
     @property
     def has_frames(self) -> bool:
-        """Does the segment that is written have its state?"""
+        """Whether the present segment has its state."""
         return self._offset > FRAMES_START
 
     @property
@@ -143,10 +148,10 @@ class Journal:
     def append(
         self, records: Sequence[JournalRecord], is_control: bool = False
     ) -> asyncio.Future[None]:
-        """Queue records for one frame; ends when they are durable.
+        """Queue records for one frame. The future ends when they are durable.
 
-        Cancelling the future takes nothing back. Raises BookieAway, BookieOverloaded; the future
-        raises BookieAway, BookieReadOnly.
+        Cancelling the future does not take them back. Raises BookieAway, BookieOverloaded. The
+        future raises BookieAway, BookieReadOnly.
         """
         self.refuse()
         size = sum([len(record.body) for record in records]) + RECORD_BYTES * len(records)
@@ -161,17 +166,17 @@ class Journal:
         return future
 
     def wait_settled(self) -> asyncio.Future[None]:
-        """Ends when all that was appended is durable. Raises BookieAway."""
+        """Return a future that ends when all earlier appends are durable. Raises BookieAway."""
         return self.append((), is_control=True)
 
     def roll(self) -> asyncio.Future[None]:
-        """End the segment that is written, and begin the next; ends when that is durable. Raises
-        as `append` does."""
+        """End the present segment, and begin the next one; the future ends when that is durable.
+        Raises the errors of `append`."""
         self._must_roll = True
         return self.append((), is_control=True)
 
     def refuse(self) -> None:
-        """Raise BookieAway if nothing can be appended any more."""
+        """Raise BookieAway if nothing more can be appended."""
         if self.failure is not None:
             raise BookieAway(f"this bookie has stopped: {self.failure}")
         if self._is_closing:
@@ -180,7 +185,7 @@ class Journal:
     # -- writing
 
     async def work(self) -> None:
-        """Write what is appended, until it fails or is closed."""
+        """Write appended records until the journal fails or is closed."""
         try:
             while self.failure is None and not (self._is_closing and not self._queue):
                 await self._wake.wait()
@@ -196,7 +201,7 @@ class Journal:
             self.stop(error)
 
     def _take(self) -> list[WaitingRecords]:
-        """What the next frame has."""
+        """Take the records of the next frame."""
         self._in_flight = []
         size = count = 0
         while self._queue:
@@ -208,7 +213,7 @@ class Journal:
         return self._in_flight
 
     async def _write(self, batch: list[WaitingRecords]) -> None:
-        """Write one frame; raises OSError when the journal cannot go on."""
+        """Write one frame. Raises OSError when the journal cannot continue."""
         records = [record for waiting in batch for record in waiting.records]
         try:
             if records or self._must_roll:
@@ -261,9 +266,10 @@ class Journal:
     # -- segments
 
     async def _roll(self) -> None:
-        """Begin the next segment, and seal the one that is full.
+        """Begin the next segment, then seal the full one.
 
-        In this order: what is sealed gets no more frames, also when there is no room for a next.
+        In this order a sealed segment gets no more frames, even if there is no room for the next
+        one.
         """
         await self._wait_allocated()
         file = self._next
@@ -285,8 +291,8 @@ class Journal:
             await self._commit.run(self._directory.seal, sealed)
 
     async def _has_room(self, length: int) -> bool:
-        """Is there room for a frame in this file, or can some be had? No: perhaps in another one,
-        for files have limits of their own."""
+        """Whether this file has, or can get, room for a frame. If not, another file may, since
+        files have limits of their own."""
         try:
             await self._allocate(self._offset + length)
         except DiskFull:
@@ -294,7 +300,7 @@ class Journal:
         return True
 
     async def _allocate(self, size_bytes: int) -> None:
-        """Make sure that so much of the file is allocated; nothing is written beyond that, since
+        """Allocate this many bytes of the file. Nothing is written beyond the allocation, since
         allocating writes zeros. Raises OSError."""
         self._collect()
         if size_bytes > self._allocated:
@@ -306,14 +312,14 @@ class Journal:
             self._collect(is_needed=True)
 
     async def _wait_allocated(self) -> None:
-        """Wait for the allocation that is under way."""
+        """Wait for a running allocation."""
         if self._allocating is not None:
             await asyncio.wait((self._allocating,))
             self._collect()
 
     def _collect(self, is_needed: bool = False) -> None:
-        """Take the result of an allocation that is done. One that was made ahead, and found no
-        room, is no failure. Raises OSError."""
+        """Take the result of a finished allocation. If an allocation that was made ahead found no
+        room, that is not a failure. Raises OSError."""
         done = self._allocating
         if done is None or not done.done():
             return
@@ -345,7 +351,7 @@ class Journal:
     # -- the end
 
     def stop(self, error: Exception) -> None:
-        """Nothing is acknowledged any more."""
+        """Acknowledge nothing more."""
         if self.failure is None:
             self.failure = error
             self._watcher.on_failed(error)
@@ -355,37 +361,37 @@ class Journal:
         self._end(waiting, BookieAway(f"this bookie has stopped: {error}"))
 
     def close(self) -> None:
-        """Take nothing more; `work` ends when all is written."""
+        """Take no more records; `work` ends when all are written."""
         self._is_closing = True
         self._wake.set()
 
     async def seal(self) -> None:
-        """After `close`: write the index file, so that the next start reads nothing."""
+        """After `close`: write the index file, so that the next start reads no frames."""
         await self._wait_allocated()
         if self.failure is None:
             await self._seal()
             await self._commit.run(self._directory.note, self.sequence)
 
     def release(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def close_files(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         self.release()
         if self._next is not None:
             self._next.close()
 
 
 def allocate(file: DiskFile, size_bytes: int, directory: Directory) -> int:
-    """Allocate; returns what is free then."""
+    """Allocate; return the free bytes of the disk then."""
     file.preallocate(size_bytes)
     return directory.free_bytes()
 
 
 def look_at(done: asyncio.Future[int]) -> None:
-    """Take note of an error, so that the loop does not complain."""
+    """Retrieve an error, so that the event loop does not report it."""
     if not done.cancelled():
         done.exception()

@@ -1,7 +1,7 @@
-"""Bookies of this process, by name.
+"""The bookies of this process, by name.
 
-Owns: `LocalBookies`, which is what handles call `Bookies`. Invariant: a bookie that is not here, or
-has stopped, is away; nothing waits for it.
+Owns: `LocalBookies`, which implements the contract `Bookies` of handles. Invariant: a bookie that
+is not here, or has stopped, is away; nothing waits for it.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ class LocalBookies:
         self._bookie(bookie).suspect(ledger, entry)
 
     def likeliest(self, bookies: Sequence[str], /) -> Sequence[str]:
-        """As they are: all are here."""
+        """Return them in the same order, since all are here."""
         return bookies
 
     async def look(self) -> None:
-        """All that there are are known."""
+        """Nothing to find: all bookies are known."""
 
     def unwilling(self) -> Mapping[str, str]:
-        """Bookies that take no entries."""
+        """Return the bookies that refuse entries, each with the reason."""
         return {name: why for name, one in self._bookies.items() if (why := one.why_read_only())}
 
     def writable(self) -> Mapping[str, float]:
-        """Bookies that take entries, each with its free bytes."""
+        """Return the bookies that accept entries, each with its free bytes."""
         return {
             name: float(max(1, bookie.free_bytes))
             for name, bookie in self._bookies.items()

@@ -1,8 +1,9 @@
-"""From a directory to what its bookie knows: the order of a start.
+"""The start of a bookie: from a directory to its content, in a fixed order.
 
-Owns: `open_directory`, `OpenedDirectory`. Invariants: nothing is read, and nobody is asked, before
-the directory is locked; a start has a higher number than all that anybody heard of; a segment with
-a whole index file is not read; a directory that is older than it was, or damaged, denies nothing.
+Owns: `open_directory`, `OpenedDirectory`. Invariants: nothing is read, and the metadata are not
+asked, before the directory is locked. The number of a start is higher than all known ones. A
+segment with a whole index file is not read. A directory that is damaged or older than before denies
+no entries.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ log = logging.getLogger("millstream.bookie")
 
 
 class Scanned(NamedTuple):
-    """How much was read at start."""
+    """How much was read at the start."""
 
     segments: int = 0
     size_bytes: int = 0
 
 
 class Threads(NamedTuple):
-    """Where a bookie's disk work is done: what an acknowledgement waits for, what is done ahead of
-    it, and reads."""
+    """The threads of a bookie: for work that an acknowledgement waits for, for work ahead of it,
+    and for reads."""
 
     commit: DiskThread
     ahead: DiskThread
@@ -82,13 +83,14 @@ async def open_directory(
 
 
 def load(directory: Directory) -> tuple[LoadedDirectory, Scanned]:
-    """Remove what a crash left, and read all segments. Blocks. Raises DirectoryRefused, OSError."""
+    """Remove the traces of a crash, and read all segments. Blocks. Raises DirectoryRefused,
+    OSError."""
     directory.tidy()
     return load_segments(directory)
 
 
 def load_segments(directory: Directory) -> tuple[LoadedDirectory, Scanned]:
-    """Read all segments; changes nothing. Blocks. Raises DirectoryRefused, OSError."""
+    """Read all segments; change nothing. Blocks. Raises DirectoryRefused, OSError."""
     identity = directory.identity
     loader = Loader(identity.directory, identity.sequence)
     segments = size_bytes = 0
@@ -109,14 +111,14 @@ def load_segments(directory: Directory) -> tuple[LoadedDirectory, Scanned]:
 
 
 def refuse_short(file: DiskFile, end: int) -> None:
-    """Its size was durable before anything in it was acknowledged, so it was cut by somebody."""
+    """Refuse a file that was cut: its size was durable before anything in it was acknowledged."""
     if file.size_bytes < end:
         fact = f"it ends here, and had {end} bytes at least: it was emptied, or cut"
         raise make_refused(file.path, file.size_bytes, fact, ADVICE)
 
 
 def judge(loaded: LoadedDirectory, found: HighWater, known: Known, path: str) -> LoadedDirectory:
-    """What is to be believed of a directory, after what the metadata know of it."""
+    """Compare a directory with the facts that the metadata have, and note doubts."""
     doubts, water = [str(one) for one in loaded.doubts], known.high_water
     if water.boot > found.boot or water.sequence > found.sequence:
         text = f"it has start {found.boot} and frame {found.sequence}"

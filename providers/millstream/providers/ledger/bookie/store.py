@@ -1,8 +1,8 @@
-"""What a bookie has on its disk, as far as the journal is durable.
+"""The durable content of a bookie's directory.
 
-Owns: `Store`: index, fences and tombstones, what is known of segments. It is told by the journal
-what became durable. Invariants: what is here is on disk; a fence that was asked for counts at once
-for what comes, and as durable only when its frame is.
+Owns: `Store`: the index, fences and tombstones, and the state of segments. The journal tells it
+which records became durable. Invariants: everything in the store is on disk. A requested fence
+applies to later adds at once, and counts as durable only when its frame is.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Store:
     """Entries, fences and tombstones of one directory.
 
     Args:
-        name: of the directory.
-        ends: how many bytes of each segment are used.
-        changed: called with a ledger and the last entry that one which came says is confirmed;
-            None for that: it was told, and perhaps has its end, was fenced or deleted.
+        name: the name of the directory.
+        ends: the used bytes of each segment.
+        changed: called with a ledger and the last confirmed entry that a new entry names. With
+            None: the last confirmed entry was told, or the ledger was fenced or deleted.
     """
 
     def __init__(
@@ -51,43 +51,44 @@ class Store:
     # -- fences
 
     def term_of(self, ledger: int) -> int:
-        """Adds in a lower term are refused; 0: none is."""
+        """Return the fence of a ledger, below which adds are refused; 0: it has none."""
         return max(self.state.term_of(ledger), self._asked.get(ledger, 0))
 
     def is_fenced(self, ledger: int, term: int) -> bool:
-        """Is a fence with this term, or a higher one, durable?"""
+        """Whether a fence with this term, or a higher one, is durable."""
         return self.state.term_of(ledger) >= term
 
     def ask_fence(self, ledger: int, term: int) -> None:
-        """A fence is on its way: refuse lower terms from now on."""
+        """A fence is being written: refuse lower terms from now on."""
         self._asked[ledger] = max(term, self._asked.get(ledger, 0))
         self._changed(ledger, None)
 
     def is_forgotten(self, ledger: int) -> bool:
-        """Was it deleted, or is it being?"""
+        """Whether a ledger was deleted, or is being deleted."""
         return ledger in self._forgetting or ledger in self.state.forgotten
 
     def ask_forget(self, ledgers: Sequence[int]) -> None:
-        """Tombstones are on their way."""
+        """Tombstones are being written."""
         self._forgetting.update(ledgers)
 
     def is_forgotten_below(self, ledger: int) -> bool:
-        """Is every ledger below this one forgotten?"""
+        """Whether every ledger below this one is forgotten."""
         first, last = next(iter(self.state.forgotten), (1, 0))
         return first == 0 and last >= ledger - 1
 
     def ledgers(self) -> list[int]:
-        """All of which something is known here, sorted."""
+        """Return all ledgers that are known here, sorted."""
         return sorted(self.index.ledgers.keys() | self.state.fences.keys() | self.state.left)
 
     def denies(self, ledger: int) -> bool:
-        """Was what is not here of a ledger never here?"""
+        """Whether a missing entry of a ledger was certainly never here."""
         return ledger not in self._forgetting and self.state.denies(ledger)
 
     def leave(self, ledger: int, puts: int) -> bool:
-        """Drop entries that others have, unless some came since there were so many puts.
+        """Drop the entries of a ledger that others have, unless entries were put since the count
+        was `puts`.
 
-        Until they are removed from the disk, they come back with a start.
+        A start brings the entries back, as long as they are not removed from the disk.
         """
         assert ledger in self.state.left, ledger
         if self.index.puts(ledger) != puts:
@@ -96,19 +97,20 @@ class Store:
         return True
 
     def tell(self, ledger: int, confirmed: int) -> None:
-        """More of a ledger is confirmed than its entries here say; said again, it has its end."""
+        """Note a higher confirmed entry than the entries here name. If it is told twice, the ledger
+        is closed."""
         self.index.tell(ledger, confirmed)
         self._changed(ledger, None)
 
     # -- the journal
 
     def begin_segment(self, segment: int) -> bytes:
-        """A segment begins; returns the state that stands first in it."""
+        """A segment begins; return the state to write first."""
         self._tail = SegmentTail(segment)
         return state_bytes(self.state)
 
     def end_segment(self) -> Sealed | None:
-        """The content of the index file of the segment that was begun last."""
+        """Return the content of the index file of the segment that was begun last."""
         if self._tail is None or self._tail.last < 0:
             return None
         return self._tail.seal(self._name, state_bytes(self.state))
@@ -167,13 +169,13 @@ class Store:
         return sum(use.size_bytes for use in self.index.segments.values())
 
     def on_removed(self, segment: int) -> None:
-        """A segment's files are gone."""
+        """The files of a segment were removed."""
         self.ends.pop(segment, None)
         self.index.segments.pop(segment, None)
 
 
 def within(ledgers: Collection[int], first: int, last: int) -> list[int]:
-    """Which of them are from `first` to `last`?"""
+    """Return the ledgers from `first` to `last`."""
     if last - first < len(ledgers):
         return [ledger for ledger in range(first, last + 1) if ledger in ledgers]
     return [ledger for ledger in ledgers if first <= ledger <= last]

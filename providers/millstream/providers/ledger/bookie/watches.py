@@ -1,8 +1,8 @@
 """Callers that wait until more of a ledger is confirmed.
 
-Owns: `Watches`. Invariants: whoever waits is told once: of more than it knows, of a fence, of the
-bookie's end, or that the time is over; what it knows already wakes nobody; nobody is kept after
-that; their number has a limit.
+Owns: `Watches`. Invariants: a caller is woken once: by an entry that it does not know, by a fence,
+by the bookie's end, or by the end of its time. Known entries wake nobody. No caller is kept after
+that, and the number of callers has a limit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Watches"]
 
 
 class Watches:
-    """Futures by ledger, each with what its caller knows; `watches_max` at most."""
+    """Futures by ledger, each with the entry that its caller knows; at most `watches_max`."""
 
     __slots__ = ("_by_ledger", "_count", "_watches_max")
 
@@ -28,9 +28,10 @@ class Watches:
         return self._count
 
     async def wait(self, ledger: int, confirmed: int, wait_s: float) -> None:
-        """Until more of the ledger is confirmed, another thing happens to it, or `wait_s` are over.
+        """Wait until more of the ledger is confirmed, until another event of it, or for `wait_s`
+        seconds.
 
-        Raises BookieOverloaded, and what `end` was given.
+        Raises BookieOverloaded, and the error that `end` was given.
         """
         if self._count >= self._watches_max:
             text = f"{self._count} callers wait, watches_max is {self._watches_max}"
@@ -54,13 +55,14 @@ class Watches:
             self._by_ledger.pop(ledger, None)
 
     def wake(self, ledger: int, confirmed: int | None) -> None:
-        """So much of a ledger is confirmed now; None: something else happened to it."""
+        """Wake the callers that know less than `confirmed`; None: another event happened to the
+        ledger."""
         for future, known in self._by_ledger.get(ledger, {}).items():
             if not future.done() and (confirmed is None or confirmed > known):
                 future.set_result(None)
 
     def end(self, error: Exception) -> None:
-        """Nothing happens any more."""
+        """Fail all waiting callers, since no more events will come."""
         for waiting in self._by_ledger.values():
             for future in waiting:
                 if not future.done():

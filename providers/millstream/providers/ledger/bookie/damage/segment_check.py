@@ -1,9 +1,9 @@
-"""Reads a segment of a running bookie, frame by frame, and checks the entries that it holds.
+"""Checking the entries of one segment of a running bookie, frame by frame.
 
 Owns: `SegmentCheck`, `Checked`. Not: when and how fast (`scrubbing`). Invariants: every byte comes
-from the file and none from the cache; the check judges only entries that the index places in this
-segment, so frames that are being written and old copies of moved entries count for nothing; one
-frame is in memory at a time.
+from the file and none from the cache. The check judges only entries that the index places in this
+segment, so frames that are being written and old copies of moved entries do not count. One frame is
+in memory at a time.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Place = tuple[int, int, int]
-"""Ledger, entry, and where that entry is."""
+"""The ledger, the number and the place of an entry."""
 PLACES_AT_ONCE = 64
-"""Entries of a lost frame that one job of the disk thread reads."""
+"""The number of entries of a lost frame that one job of the disk thread reads."""
 
 
 class Checked(NamedTuple):
-    """What one step read: up to `offset`, `size_bytes` bytes. `damaged`: entries, by ledger and
-    number, that fail their check."""
+    """The result of one step, which read `size_bytes` bytes up to `offset`. `damaged`: the entries,
+    by ledger and number, that fail their check."""
 
     offset: int
     size_bytes: int
@@ -59,11 +59,13 @@ class SegmentCheck:
         self._file = file
         self._store = store
         self._thread = thread
-        self._end = store.ends.get(segment, FRAMES_START)  # what comes later is for the next pass
+        # later frames are checked by the next pass
+        self._end = store.ends.get(segment, FRAMES_START)
         self._frames = iter(Walk(file, seed_of(directory.identity.directory, segment)))
         self._at = FRAMES_START
         self._lost: list[range] = []  # offsets without a whole frame
-        self._places: Iterator[Place] | None = None  # of entries in these; None: not walked yet
+        # of entries at these offsets; None: not walked yet
+        self._places: Iterator[Place] | None = None
 
     async def step(self) -> Checked | None:
         """Read and check the next frame; None: the segment is done. Raises OSError,
@@ -89,11 +91,11 @@ class SegmentCheck:
         return Checked(self._at, walked.front.length, tuple(damaged))
 
     def _is_here(self, ledger: int, entry: int, offset: int) -> bool:
-        """Is this the place where the bookie would read the entry?"""
+        """Whether the bookie would read the entry at this place."""
         return self._store.index.find(ledger, entry) == place_of(self._segment, offset)
 
     def _list_lost_places(self) -> list[Place]:
-        """Entries whose frames are damaged, once all of the segment is walked."""
+        """Return the entries whose frames are damaged, once the whole segment is walked."""
         if self._at < self._end:
             self._lost.append(range(self._at, self._end))
         if not self._lost:
@@ -122,8 +124,8 @@ class SegmentCheck:
 
 
 async def on(thread: DiskThread, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do something in the thread of a bookie that may stop. Raises BookieOverloaded, BookieAway,
-    and what `fn` raises."""
+    """Run a function in a thread of a bookie that may stop. Raises BookieOverloaded, BookieAway,
+    and errors of `fn`."""
     try:
         job = thread.run(fn, *args, **kwargs)
     except BlockingIOError as error:
@@ -134,7 +136,7 @@ async def on(thread: DiskThread, fn: Callable[P, T], *args: P.args, **kwargs: P.
 
 
 def read_each(file: DiskFile, places: list[Place]) -> tuple[int, list[Place]]:
-    """Read entries alone: the bytes of all, and those that fail their check."""
+    """Read entries one by one. Returns the bytes of all, and the entries that fail their check."""
     size_bytes, bad = 0, list[Place]()
     for ledger, entry, place in places:
         body = read_alone(file, offset_of(place))

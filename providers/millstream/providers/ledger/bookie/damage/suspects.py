@@ -1,7 +1,7 @@
 """Entries of a bookie that may be damaged or missing, until the scrubber takes them.
 
-Owns: `Suspects`. Invariants: an entry is listed once; the list has a limit, and past the limit it
-says so, so that the caller reads the whole directory instead of losing an entry.
+Owns: `Suspects`. Invariants: an entry is listed once. The list has a limit. A list that has
+overflowed says so, and its reader then checks the whole directory, so no entry is lost.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 __all__ = ["SUSPECTS_MAX", "Suspects"]
 
 SUSPECTS_MAX = 65_536
-"""Entries that one bookie lists."""
+"""The largest number of entries in the list of one bookie."""
 
 
 class Suspects:
-    """Entries by ledger; `SUSPECTS_MAX` at most.
+    """Entries by ledger, at most `SUSPECTS_MAX`.
 
     Attributes: `has_overflowed`: an entry was not listed, because the list was full.
     """
@@ -29,7 +29,7 @@ class Suspects:
         return self._count
 
     def put(self, ledger: int, entry: int) -> None:
-        """List an entry; again is harmless."""
+        """List an entry; listing it twice does no harm."""
         if entry in self._by_ledger.get(ledger, ()):
             return
         if self._count >= SUSPECTS_MAX:
@@ -39,6 +39,6 @@ class Suspects:
         self._count += 1
 
     def take(self) -> dict[int, set[int]]:
-        """All listed entries, by ledger; the list is empty then."""
+        """Return all listed entries, by ledger, and empty the list."""
         taken, self._by_ledger, self._count = self._by_ledger, {}, 0
         return taken

@@ -1,8 +1,7 @@
-"""The form of everything in a directory that is not a frame: what it is, in which format, and that
-it is whole.
+"""The envelope of everything in a directory that is not a frame: its kind, its format, and a check.
 
-Owns: wrapping and opening. Invariants: what was cut, changed, or is something else, is never taken
-for what it should be; a newer format is told from damage.
+Owns: wrapping and opening. Invariants: bytes that were cut, changed, or are of another kind are
+never accepted. A newer format is distinguished from damage.
 
     0  magic, 8 bytes | format u32 | reserved u32 | size u64
     24 payload, then check u64: XXH3-64 of all before it
@@ -17,7 +16,7 @@ from millstream.providers.ledger.protocol.entry import check_of
 __all__ = ["FORMAT", "OVERHEAD_BYTES", "Newer", "NotWhole", "unwrap", "wrap"]
 
 FORMAT = 1
-"""What this version writes, and the highest that it reads."""
+"""The format that this version writes, and the highest that it reads."""
 
 HEAD = Struct("<8sIIQ")
 CHECK = Struct("<Q")
@@ -25,7 +24,7 @@ OVERHEAD_BYTES = HEAD.size + CHECK.size
 
 
 class NotWhole(Exception):
-    """The bytes are cut, changed, or something else. The text says what was found."""
+    """The bytes are cut, changed, or of another kind. The text says what was found."""
 
 
 class Newer(Exception):
@@ -33,13 +32,13 @@ class Newer(Exception):
 
 
 def wrap(magic: bytes, payload: bytes) -> bytes:
-    """A payload with what says that it is whole."""
+    """Return a payload in an envelope."""
     data = HEAD.pack(magic, FORMAT, 0, len(payload)) + payload
     return data + CHECK.pack(check_of(data))
 
 
 def unwrap(magic: bytes, data: bytes) -> bytes:
-    """The payload; what follows the check is ignored. Raises NotWhole, Newer."""
+    """Return the payload; ignore bytes after the check. Raises NotWhole, Newer."""
     if len(data) < OVERHEAD_BYTES:
         raise NotWhole(f"{len(data)} bytes, {OVERHEAD_BYTES} at least were written")
     found, form, _, size = HEAD.unpack_from(data)

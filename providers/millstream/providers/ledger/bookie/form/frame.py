@@ -1,11 +1,10 @@
-"""One frame of a journal: what one group commit writes.
+"""One frame of a journal: the bytes of one group commit.
 
-Owns: `JournalRecord`, `Frame`, `Front`, encoding and decoding. Idea: spec/ledger.md 10.2.3 to
-10.2.6.
-Invariants: a frame begins and ends at a multiple of 512 bytes, so that a torn one never damages the
-sector of its predecessor; it names the check of the one before it; its own check covers head and
-table, and begins with a seed that only its segment has, so that no copy of a frame, in a payload or
-elsewhere, is taken for one. Bodies carry checks of their own.
+Owns: `JournalRecord`, `Frame`, `Front`, encoding and decoding. Invariants: a frame begins and ends
+at a multiple of 512 bytes, so a torn frame never damages a sector of its predecessor. A frame
+contains the check of the frame before it. Its own check covers head and table. It begins with a
+seed that only its segment has, so a copy of a frame, in a payload or elsewhere, is never accepted
+as a frame. Bodies carry checks of their own.
 
     0  magic u32 | version u16 | reserved u16 | length u32, with padding | records u32 |
        sequence u64 | check of the frame before u64
@@ -46,13 +45,13 @@ CHECK = Struct("<Q")
 ROW = Struct("<BxxxIQq")
 FRONT_BYTES = HEAD.size + CHECK.size
 JOINED_MAX_BYTES = 32_768
-"""A frame up to this size is written as one piece: a copy is cheaper than many pieces."""
+"""A frame up to this size is written as one piece, since a copy is cheaper than many pieces."""
 
 
 class RecordKind(IntEnum):
-    """What a record is. An entry's body is the packed entry; a fence has the term in `entry`; a
-    tombstone is for the ledgers from `ledger` to `entry`; a state's body is a `State`; of a ledger
-    that was left, entries that were here may be missing."""
+    """The kind of a record. The body of an entry is the packed entry. A fence has its term in
+    `entry`. A tombstone (FORGET) covers the ledgers from `ledger` to `entry`. The body of a state
+    is a `DirectoryState`. After LEAVE, entries of a ledger that were here may be missing."""
 
     ENTRY = 1
     FENCE = 2
@@ -65,7 +64,7 @@ KINDS = frozenset(RecordKind)
 
 
 class JournalRecord(NamedTuple):
-    """What is to be written."""
+    """A record to be written."""
 
     kind: int
     ledger: int
@@ -74,7 +73,7 @@ class JournalRecord(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What was written: a record, with its body's size and place in the frame."""
+    """A record that was written, with the size of its body and its place in the frame."""
 
     kind: int
     ledger: int
@@ -84,7 +83,7 @@ class Row(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A frame to be written: its pieces, its check, its length, where each body begins."""
+    """A frame to be written: its pieces, its check, its length, and where each body begins."""
 
     parts: Sequence[bytes]
     check: int
@@ -93,7 +92,7 @@ class Frame(NamedTuple):
 
 
 class Front(NamedTuple):
-    """Head and table of a frame that was read, whose check fits."""
+    """Head and table of a frame that was read and has passed its check."""
 
     sequence: int
     previous: int
@@ -103,12 +102,12 @@ class Front(NamedTuple):
 
 
 def length_of(count: int, body_bytes: int) -> int:
-    """How long a frame with so many records is."""
+    """Return the length of a frame with so many records."""
     return -(-(FRONT_BYTES + ROW.size * count + body_bytes) // SECTOR_BYTES) * SECTOR_BYTES
 
 
 def frame_of(seed: int, sequence: int, previous: int, records: Sequence[JournalRecord]) -> Frame:
-    """Make a frame. Costs no copy of large bodies."""
+    """Make a frame. Large bodies are not copied."""
     at = FRONT_BYTES + ROW.size * len(records)
     starts, table = [], []
     for kind, ledger, entry, body in records:
@@ -127,7 +126,7 @@ def frame_of(seed: int, sequence: int, previous: int, records: Sequence[JournalR
 
 
 def front_bytes_of(data: bytes | memoryview, at: int = 0) -> int:
-    """How many bytes head and table of the frame at an offset have; 0: there is none."""
+    """Return the size of head and table of the frame at an offset; 0: there is no frame."""
     if len(data) - at < FRONT_BYTES:
         return 0
     magic, version, _, length, count, _, _ = HEAD.unpack_from(data, at)
@@ -138,7 +137,7 @@ def front_bytes_of(data: bytes | memoryview, at: int = 0) -> int:
 
 
 def front_of(seed: int, front: bytes | memoryview) -> Front | None:
-    """Decode head and table, which `front` has exactly; None unless they are whole."""
+    """Decode exactly the bytes of a head and a table; None if they fail their check."""
     view = memoryview(front)
     _, _, _, length, _, sequence, previous = HEAD.unpack_from(view)
     (check,) = CHECK.unpack_from(view, HEAD.size)

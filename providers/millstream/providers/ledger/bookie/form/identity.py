@@ -1,8 +1,8 @@
-"""The file that says whose a directory is, and what must be in it.
+"""The identity file of a directory, and the list of its segments.
 
-Owns: `Identity`, its encoding. Invariants: `boot` rises with every start; `segments` names every
-file that may have acknowledged entries, before the first of them is acknowledged; `sequence` is one
-that was durable when this was written.
+Owns: `Identity` and its encoding. Invariants: `boot` rises with every start. `segments` lists every
+file that may have acknowledged entries, before the first of them is acknowledged. `sequence` was
+durable when the file was written.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ MAGIC = b"MSbookie"
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """A directory.
+    """The identity of a directory.
 
-    `directory`: 32 hex digits, by which ensembles name the bookie; `cluster`: whose it is;
-    `segments`: from … to, of which one ends where journal goes on.
+    `directory`: 32 hex digits, by which ensembles name the bookie. `cluster`: the cluster that it
+    belongs to. `segments`: pairs of first and last. The journal continues in the last segment.
     """
 
     directory: str
@@ -52,5 +52,5 @@ def identity_bytes(identity: Identity) -> bytes:
 
 
 def identity_in(data: bytes) -> Identity:
-    """Raises NotWhole, Newer."""
+    """Return the identity from the bytes of its file. Raises NotWhole, Newer."""
     return msgspec.json.decode(unwrap(MAGIC, data), type=Identity)

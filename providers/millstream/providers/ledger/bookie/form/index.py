@@ -1,8 +1,8 @@
-"""Where every entry of a bookie is, and what each segment still has that is wanted.
+"""The place of every entry of a bookie, and how much of each segment is still needed.
 
-Owns: `Index`, `Use`. Invariants: it holds 8 bytes per entry and no object per entry; of two copies
-of an entry the later one counts; a segment's count of entries is exact, so that one with none can
-be removed; its bytes are a good estimate, for whom to compact.
+Owns: `Index`, `Use`. Invariants: the index uses 8 bytes for each entry, and no object. Of two
+copies of an entry the later one counts. The number of entries of a segment is exact, so a segment
+without entries can be removed. The number of its bytes is an estimate, for compaction.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Index", "Placed", "Use"]
 
 
 class Use:
-    """Entries, and their bytes."""
+    """The number of entries, and of their bytes."""
 
     __slots__ = ("entries", "size_bytes")
 
@@ -28,14 +28,14 @@ class Use:
         self.size_bytes = size_bytes
 
     def take(self, entries: int, size_bytes: int) -> None:
-        """So much less is there; sizes are estimates."""
+        """Subtract entries and bytes. The sizes are estimates."""
         self.entries -= entries
         self.size_bytes = max(0, self.size_bytes - size_bytes)
 
 
 class Placed:
-    """One ledger: places of its entries, how much of it is in which segment, the highest entry
-    that heads of entries call confirmed, and how often one was put, one by one."""
+    """One ledger: the places of its entries, its share of each segment, its highest confirmed entry
+    by the heads of entries, and how often single entries were put."""
 
     __slots__ = ("confirmed", "puts", "runs", "uses")
 
@@ -47,7 +47,7 @@ class Placed:
 
 
 class Index:
-    """Places of entries, by ledger and number."""
+    """The places of entries, by ledger and number."""
 
     __slots__ = ("ledgers", "segments")
 
@@ -56,22 +56,22 @@ class Index:
         self.segments: dict[int, Use] = {}
 
     def find(self, ledger: int, entry: int) -> int:
-        """The place of an entry; 0: it is not here."""
+        """Return the place of an entry; 0: it is not here."""
         placed = self.ledgers.get(ledger)
         return 0 if placed is None else placed.runs.get(entry)
 
     def puts(self, ledger: int) -> int:
-        """How often an entry of a ledger was put; -1: none is here."""
+        """Return how often an entry of a ledger was put; -1: there is none."""
         placed = self.ledgers.get(ledger)
         return -1 if placed is None else placed.puts
 
     def find_confirmed(self, ledger: int) -> int:
-        """The highest entry that is known to be confirmed."""
+        """Return the highest entry that is known to be confirmed."""
         placed = self.ledgers.get(ledger)
         return NOTHING if placed is None else placed.confirmed
 
     def tell(self, ledger: int, confirmed: int) -> bool:
-        """More of a ledger is confirmed, though no entry says so; False: nothing new."""
+        """Note a confirmed entry that no head names; False: it was known."""
         placed = self.ledgers.get(ledger)
         if placed is None or placed.confirmed >= confirmed:
             return False
@@ -79,7 +79,7 @@ class Index:
         return True
 
     def put(self, ledger: int, entry: int, place: int, size_bytes: int, confirmed: int) -> None:
-        """An entry is at this place, whether it was anywhere before or not."""
+        """Set the place of an entry, which may have had another one."""
         placed = self.ledgers.get(ledger) or self._new(ledger)
         if confirmed > placed.confirmed:
             placed.confirmed = confirmed
@@ -92,7 +92,8 @@ class Index:
     def put_run(
         self, ledger: int, base: int, places: array[int], size_bytes: int, confirmed: int
     ) -> None:
-        """As `put` for each of a run in one segment, whose entries have `size_bytes` together."""
+        """Put each entry of a run in one segment; `size_bytes` is the size of all of them
+        together."""
         placed = self.ledgers.get(ledger) or self._new(ledger)
         placed.confirmed = max(placed.confirmed, confirmed)
         entries = len(places) - places.count(0)
@@ -131,7 +132,8 @@ class Index:
                 self.segments[segment].take(use.entries, use.size_bytes)
 
     def entries_in(self, segment: int) -> Iterator[tuple[int, int, int]]:
-        """Ledger, entry and place of all that a segment has; do not change the index meanwhile."""
+        """Yield ledger, entry and place of all entries of a segment. Do not change the index
+        meanwhile."""
         for ledger, placed in self.ledgers.items():
             if segment not in placed.uses:
                 continue

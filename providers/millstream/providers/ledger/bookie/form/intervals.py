@@ -30,16 +30,16 @@ class Intervals:
         return iter(zip(self._firsts, self._lasts, strict=True))
 
     def __len__(self) -> int:
-        """How many intervals there are."""
+        """Return the number of intervals."""
         return len(self._firsts)
 
     def numbers(self) -> Iterator[int]:
-        """All numbers, sorted."""
+        """Yield all numbers, sorted."""
         for first, last in self:
             yield from range(first, last + 1)
 
     def add(self, first: int, last: int | None = None) -> None:
-        """Take in the numbers from `first` to `last`, or `first` alone."""
+        """Add the numbers from `first` to `last`, or `first` alone."""
         last = first if last is None else last
         assert first <= last, (first, last)
         start = bisect_right(self._firsts, first)
@@ -53,7 +53,7 @@ class Intervals:
         self._lasts[start:stop] = [last]
 
     def remove(self, number: int) -> None:
-        """Take a number out, if it is in."""
+        """Remove a number, if it is present."""
         if number not in self:
             return
         at = bisect_right(self._firsts, number) - 1

@@ -1,11 +1,10 @@
-"""From the frames and index files of a directory to what a bookie knows.
+"""Reading the frames and index files of a directory into the memory of a bookie.
 
-Owns: `Loader`, `LoadedDirectory`. Not: finding and opening files (`opening`). Idea: spec/ledger.md
-10.2.7, 10.2.8.
-Invariants: what was acknowledged is in the index, or its ledger is in doubt; nothing is dropped but
-a frame with nothing valid behind it. The last frame of a segment without index file may be in the
-system's cache alone, for its writer may have died in the sync: its entries are given back, to be
-written again before anybody is told of them.
+Owns: `Loader`, `LoadedDirectory`. Not: finding and opening files (`startup`). Invariants: an
+acknowledged entry is in the index, or its ledger is in doubt. Only a last frame without a valid
+frame after it may be dropped. The last frame of a segment without an index file may be in the
+operating system's cache alone, since its writer may have crashed in the sync. Its entries are
+returned, and are written again before any caller hears of them.
 """
 
 from __future__ import annotations
@@ -27,12 +26,13 @@ from .walk import Walk, Walked
 __all__ = ["ANEW", "Doubt", "LoadedDirectory", "Loader", "is_same"]
 
 ANEW = 0
-"""What stands for the check of the frame before, where frames were lost: the state that follows
-says what is in doubt."""
+"""Replaces the check of the previous frame, where frames were lost. The state that follows says
+which ledgers are in doubt."""
 
 
 class Doubt(NamedTuple):
-    """Why what is not there may have been, and where that was seen; segment 0: in the identity."""
+    """Why missing entries may have been stored, and where this was noticed; segment 0: in the
+    identity."""
 
     segment: int
     offset: int
@@ -45,12 +45,12 @@ class Doubt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadedDirectory:
-    """What was found.
+    """The content of a directory.
 
-    `sequence`, `check`: the frame that the journal goes on behind; `seen`: the highest sequence;
-    `carried`: entries to be written again first; `unsealed`: index files to be written; `empty`:
-    segments without a frame; `ends`: how much of each segment is used; `doubts`: why what is not
-    there may have been; `damaged`: entries that are there and cannot be read.
+    `sequence`, `check`: the frame after which the journal continues. `seen`: the highest sequence.
+    `carried`: entries to be written again first. `unsealed`: index files to be written. `empty`:
+    segments without a frame. `ends`: the used bytes of each segment. `doubts`: why missing entries
+    may have been stored. `damaged`: the number of stored entries that cannot be read.
     """
 
     index: Index
@@ -67,8 +67,8 @@ class LoadedDirectory:
 
 
 class PendingFrame(NamedTuple):
-    """A frame of a segment without index file that was read, and not yet believed: it is the end
-    of the journal if nothing follows."""
+    """A frame of a segment without an index file, which is not accepted yet. It is the end of the
+    journal if no frame follows."""
 
     tail: SegmentTail
     walked: Walked
@@ -78,8 +78,8 @@ class Loader:
     """Takes the segments of a directory in their order.
 
     Args:
-        directory: whose they are.
-        durable: a sequence that surely was durable.
+        directory: the name of the directory.
+        durable: a sequence that was certainly durable.
     """
 
     def __init__(self, directory: str, durable: int) -> None:
@@ -101,7 +101,7 @@ class Loader:
     # -- segments
 
     def take_sealed(self, sealed: Sealed) -> None:
-        """A segment with an index file."""
+        """Take a segment with an index file."""
         self._begin(sealed.segment)
         if sealed.last < 0:
             self._empty.append(sealed.segment)
@@ -120,7 +120,7 @@ class Loader:
         self._damaged += sealed.damaged
 
     def take_walk(self, segment: int, walk: Walk) -> None:
-        """A segment without an index file."""
+        """Take a segment without an index file."""
         self._begin(segment)
         tail = SegmentTail(segment)
         is_empty = True
@@ -142,7 +142,7 @@ class Loader:
             self._empty.append(segment)
 
     def finish(self) -> LoadedDirectory:
-        """All segments were taken."""
+        """Return the content, after all segments were taken."""
         carried = self._end_pending()
         if self._unreadable is not None:
             self._doubts.append(self._unreadable)
@@ -167,12 +167,12 @@ class Loader:
     # -- frames
 
     def _begin(self, segment: int) -> None:
-        """Frames of segments that were removed are missed by nobody."""
+        """Begin a segment. Frames of removed segments are not missed."""
         self._has_gap = self._has_gap or segment != self._segment + 1
         self._segment = segment
 
     def _is_worse(self, walked: Walked) -> bool:
-        """Is it the last frame again, torn, of which a whole copy is there?"""
+        """Whether this is a torn copy of the last frame, of which there is a whole copy."""
         return self._pending is not None and (
             is_same(self._pending.walked, walked.front.sequence, walked.front.previous)
             and bool(walked.bad)
@@ -180,7 +180,8 @@ class Loader:
         )
 
     def _meet(self, at: tuple[int, int], sequence: int, previous: int, is_new: bool) -> None:
-        """A frame follows, the first of a segment or not: what does that say of the one before?"""
+        """A frame follows, which may be the first of a segment. Decide about the frame before
+        it."""
         pending = self._pending
         if pending is not None:
             if not (is_new and is_same(pending.walked, sequence, previous)):
@@ -189,7 +190,7 @@ class Loader:
             if is_new:
                 self._seal(pending.tail)
         if (sequence - 1, previous) == (self._sequence, self._check):
-            self._unreadable = None  # so nothing was there
+            self._unreadable = None  # so there was no frame
         elif not (is_new and previous == ANEW) and not (
             self._has_gap and sequence > self._sequence
         ):
@@ -197,7 +198,7 @@ class Loader:
         self._has_gap = False
 
     def _end_pending(self) -> tuple[JournalRecord, ...]:
-        """Nothing follows: the last frame is torn, or is to be written again."""
+        """No frame follows. The last frame is torn, or must be written again."""
         if self._pending is None:
             return ()
         tail, walked = self._pending
@@ -222,7 +223,7 @@ class Loader:
         )
 
     def _seal(self, tail: SegmentTail) -> None:
-        """No more frames of this segment are believed."""
+        """Accept no more frames of this segment."""
         if tail.last >= 0:
             self._unsealed.append(tail.seal(self._directory, state_bytes(self._state)))
             self._ends[tail.segment] = tail.end
@@ -230,7 +231,7 @@ class Loader:
             self._empty.append(tail.segment)
 
     def _believe(self, pending: PendingFrame) -> None:
-        """A frame is part of the journal."""
+        """Accept a frame as a part of the journal."""
         tail, walked = pending
         front = walked.front
         tail.grow(front.sequence, front.previous, front.check, walked.offset + front.length)
@@ -265,5 +266,5 @@ class Loader:
 
 
 def is_same(walked: Walked, sequence: int, previous: int) -> bool:
-    """Do two frames stand at the same place of the journal?"""
+    """Whether two frames have the same place in the journal."""
     return (walked.front.sequence, walked.front.previous) == (sequence, previous)

@@ -1,8 +1,8 @@
-"""Where the entries of one ledger are: 8 bytes per entry, and no object.
+"""The places of the entries of one ledger: 8 bytes for each entry, and no object.
 
-Owns: `Runs`. Invariants: runs are sorted by their first entry and do not overlap; a place is never
-0, which marks a hole. Entries of a striped ledger leave holes; an entry far away begins a new run,
-so that no number, however large, takes more room than its neighbours do.
+Owns: `Runs`. Invariants: runs are sorted by their first entry and do not overlap. A place is never
+0, which marks a hole. The entries of a striped ledger leave holes. An entry with a distant number
+begins a new run, so that large numbers take no extra memory.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Iterator
 __all__ = ["HOLE_MAX", "Runs", "places_bytes", "places_in"]
 
 HOLE_MAX = 256
-"""So many entries may be missing within a run; after more a new one begins."""
+"""The largest number of consecutive missing entries within a run."""
 
 
 class Runs:
-    """Places of entries, by number."""
+    """The places of entries, by number."""
 
     __slots__ = ("_bases", "_places")
 
@@ -28,20 +28,20 @@ class Runs:
         self._places: list[array[int]] = []
 
     def __iter__(self) -> Iterator[tuple[int, array[int]]]:
-        """Each run: its first entry, and places from there on."""
+        """Yield each run: its first entry, and the places from there on."""
         return iter(zip(self._bases, self._places, strict=True))
 
     def __len__(self) -> int:
-        """How many entries are there."""
+        """Return the number of entries."""
         return sum(len(run) - run.count(0) for run in self._places)
 
     @property
     def last(self) -> int:
-        """The highest entry; -1 without any."""
+        """The highest entry; -1: there is none."""
         return self._bases[-1] + len(self._places[-1]) - 1 if self._bases else -1
 
     def get(self, entry: int) -> int:
-        """The place of an entry; 0: it is not here."""
+        """Return the place of an entry; 0: it is not here."""
         at = bisect_right(self._bases, entry) - 1
         if at < 0:
             return 0
@@ -49,7 +49,7 @@ class Runs:
         return run[index] if index < len(run) else 0
 
     def put(self, entry: int, place: int) -> int:
-        """Set a place; returns the one that it replaces, or 0."""
+        """Set a place; return the one that it replaces, or 0."""
         at = bisect_right(self._bases, entry) - 1
         if at >= 0:
             run, index = self._places[at], entry - self._bases[at]
@@ -66,7 +66,7 @@ class Runs:
         return 0
 
     def _put_before(self, at: int, entry: int, place: int) -> None:
-        """Set a place that no run reaches to, in front of run `at`."""
+        """Set a place that no run reaches, in front of run `at`."""
         if at < len(self._bases) and self._bases[at] - entry <= HOLE_MAX:
             hole = array("Q", (0,)) * (self._bases[at] - entry - 1)
             self._places[at] = array("Q", (place,)) + hole + self._places[at]
@@ -76,7 +76,7 @@ class Runs:
         self._places.insert(at, array("Q", (place,)))
 
     def extend(self, base: int, places: array[int]) -> None:
-        """Add a run behind all that is here."""
+        """Add a run after all existing ones."""
         assert base > self.last, (base, self.last)
         hole = base - self.last - 1
         if self._bases and hole <= HOLE_MAX:
@@ -88,7 +88,7 @@ class Runs:
 
 
 def places_bytes(places: array[int]) -> bytes:
-    """Places as they are stored: u64, little-endian."""
+    """Return places in their stored form: u64, little-endian."""
     if sys.byteorder == "big":
         places = places[:]
         places.byteswap()

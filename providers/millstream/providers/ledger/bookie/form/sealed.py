@@ -1,7 +1,8 @@
-"""The index file of a segment that is not written any more.
+"""The index file of a segment that is no longer written.
 
-Owns: `Sealed`, its encoding. Invariants: it has the places of all entries of its segment, also of
-damaged ones, and the complete state at its end; so a segment with such a file is not read at start.
+Owns: `Sealed` and its encoding. Invariant: the file has the places of all entries of its segment,
+including damaged ones, and the complete state at its end. So a segment with such a file is not read
+at a start.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ __all__ = [
 
 MAGIC = b"MSsegidx"
 INDEX_BYTES_MAX = 1 << 30
-"""A larger index file is taken for damaged."""
+"""A larger index file counts as damaged."""
 
 
 class LedgerPlaces(msgspec.Struct, frozen=True, array_like=True):
-    """A ledger in one segment; `size_bytes` and `confirmed` as in the index, `runs`: first entry,
-    and 8 bytes per place."""
+    """A ledger in one segment. `size_bytes` and `confirmed` are as in the index. `runs`: the first
+    entry, and 8 bytes for each place."""
 
     ledger: int
     size_bytes: int
@@ -44,8 +45,8 @@ class LedgerPlaces(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sealed(msgspec.Struct, frozen=True, array_like=True):
-    """What is in a segment: first and last frame (`last` -1: none), where the last ends, whether
-    frames or entries were lost in it, and `state`."""
+    """The content of a segment: its first and last frame (`last` -1: none), the end of the last
+    one, the number of damaged entries, and `state`."""
 
     directory: str
     segment: int
@@ -59,7 +60,7 @@ class Sealed(msgspec.Struct, frozen=True, array_like=True):
     damaged: int = 0
 
     def state_of(self) -> DirectoryState:
-        """Raises NotWhole, Newer."""
+        """Return the state. Raises NotWhole, Newer."""
         return state_in(self.state)
 
 
@@ -69,12 +70,12 @@ def ledger_places(ledger: int, size_bytes: int, confirmed: int, runs: Runs) -> L
 
 
 def pack_sealed(sealed: Sealed) -> bytes:
-    """An index file's content."""
+    """Return the content of an index file."""
     return wrap(MAGIC, msgspec.msgpack.encode(sealed))
 
 
 def unpack_sealed(data: bytes, directory: str, segment: int) -> Sealed:
-    """Raises NotWhole, also for that of another directory or segment; Newer."""
+    """Read an index file. Raises NotWhole, also for another directory or segment; Newer."""
     found = msgspec.msgpack.decode(unwrap(MAGIC, data), type=Sealed)
     if (found.directory, found.segment) != (directory, segment):
         raise NotWhole(f"it is that of segment {found.segment} of directory {found.directory}")

@@ -1,7 +1,7 @@
-"""Files of the journal: their names, their first sector, where in them something is.
+"""Files of the journal: their names, their first sector, and places in them.
 
-Owns: names and heads of segments, and `place_of`. Invariants: a segment says whose it is and which;
-its frames begin in its second sector, and can be checked also when its first is damaged.
+Owns: names and heads of segments, and `place_of`. Invariants: a segment names its directory and its
+number. Its frames begin in its second sector, and can be checked even if the first one is damaged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DIGITS = 16
 
 
 class SegmentHead(msgspec.Struct, frozen=True):
-    """Whose a segment is, and which."""
+    """The directory and the number of a segment."""
 
     directory: str
     segment: int
@@ -48,31 +48,31 @@ def index_name(number: int) -> str:
 
 
 def number_in(name: str, suffix: str = ".seg") -> int | None:
-    """The number of the segment that a file of this name belongs to."""
+    """Return the number of the segment that a file of this name belongs to."""
     digits = name.removesuffix(suffix)
     is_one = name.endswith(suffix) and len(digits) == DIGITS and digits.isdecimal()
     return int(digits) if is_one and digits.isascii() else None
 
 
 def head_bytes(directory: str, number: int) -> bytes:
-    """The first sector of a segment."""
+    """Return the first sector of a segment."""
     data = wrap(MAGIC, msgspec.json.encode(SegmentHead(directory, number)))
     assert len(data) <= SECTOR_BYTES, len(data)
     return data.ljust(SECTOR_BYTES, b"\0")
 
 
 def head_in(sector: bytes) -> SegmentHead:
-    """What the first sector says. Raises NotWhole, Newer."""
+    """Return the content of the first sector. Raises NotWhole, Newer."""
     return msgspec.json.decode(unwrap(MAGIC, sector), type=SegmentHead)
 
 
 def seed_of(directory: str, number: int) -> int:
-    """What the checks of a segment's frames begin with."""
+    """Return the seed of the checks of a segment's frames."""
     return xxh3_64_intdigest(f"{directory}/{number}".encode())
 
 
 def place_of(segment: int, offset: int) -> int:
-    """Segment and offset in 64 bits; 0 is no place."""
+    """Return segment and offset in 64 bits; 0 is not a place."""
     assert 0 < segment < 1 << 32 and 0 < offset < 1 << OFFSET_BITS, (segment, offset)
     return segment << OFFSET_BITS | offset
 

@@ -1,8 +1,9 @@
-"""What a bookie knows beside entries: fences, tombstones, what others have, what is in doubt.
+"""The state of a bookie beside its entries: fences, tombstones, ledgers that others have, and
+doubt.
 
-Owns: `DirectoryState`. Invariants: fences only rise; a tombstone stays for ever, and stands for the
-fence; the bound of doubt never falls. It is small, so that every segment begins with all of it, and
-ends with all of it in its index: no segment is needed to understand another.
+Owns: `DirectoryState`. Invariants: fences only rise. A tombstone stays for ever, and replaces the
+fence. The bound of doubt never falls. The state is small, so every segment begins with all of it,
+and its index ends with all of it. No segment is needed to understand another.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ __all__ = [
 
 MAGIC = b"MSbkstat"
 FENCES_MAX = 1 << 20
-"""So many ledgers that are not deleted may have fences in one bookie."""
+"""The largest number of existing ledgers with fences in one bookie."""
 TERM_MAX = (1 << 63) - 1
-"""The term of a ledger that was deleted: nobody is above it."""
+"""The term of a deleted ledger. No term is higher."""
 DOUBT_ALL = (1 << 63) - 1
 
 
 class StateParts(msgspec.Struct, frozen=True, array_like=True):
-    """A state as it is stored."""
+    """A state in its stored form."""
 
     doubt_below: int
     ledgers: list[int]
@@ -44,8 +45,8 @@ class StateParts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DirectoryState:
-    """Fences {ledger: term}, ledgers that were deleted, those of which entries were dropped since
-    others have them, and below which ledger nothing that is not here may be denied."""
+    """Fences {ledger: term}, deleted ledgers, ledgers whose entries were dropped because others
+    have them, and the ledger below which no missing entry may be denied."""
 
     __slots__ = ("doubt_below", "fences", "forgotten", "left")
 
@@ -56,7 +57,7 @@ class DirectoryState:
         self.left: set[int] = set()
 
     def term_of(self, ledger: int) -> int:
-        """Adds in a lower term are refused; 0: none is."""
+        """Return the fence of a ledger, below which adds are refused; 0: it has none."""
         if ledger in self.forgotten:
             return TERM_MAX
         return self.fences.get(ledger, 0)
@@ -73,7 +74,7 @@ class DirectoryState:
         self.left -= {ledger for ledger in self.left if first <= ledger <= last}
 
     def denies(self, ledger: int) -> bool:
-        """Was what is not here of a ledger never here?"""
+        """Whether a missing entry of a ledger was certainly never here."""
         is_whole = ledger not in self.left and ledger not in self.forgotten
         return is_whole and ledger >= self.doubt_below
 
@@ -81,7 +82,8 @@ class DirectoryState:
         self.doubt_below = max(self.doubt_below, below)
 
     def apply(self, row: Row) -> None:
-        """What a record says, in the order of the journal. Of a state, see `replaced_by`."""
+        """Apply a record, in the order of the journal. The loader handles records of a whole
+        state."""
         if row.kind == RecordKind.FENCE:
             self.fence(row.ledger, row.entry)
         elif row.kind == RecordKind.FORGET:
@@ -97,7 +99,7 @@ def list_fenced(fences: dict[int, int], first: int, last: int) -> Iterable[int]:
 
 
 def state_bytes(state: DirectoryState) -> bytes:
-    """A state with its check."""
+    """Return a state in its envelope."""
     fences = state.fences
     parts = StateParts(
         state.doubt_below,
@@ -110,7 +112,7 @@ def state_bytes(state: DirectoryState) -> bytes:
 
 
 def state_in(data: bytes) -> DirectoryState:
-    """Raises NotWhole, Newer."""
+    """Read a state. Raises NotWhole, Newer."""
     parts = msgspec.msgpack.decode(unwrap(MAGIC, data), type=StateParts)
     if len(parts.ledgers) != len(parts.terms):
         raise NotWhole(f"{len(parts.ledgers)} ledgers have {len(parts.terms)} terms")
@@ -123,7 +125,7 @@ def state_in(data: bytes) -> DirectoryState:
 
 
 def is_state(data: bytes) -> bool:
-    """Can it be read?"""
+    """Whether the state can be read."""
     try:
         state_in(data)
     except (NotWhole, Newer):

@@ -1,7 +1,7 @@
-"""What is in one segment, gathered frame by frame until it is sealed.
+"""The content of one segment, collected frame by frame until it is sealed.
 
-Owns: `SegmentTail`. Invariant: it knows frames up to `end`, and all entries in them, damaged ones
-too.
+Owns: `SegmentTail`. Invariant: it knows the frames up to `end`, and all entries in them, including
+damaged ones.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class SegmentTail:
         self.damaged = 0
 
     def grow(self, sequence: int, previous: int, check: int, end: int) -> None:
-        """A frame is there."""
+        """Add a frame."""
         if self.first < 0:
             self.first, self.previous = sequence, previous
         assert sequence > self.last, (sequence, self.last)
         self.last, self.check, self.end = sequence, check, end
 
     def seal(self, directory: str, state: bytes) -> Sealed:
-        """The content of its index file, with the state at its end."""
+        """Return the content of the index file, with the state at its end."""
         return Sealed(
             directory=directory,
             segment=self.segment,

@@ -1,9 +1,9 @@
-"""Walking over the frames of one segment, whatever became of them.
+"""Walking over the frames of one segment, whether they are damaged or not.
 
-Owns: `Walk`, `Walked`, `packed_at`. Not: what a frame that is not there means; only who knows what
-comes after the segment can tell a torn end from damage. Invariants: a frame is given only if its
-check fits and its sequence is above that of the frame before; sectors that cannot be read count as
-damaged, and are no reason to stop looking for what is behind them.
+Owns: `Walk`, `Walked`, `bytes_at`. Not: the meaning of a missing frame. Only a caller that knows
+the following segments can tell a torn end from damage. Invariants: a frame is yielded only if its
+check passes and its sequence is above that of the frame before. Sectors that cannot be read count
+as damaged, and the search continues after them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ WINDOW_BYTES = 1 << 20
 
 
 class Walked(NamedTuple):
-    """A frame that is there. `lost_before`: between it and the one before, others were.
+    """A frame that was found. `lost_before`: there were others between it and the one before.
 
-    `bad`: records whose bodies are damaged, by index; `bodies` has all of them.
+    `bad`: the indexes of records with damaged bodies; `bodies` has all of them.
     """
 
     offset: int
@@ -47,10 +47,10 @@ class Walked(NamedTuple):
 
 
 class Walk:
-    """Goes over the frames of an open segment, in order.
+    """Walks over the frames of an open segment, in order.
 
-    `end`: behind the last frame that it gave; `has_unreadable`: a sector behind that cannot be
-    read, so that nobody knows whether it was ever written.
+    `end`: the end of the last frame that was yielded. `has_unreadable`: there is an unreadable
+    sector after that, so it is unknown whether that sector was ever written.
     """
 
     __slots__ = ("_chain", "_file", "_seed", "_size_bytes", "end", "has_unreadable")
@@ -74,7 +74,7 @@ class Walk:
             yield self._make_walked(offset, front, lost)
 
     def _next(self) -> tuple[int, Front] | None:
-        """The frame at the end, or the first one behind it."""
+        """Return the frame at the end, or the first one after it."""
         front = self._front_at(self.end)
         if front is not None:
             return self.end, front
@@ -93,7 +93,7 @@ class Walk:
         return front if is_later else None
 
     def _candidates(self, start: int) -> Iterator[int]:
-        """Sectors that begin as a frame does."""
+        """Yield sectors that begin like a frame."""
         for at in range(start, self._size_bytes, WINDOW_BYTES):
             data = self._read(at, WINDOW_BYTES)
             found = data.find(MAGIC)
@@ -115,7 +115,7 @@ class Walk:
 
 
 def bytes_at(file: DiskFile, offset: int, size: int) -> tuple[bytes, bool]:
-    """What is there, with zeros for sectors that cannot be read; False: there were such."""
+    """Return the bytes, with zeros for unreadable sectors; False: there were such sectors."""
     try:
         return file.read_at(offset, size), True
     except OSError:
@@ -131,7 +131,7 @@ def bytes_at(file: DiskFile, offset: int, size: int) -> tuple[bytes, bool]:
 
 
 def is_right(row: Row, body: bytes) -> bool:
-    """Is a body what its record says?"""
+    """Whether a body fits its record."""
     if row.kind == RecordKind.ENTRY:
         return is_entry(row.ledger, row.entry, body)
     if row.kind == RecordKind.STATE:
@@ -140,7 +140,7 @@ def is_right(row: Row, body: bytes) -> bool:
 
 
 def is_entry(ledger: int, entry: int, body: bytes) -> bool:
-    """Are the bytes this entry, whole?"""
+    """Whether the bytes are this entry, whole."""
     if len(body) < HEAD_BYTES:
         return False
     try:

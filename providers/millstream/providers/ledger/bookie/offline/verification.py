@@ -1,8 +1,8 @@
-"""What is on the disk of a bookie that does not run: every check, every chain.
+"""Checking the directory of a bookie that does not run: every check of every frame and entry.
 
-Owns: `verify`, `Verified`, `Fault`. Not: what a bookie makes of it (`form.loader`), which decides
-what follows what. Invariants: it changes nothing; no bookie has the directory meanwhile; what a
-crash leaves, such as a torn end, is told from damage.
+Owns: `verify`, `Verified`, `Fault`. Not: the order of frames (`form.loader`). Invariants: nothing
+is changed. No bookie has the directory during the check. Traces of a crash, such as a torn end, are
+distinguished from damage.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NEWER = "take that version"
 
 
 class Fault(NamedTuple):
-    """Damage: where it is, and what can be done."""
+    """One damage: its place, and a remedy."""
 
     file: str
     offset: int
@@ -61,7 +61,7 @@ class Fault(NamedTuple):
 
 @dataclass(slots=True)
 class Verified:
-    """What was found in a directory. `notes`: what is odd, and does no harm."""
+    """The findings about a directory. `notes`: oddities that do no harm."""
 
     path: str
     identity: Identity
@@ -75,10 +75,10 @@ class Verified:
 
 
 def verify(disk: Disk, path: str) -> Verified:
-    """Read all of a directory, and check all that can be checked. Blocks; changes nothing.
+    """Read a whole directory, and check all that can be checked. Blocks; changes nothing.
 
-    Raises DirectoryInUse (a bookie has it), DirectoryRefused (it is no bookie's, or a newer one's),
-    OSError.
+    Raises DirectoryInUse (a bookie has it), DirectoryRefused (it belongs to no bookie, or to a
+    newer version), OSError.
     """
     try:
         lock = disk.lock(path)
@@ -98,7 +98,7 @@ def verify(disk: Disk, path: str) -> Verified:
 
 
 class Verification:
-    """One look at a directory that nobody else has."""
+    """One check of a locked directory."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -111,10 +111,10 @@ class Verification:
         self._frames = self._entries = self._bytes = 0
         self._ledgers: set[int] = set()
         self._last: tuple[int, Walked] | None = None  # the newest frame, and its segment
-        self._lost: set[tuple[int, int]] = set()  # said already
+        self._lost: set[tuple[int, int]] = set()  # reported already
         self._places: dict[int, tuple[int, int]] = {}
         self._ends: dict[int, int] = {}  # of frames in this segment, by sequence
-        self._sealed: dict[int, int] = {}  # the last frame that an index file has, by segment
+        self._sealed: dict[int, int] = {}  # the last frame in an index file, by segment
 
     def run(self) -> Verified:
         self._look_at_names()
@@ -142,10 +142,11 @@ class Verification:
     def _fault(self, name: str, offset: int, what: str, advice: str) -> None:
         self._faults.append(Fault(self._file(name), offset, what, advice))
 
-    # -- whose it is
+    # -- the identity
 
     def _identify(self) -> Identity:
-        """The identity; if it is lost, what segments say. Raises DirectoryRefused."""
+        """Return the identity. If it is lost, take it from the segments. Raises
+        DirectoryRefused."""
         try:
             return identity_in(read_file(self._disk, self._file(IDENTITY), IDENTITY_BYTES_MAX))
         except Newer as error:
@@ -177,7 +178,7 @@ class Verification:
             file.close()
 
     def _look_at_names(self) -> None:
-        """Is there what the identity names, and nothing else?"""
+        """Check that the listed files exist, and no others."""
         listed = Intervals(self._identity.segments)
         for wanted in listed.numbers():
             if segment_name(wanted) not in self._names:
@@ -271,8 +272,9 @@ class Verification:
                 self._places[place] = (row.ledger, row.entry)
 
     def _judge_last(self, following: Walked | None, number: int = 0) -> None:
-        """What is damaged in the newest frame is a torn end, if the segment's index is without it,
-        or the journal goes on in its place, or ends there behind all that was durable."""
+        """Decide whether damage in the newest frame is a torn end. It is one if the segment's index
+        does not have the frame, if the journal continues in its place, or if the journal ends there
+        beyond all durable frames."""
         if self._last is None or not self._last[1].bad:
             return
         segment, last = self._last
@@ -297,7 +299,7 @@ class Verification:
         self._notes.append(f"{self._file(segment_name(segment))}: offset {offset}: {text}")
 
     def _look_behind(self, number: int, file: DiskFile, walk: Walk) -> None:
-        """Behind the last frame are zeros, or what a crash tore."""
+        """After the last frame there are zeros, or bytes that a crash tore."""
         for at in range(walk.end, file.size_bytes, PIECE_BYTES):
             data, is_whole = bytes_at(file, at, min(PIECE_BYTES, file.size_bytes - at))
             if not is_whole:
@@ -352,7 +354,7 @@ class Verification:
                 self._fault(segment_name(segment), offset, why, COPIES)
 
     def _newest(self) -> tuple[str, int]:
-        """Where the journal ends."""
+        """Return where the journal ends."""
         if self._last is None:
             return IDENTITY, 0
         segment, walked = self._last
@@ -360,7 +362,7 @@ class Verification:
 
 
 class Told(Walk):
-    """A walk that tells of each frame, and where the one before ended."""
+    """A walk that reports each frame, and where the one before ended."""
 
     __slots__ = ("_tell",)
 

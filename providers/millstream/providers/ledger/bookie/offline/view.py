@@ -1,8 +1,8 @@
-"""The entries of a directory as they are on the disk, while a bookie has it or none does.
+"""The entries of a directory as they are on disk, whether a bookie has the directory or not.
 
-Owns: `View`, `FileBookies`, for tools that read without the cluster. Not: what a running bookie
-answers (`bookie`). Invariants: nothing is changed, nothing is locked; an entry is given only if it
-is whole; what is not there may be newer than this look, so nothing is ever denied.
+Owns: `View`, `FileBookies`, for tools that read without the cluster. Not: the answers of a running
+bookie (`bookie`). Invariants: nothing is changed, nothing is locked. An entry is returned only if
+it is whole. A missing entry may be newer than this view, so none is ever denied.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from millstream.runtime.extending import DirLock, Disk, DiskFile, read_file
 __all__ = ["FileBookies", "View", "bookie_of", "read_view"]
 
 TRIES_MAX = 5
-"""Looks at a directory whose bookie removes segments meanwhile."""
+"""Attempts to read a directory whose bookie removes segments in the meantime."""
 
 
 class NoLock:
-    """Looking needs none."""
+    """No lock: a view needs none."""
 
     def release(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 def read_view(disk: Disk, path: str) -> View:
-    """Look at a directory. Blocks. Raises DirectoryRefused, OSError."""
+    """Read a directory. Blocks. Raises DirectoryRefused, OSError."""
     for attempt in range(TRIES_MAX):
         try:
             return View(disk, path, NoLock())
@@ -51,12 +51,12 @@ def read_view(disk: Disk, path: str) -> View:
 
 
 def bookie_of(disk: Disk, path: str) -> str:
-    """Whose directory it is. Blocks. Raises DirectoryRefused, OSError."""
+    """Return the name of the directory's bookie. Blocks. Raises DirectoryRefused, OSError."""
     return identity_at(disk, path).directory
 
 
 def identity_at(disk: Disk, path: str) -> Identity:
-    """What a directory says of itself. Raises DirectoryRefused, OSError."""
+    """Return the identity of a directory. Raises DirectoryRefused, OSError."""
     file = f"{path}/{IDENTITY}"
     try:
         return identity_in(read_file(disk, file, IDENTITY_BYTES_MAX))
@@ -69,7 +69,7 @@ def identity_at(disk: Disk, path: str) -> Identity:
 
 
 class View:
-    """A directory at one moment. Attributes: `name`, its bookie's."""
+    """A directory at one moment. Attributes: `name`, that of its bookie."""
 
     def __init__(self, disk: Disk, path: str, lock: DirLock) -> None:
         identity = identity_at(disk, path)
@@ -77,12 +77,12 @@ class View:
         self._directory = Directory(disk, path, lock, identity)
         loaded, _ = load_segments(self._directory)
         self._index = loaded.index
-        # a bookie that starts writes these anew, since nobody knows whether they are durable
+        # at its start, a bookie writes these again, since it is unknown whether they are durable
         self._newest = {(one.ledger, one.entry): one.body for one in loaded.carried}
         self._files: dict[int, DiskFile] = {}
 
     def read(self, ledger: int, first: int, entries_max: int, bytes_max: int) -> Found:
-        """Entries from `first` on, one after the other, up to the limits but one at least."""
+        """Return consecutive entries from `first` on, up to the limits but at least one."""
         found: list[bytes] = []
         while len(found) < entries_max and (body := self._entry(ledger, first + len(found))):
             bytes_max -= len(body)
@@ -92,7 +92,7 @@ class View:
         return Found(tuple(found), Missing.UNKNOWN, self.find_confirmed(ledger))
 
     def find_confirmed(self, ledger: int) -> int:
-        """The highest entry that heads of entries call confirmed."""
+        """Return the highest entry that heads of entries name as confirmed."""
         newest = [
             head_of(body).confirmed for (one, _), body in self._newest.items() if one == ledger
         ]
@@ -112,13 +112,14 @@ class View:
         return file
 
     def close(self) -> None:
-        """Close its files."""
+        """Close the files."""
         for file in self._files.values():
             file.close()
 
 
 class FileBookies:
-    """Directories instead of bookies, which only read; what handles call `Bookies`."""
+    """Directories in place of bookies, for reading only. Implements the contract `Bookies` of
+    handles."""
 
     def __init__(self, views: Mapping[str, View]) -> None:
         self._views = views
@@ -147,17 +148,17 @@ class FileBookies:
         return self._view(bookie).find_confirmed(ledger)
 
     async def tell(self, bookie: str, ledger: int, term: int, confirmed: int, /) -> None:
-        """It knows what its files say."""
+        """Ignored: the files are only read."""
 
     async def suspect(self, bookie: str, ledger: int, entry: int, /) -> None:
-        """Nothing is repaired here."""
+        """Ignored: nothing is repaired here."""
 
     def likeliest(self, bookies: Sequence[str], /) -> Sequence[str]:
-        """Those whose directories are here."""
+        """Return those first whose directories are here."""
         return sorted(bookies, key=lambda name: name not in self._views)
 
     async def look(self) -> None:
-        """All that there are are known."""
+        """Nothing to find: all bookies are known."""
 
     def unwilling(self) -> Mapping[str, str]:
         return {}
