@@ -1,15 +1,15 @@
-"""Messages of a topic as the payload of an entry.
+"""The messages of a topic as the payload of an entry.
 
 Owns: `TopicMessage`, `StoredMessage`, `EntryHead`, packing. Not: the entry around it
-(`protocol.entry`), which has the check. Invariants: numbers of messages follow each other from
-entry to entry and from ledger to ledger; times never go back within a topic; what is packed says
-where the newest snapshot of producers is, so that an owner finds it from the last entry.
+(`protocol.entry`), which has the check. Invariants: numbers of messages are consecutive from entry
+to entry and from ledger to ledger. Times never go back within a topic. Each payload says where the
+newest snapshot of producers is, so an owner finds it from the last entry.
 
     0  first number u64 | count u32 | time in ms i64 | entry of the newest snapshot i64 | kind u8
     29 kind 0: [[payload, producer, sequence], ...]
        kind 1: [[producer, highest sequence, its number], ...]; its `first` is the next number
 
-All integers are little-endian; what follows the head is MessagePack.
+All integers are little-endian. The part after the head is MessagePack.
 """
 
 from __future__ import annotations
@@ -45,24 +45,25 @@ T = TypeVar("T")
 
 HEAD = Struct("<QIqqB")
 FRAME_BYTES = HEAD.size + 5
-"""What an entry has beside its messages: the head, and the length of the list."""
+"""The bytes of an entry beside its messages: the head, and the length of the list."""
 MESSAGE_BYTES = 24
-"""What a message has beside its payload and the producer's name, at most."""
+"""The largest number of bytes of a message beside its payload and the producer's name."""
 NO_SNAPSHOT = NOTHING
-"""No producer was known when the ledger began, and no snapshot was made since."""
+"""No producer was known when the ledger began, and there was no snapshot since."""
 
 
 class EntryKind(IntEnum):
-    """What follows the head."""
+    """The kind of the part after the head."""
 
     MESSAGES = 0
     SNAPSHOT = 1
 
 
 class TopicMessage(NamedTuple):
-    """A message. `producer`, `seq`: given together, so that sending it again stores it once.
+    """A message. `producer` and `seq` are given together, so that a repeated message is stored only
+    once.
 
-    Sequences of one producer rise; "" has none.
+    Sequences of one producer rise. A message with the producer "" has no sequence.
     """
 
     payload: bytes
@@ -87,7 +88,7 @@ class KnownProducer(NamedTuple):
 
 
 class EntryHead(NamedTuple):
-    """What stands before the messages of an entry."""
+    """The fields before the messages of an entry."""
 
     first: int
     messages: int
@@ -97,7 +98,7 @@ class EntryHead(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The number behind its last message."""
+        """The number after its last message."""
         return self.first + self.messages
 
 
@@ -107,31 +108,31 @@ PRODUCERS = msgspec.msgpack.Decoder(list[KnownProducer])
 
 
 def ceil_ms(time_s: float) -> int:
-    """The first millisecond that is not before a time of microseconds."""
+    """Return the first millisecond that is not before a time with microseconds."""
     return -(-round(time_s * 1e6) // 1000)
 
 
 def size_of(message: TopicMessage) -> int:
-    """Bytes that a message takes in an entry, at most."""
+    """Return the largest number of bytes that a message takes in an entry."""
     producer = message.producer
     name = len(producer) if producer.isascii() else len(producer.encode())
     return len(message.payload) + name + MESSAGE_BYTES
 
 
 def pack(head: EntryHead, body: Sequence[TopicMessage] | Sequence[KnownProducer]) -> bytes:
-    """The payload of an entry."""
+    """Return the payload of an entry."""
     return HEAD.pack(*head) + ENCODER.encode(body)
 
 
 def head_of(payload: bytes) -> EntryHead:
-    """What stands before the messages. Raises EntryDamaged."""
+    """Return the fields before the messages. Raises EntryDamaged."""
     if len(payload) < HEAD.size:
         raise EntryDamaged(f"an entry of a topic has {HEAD.size} bytes at least: {len(payload)}")
     return EntryHead(*HEAD.unpack_from(payload))
 
 
 def messages_of(payload: bytes) -> list[TopicMessage]:
-    """The messages of an entry; none of a snapshot. Raises EntryDamaged."""
+    """Return the messages of an entry; a snapshot has none. Raises EntryDamaged."""
     head = head_of(payload)
     if head.kind != EntryKind.MESSAGES:
         return []
@@ -143,12 +144,12 @@ def messages_of(payload: bytes) -> list[TopicMessage]:
 
 
 def producers_of(payload: bytes) -> list[KnownProducer]:
-    """What a snapshot says. Raises EntryDamaged."""
+    """Return the content of a snapshot. Raises EntryDamaged."""
     return decode(PRODUCERS, payload)
 
 
 def decode(decoder: msgspec.msgpack.Decoder[T], payload: bytes) -> T:
-    """What follows the head."""
+    """Decode the part after the head."""
     try:
         return decoder.decode(memoryview(payload)[HEAD.size :])
     except msgspec.MsgspecError as error:

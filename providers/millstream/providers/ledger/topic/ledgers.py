@@ -1,7 +1,7 @@
-"""What a topic needs of ledgers.
+"""The contract between a topic and its ledgers.
 
 Owns: the contracts `Ledgers`, `TopicLedgerWriter`, `TopicLedgerReader`, and `delete_unlisted`. The
-real ones are in `handle`; tests have one in memory.
+real implementations are in `handle`; tests have one in memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TopicLedgerWriter(Protocol):
     def ledger(self) -> int: ...
     @property
     def confirmed(self) -> int:
-        """The last entry that is on an ack quorum, with all before it; -1: none yet."""
+        """The last entry that is on an ack quorum, with all before it; -1: there is none yet."""
         ...
 
     @property
@@ -36,38 +36,40 @@ class TopicLedgerWriter(Protocol):
 
     @property
     def trouble(self) -> str:
-        """Why bookies of this ledger do not answer now, in their own words; "": all do."""
+        """Why bookies of this ledger do not answer now, in their own words; "": all of them
+        answer."""
         ...
 
     @property
     def is_short(self) -> bool:
-        """Would a new ledger have copies that this one has not, with the bookies of now?"""
+        """Whether a new ledger would have more replicas, with the bookies of now."""
         ...
 
     def append(self, payload: bytes, /) -> Future[int]:
-        """Append an entry: its number, once it is confirmed; futures end in the order of entries.
+        """Append an entry. The future has its number once it is confirmed; futures end in order.
 
-        A cancelled future does not take the entry back. Ends with LedgerFenced or LedgerClosed:
+        A cancelled future does not take the entry back. It fails with LedgerFenced or LedgerClosed:
         the entry may or may not be in the ledger; NotEnoughBookies: the same, after
-        `enqueue_wait_s`. Raises what `failed` has, at once, with nothing appended.
+        `HandleOptions.unconfirmed_max_s`. Raises the error in `failed` at once, with nothing
+        appended.
         """
         ...
 
     async def close(self) -> LedgerRecord:
-        """Give the ledger its end behind what is confirmed, and fail what is not.
+        """Close the ledger after its last confirmed entry; entries that are not confirmed fail.
 
-        Again returns the same. Raises LedgerFenced, LedgerClosed (another one gave it another
-        end), StorageError.
+        A second call returns the same record. Raises LedgerFenced, LedgerClosed (it was closed with
+        another end), StorageError.
         """
         ...
 
     async def aclose(self) -> None:
-        """Let go of it, as a crash would: it stays open, and is recovered by who needs it."""
+        """End like a crash: the ledger stays open, and is recovered when it is needed."""
         ...
 
 
 class TopicLedgerReader(Protocol):
-    """Reads one ledger, without disturbing its writer."""
+    """Reads one ledger without disturbing its writer."""
 
     @property
     def record(self) -> LedgerRecord:
@@ -75,27 +77,28 @@ class TopicLedgerReader(Protocol):
         ...
 
     async def read(self, first: int, entries_max: int, bytes_max: int, /) -> Sequence[Entry]:
-        """Confirmed entries from `first` on, checked, one at least; [] if there is none yet.
+        """Return confirmed entries from `first` on, checked, at least one; [] if there is none yet.
 
-        Raises LedgerGone, NotRecoverable (no bookie that has it answered), EntryDamaged (all
-        copies are), EntriesGivenUp (the loss of this one was accepted: read behind them).
+        Raises LedgerGone, NotRecoverable (no bookie that has the entry answered), EntryDamaged (all
+        replicas are damaged), EntriesGivenUp (the loss of this entry was accepted: read after it).
         """
         ...
 
     async def wait(self, confirmed: int, wait_s: float, /) -> int:
-        """The last confirmed entry, as soon as it is above `confirmed`, or after `wait_s`."""
+        """Return the last confirmed entry, as soon as it is above `confirmed`, or after
+        `wait_s`."""
         ...
 
     async def aclose(self) -> None: ...
 
 
 class Ledgers(Protocol):
-    """Ledgers of one cluster."""
+    """The ledgers of one cluster."""
 
     async def create(
         self, quorum: Quorum | None, topic: str, /, first: int = 0, owner: tuple[int, int] = (0, 0)
     ) -> TopicLedgerWriter:
-        """A new, empty ledger; None: with the usual quorum.
+        """Make a new, empty ledger. With the quorum None it has the usual one.
 
         Args:
             first: the number that its first message will have in the topic.
@@ -106,24 +109,24 @@ class Ledgers(Protocol):
         ...
 
     async def recover(self, ledger: int, /) -> LedgerRecord:
-        """Fence whoever writes it, and give it an end; its record, which is closed.
+        """Fence the writer of a ledger and close the ledger; return its closed record.
 
-        Every entry that was confirmed to its writer is in it. Raises NotRecoverable,
+        The ledger then has every entry that was confirmed to its writer. Raises NotRecoverable,
         NotEnoughBookies, LedgerGone, StorageError: try again.
         """
         ...
 
     async def reader(self, ledger: int, /) -> TopicLedgerReader:
-        """Raises LedgerGone, StorageError."""
+        """Return a reader. Raises LedgerGone, StorageError."""
         ...
 
     async def delete(self, ledger: int, /) -> None:
-        """Delete it for good; again is harmless. Raises StorageError."""
+        """Delete a ledger for good. Repeating it does no harm. Raises StorageError."""
         ...
 
 
 async def delete_unlisted(ledgers: Ledgers, ledger: int) -> None:
-    """Delete a ledger that no topic lists any more; if that fails, `Topics.sweep` finds it."""
+    """Delete a ledger that no topic lists any more. If that fails, `Topics.sweep` finds it."""
     try:
         await ledgers.delete(ledger)
     except (LedgerError, StorageError):

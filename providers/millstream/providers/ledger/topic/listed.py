@@ -1,7 +1,7 @@
-"""Which ledgers the topics of a cluster list, for whoever is about to forget a ledger.
+"""The ledgers that the topics of a cluster list, for code that is about to forget a ledger.
 
-Owns: `ListedLedgers`. Invariant: a topic lists a ledger until after its last message may go, so a
-ledger that is listed and has no row is damage, and nothing of it may be forgotten.
+Owns: `ListedLedgers`. Invariant: a topic lists a ledger as long as its messages may be needed. So a
+listed ledger without a row is damage, and nothing of it may be forgotten.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class ListedLedgers:
         self._rows = topic_rows(metadata)
 
     async def all(self) -> Mapping[int, str] | None:
-        """All listed ledgers, each with its topic; as of a moment ago. None: the row of a topic is
-        damaged, so nobody knows what else is listed."""
+        """Return all listed ledgers, each with its topic, as of a moment ago. None: the row of a
+        topic is damaged, so the list is not complete."""
         scan = self._rows.scan()
         found = {span.ledger: one.topic async for one in scan for span in one.spans}
         return None if scan.damaged else found
 
     async def damage(self, topic: str, ledger: int) -> Corrupt | None:
-        """What is wrong with a ledger that has no row, and that a topic listed a moment ago; None:
-        the topic lists it no more."""
+        """Return the fault of a ledger without a row, which a topic listed a moment ago; None: the
+        topic does not list it any more."""
         try:
             record = await self._rows.read(topic)
         except Corrupt as error:

@@ -1,7 +1,7 @@
-"""Which messages were in entries that are lost.
+"""The messages that were in lost entries.
 
-Owns: `LostNumbers`. Not: which entries are (`handle.loss`), giving them up. Invariant: it is what
-rows and the entries beside them say; what they do not say is not guessed.
+Owns: `LostNumbers`. Not: which entries are lost (`handle.loss`), giving them up. Invariant: the
+answers come from rows and from the entries beside a gap. Nothing is guessed.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ __all__ = ["LostNumbers"]
 
 
 class LostNumbers:
-    """Numbers of messages by entries, as the rows of topics say."""
+    """Numbers of messages by entries, according to the rows of topics."""
 
     def __init__(self, topics: RecordRows[str, TopicRecord]) -> None:
         self._topics = topics
 
     async def of(self, record: LedgerRecord, gaps: Sequence[Gap]) -> list[tuple[int, int]]:
-        """For each gap the first message, and the one behind the last; 0: nobody knows. Raises
-        StorageError."""
+        """Return, for each gap, its first message and the message after its last one; 0: unknown.
+        Raises StorageError."""
         topic = await self._topics.read(record.topic) if record.topic else None
         spans = [one for one in topic.spans if one.ledger == record.ledger] if topic else []
         return [between(gap, spans[0] if spans else None) for gap in gaps]
 
 
 def between(gap: Gap, span: LedgerSpan | None) -> tuple[int, int]:
-    """The messages of one gap."""
+    """Return the messages of one gap."""
     before, after = head_at(gap.before), head_at(gap.after)
     first = end = 0
     if before is not None:
@@ -49,7 +49,7 @@ def between(gap: Gap, span: LedgerSpan | None) -> tuple[int, int]:
 
 
 def head_at(edge: bytes) -> EntryHead | None:
-    """What stands before an entry's messages, if it is a topic's."""
+    """Return the head of an entry's payload, if the entry belongs to a topic."""
     try:
         return head_of(edge)
     except EntryDamaged:

@@ -1,7 +1,7 @@
-"""The row of a topic, in the hands of its owner.
+"""The row of a topic, as its owner changes it.
 
-Owns: `OwnedTopic`. Invariants: one change is under way at a time, so `record` is never older than
-what this owner has written; whoever finds a higher epoch hears QueueFenced, once and for all.
+Owns: `OwnedTopic`. Invariants: one change is running at a time, so `record` is never older than the
+last write of this owner. An owner that finds a higher epoch gets QueueFenced.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class OwnedTopic:
         return self.record.topic
 
     async def update(self, change: Callable[[TopicRecord], TopicRecord]) -> TopicRecord:
-        """Change the record; it may be made twice. Raises QueueFenced, StorageError."""
+        """Change the record; `change` may run twice. Raises QueueFenced, StorageError."""
         async with self._writing:
             checked = make_owned_change(self.record, change)
             self.record = await self._rows.update(self.record.topic, checked)
             return self.record
 
     async def check(self) -> None:
-        """Raise QueueFenced if another one has taken the topic over. Raises StorageError."""
+        """Raise QueueFenced if another process has taken the topic over. Raises StorageError."""
         await self.update(lambda record: record)

@@ -1,10 +1,14 @@
 """The row of a topic: its epoch, its ledgers in order, its settings and cursors.
 
-Owns: `TopicRecord`, `LedgerSpan`, and the changes that a record may undergo, as functions from
-record to record. Not: storing it (`metadata.rows`), what a ledger holds. Idea: spec/ledger.md 7.10
-to 7.13, 10.6.8. Invariants: epochs rise, and only who has the present one changes anything; all
-spans but the last are sealed, and numbers go on from one to the next without a gap; a ledger is out
-of the list before it is deleted, and in the list before anything is sent to it.
+Owns: `TopicRecord`, `LedgerSpan`, and the allowed changes of a record, as functions from record to
+record. Not: storing it (`metadata.rows`), the content of a ledger. As in Pulsar's managed ledger, a
+topic is a list of ledgers.
+
+Invariants:
+
+- Epochs rise, and only the process with the present epoch changes the record.
+- All spans but the last are sealed, and numbers are consecutive from span to span.
+- A ledger leaves the list before it is deleted. It is listed before anything is sent to it.
 """
 
 from __future__ import annotations
@@ -39,11 +43,11 @@ FIRST_NUMBER = 1
 
 
 class LedgerSpan(msgspec.Struct, frozen=True, array_like=True):
-    """One ledger of a topic: messages from `first` on; the rest is known once it is sealed.
+    """One ledger of a topic: messages from `first` on. The other fields are set once it is sealed.
 
-    `last`: its last entry. `size_bytes`: of all payloads. `first_ms`, `last_ms`: times of its
-    first and last entry that can be read. `left_out`: so many numbers at its end are of messages
-    that are lost, or of none.
+    `last`: its last entry. `size_bytes`: the size of all payloads. `first_ms`, `last_ms`: the times
+    of its first and last readable entry. `left_out`: so many numbers at its end belong to lost
+    messages, or to none.
     """
 
     ledger: int
@@ -58,17 +62,17 @@ class LedgerSpan(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def end(self) -> int:
-        """The number behind its last message, once it is sealed."""
+        """The number after its last message, once it is sealed."""
         return self.first + self.count
 
 
 class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
     """A topic as its row says.
 
-    `next`: the number behind all sealed ledgers. `trimmed`: the first number that is kept.
-    `last_ms`: no message from now on has an earlier time. `cursors`: names of those that hold
-    messages back. `holder`: the process that has the epoch; it may open the topic anew in it, and
-    `opening` says how often the topic was opened.
+    `next`: the number after all sealed ledgers. `trimmed`: the first number that is kept.
+    `last_ms`: no later message has an earlier time. `cursors`: the names of the cursors, which keep
+    messages. `holder`: the process that has the epoch. It may open the topic again in this epoch.
+    `opening`: how often the topic was opened.
     """
 
     topic: str
@@ -85,20 +89,20 @@ class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def owner(self) -> tuple[int, int]:
-        """Who may change it: the opening of an epoch; later ones are higher."""
+        """The opening of an epoch that may change the record. Later ones are higher."""
         return self.epoch, self.opening
 
     def lists(self, ledger: int) -> bool:
-        """Is this one of its ledgers?"""
+        """Whether this is one of its ledgers."""
         return any(span.ledger == ledger for span in self.spans)
 
     def backlog(self, mark: int, end: int) -> int:
-        """How many messages there may be behind `mark` and before `end`."""
+        """Return how many messages there may be after `mark` and before `end`."""
         left_out = sum(min(one.left_out, max(0, one.end - 1 - mark)) for one in self.spans)
         return max(0, end - 1 - mark - left_out)
 
     def seal(self, *spans: LedgerSpan) -> TopicRecord:
-        """These spans have their ends; those without messages are no longer in the list."""
+        """Set the ends of these spans, and remove those without messages from the list."""
         ends = {span.ledger: span for span in spans}
         known = [ends.get(span.ledger, span) for span in self.spans]
         last = known[-1] if known else None
@@ -110,14 +114,14 @@ class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def with_ledger(self, ledger: int) -> TopicRecord:
-        """Messages go on in this ledger; all others are sealed."""
+        """Continue with messages in this ledger; all others are sealed."""
         if self.lists(ledger):
             return self
         assert all(span.is_sealed for span in self.spans), self
         return msgspec.structs.replace(self, spans=(*self.spans, LedgerSpan(ledger, self.next)))
 
     def without(self, spans: int) -> TopicRecord:
-        """The oldest so many ledgers are no longer in the list."""
+        """Remove the oldest so many ledgers from the list."""
         gone, kept = self.spans[:spans], self.spans[spans:]
         if not gone:
             return self
@@ -128,13 +132,13 @@ class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
 def make_opening(
     topic: str, epoch: int, holder: str, settings: LedgerTopicSettings | None
 ) -> Callable[[TopicRecord | None], TopicRecord]:
-    """The change of who takes a topic over; a new one is made.
+    """Return the change of a process that takes a topic over. A missing topic is made.
 
     Args:
-        holder: the process; where it has the epoch already, its topic of before is fenced.
-        settings: hold from the next ledger on; None: as they are.
+        holder: the process. If it has the epoch already, its former topic is fenced.
+        settings: apply from the next ledger on; None: they do not change.
 
-    Raises QueueFenced: another one has this epoch, or somebody has a higher one.
+    Raises QueueFenced: another process has this epoch, or there is a higher one.
     """
 
     def take(found: TopicRecord | None) -> TopicRecord:
@@ -156,7 +160,7 @@ def make_opening(
 def make_owned_change(
     own: TopicRecord, change: Callable[[TopicRecord], TopicRecord]
 ) -> Callable[[TopicRecord | None], TopicRecord]:
-    """A change that only the owner that wrote `own` may make. Raises QueueFenced."""
+    """Return a change that only the owner that wrote `own` may make. Raises QueueFenced."""
 
     def check(found: TopicRecord | None) -> TopicRecord:
         if found is None:
@@ -170,7 +174,8 @@ def make_owned_change(
 
 
 def contradiction(topic: str, what: str) -> Corrupt:
-    """Two rows of a topic, or a row and its ledger, do not say the same."""
+    """Return the error for two rows of a topic, or a row and its ledger, that contradict each
+    other."""
     text = (
         f"topic {show_text(topic)}: {what}; one of the two is damaged or older than it was: stop "
     )
@@ -178,13 +183,14 @@ def contradiction(topic: str, what: str) -> Corrupt:
 
 
 def make_listed_and_gone(topic: str, ledger: int) -> Corrupt:
-    """A ledger leaves the list before it is deleted, so one that is listed now is there."""
+    """Return the error for a listed ledger without a row. A ledger leaves the list before it is
+    deleted."""
     text = f"its row (topics/) lists ledger {ledger}, and the row of that ledger (ledgers/) is gone"
     return contradiction(topic, text)
 
 
 def refuse_other(topic: str, span: LedgerSpan, record: LedgerRecord) -> None:
-    """Raise Corrupt unless the row of a ledger says what the topic's list says of it."""
+    """Raise Corrupt unless the row of a ledger agrees with the topic's list."""
     listed = f"its row (topics/) lists ledger {span.ledger}"
     if (record.topic, record.first) != (topic, span.first):
         text = f"{listed} from message {span.first} on; the row of that ledger (ledgers/) says: "
@@ -202,5 +208,5 @@ def refuse_other(topic: str, span: LedgerSpan, record: LedgerRecord) -> None:
 
 
 def topic_rows(metadata: Metadata) -> RecordRows[str, TopicRecord]:
-    """The records of topics, by name."""
+    """Return the records of topics, by name."""
     return RecordRows(metadata, "topics/", TopicRecord, key_part, is_witnessed=True)

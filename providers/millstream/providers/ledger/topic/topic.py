@@ -1,4 +1,4 @@
-"""A managed topic in the hands of its owner: append, read, cursors, retention.
+"""A managed topic in its owner: append, read, cursors, retention.
 
 Owns: `Topic`, which puts the parts together. Not: appending (`appending.topic_writer`), reading
 (`reading.owner_reader`), cursors (`cursors.cursors`), deleting (`cursors.trimmer`).
@@ -34,7 +34,8 @@ __all__ = ["Topic", "TopicHome"]
 
 @dataclass(frozen=True, slots=True)
 class TopicHome:
-    """What topics of one process stand on: ledgers, rows, the clock, tasks that end with it."""
+    """The surroundings of the topics of one process: ledgers, rows, the clock, and tasks that end
+    with it."""
 
     ledgers: Ledgers
     topics: RecordRows[str, TopicRecord]
@@ -44,10 +45,10 @@ class TopicHome:
 
 
 class Topic:
-    """Numbered messages, kept in ledgers; made by `Topics.open`, and closed by `aclose`.
+    """Numbered messages, stored in ledgers. Made by `Topics.open`, and closed by `aclose`.
 
-    Its owner is the only one who appends. Once another one has opened it in a higher epoch, what is
-    on its way ends with PublishUnknown, and everything later with QueueFenced: close it then.
+    Only its owner appends. After another process has opened it in a higher epoch, appends in flight
+    fail with PublishUnknown, and later ones with QueueFenced. Close it then.
 
     Attributes: `reader`, `cursors`.
     """
@@ -105,7 +106,7 @@ class Topic:
 
     @property
     def epoch(self) -> int:
-        """The epoch that it was opened in."""
+        """The epoch in which it was opened."""
         return self._owned.record.epoch
 
     @property
@@ -115,36 +116,37 @@ class Topic:
 
     @property
     def has_ended(self) -> bool:
-        """Was it closed here, or taken over by another one?"""
+        """Whether it was closed here, or taken over by another process."""
         return self._writer.ended is not None
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes that were sent, and are not confirmed."""
+        """The bytes that were sent and are not confirmed."""
         return self._outbox.sent_bytes
 
     def append(self, messages: Sequence[TopicMessage]) -> Future[list[int | None]]:
-        """Store messages in order; the future has their numbers once all of them are durable.
+        """Store messages in order. The future has their numbers once all of them are durable.
 
         Appends are pipelined, and stored in the order of calls. A sequence of a producer that is
-        not above the highest one is not stored again: it has the number of before, or None.
-        Cancelled while it waits for room, it is never sent.
+        not above its highest one is not stored again. Its number is the former one, or None. An
+        append that is cancelled while it waits for room is never sent.
 
-        The future fails with QueueFull, QueueUnavailable (nothing of it is stored), PublishUnknown
-        (it may be, also later: send the same sequences again), QueueFenced (nothing is stored,
-        another one owns the topic). Raises, at once: ValueError (a message is above
+        The future fails with QueueFull, QueueUnavailable (none of them is stored), PublishUnknown
+        (they may be stored, also later: send the same sequences again), QueueFenced (none is
+        stored, and another process owns the topic). Raises, at once: ValueError (a message is above
         `entry_bytes_max`), QueueFull, QueueUnavailable (closed), QueueFenced.
         """
         return self._writer.append(messages)
 
     async def change(self, settings: LedgerTopicSettings) -> None:
-        """Other settings, from the next ledger on. Raises QueueFenced, StorageError."""
+        """Store other settings, which apply from the next ledger on. Raises QueueFenced,
+        StorageError."""
         await self._owned.update(lambda record: msgspec.structs.replace(record, settings=settings))
 
     async def begin(self) -> None:
-        """Load the stored cursors, and look at age and retention from now on.
+        """Load the stored cursors, and start the regular checks of age and retention.
 
-        Raises QueueFenced, Corrupt (a cursor is ahead of the topic), StorageError.
+        Raises QueueFenced, Corrupt (a cursor is beyond the topic's end), StorageError.
         """
         await self.cursors.load()
         self._tend()
@@ -156,12 +158,12 @@ class Topic:
             self._timer = self._tasks.call_later(self._tend_every_s, self._tend)
 
     def _on_cursor_moved(self) -> None:
-        """There may be room for appends, or less of it."""
+        """There may be more room for appends, or less."""
         self._backlog.measure_again()
         self._writer.pump()
 
     def _on_cursor_stored(self) -> None:
-        """There may be less to keep."""
+        """Fewer messages may be needed."""
         if not self.has_ended:
             self._trimmer.trim_soon()
 
@@ -170,16 +172,16 @@ class Topic:
         self._writer.stop(error)
 
     def _on_ended(self, error: StreamError) -> None:
-        """Nothing can be appended any more."""
+        """Nothing more can be appended."""
         self.reader.stop(error)
         if self._timer is not None:
             self._timer.cancel()
 
     async def aclose(self) -> None:
-        """End in order: what was sent is confirmed, the ledger has its end, cursors are stored.
+        """Close in order: sent messages are confirmed, the ledger is closed, cursors are stored.
 
-        Takes twice `enqueue_wait_s` at most, and the time of the store; the next owner does what
-        could not be done. Again is harmless.
+        Takes at most twice `enqueue_wait_s`, plus the time of the store. The next owner completes
+        the rest. It does no harm to close twice.
         """
         await self._writer.close()
         await self.cursors.aclose()
@@ -187,7 +189,7 @@ class Topic:
         await self.reader.aclose()
 
     async def let_go(self) -> None:
-        """End as a crash would: nothing more is written, ledgers stay open."""
+        """End like a crash: nothing more is written, and ledgers stay open."""
         self._writer.stop(QueueUnavailable(f"topic {show_text(self.name)} is closed here"))
         await self._writer.let_go()
         self.cursors.let_go()

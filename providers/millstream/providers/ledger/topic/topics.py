@@ -1,9 +1,9 @@
 """The topics of one cluster of ledgers, as one process uses them.
 
-Owns: `Topics`: opening, reading, deleting, and looking for ledgers that nobody needs. Not: what a
-topic does (`topic`). Invariants: a ledger is deleted only if no list has it, nor can have it any
-more, since the list has left it behind or its maker does not own the topic any more; it is fenced
-before, so that an owner whose topic was deleted acknowledges nothing more.
+Owns: `Topics`: opening, reading, deleting, and the search for ledgers that nobody needs. Not: the
+work of a topic (`topic`). Invariants: a ledger is deleted only if no topic lists it or can list it
+again. That is so when the topic has trimmed it, or when its maker no longer owns the topic. It is
+fenced before, so an owner whose topic was deleted acknowledges nothing more.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["ORPHAN_AFTER_S", "Topics"]
 log = logging.getLogger("millstream.ledger")
 
 ORPHAN_AFTER_S = 3600.0
-"""A ledger of a topic that is this old and not in its list is deleted."""
+"""A ledger that its topic does not list is deleted at this age."""
 SWEEP_EVERY_S = 3600.0
 NAME_CHARS_MAX = 200
 
@@ -44,9 +44,10 @@ class Topics:
     """Opens and reads topics.
 
     Args:
-        ledgers: of the cluster.
-        metadata: of the same cluster; its owner's name must be this process's own.
-        clock, tasks: those of the silo; tasks end with it.
+        ledgers: the ledgers of the cluster.
+        metadata: the rows of the same cluster, with an owner name that only this process has.
+        clock: the clock of the silo.
+        tasks: the tasks of the silo, which end with it.
     """
 
     def __init__(self, ledgers: Ledgers, metadata: Metadata, clock: Clock, tasks: Tasks) -> None:
@@ -62,19 +63,19 @@ class Topics:
         options: LedgerTopicOptions | None = None,
         settings: LedgerTopicSettings | None = None,
     ) -> Topic:
-        """Own a topic from now on, and fence whoever did; a new one is made.
+        """Become the owner of a topic, and fence the former one. A missing topic is made.
 
-        Costs a write of its row, and where the owner before has not closed it, the recovery of one
-        ledger and what producers have sent since their last snapshot.
+        Costs a write of its row. If the former owner has not closed it, this also costs the
+        recovery of one ledger, and reading the entries since the last snapshot of producers.
 
         Args:
-            epoch: higher than any before; the same once more only by the same process, whose topic
-                of before is fenced then.
-            settings: hold from the next ledger on; None: those that are stored.
+            epoch: higher than any before. Only the same process may use an epoch again, and its
+                former topic is fenced then.
+            settings: apply from the next ledger on; None: the stored ones.
 
-        Raises QueueFenced (another one has this epoch, or somebody a higher one), Corrupt (a row is
-        damaged, or older than it was), QueueUnavailable (rows or ledgers cannot be read or written
-        now: open it again), ConfigError.
+        Raises QueueFenced (another process has this epoch, or there is a higher one), Corrupt (a
+        row is damaged, or older than before), QueueUnavailable (rows or ledgers cannot be read or
+        written now: open it again), ConfigError.
         """
         check_name(name)
         chosen = options or LedgerTopicOptions()
@@ -108,7 +109,8 @@ class Topics:
         return topic
 
     async def find(self, name: str) -> TopicRecord | None:
-        """The row of a topic; None: it was never opened. Raises Corrupt, QueueUnavailable."""
+        """Return the row of a topic; None: it was never opened. Raises Corrupt,
+        QueueUnavailable."""
         try:
             return await self._home.topics.read(name)
         except Corrupt:
@@ -117,13 +119,13 @@ class Topics:
             raise QueueUnavailable(f"topic {show_text(name)} cannot be read: {error}") from error
 
     async def last_epoch(self, name: str) -> int:
-        """The epoch in which a topic was opened last; 0: never. Raises Corrupt,
+        """Return the epoch in which a topic was opened last; 0: never. Raises Corrupt,
         QueueUnavailable."""
         record = await self.find(name)
         return 0 if record is None else record.epoch
 
     async def marks(self, name: str) -> dict[str, int]:
-        """The cursors of a topic, and up to where each has acknowledged all, as it was stored.
+        """Return the cursors of a topic, each with its stored mark.
 
         Raises Corrupt, QueueUnavailable.
         """
@@ -139,14 +141,14 @@ class Topics:
         return {one: row.mark for one, row in rows if row is not None}
 
     def reader(self, name: str) -> TopicReader:
-        """A reader that stands beside the owner, whoever that is; close it by `aclose`."""
+        """Return a reader that reads beside the owner, in any process. Close it by `aclose`."""
         check_name(name)
         return TopicReader(self._home.ledgers, self._home.topics, name, self._home.clock.now)
 
     async def delete(self, name: str) -> None:
-        """Delete a topic that nobody owns any more: its cursors, its row, then its ledgers.
+        """Delete a topic without an owner: its cursors, its row, then its ledgers.
 
-        Again is harmless. Raises StorageError: delete it again.
+        Repeating it does no harm. Raises StorageError: delete it again.
         """
         record = await self._home.topics.read(name)
         if record is None:
@@ -156,15 +158,15 @@ class Topics:
             await self._home.cursors.delete((name, cursor))
         await self._home.topics.delete(name)
         for span in record.spans:
-            # what is open is fenced, so that an owner that lives acknowledges nothing more
+            # an open ledger is fenced, so that a living owner acknowledges nothing more
             if span.is_sealed or await self._fence(span.ledger):
                 await self._delete(span.ledger)
 
     async def sweep(self) -> int:
-        """Delete ledgers of topics that no list has any more, or never had; how many.
+        """Delete ledgers that a topic does not list any more, or never listed; return how many.
 
-        They are left by a crash between two writes. Looks at the rows of all ledgers; those whose
-        row, or whose topic's row, is damaged stay. Raises StorageError.
+        A crash between two writes leaves such ledgers. Reads the rows of all ledgers. A ledger
+        stays if its row or its topic's row is damaged. Raises StorageError.
         """
         deleted = 0
         async for record in self._rows.scan():
@@ -173,7 +175,7 @@ class Topics:
         return deleted
 
     async def keep_swept(self, runs_here: Callable[[], bool]) -> None:
-        """Sweep each `SWEEP_EVERY_S`, where `runs_here` says so; never ends."""
+        """Sweep every `SWEEP_EVERY_S` if `runs_here` says so; never ends."""
         while True:
             await asyncio.sleep(SWEEP_EVERY_S)
             if runs_here():
@@ -195,11 +197,11 @@ class Topics:
             return True
         if topic.lists(record.ledger):
             return False
-        # an owner that made it, and still owns the topic, may put it into the list at any time
+        # an owner that made it, and still owns the topic, may list it at any time
         return record.first < topic.trimmed or record.owner < topic.owner
 
     async def _fence(self, ledger: int) -> bool:
-        """Nobody can append to the ledger any more; False: that is not certain yet."""
+        """Fence a ledger for good; False: that is not certain yet."""
         try:
             await self._home.ledgers.recover(ledger)
         except LedgerGone:  # it was deleted, or its deletion stopped halfway
@@ -219,7 +221,7 @@ class Topics:
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError or TypeError unless it can be a topic's name."""
+    """Raise ConfigError or TypeError unless this can be the name of a topic."""
     check_text("the name of a topic", name)
     if not 1 <= len(name) <= NAME_CHARS_MAX:
         text = f"the name of a topic has {len(name)} characters"

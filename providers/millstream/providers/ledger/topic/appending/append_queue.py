@@ -1,8 +1,9 @@
-"""Appends that are not sent yet, first come first served.
+"""Appends that are not sent yet, in the order of their calls.
 
 Owns: `AppendQueue`. Not: when there is room (`topic_writer`). Invariants: at most
-`waiting_appends_max` and `waiting_bytes_max` wait; when one is given up, what its producers gave
-behind it is too, since a higher sequence that is stored would make the lower one a repeat.
+`waiting_appends_max` appends with `waiting_bytes_max` bytes wait. When an append is given up, later
+waiting appends of its producers are given up, too. Otherwise a stored higher sequence would turn a
+later attempt with the lower one into a repeat.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ __all__ = ["AppendQueue"]
 
 
 class AppendQueue:
-    """Appends in the order of their calls, of the topic `what`; `appends` is for reading."""
+    """Waiting appends of the topic `what`, in the order of their calls; `appends` is for
+    reading."""
 
     __slots__ = ("_bytes", "_options", "_what", "appends")
 
@@ -31,16 +33,16 @@ class AppendQueue:
 
     @property
     def head(self) -> Append:
-        """Whose turn it is."""
+        """The next append."""
         return self.appends[0]
 
     def add(self, append: Append) -> None:
-        """It waits from now on."""
+        """Let an append wait."""
         self.appends.append(append)
         self._bytes += append.size_bytes
 
     def refuse_flood(self, size_bytes: int) -> None:
-        """Raise QueueFull if no append of this size may wait behind those that do."""
+        """Raise QueueFull if no append of this size may wait."""
         if not self.appends:
             return
         count, limit = len(self.appends), self._options.waiting_appends_max
@@ -52,13 +54,13 @@ class AppendQueue:
             raise QueueFull(f"{text}, waiting_bytes_max is {limit}")
 
     def take(self) -> Append:
-        """The head, which waits no longer."""
+        """Remove and return the next append."""
         append = self.appends.popleft()
         self._bytes -= append.size_bytes
         return append
 
     def expire(self, now_s: float, error: StreamError) -> None:
-        """Give up those that have waited long enough."""
+        """Give up the appends that have waited long enough."""
         late: list[Append] = []
         while self.appends and self.head.deadline_s <= now_s:
             late.append(self.take())
@@ -66,14 +68,15 @@ class AppendQueue:
         self.give_up_behind(late)
 
     def drop_given_up(self) -> None:
-        """Drop the heads whose callers are gone."""
+        """Drop the next appends, as long as their callers have gone."""
         gone: list[Append] = []
         while self.appends and self.head.done.done():
             gone.append(self.take())
         self.give_up_behind(gone)
 
     def give_up_behind(self, gone: Sequence[Append]) -> None:
-        """These are never sent; nor is what their producers gave behind them. O(those that wait)"""
+        """These appends are never sent. Give up later appends of their producers, too. Costs
+        O(waiting appends)."""
         producers = producers_of(gone)
         if not producers:
             return
@@ -89,11 +92,11 @@ class AppendQueue:
                 producers |= own
 
     def fail_all(self, error: StreamError) -> None:
-        """Nothing is sent any more."""
+        """Fail all waiting appends."""
         while self.appends:
             self.take().fail(error)
 
 
 def producers_of(appends: Sequence[Append]) -> set[str]:
-    """The names of all whose sequences they have."""
+    """Return the names of all producers with sequences in these appends."""
     return {message.producer for one in appends for message in one.messages} - {""}

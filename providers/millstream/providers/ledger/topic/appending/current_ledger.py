@@ -1,10 +1,9 @@
-"""The ledger that the entries of a topic go to, and the change to the next one.
+"""The ledger that a topic writes, and the change to the next one.
 
-Owns: `CurrentLedger`. Not: what is sent, and when the ledger changes (`topic_writer`), what an
-entry has (`outbox`), the record's form (`record`). Idea: spec/ledger.md 7.13, 7.14, 10.7.3.
-Invariants: nothing is sent to a ledger before the list has it; what was not confirmed is sent again
-only after the ledger before has its end; a ledger that was made and may be in the list is never
-deleted here.
+Owns: `CurrentLedger`. Not: which appends are sent, and when the ledger changes (`topic_writer`);
+the content of an entry (`outbox`); the form of the record (`record`). Invariants: nothing is sent
+to a ledger before the topic lists it. Unconfirmed entries are sent again only after the former
+ledger is closed. A ledger that was made and may be listed is never deleted here.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from .outbox import Batch, Outbox
 __all__ = ["CurrentLedger"]
 
 LEDGERS_MAX = 10_000
-"""Ledgers of one topic."""
-AGE_SPREAD = 0.05  # of a ledger's age, so that not all end at once
+"""The largest number of ledgers of one topic."""
+AGE_SPREAD = 0.05  # part of a ledger's age, so that not all ledgers end at the same time
 
 
 class CurrentLedger:
     """Sends the entries of one topic to one ledger at a time.
 
-    The ledger changes by `seal`, then `begin` or, if no other one is needed yet, `list_end`. Each
-    may be called again after an error.
+    To change the ledger, call `seal`, and then `begin`, or `list_end` if no other ledger is needed
+    yet. Each may be repeated after an error.
 
     Args:
-        confirmed: called with each entry that is, in order, with the ledger that has it.
-        failed: called when the ledger takes nothing more.
+        confirmed: called with each confirmed entry, in order, and the ledger that has it.
+        failed: called when the ledger accepts no more entries.
     """
 
     def __init__(
@@ -62,20 +61,20 @@ class CurrentLedger:
         self._tasks = tasks
         self._on_confirmed = confirmed
         self._on_failed = failed
-        self._writer: TopicLedgerWriter | None = None  # sent to, unless it is sealed now
-        self._fresh: TopicLedgerWriter | None = None  # made, and perhaps in the list
-        self._sealed: LedgerSpan | None = None  # has its end, which the list may not say yet
+        self._writer: TopicLedgerWriter | None = None  # written, unless it is being sealed
+        self._fresh: TopicLedgerWriter | None = None  # made, and perhaps listed
+        self._sealed: LedgerSpan | None = None  # closed, which the list may not say yet
         self._ends_s = 0.0
         self._drained: Future[None] | None = None
 
     @property
     def is_open(self) -> bool:
-        """Is there a ledger that entries can be sent to?"""
+        """Whether there is a ledger that entries can be sent to."""
         return self._writer is not None and self._writer.failed is None
 
     @property
     def is_full(self) -> bool:
-        """Has it as much as the topic's settings allow?"""
+        """Whether the ledger is as large as the topic's settings allow."""
         settings, outbox = self._owned.record.settings, self._outbox
         return (
             outbox.ledger_bytes >= settings.ledger_bytes_max
@@ -84,14 +83,14 @@ class CurrentLedger:
 
     @property
     def is_outdated(self) -> bool:
-        """Is it too old, or has it fewer replicas than it could have by now?"""
+        """Whether the ledger is too old, or a new one would have more replicas."""
         if self._writer is None or not self._outbox.entries:
             return False
         return self._clock.now() >= self._ends_s or self._writer.is_short
 
     @property
     def trouble(self) -> str:
-        """Why its bookies do not answer now; "": all do."""
+        """Why bookies of the ledger do not answer now; "": all of them answer."""
         return "" if self._writer is None else self._writer.trouble
 
     def send(self, batch: Batch) -> None:
@@ -118,10 +117,10 @@ class CurrentLedger:
             self._on_confirmed(batch, writer.ledger)
 
     async def seal(self, wait_s: float) -> None:
-        """Give the ledger its end; the entries that are in it are confirmed.
+        """Close the ledger. The entries in it are then confirmed.
 
-        Waits up to `wait_s` seconds for those that are on their way. Raises LedgerError,
-        StorageError, QueueFenced, Corrupt; QueueUnavailable: open the topic again.
+        Waits up to `wait_s` seconds for entries in flight. Raises LedgerError, StorageError,
+        QueueFenced, Corrupt; QueueUnavailable: open the topic again.
         """
         writer, outbox = self._writer, self._outbox
         if writer is None:
@@ -145,17 +144,17 @@ class CurrentLedger:
         )
 
     def stop_draining(self) -> None:
-        """Wait no longer for entries that are on their way."""
+        """Wait no longer for entries in flight."""
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
     async def _end_of(self, writer: TopicLedgerWriter) -> LedgerRecord:
-        """Its ledger, which is closed: by it, or by another one."""
+        """Return the record of the ledger after it was closed, by its writer or by a recovery."""
         if not isinstance(writer.failed, LedgerFenced):
-            # needs no bookie, if the writer can do it; else the ledger is recovered
+            # the writer needs no bookie for this; a recovery does
             with suppress(LedgerError):
                 return await writer.close()
-        await self._owned.check()  # a successor raises the epoch before it fences
+        await self._owned.check()  # a new owner raises the epoch before it fences
         try:
             return await self._ledgers.recover(writer.ledger)
         except LedgerGone as error:
@@ -163,7 +162,7 @@ class CurrentLedger:
             raise make_listed_and_gone(self._owned.name, writer.ledger) from error
 
     async def begin(self) -> None:
-        """Begin another ledger, which is in the list then; what is on its way is sent to it.
+        """Begin another ledger, list it, and send all entries in flight to it.
 
         Raises LedgerError, StorageError, QueueFenced, QueueFull (`LEDGERS_MAX`).
         """
@@ -190,20 +189,21 @@ class CurrentLedger:
             self.send(batch)
 
     async def list_end(self) -> None:
-        """Write into the list where the sealed ledger ends. Raises StorageError, QueueFenced."""
+        """Store in the list where the sealed ledger ends. Raises StorageError, QueueFenced."""
         sealed = self._sealed
         if sealed is not None:
             await self._owned.update(lambda record: record.seal(sealed))
             self._forget(sealed)
 
     def _forget(self, sealed: LedgerSpan | None) -> None:
-        """The list says it; a ledger without messages is no longer in it."""
+        """The list has the end of a sealed ledger. A ledger without messages is no longer
+        listed."""
         self._sealed = None
         if sealed is not None and not sealed.count:
             self._tasks.start(delete_unlisted(self._ledgers, sealed.ledger))
 
     async def let_go(self) -> None:
-        """End as a crash would: ledgers stay open."""
+        """End like a crash: ledgers stay open."""
         for writer in (self._writer, self._fresh):
             if writer is not None:
                 await writer.aclose()

@@ -1,10 +1,9 @@
-"""What is on its way into a topic: numbers, times, repeats, and what each entry has.
+"""Messages on their way into a topic: their numbers and times, repeats, and the content of entries.
 
-Owns: `Outbox`, `Append`, `Batch`. Pure but for the futures that it carries: it neither sends nor
-waits (`topic_writer`). Invariants: numbers are dense, in the order of appends, and stay when an
-entry is sent again to another ledger; a sequence that is stored, or on its way, is never sent
-again; a snapshot says what is before it in the log and nothing else, so what follows it may still
-be lost.
+Owns: `Outbox`, `Append`, `Batch`. Pure, except for the futures in it. It neither sends nor waits
+(`topic_writer`). Invariants: numbers are dense, in the order of appends, and do not change when an
+entry is sent again to another ledger. A sequence that is stored or in flight is never sent again. A
+snapshot covers exactly the entries before it in the log, so entries after it may still be lost.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ Numbers = list[int | None]
 
 
 class Append:
-    """One call: its messages, and what it is told.
+    """One call: its messages, and its result.
 
-    `numbers`: of its messages, in order; None: it was stored before, its number is forgotten.
-    `is_marked`: some of them have a producer.
+    `numbers`: the numbers of its messages, in order; None: the message was stored before, and its
+    number is forgotten. `is_marked`: some messages have a producer.
     """
 
     __slots__ = ("deadline_s", "done", "is_marked", "messages", "numbers", "size_bytes")
@@ -60,20 +59,20 @@ class Append:
         self.numbers: Numbers = []
 
     def succeed(self) -> None:
-        """All of it is stored."""
+        """All of its messages are stored."""
         if not self.done.done():
             self.done.set_result(self.numbers)
 
     def fail(self, error: Exception) -> None:
-        """Tell its caller, who may have heard already."""
+        """Fail the call, unless its caller has a result already."""
         if not self.done.done():
             self.done.set_exception(error)
 
 
 class Batch:
-    """One entry on its way.
+    """One entry in flight.
 
-    `appends`: those that are done once it is confirmed; `known`: the highest sequences in it.
+    `appends`: the calls that succeed when it is confirmed. `known`: the highest sequences in it.
     """
 
     __slots__ = (
@@ -97,28 +96,28 @@ class Batch:
         self.known = known
         self.snapshot = snapshot
         self.appends: list[Append] = []
-        self.entry = -1  # in the ledger that it was given to last
+        self.entry = -1  # in the ledger that it was sent to last
         self.payload_bytes = 0
 
     @property
     def end(self) -> int:
-        """The number behind its last message."""
+        """The number after its last message."""
         return self.first + len(self.messages)
 
 
 class Outbox:
-    """What a topic's owner has sent and not seen confirmed.
+    """The entries that a topic's owner has sent, and that are not confirmed.
 
     Args:
-        producers: as of everything that is confirmed.
-        next_number: that of the next message.
-        last_ms: no time is earlier.
-        entry_bytes_max: a longer list of messages becomes several entries.
-        snapshot_entries: from one snapshot of producers to the next.
+        producers: as of all confirmed entries.
+        next_number: the number of the next message.
+        last_ms: no message has an earlier time.
+        entry_bytes_max: a longer list of messages is split over several entries.
+        snapshot_entries: the number of entries between snapshots of producers.
 
-    Attributes: `sent`, in order; `sent_bytes`; `next_number`; `confirmed`, the last number that is,
-    and `confirmed_ms`, its time; of the present ledger: `entries`, `ledger_bytes`, and
-    `confirmed_entry`, the last one that is.
+    Attributes: `sent`, in order; `sent_bytes`; `next_number`; `confirmed`, the last confirmed
+    number, and `confirmed_ms`, its time. Of the present ledger: `entries`, `ledger_bytes`, and
+    `confirmed_entry`, the last confirmed entry.
     """
 
     def __init__(
@@ -149,7 +148,7 @@ class Outbox:
         self._since_snapshot = 0
 
     def snapshot_due(self) -> Batch | None:
-        """The entry that goes before the next one, if it is time for a snapshot."""
+        """Return a snapshot to send before the next entry, if one is due."""
         if self.entries and self._since_snapshot < self._snapshot_entries:
             return None
         known = self._producers.snapshot(self._on_way.values())
@@ -160,7 +159,8 @@ class Outbox:
         return batch
 
     def admit(self, append: Append, wall_ms: int) -> list[Batch]:
-        """Number what is new of it; the entries to send for it, in order. It may be done then."""
+        """Number the new messages of a call; return the entries to send for it, in order. If all
+        messages are repeats of confirmed ones, the call succeeds at once."""
         self._last_ms = max(self._last_ms, wall_ms)
         waits_for = 0
         if append.is_marked:
@@ -175,8 +175,8 @@ class Outbox:
         return batches
 
     def _new_of(self, append: Append) -> tuple[list[TopicMessage], dict[str, KnownProducer], int]:
-        """What was not sent before, the highest sequences in it, and the number that repeats wait
-        for."""
+        """Return the messages that were not sent before, the highest sequences in them, and the
+        number that repeats wait for."""
         new: list[TopicMessage] = []
         touched: dict[str, KnownProducer] = {}
         on_way, number, waits_for = self._on_way, self.next_number, 0
@@ -197,7 +197,7 @@ class Outbox:
     def _cut(
         self, new: list[TopicMessage], known: dict[str, KnownProducer], size_bytes: int
     ) -> list[Batch]:
-        """New messages as entries; `size_bytes`: they have no more than that together."""
+        """Split new messages into entries; `size_bytes` is an upper bound of their size."""
         limit, number = self._entry_bytes_max - FRAME_BYTES, self.next_number
         if size_bytes <= limit:
             self.sent_bytes += size_bytes
@@ -227,7 +227,7 @@ class Outbox:
             batch.appends.append(append)
 
     def stamp(self, batch: Batch) -> bytes:
-        """The payload of the present ledger's next entry."""
+        """Return the payload for the present ledger's next entry."""
         batch.entry = self.entries
         if not self.entries:
             self._first_ms = batch.time_ms
@@ -244,7 +244,7 @@ class Outbox:
         return payload
 
     def confirm(self, batch: Batch) -> None:
-        """It is stored, with all before it; its appends hear so."""
+        """An entry is stored, with all before it. Its calls succeed."""
         assert self.sent and self.sent[0] is batch, (batch.first, batch.entry)
         self.sent.popleft()
         self.sent_bytes -= batch.size_bytes
@@ -259,8 +259,8 @@ class Outbox:
             append.succeed()
 
     def begin_ledger(self) -> list[Batch]:
-        """Another ledger begins, and nothing of what is on its way is in the one before: the
-        entries to send first."""
+        """Another ledger begins, and no entry in flight is in the former one. Returns the entries
+        to send first."""
         batches = [batch for batch in self.sent if batch.snapshot is None]
         self.sent = deque()
         self._begin()
@@ -273,11 +273,11 @@ class Outbox:
         return list(self.sent)
 
     def fill_spans(self, spans: Sequence[LedgerSpan]) -> list[LedgerSpan]:
-        """A topic's ledgers, with what is confirmed in the present one."""
+        """Return a topic's ledgers, with the confirmed part of the present one."""
         return [one if one.is_sealed else self.fill_span(one) for one in spans]
 
     def fill_span(self, span: LedgerSpan) -> LedgerSpan:
-        """The present ledger, with what is confirmed in it."""
+        """Return the present ledger, with its confirmed part."""
         return msgspec.structs.replace(
             span,
             count=self.confirmed + 1 - span.first,
@@ -287,12 +287,12 @@ class Outbox:
         )
 
     def next_deadline_s(self) -> float:
-        """When the first caller of what is on its way has waited long enough."""
+        """Return when the first caller of an entry in flight has waited long enough."""
         deadlines = (append.deadline_s for batch in self.sent for append in batch.appends)
         return min(deadlines, default=math.inf)
 
     def give_up(self, error: Exception, until_s: float = math.inf) -> None:
-        """The callers whose deadline is `until_s` or before hear no more of what is on its way."""
+        """Fail the callers of entries in flight whose deadline is `until_s` or before."""
         for batch in self.sent:
             for append in batch.appends:
                 if append.deadline_s <= until_s:

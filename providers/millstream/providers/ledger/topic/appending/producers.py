@@ -1,9 +1,9 @@
-"""Which sequences of which producers are stored already.
+"""The sequences of producers that are stored already.
 
-Owns: `Producers`. Pure. Not: what is still on its way (`outbox`). Idea: spec/ledger.md 7.43,
-10.7.5. Invariants: a producer's sequence never goes back while it is remembered; at most
-`count_max` producers, and as many as a snapshot of `bytes_max` bytes has room for; who was silent
-longest is forgotten first, in every process alike.
+Owns: `Producers`. Pure. Not: sequences in flight (`outbox`). As in Pulsar's deduplication, the
+table of producers is stored in snapshots. Invariants: a producer's sequence never goes back while
+it is remembered. The table has at most `count_max` producers, and its snapshot at most `bytes_max`
+bytes. The producer that was silent longest is forgotten first, in every process alike.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Producers:
         return len(self._known)
 
     def find(self, producer: str) -> KnownProducer | None:
-        """The highest sequence of a producer; None: it is not known."""
+        """Return the highest sequence of a producer; None: it is not known."""
         return self._known.get(producer)
 
     def accept(self, known: KnownProducer) -> None:
-        """It was stored."""
+        """A sequence was stored."""
         old = self._known.pop(known.producer, None)
         if old is None:
             self._bytes += cost_of(known)
@@ -47,7 +47,7 @@ class Producers:
             self._bytes -= cost_of(gone)
 
     def snapshot(self, newer: Iterable[KnownProducer] = ()) -> list[KnownProducer]:
-        """All that are known, with these on top, in the order of their last use."""
+        """Return all producers, updated with `newer`, in the order of their last use."""
         copy = Producers(self._count_max, self._bytes_max)
         copy._known, copy._bytes = dict(self._known), self._bytes
         for known in newer:
@@ -56,5 +56,5 @@ class Producers:
 
 
 def cost_of(known: KnownProducer) -> int:
-    """Bytes of a snapshot, at most."""
+    """Return the bytes of a producer in a snapshot, at most."""
     return size_of(TopicMessage(b"", known.producer))

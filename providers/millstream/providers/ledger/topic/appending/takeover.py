@@ -1,8 +1,8 @@
-"""What a new owner does before it serves: ends what was open, and learns what is known.
+"""The take-over of a topic: a new owner closes open ledgers and loads the producers.
 
-Owns: `take_over`. Idea: spec/ledger.md 7.12, 10.7.1. Invariants: the epoch is raised before any
-ledger is fenced, so an owner that is fenced finds it; every ledger has its end before anything is
-appended; ledgers without messages leave the list first, and are deleted then.
+Owns: `take_over`. Invariants: the epoch is raised before any ledger is fenced, so a fenced owner
+finds it. Every ledger is closed before anything is appended. Ledgers without messages leave the
+list first, and are then deleted.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ __all__ = ["LEFT_OUT", "READ_BYTES", "Taken", "take_over"]
 log = logging.getLogger("millstream.ledger")
 
 LEFT_OUT = 2**32
-"""Numbers that are not given again where the end of a ledger is lost: more than a ledger of 20 GiB
-could have had."""
+"""How many numbers are skipped after a ledger with a lost end, which is more than a ledger of 20
+GiB could have had."""
 READ_BYTES = 4 * 2**20
 READ_ENTRIES = 256
 
 
 class Taken(NamedTuple):
-    """A topic in its owner's hands. `empty`: ledgers that are no longer in its list."""
+    """A topic after its take-over. `empty`: ledgers that are no longer listed."""
 
     owned: OwnedTopic
     producers: Producers
@@ -73,11 +73,11 @@ async def take_over(
     settings: LedgerTopicSettings | None,
     producers: Producers,
 ) -> Taken:
-    """Take a topic over in an epoch; `producers` is filled.
+    """Take a topic over in an epoch, and fill `producers`.
 
-    Raises QueueFenced (another one has this epoch, or a higher one), Corrupt (rows contradict each
-    other, or a ledger), QueueUnavailable (ledgers or rows cannot be read now: the holder may try
-    again).
+    Raises QueueFenced (another process has this epoch, or a higher one), Corrupt (rows contradict
+    each other, or a ledger), QueueUnavailable (ledgers or rows cannot be read now; the holder may
+    try again).
     """
     try:
         owned = OwnedTopic(
@@ -97,8 +97,8 @@ async def take_over(
 
 
 async def settle(ledgers: Ledgers, owned: OwnedTopic, producers: Producers) -> Taken:
-    """All ledgers have their ends, and it is known what producers have sent. Raises LedgerGone,
-    and what `take_over` raises."""
+    """Close all ledgers, and load the producers. Raises LedgerGone, and the errors of
+    `take_over`."""
     topic, spans = owned.name, owned.record.spans
     ends = [await end_of(ledgers, topic, span) for span in spans if not span.is_sealed]
     if ends:
@@ -108,7 +108,7 @@ async def settle(ledgers: Ledgers, owned: OwnedTopic, producers: Producers) -> T
 
 
 async def end_of(ledgers: Ledgers, topic: str, span: LedgerSpan) -> LedgerSpan:
-    """The span of a ledger that nobody writes any more, with its end."""
+    """Close a ledger, and return its span with its end."""
     record = await ledgers.recover(span.ledger)
     refuse_other(topic, span, record)
     first, last = await edges_of(ledgers, record)
@@ -116,7 +116,8 @@ async def end_of(ledgers: Ledgers, topic: str, span: LedgerSpan) -> LedgerSpan:
         text = f"its row (topics/) lists ledger {span.ledger} from message {span.first} on; the "
         raise contradiction(topic, f"{text}first entry of that ledger begins with {first.first}")
     end, left_out = span.first if last is None else last.end, 0
-    if record.is_end_lost:  # who had handled lost messages must not take new ones for them
+    # consumers that handled lost messages must not mistake new ones for them
+    if record.is_end_lost:
         left_out = LEFT_OUT
         log.warning(
             "%s: what was in ledger %d from message %d on is lost: the next one is message %d",
@@ -141,7 +142,8 @@ async def end_of(ledgers: Ledgers, topic: str, span: LedgerSpan) -> LedgerSpan:
 async def edges_of(
     ledgers: Ledgers, record: LedgerRecord
 ) -> tuple[EntryHead | None, EntryHead | None]:
-    """The first and the last entry of a closed ledger that can be read; None: there is none."""
+    """Return the heads of the first and the last readable entry of a closed ledger; None: there is
+    none."""
     kept = list(record.iter_kept(range(record.last + 1)))
     if not kept:
         return None, None
@@ -155,8 +157,8 @@ async def edges_of(
 
 
 async def remember(ledgers: Ledgers, topic: TopicRecord, producers: Producers) -> None:
-    """Fill the table of producers from the last ledger: its newest snapshot, and what follows;
-    where that is lost, from the ledger before as well."""
+    """Fill the table of producers from the last ledger: its newest snapshot, and the entries after
+    it. If the snapshot is lost, the ledger before is needed, too."""
     needed: list[tuple[LedgerSpan, int]] = []
     for span in reversed(topic.spans):
         snapshot = await snapshot_in(ledgers, topic.topic, span)
@@ -173,7 +175,8 @@ async def remember(ledgers: Ledgers, topic: TopicRecord, producers: Producers) -
 
 
 async def snapshot_in(ledgers: Ledgers, topic: str, span: LedgerSpan) -> int | None:
-    """The entry of a ledger's newest snapshot, or its first one if none was needed; None: lost."""
+    """Return the entry of a ledger's newest snapshot, or the first entry if none was needed; None:
+    the snapshot is lost."""
     reader = await reader_of(ledgers, topic, span)
     try:
         last = await entry_upto(reader, span.last)
@@ -189,7 +192,7 @@ async def snapshot_in(ledgers: Ledgers, topic: str, span: LedgerSpan) -> int | N
 
 
 async def reader_of(ledgers: Ledgers, topic: str, span: LedgerSpan) -> TopicLedgerReader:
-    """A reader of a listed ledger. Raises Corrupt: its row says something else than the list."""
+    """Return a reader of a listed ledger. Raises Corrupt: its row contradicts the list."""
     reader = await ledgers.reader(span.ledger)
     try:
         refuse_other(topic, span, reader.record)
@@ -200,7 +203,7 @@ async def reader_of(ledgers: Ledgers, topic: str, span: LedgerSpan) -> TopicLedg
 
 
 def learn(payload: bytes, producers: Producers) -> None:
-    """What an entry says of producers."""
+    """Take the producers of an entry into the table."""
     head = head_of(payload)
     if head.kind == EntryKind.SNAPSHOT:
         for known in producers_of(payload):
@@ -212,7 +215,7 @@ def learn(payload: bytes, producers: Producers) -> None:
 
 
 async def entry_at(reader: TopicLedgerReader, entry: int) -> Entry:
-    """One entry of a closed ledger. Raises LedgerError."""
+    """Return one entry of a closed ledger. Raises LedgerError."""
     found = await reader.read(entry, 1, 1)
     if not found:
         raise NotRecoverable(f"entry {entry} of a closed ledger cannot be read")
@@ -220,7 +223,7 @@ async def entry_at(reader: TopicLedgerReader, entry: int) -> Entry:
 
 
 async def entry_upto(reader: TopicLedgerReader, entry: int) -> Entry | None:
-    """This entry of a closed ledger, or the last one before it that was not given up."""
+    """Return this entry of a closed ledger, or the last one before it that was not given up."""
     while entry > NOTHING:
         try:
             return await entry_at(reader, entry)
@@ -230,7 +233,8 @@ async def entry_upto(reader: TopicLedgerReader, entry: int) -> Entry | None:
 
 
 async def entries_of(reader: TopicLedgerReader, first: int, last: int) -> AsyncIterator[Entry]:
-    """Entries of a closed ledger, in order, but those that were given up. Raises LedgerError."""
+    """Yield entries of a closed ledger, in order, except those that were given up. Raises
+    LedgerError."""
     while first <= last:
         try:
             found = await reader.read(first, min(READ_ENTRIES, last + 1 - first), READ_BYTES)
@@ -242,4 +246,4 @@ async def entries_of(reader: TopicLedgerReader, first: int, last: int) -> AsyncI
         for entry in found:
             yield entry
         first += len(found)
-        await asyncio.sleep(0)  # a long ledger lets others run
+        await asyncio.sleep(0)  # let other tasks run

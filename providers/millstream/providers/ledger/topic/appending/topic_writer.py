@@ -1,9 +1,9 @@
-"""Appending to a topic: what is sent, how long callers wait, and when the ledger changes.
+"""Appending to a topic: which appends are sent, how long they wait, and when the ledger changes.
 
-Owns: `TopicWriter`. Not: sending to a ledger, and changing it (`current_ledger`), what an entry has
-(`outbox`). Idea: spec/ledger.md 7.13, 7.14, 10.7.3. Invariants: appends are sent in the order of
-their calls; each caller hears what became of its append in bounded time. Everything between two
-awaits is one step: no other task sees an entry that is numbered and not in `outbox.sent`.
+Owns: `TopicWriter`. Not: sending to a ledger and changing it (`current_ledger`), the content of an
+entry (`outbox`). Invariants: appends are sent in the order of their calls. Each caller gets a
+result in bounded time. All work between two awaits is one step: no other task sees an entry that is
+numbered and not in `outbox.sent`.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class TopicWriter:
     """Appends to one topic in one epoch.
 
     Args:
-        confirmed: called with each entry that is, in order, with the ledger that has it.
-        ended: called once, when nothing can be appended any more, with the reason.
-        why_full: why so many bytes may not be added to what cursors have not acknowledged.
+        confirmed: called with each confirmed entry, in order, and the ledger that has it.
+        ended: called once, with the reason, when nothing more can be appended.
+        why_full: returns why the backlog has no room for so many bytes; "": it has.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class TopicWriter:
         self._lines = LineBudget(lines_max=1)
         self._end: StreamError | None = None
         self._is_closing = False
-        self._attempts = 0  # to move, since an entry was confirmed
-        self._why = "one is being made"  # there is no ledger
-        self._full = ""  # why the one that waits first found no room
+        self._attempts = 0  # to change the ledger, since an entry was confirmed
+        self._why = "one is being made"  # why there is no ledger
+        self._full = ""  # why the next append finds no room
 
     @property
     def ended(self) -> StreamError | None:
-        """Why nothing can be appended any more."""
+        """Why nothing more can be appended; None: it can."""
         return self._end
 
     def append(self, messages: Sequence[TopicMessage]) -> Future[Numbers]:
@@ -113,7 +113,7 @@ class TopicWriter:
         return done
 
     def pump(self) -> None:
-        """Send what waits, as far as there is room."""
+        """Send waiting appends, as far as there is room."""
         waiting = self._waiting.appends
         while waiting and self._end is None:
             append = waiting[0]
@@ -152,12 +152,12 @@ class TopicWriter:
         self.pump()
 
     def tend(self) -> None:
-        """End a ledger that is too old, or has fewer replicas than it could have by now."""
+        """Change a ledger that is too old, or for which a new one would have more replicas."""
         if self._is_open() and self._ledger.is_outdated:
             self._move()
 
     def _move(self) -> None:
-        """See to it that there is a ledger that can be appended to, if one is needed."""
+        """Start the change to another ledger, if one is needed."""
         if self._moving is None and self._end is None:
             self._moving = self._tasks.start(self._keep_moving())
 
@@ -196,12 +196,13 @@ class TopicWriter:
         return True
 
     def _doubt(self) -> None:
-        """It takes too long: who waits for what was sent hears that its fate is unknown."""
+        """No ledger for too long: fail the callers of entries in flight, whose outcome is
+        unknown."""
         text = f"{self._what}: no ledger for {self._options.enqueue_wait_s} s: {self._why}"
         self._outbox.give_up(PublishUnknown(f"{text}; it may be stored, also later"))
 
     def _arm(self) -> None:
-        """Look at who waits when the first one has waited long enough."""
+        """Set a timer for the first deadline."""
         if self._timer is None and (self._waiting.appends or self._outbox.sent):
             head_s = self._waiting.head.deadline_s if self._waiting.appends else math.inf
             next_s = min(head_s, self._outbox.next_deadline_s())
@@ -225,7 +226,7 @@ class TopicWriter:
         return QueueUnavailable(f"{waited}: there is no ledger to append to: {self._why}")
 
     def stop(self, error: StreamError) -> None:
-        """Nothing is appended any more; what is on its way may be stored, or not."""
+        """Append nothing more. Entries in flight may or may not be stored."""
         if self._end is not None:
             return
         self._end = error
@@ -237,9 +238,9 @@ class TopicWriter:
         self._on_end(error)
 
     async def close(self) -> None:
-        """Take no more, see what was sent confirmed, and give the ledger its end.
+        """Refuse new appends, wait until sent entries are confirmed, and close the ledger.
 
-        What cannot be done in time is left to the next owner, which recovers.
+        Work that takes too long is left to the next owner, which recovers the ledger.
         """
         self._is_closing = True
         closed = QueueUnavailable(f"{self._what} is closed here")
@@ -264,7 +265,7 @@ class TopicWriter:
             log.info("%s is left as it is: %s: %s", self._what, type(error).__name__, error)
 
     async def let_go(self) -> None:
-        """End as a crash would: ledgers stay open."""
+        """End like a crash: ledgers stay open."""
         moving, self._moving = self._moving, None
         if moving is not None:
             moving.cancel()
@@ -273,11 +274,12 @@ class TopicWriter:
 
 
 def measure(topic: str, messages: Sequence[TopicMessage], entry_bytes_max: int) -> tuple[int, bool]:
-    """Bytes in entries, at most, and whether some have a producer. Raises ValueError."""
+    """Return the largest size in entries, and whether some messages have a producer. Raises
+    ValueError."""
     limit, total, is_marked = entry_bytes_max - FRAME_BYTES, 0, False
     for message in messages:
         payload, producer, _ = message
-        size = len(payload) + MESSAGE_BYTES  # without a frame of its own: it is counted often
+        size = len(payload) + MESSAGE_BYTES  # computed here, without a call, since this runs often
         if producer:
             is_marked, size = True, size_of(message)
         if size > limit:

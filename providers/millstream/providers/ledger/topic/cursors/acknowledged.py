@@ -1,8 +1,8 @@
-"""Which messages a named cursor has acknowledged.
+"""The messages that a named cursor has acknowledged.
 
-Owns: `Acknowledged`. Pure. Idea: spec/ledger.md 7.20, 7.27, 10.8.1. Invariants: everything up to
-`mark` is acknowledged; ranges above it are disjoint, apart and in order; the mark never goes back
-but by `Cursor.seek`, which begins anew.
+Owns: `Acknowledged`. Pure. Invariants: all messages up to `mark` are acknowledged, as with Pulsar's
+mark-delete position. The ranges above it are disjoint and in order. The mark never goes back,
+except by `Cursor.seek`, which begins again.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import Iterable
 __all__ = ["RANGES_KEPT_MAX", "Acknowledged"]
 
 RANGES_KEPT_MAX = 100_000
-"""Ranges that are remembered in memory; the newest beyond are not, so they come again."""
+"""The largest number of ranges in memory. Messages of the newest ranges above the limit are
+redelivered."""
 
 
 class Acknowledged:
-    """Messages by number. Attributes: `mark`: all up to here are acknowledged."""
+    """Messages by number. Attributes: `mark`: all messages up to this one are acknowledged."""
 
     __slots__ = ("_ends", "_starts", "mark")
 
@@ -35,20 +36,21 @@ class Acknowledged:
         return at >= 0 and number <= self._ends[at]
 
     def ranges(self, count_max: int) -> tuple[tuple[int, int], ...]:
-        """The oldest so many ranges above the mark, both ends included."""
+        """Return the oldest ranges above the mark, with both ends included."""
         return tuple(zip(self._starts[:count_max], self._ends[:count_max], strict=True))
 
     def advance(self, upto: int) -> None:
-        """Everything up to and with this message is acknowledged."""
+        """Acknowledge every message up to and including this one."""
         if upto > self.mark:
             self.mark = upto
             self._close_gap()
 
     def add(self, first: int, last: int) -> None:
-        """The messages from `first` to `last` are acknowledged, both included."""
+        """Acknowledge the messages from `first` to `last`, both included."""
         if last <= self.mark or first > last:
             return
-        low = bisect_left(self._ends, first - 1)  # the first range that touches it, or lies behind
+        # the first range that touches it, or comes after it
+        low = bisect_left(self._ends, first - 1)
         high = bisect_right(self._starts, last + 1)
         if low < high:
             first, last = min(first, self._starts[low]), max(last, self._ends[high - 1])
@@ -58,7 +60,7 @@ class Acknowledged:
         del self._starts[RANGES_KEPT_MAX:], self._ends[RANGES_KEPT_MAX:]
 
     def next_after(self, number: int) -> int:
-        """The first message from `number` on that is not acknowledged."""
+        """Return the first message from `number` on that is not acknowledged."""
         number = max(number, self.mark + 1)
         at = bisect_right(self._starts, number) - 1
         return self._ends[at] + 1 if at >= 0 and number <= self._ends[at] else number

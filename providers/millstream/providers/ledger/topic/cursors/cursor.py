@@ -1,10 +1,17 @@
-"""Named cursors of a topic: how far a subscription is, stored so that nothing is lost by a crash.
+"""Named cursors of a topic: the progress of a subscription, stored so that a crash loses no
+message.
 
-Owns: `Cursor`, `CursorRecord`. Not: what may be deleted (`retention`). Idea: spec/ledger.md 7.20
-to 7.27, 10.8. Invariants: one write of a cursor is under way at a time; what is stored was
-acknowledged, so a crash rolls a cursor back and never forward; only the owner of the topic's newest
-opening writes it; it never stands behind the topic's end. An older row in place of the newest one
-rolls the cursor back, which is allowed, but never to before it was made or sought: that is pinned.
+Owns: `Cursor`, `CursorRecord`. Not: which messages may be deleted (`retention`). Named cursors work
+as in Pulsar.
+
+Invariants:
+
+- At most one write of a cursor is running.
+- Every stored message was acknowledged, so a crash moves a cursor back and never forward.
+- Only the owner of the topic's newest opening writes its cursors.
+- A cursor is never beyond the topic's end.
+- If an older row replaces the newest one, the cursor moves back, which is allowed. It never moves
+  back to before its creation or its last seek, since these versions are pinned.
 """
 
 from __future__ import annotations
@@ -37,9 +44,9 @@ RETRY_S = 1.0
 class CursorRecord(msgspec.Struct, frozen=True, array_like=True):
     """A cursor as its row says.
 
-    `mark`: everything up to this number is acknowledged; `ranges`, above it, are too. `owner`: the
-    topic's owner that wrote it. `gap`: messages before this one were lost to the cursor, and its
-    reader has not heard of that; 0: none were.
+    `mark`: all messages up to this number are acknowledged. `ranges`: acknowledged ranges above it.
+    `owner`: the opening of the topic that wrote the row. `gap`: messages before this one were lost
+    to the cursor, and its reader does not know it yet; 0: there is no gap.
     """
 
     topic: str
@@ -52,7 +59,7 @@ class CursorRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 def cursor_rows(metadata: Metadata) -> RecordRows[CursorKey, CursorRecord]:
-    """The records of cursors, by topic and name."""
+    """Return the records of cursors, by topic and name."""
 
     def name_of(key: CursorKey) -> str:
         return f"{key_part(key[0])}/{key_part(key[1])}"
@@ -70,7 +77,8 @@ def check_owner(owner: tuple[int, int], key: CursorKey, found: CursorRecord | No
 async def begin(
     rows: RecordRows[CursorKey, CursorRecord], key: CursorKey, owner: tuple[int, int], mark: int
 ) -> CursorRecord:
-    """A new cursor, whatever an older one of its name left. Raises QueueFenced, StorageError."""
+    """Store a new cursor, in place of any older one of its name. Raises QueueFenced,
+    StorageError."""
 
     def make(found: CursorRecord | None) -> CursorRecord:
         check_owner(owner, key, found)
@@ -82,7 +90,7 @@ async def begin(
 async def load(
     rows: RecordRows[CursorKey, CursorRecord], key: CursorKey, owner: tuple[int, int], mark: int
 ) -> CursorRecord:
-    """The stored cursor, in the hands of this owner; with this mark, if its row was lost.
+    """Load a stored cursor for this owner; if its row was lost, it begins at `mark`.
 
     Raises QueueFenced, Corrupt, StorageError.
     """
@@ -96,15 +104,16 @@ async def load(
 
 
 class Cursor:
-    """A named subscription of a topic; made by `Cursors.open`.
+    """A named cursor of a topic; made by `Cursors.open`.
 
-    It is of one task at a time, but for `acknowledge`. What is acknowledged does not come again,
-    also after a crash, if it was stored: up to `cursor_flush_s` of it may come again.
+    One task at a time may use it, except for `acknowledge`. An acknowledged message is not
+    redelivered once the acknowledgement is stored, even after a crash. That takes up to
+    `cursor_flush_s`.
 
     Args:
         moved, stored, fenced: see `Cursors`.
 
-    Attributes: `stored_mark`, the mark as it was stored last.
+    Attributes: `stored_mark`, the mark that was stored last.
     """
 
     def __init__(
@@ -131,14 +140,14 @@ class Cursor:
         self._begin_at_first()
         self._next = self._done.mark + 1  # the first number that was not read
         self._changes = self._stored = 0
-        self._is_damaged = False  # its row is, and the log says so
-        self._sought = 0  # the last change that was no acknowledgement
+        self._is_damaged = False  # its row is damaged, and the log says so
+        self._sought = 0  # the last change by a seek
         self.stored_mark = record.mark
         self._timer: asyncio.TimerHandle | None = None
         self._storing: asyncio.Task[Exception | None] | None = None
 
     def _begin_at_first(self) -> None:
-        """Go on with the oldest message that is kept, if what was stored is before that."""
+        """Continue with the oldest message that is kept, if the stored mark is before it."""
         if self._done.mark + 1 < self._messages.first:
             self._gap = self._messages.first
             self._done.advance(self._messages.first - 1)
@@ -150,7 +159,7 @@ class Cursor:
 
     @property
     def mark(self) -> int:
-        """Everything up to this message is acknowledged."""
+        """All messages up to this one are acknowledged."""
         return self._done.mark
 
     @property
@@ -160,17 +169,18 @@ class Cursor:
 
     @property
     def is_stored(self) -> bool:
-        """Is everything that was acknowledged stored?"""
+        """Whether all acknowledgements are stored."""
         return self._stored == self._changes
 
     async def read(
         self, messages_max: int, bytes_max: int, wait_s: float = 0.0
     ) -> Sequence[StoredMessage]:
-        """The next messages that are not acknowledged; [] if there is none after `wait_s` seconds.
+        """Return the next messages that are not acknowledged; [] if there is none within `wait_s`
+        seconds.
 
-        Up to `messages_max` messages and `bytes_max` bytes, but one message at least. Raises
-        CursorTooOld(first): messages before `first` are gone, the next read begins there;
-        QueueFenced, QueueUnavailable.
+        Returns up to `messages_max` messages and `bytes_max` bytes, but at least one message.
+        Raises CursorTooOld(first): messages before `first` are gone, and the next read begins
+        there; QueueFenced, QueueUnavailable.
         """
         while True:
             if self._gap:
@@ -194,7 +204,7 @@ class Cursor:
                 wait_s = 0.0
 
     def _pass_over(self, number: int, first: int) -> None:
-        """Messages from this one to before `first` are no more: nobody has to handle them."""
+        """Messages from this one to before `first` are lost. They count as acknowledged."""
         before = self._done.mark
         self._done.add(number, first - 1)
         self._next = max(self._next, first)
@@ -210,9 +220,9 @@ class Cursor:
         raise CursorTooOld(text, first=first)
 
     def acknowledge(self, upto: int, also: Sequence[int] = ()) -> None:
-        """Every message up to and with `upto` is done, and those in `also`; again is harmless.
+        """Acknowledge every message up to `upto`, and those in `also`. Repeating it does no harm.
 
-        It is stored within `cursor_flush_s`; wait for that with `flush`.
+        The acknowledgement is stored within `cursor_flush_s`. Await `flush` to wait for that.
         """
         before = self._done.mark
         end = self._messages.end
@@ -225,7 +235,7 @@ class Cursor:
             self._on_moved()
 
     def seek(self, number: int) -> None:
-        """Go on with this message: what is before it counts as acknowledged, nothing else does."""
+        """Continue with this message: earlier ones count as acknowledged, and no others do."""
         number = min(max(number, self._messages.first), self._messages.end)
         self._done = Acknowledged(number - 1)
         self._next = number
@@ -234,32 +244,34 @@ class Cursor:
         self._on_moved()
 
     def rewind(self, number: int = 0) -> None:
-        """Read again what is not acknowledged, from this message on; nothing is acknowledged."""
+        """Read unacknowledged messages again, from this one on. The acknowledgements do not
+        change."""
         self._next = max(self._done.mark + 1, min(number, self._messages.end))
 
     def tell_later(self, first: int) -> None:
-        """Whoever heard that messages before `first` are gone could do nothing about it."""
+        """The reader that heard of a gap before `first` could not handle it. Report the gap
+        again."""
         self._gap = first
         self._on_change()
 
     def take_gap(self, after: int) -> int | None:
-        """The first message behind a gap that is still to be told, to one that was done up to
-        `after`; None: there is none. It is told then."""
+        """Return the first message after an unreported gap, for a reader that is done up to
+        `after`; None: there is no gap. The gap then counts as reported."""
         first, self._gap = self._gap, 0
         if first:
             self._on_change()
         return first if first > after + 1 else None
 
     def evict(self, first: int) -> None:
-        """Messages before `first` are given up; the next read says so."""
+        """Give up messages before `first`. The next read reports the gap."""
         if self._done.mark + 1 < first:
             self._done.advance(first - 1)
             self._gap = first
             self._on_change()
 
     async def flush(self) -> None:
-        """Return when what was acknowledged until now is stored. Raises QueueFenced
-        (it is tried again)."""
+        """Wait until all earlier acknowledgements are stored. Raises QueueFenced, StorageError (the
+        write is repeated)."""
         wanted = self._changes
         while self._stored < wanted:
             self._begin_storing()
@@ -269,14 +281,15 @@ class Cursor:
                 raise error
 
     async def aclose(self) -> None:
-        """Store what was acknowledged. Raises QueueFenced, StorageError: it may come again."""
+        """Store the acknowledgements. Raises QueueFenced, StorageError: messages may be
+        redelivered."""
         try:
             await self.flush()
         finally:
             self.let_go()
 
     def let_go(self) -> None:
-        """End, without storing anything."""
+        """End without storing anything."""
         if self._timer is not None:
             self._timer.cancel()
         if self._storing is not None:
@@ -299,7 +312,7 @@ class Cursor:
             self._storing.add_done_callback(self._on_ended)
 
     async def _store(self) -> Exception | None:
-        """Write what is acknowledged now; what went wrong."""
+        """Store the present acknowledgements; return an error, or None."""
         changes = self._changes
         record = msgspec.structs.replace(
             self._record,

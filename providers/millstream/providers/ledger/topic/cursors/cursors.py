@@ -1,8 +1,9 @@
-"""The named cursors of one topic, in its owner's hands, and the limit of their backlog.
+"""The named cursors of one topic in its owner, and the limit of their backlog.
 
-Owns: `Cursors`, `Backlog`. Not: one cursor (`cursor`), what may be deleted (`trimmer`). Invariants:
-of one name there is one cursor; a cursor is in the topic's row before it can be used, and its own
-row is written before that; one that has acknowledged messages which are not there is refused.
+Owns: `Cursors`, `Backlog`. Not: one cursor (`cursor`), the deletion of messages (`trimmer`).
+Invariants: each name has one cursor. A cursor is in the topic's row before it can be used, and its
+own row is written before that. A cursor is refused if it has acknowledged messages that do not
+exist.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ class Cursors:
     """The named cursors of one topic.
 
     Args:
-        moved: called when a cursor is further than it was, or further back.
-        stored: called when less may have to be kept: a mark was stored, or a cursor dropped.
+        moved: called when a cursor has moved forward or back.
+        stored: called when fewer messages may be needed: a mark was stored, or a cursor was
+            dropped.
         fenced: called when another owner of the topic was seen.
     """
 
@@ -61,13 +63,14 @@ class Cursors:
         self._stored = stored
         self._fenced = fenced
         self._cursors: dict[str, Cursor] = {}
-        self._damaged: set[str] = set()  # their rows cannot be read: all is kept for them
+        self._damaged: set[str] = set()  # their rows cannot be read: all messages are kept for them
 
     async def load(self) -> None:
-        """Load all that the topic's row lists.
+        """Load all cursors in the topic's row.
 
-        One that is damaged stops nobody but its own reader: nothing is deleted until it is
-        restored or dropped. Raises QueueFenced, Corrupt (it is ahead of the topic), StorageError.
+        A damaged cursor stops only its own reader. No message is deleted until the row is restored
+        or the cursor dropped. Raises QueueFenced, Corrupt (a cursor is beyond the topic's end),
+        StorageError.
         """
         await asyncio.gather(*map(self._load, self._owned.record.cursors))
 
@@ -82,11 +85,12 @@ class Cursors:
         self._put(record)
 
     async def open(self, name: str, start: int | None = None) -> Cursor:
-        """The named cursor; a new one begins at message `start` (None: the oldest that is kept).
+        """Return the named cursor; a new one begins at message `start` (None: the oldest that is
+        kept).
 
-        Messages are kept until it has acknowledged them or is dropped. Raises ConfigError
-        (`cursors_max`), QueueFenced, Corrupt (its row is damaged, or older than it was; `drop` does
-        not mind), StorageError.
+        Messages are kept until the cursor has acknowledged them or is dropped. Raises ConfigError
+        (`cursors_max`), QueueFenced, Corrupt (its row is damaged or older than before; `drop` works
+        all the same), StorageError.
         """
         found = self._cursors.get(name)
         if found is not None:
@@ -98,14 +102,14 @@ class Cursors:
             return self._put(await load(self._rows, key, topic.owner, 0))
         first, end = self._reader.first, self._reader.end
         mark = min(max(first if start is None else start, first), end) - 1
-        # before the list has it, so that what an older one of the name left is overwritten
+        # before it is listed, so that the rest of an older cursor of the name is overwritten
         record = await begin(self._rows, key, topic.owner, mark)
         limit = self._options.cursors_max
         await self._owned.update(lambda record: with_cursor(record, name, limit))
         return self._put(record)
 
     def _put(self, record: CursorRecord) -> Cursor:
-        """The cursor of a row. Raises Corrupt: it is ahead of the topic."""
+        """Return the cursor of a row. Raises Corrupt: it is beyond the topic's end."""
         refuse_ahead(record, self._reader.end)
         self._damaged.discard(record.cursor)
         made = self._cursors.get(record.cursor)  # another call may have been faster
@@ -125,7 +129,7 @@ class Cursors:
         return made
 
     async def drop(self, name: str) -> None:
-        """Forget a cursor and what it acknowledged. Raises QueueFenced, StorageError."""
+        """Delete a cursor and its acknowledgements. Raises QueueFenced, StorageError."""
         cursor = self._cursors.pop(name, None)
         if cursor is not None:
             cursor.let_go()
@@ -137,42 +141,42 @@ class Cursors:
 
     @property
     def slowest(self) -> Cursor | None:
-        """The one that has acknowledged least; None: there is none."""
+        """The cursor with the lowest mark; None: there is no cursor."""
         return min(self._cursors.values(), key=lambda cursor: cursor.mark, default=None)
 
     @property
     def stored_mark(self) -> int | None:
-        """All cursors have acknowledged and stored everything up to here; None: nobody knows, since
-        the row of one is damaged."""
+        """All cursors have stored their acknowledgement of every message up to this one; None:
+        unknown, since the row of a cursor is damaged."""
         if self._damaged:
             return None
-        # what cursors have stored counts, so that none is rolled back to what is deleted
+        # stored marks count, so that no cursor moves back to deleted messages
         marks = (min(one.mark, one.stored_mark) for one in self._cursors.values())
         return min(marks, default=self._reader.first - 1)
 
     def evict(self, first: int) -> None:
-        """Cursors lose the messages before `first`; their next reads say so."""
+        """All cursors lose the messages before `first`. Their next reads report the gap."""
         for cursor in self._cursors.values():
             cursor.evict(first)
 
     async def aclose(self) -> None:
-        """Store what was acknowledged, as far as that is possible."""
+        """Store all acknowledgements, as far as possible."""
         for cursor in self._cursors.values():
             try:
                 await cursor.aclose()
             except (QueueFenced, StorageError):
-                pass  # what is not stored comes again
+                pass  # messages without a stored acknowledgement are redelivered
 
     def let_go(self) -> None:
-        """End, without storing anything."""
+        """End without storing anything."""
         for cursor in self._cursors.values():
             cursor.let_go()
 
 
 class Backlog:
-    """The limit of what the cursors of a topic have not acknowledged.
+    """The limit of a topic's unacknowledged messages.
 
-    The backlog of the slowest one is at most `backlog_bytes_max`, unless one append alone is
+    The backlog of the slowest cursor is at most `backlog_bytes_max`, unless a single append is
     larger.
     """
 
@@ -183,14 +187,15 @@ class Backlog:
         self._outbox = outbox
         self._cursors = cursors
         self._options = options
-        self._room_bytes = 0.0  # so much may be appended before cursors are looked at
+        self._room_bytes = 0.0  # bytes that may be appended before the cursors are checked again
 
     def measure_again(self) -> None:
-        """A cursor has moved: the next append looks at all."""
+        """A cursor has moved: the next append measures the backlog again."""
         self._room_bytes = 0.0
 
     def why_full(self, size_bytes: int) -> str:
-        """Why no more may be appended; empty: it may. Looks at the ledgers only now and then."""
+        """Return why no more may be appended; empty: it may. Measures the backlog only now and
+        then."""
         self._room_bytes -= size_bytes + FRAME_BYTES
         return self._find_room(size_bytes) if self._room_bytes < 0 else ""
 
@@ -218,8 +223,8 @@ class Backlog:
 
 
 def refuse_ahead(record: CursorRecord, end: int) -> None:
-    """Raise Corrupt if a cursor has acknowledged what is not there: the numbers of lost messages
-    must not be given again."""
+    """Raise Corrupt if a cursor has acknowledged messages that do not exist. The numbers of lost
+    messages must not be given to new ones."""
     last = max([record.mark, *(end for _, end in record.ranges)])
     if last >= end:
         text = f"its cursor {show_text(record.cursor)} (cursors/) has acknowledged message {last}"
@@ -227,7 +232,7 @@ def refuse_ahead(record: CursorRecord, end: int) -> None:
 
 
 def with_cursor(record: TopicRecord, name: str, limit: int) -> TopicRecord:
-    """The topic lists a cursor. Raises ConfigError."""
+    """Add a cursor to the topic's list. Raises ConfigError."""
     if name in record.cursors:
         return record
     if len(record.cursors) >= limit:
@@ -237,6 +242,6 @@ def with_cursor(record: TopicRecord, name: str, limit: int) -> TopicRecord:
 
 
 def without_cursor(record: TopicRecord, name: str) -> TopicRecord:
-    """The topic lists a cursor no more."""
+    """Remove a cursor from the topic's list."""
     left = tuple(one for one in record.cursors if one != name)
     return msgspec.structs.replace(record, cursors=left)

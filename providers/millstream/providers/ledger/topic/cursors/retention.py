@@ -1,9 +1,9 @@
-"""What of a topic may be deleted, and how much its cursors have before them.
+"""The decisions which ledgers of a topic may be deleted, and how large a backlog is.
 
-Owns: the decisions `ledgers_to_trim`, `unread_bytes`, `first_within`. Pure. Not: doing it
-(`topic`). Idea: spec/ledger.md 7.30 to 7.34. Invariants: a ledger goes as a whole, oldest first,
-and only if all of it was acknowledged by every named cursor; the newest ledger that has messages
-stays, since it says which sequences of producers are known.
+Owns: the decisions `ledgers_to_trim`, `unread_bytes`, `first_within`. Pure. Not: carrying them out
+(`trimmer`). As in Pulsar, a ledger is deleted as a whole. Invariants: the oldest ledger is deleted
+first, and only if every named cursor has acknowledged all of it. The newest ledger with messages
+stays, since it has the sequences of the producers.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["first_within", "ledgers_to_trim", "unread_bytes"]
 def ledgers_to_trim(
     spans: Sequence[LedgerSpan], floor: int, now_ms: int, options: LedgerTopicOptions
 ) -> int:
-    """How many of the oldest ledgers go.
+    """Return how many of the oldest ledgers are deleted.
 
     Args:
-        spans: with what is confirmed in the last one.
-        floor: the first message that a cursor has not acknowledged.
+        spans: with the confirmed part of the last ledger.
+        floor: the first message that some cursor has not acknowledged.
     """
     newest = max((at for at, span in enumerate(spans) if span.count), default=0)
     free = 0
@@ -38,14 +38,14 @@ def ledgers_to_trim(
 
 
 def is_over(span: LedgerSpan, kept_bytes: int, now_ms: int, options: LedgerTopicOptions) -> bool:
-    """Is an acknowledged ledger too old, or are they too large together?"""
+    """Whether an acknowledged ledger is too old, or all of them together are too large."""
     limit_s, limit_bytes = options.retention_s, options.retention_bytes
     is_old = limit_s is not None and now_ms - span.last_ms >= limit_s * 1000
     return is_old or (limit_bytes is not None and kept_bytes > limit_bytes)
 
 
 def unread_bytes(spans: Sequence[LedgerSpan], floor: int) -> int:
-    """About so many bytes lie from a message on; within a ledger, as if all were of one size."""
+    """Estimate the bytes of the messages from `floor` on, as if all of a ledger had one size."""
     return sum(unread_of(span, floor) for span in spans)
 
 
@@ -55,8 +55,8 @@ def unread_of(span: LedgerSpan, floor: int) -> int:
 
 
 def first_within(spans: Sequence[LedgerSpan], bytes_max: int) -> int:
-    """The first message from which on, at ledgers' ends, there are `bytes_max` bytes at most; the
-    end, if the last ledger alone has more."""
+    """Return the first message after which, counted in whole ledgers, at most `bytes_max` bytes
+    follow; the end, if the last ledger alone is larger."""
     first, behind = spans[-1].end if spans else 0, 0
     for span in reversed(spans):
         behind += unread_of(span, span.first)

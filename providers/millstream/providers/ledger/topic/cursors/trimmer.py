@@ -1,7 +1,7 @@
-"""Deleting the ledgers of a topic that nobody needs any more.
+"""Deleting the ledgers of a topic that are no longer needed.
 
-Owns: `Trimmer`. Not: the decision which they are (`retention`). Invariant: a ledger leaves the
-topic's list before it is deleted.
+Owns: `Trimmer`. Not: the choice of ledgers (`retention`). Invariant: a ledger leaves the topic's
+list before it is deleted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("millstream.ledger")
 
 
 class Trimmer:
-    """Deletes what all cursors of one topic have acknowledged, and retention does not keep.
+    """Deletes messages that all cursors have acknowledged and that retention does not keep.
 
     Args:
         fenced: called when another owner of the topic was seen.
@@ -55,7 +55,7 @@ class Trimmer:
         self._trimming: asyncio.Task[None] | None = None
 
     def trim_soon(self) -> None:
-        """Delete what may be deleted by now, if there is any."""
+        """Start to delete ledgers, if there are some to delete."""
         if self._trimming is None and self._count_to_trim():
             self._trimming = self._tasks.start(self._trim())
 
@@ -67,7 +67,7 @@ class Trimmer:
         return ledgers_to_trim(spans, mark + 1, int(self._clock.wall_s() * 1000), self._options)
 
     async def _trim(self) -> None:
-        """The list first, then the ledgers: what is in the list is never deleted."""
+        """Change the list first, then delete the ledgers, so a listed ledger is never deleted."""
         try:
             gone = self._owned.record.spans[: self._count_to_trim()]
             ledgers = {span.ledger for span in gone}
@@ -81,14 +81,14 @@ class Trimmer:
         except Corrupt as error:
             log.error("topic %s keeps all messages: %s", show_text(self._owned.name), error)
         except StorageError:
-            pass  # the next look tries again
+            pass  # the next check tries again
         else:
             await asyncio.gather(*(delete_unlisted(self._ledgers, span.ledger) for span in gone))
         finally:
             self._trimming = None
 
     async def aclose(self) -> None:
-        """Delete nothing more."""
+        """Delete no more ledgers."""
         trimming, self._trimming = self._trimming, None
         if trimming is not None:
             trimming.cancel()

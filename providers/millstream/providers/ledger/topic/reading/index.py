@@ -1,7 +1,7 @@
-"""Which entry of a ledger has a message, or begins at a time: what is known, and where to look.
+"""Finding the entry of a message or of a time: the known entries, and where to look next.
 
-Owns: `EntryIndex`. Pure. Invariant: both numbers and times of entries never go back, so what lies
-between two known entries is found by halving.
+Owns: `EntryIndex`. Pure. Invariant: numbers and times of entries never go back, so an entry between
+two known ones is found by bisection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ KNOWN_MAX = 65_536
 
 
 class EntryIndex:
-    """Entries of one ledger whose heads were seen: all of them, where its writer is here."""
+    """The entries of one ledger whose heads were seen. In the process of its writer, these are all
+    entries."""
 
     __slots__ = ("_entries", "_firsts", "_times")
 
@@ -28,7 +29,7 @@ class EntryIndex:
         return len(self._entries)
 
     def note(self, entry: int, first: int, time_ms: int) -> None:
-        """An entry begins with message `first`, at a time."""
+        """Note that an entry begins with message `first`, at a time."""
         at = bisect_left(self._entries, entry)
         if at < len(self._entries) and self._entries[at] == entry:
             return
@@ -39,12 +40,13 @@ class EntryIndex:
         self._times.insert(at, time_ms)
 
     def around_number(self, number: int, end: int) -> tuple[int, int]:
-        """The last entry that begins at or before a message is in low..high-1; `end` is the entry
-        behind the last one."""
+        """Return low and high: the last entry that begins at or before a message is in low..high-1.
+        `end` is the entry after the last one."""
         return self._around(bisect_right(self._firsts, number), end)
 
     def around_time(self, time_ms: int, end: int) -> tuple[int, int]:
-        """The last entry that begins before a time is in low..high-1; -1: there is none."""
+        """Return low and high: the last entry that begins before a time is in low..high-1; -1:
+        there is none."""
         at = bisect_left(self._times, time_ms)
         low = self._entries[at - 1] if at else -1
         return low, self._entries[at] if at < len(self._entries) else end

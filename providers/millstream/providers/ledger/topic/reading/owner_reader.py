@@ -1,8 +1,8 @@
-"""Reading a topic in its owner's hands.
+"""Reading a topic in its owner.
 
-Owns: `OwnerReader`. Not: reading ledgers (`pages`), what is in memory (`tail`), reading elsewhere
-(`reader`). Invariants: nobody reads a message before it and all before it are confirmed; waiting
-readers hear of the topic's end.
+Owns: `OwnerReader`. Not: reading ledgers (`pages`), the messages in memory (`tail`), reading
+elsewhere (`reader`). Invariants: a message is readable only when it and all before it are
+confirmed. Waiting readers are told when the topic ends.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["OwnerReader"]
 
 
 class OwnerReader:
-    """Reads one topic for its owner: the newest messages from memory, older ones out of ledgers."""
+    """Reads one topic for its owner: the newest messages from memory, older ones from ledgers."""
 
     def __init__(
         self,
@@ -68,21 +68,21 @@ class OwnerReader:
 
     @property
     def end(self) -> int:
-        """The number behind the last confirmed message."""
+        """The number after the last confirmed message."""
         return self._outbox.confirmed + 1
 
     async def bounds(self) -> tuple[int, int]:
-        """The first message that is kept, and the number behind the last confirmed one."""
+        """Return the first message that is kept, and the number after the last confirmed one."""
         return self.first, self.end
 
     async def read(
         self, number: int, messages_max: int = 1000, bytes_max: int = 2**20
     ) -> Sequence[StoredMessage]:
-        """Messages from `number` on; [] if it is not there yet.
+        """Return messages from `number` on; [] if it does not exist yet.
 
-        Up to `messages_max` messages and `bytes_max` bytes of payload, but one message at least;
-        fewer where a ledger ends. Raises CursorTooOld(first): what is before `first` was deleted,
-        or is lost; Corrupt: a message that must be there is not; QueueUnavailable.
+        Returns up to `messages_max` messages and `bytes_max` bytes of payload, but at least one
+        message; fewer where a ledger ends. Raises CursorTooOld(first): messages before `first` were
+        deleted or lost; Corrupt: a message is missing that must be there; QueueUnavailable.
         """
         while True:
             refuse_trimmed(self._owned.record, number)
@@ -111,8 +111,8 @@ class OwnerReader:
                     raise await self._why_unreadable(span.ledger, error) from error
 
     async def _why_unreadable(self, ledger: int, error: Exception) -> QueueUnavailable | Corrupt:
-        """A ledger that is gone though the list has it now is damage; a later owner may have
-        deleted one that this owner's list has."""
+        """Return the error for a ledger that cannot be read. A ledger that is listed now and gone
+        is damage. A ledger in this owner's old list may have been deleted by a later owner."""
         name = self._owned.name
         if isinstance(error, LedgerGone):
             try:
@@ -126,13 +126,13 @@ class OwnerReader:
         return make_unreadable(name, error)
 
     def _end_in(self, span: LedgerSpan) -> int:
-        """The entry behind the last one of a ledger that is known to be confirmed."""
+        """Return the entry after the last one of a ledger that is known to be confirmed."""
         return (span.last if span.is_sealed else self._outbox.confirmed_entry) + 1
 
     async def wait(self, number: int, wait_s: float) -> bool:
-        """Is message `number` there? As soon as it is, or after `wait_s` seconds.
+        """Return whether message `number` exists, as soon as it does, or after `wait_s` seconds.
 
-        Raises QueueFenced, QueueUnavailable: the topic is another one's, or closed.
+        Raises QueueFenced, QueueUnavailable: the topic has another owner, or is closed.
         """
         if number < self.end:
             return True
@@ -151,10 +151,10 @@ class OwnerReader:
         return number < self.end
 
     async def seek(self, time_s: float) -> int:
-        """The first message that was appended at or after a wall time, give or take its entry; the
-        number of the next one if there is none.
+        """Return the first message of the first entry at or after a wall time; the next number if
+        there is none.
 
-        Times never go back within a topic, so clocks that were set back do not count. Raises
+        Times never go back within a topic, so a clock that was set back has no effect. Raises
         QueueUnavailable.
         """
         spans = self._owned.record.spans
@@ -177,7 +177,7 @@ class OwnerReader:
                 wake(waiter[1])
 
     def stop(self, error: StreamError) -> None:
-        """Nothing more will be confirmed: whoever waits for a message gets this error."""
+        """No more messages will be confirmed. Waiting readers get this error."""
         self._end = error
         for _, waiter in self._waiters:
             if not waiter.done():

@@ -1,10 +1,13 @@
-"""Reading messages out of ledgers.
+"""Reading messages from ledgers.
 
-Owns: `Pages`. Not: which ledgers a topic has (`record`), what its owner has in memory (`tail`).
-Invariants: at most `READERS_MAX` ledgers stay open, and none is closed while it is read; what is
-returned was confirmed, begins with the message that was asked for, and has no gap; what was given
-up is passed over by whoever reads, not here; a ledger is read only while its row and the topic's
-list say the same of it.
+Owns: `Pages`. Not: the list of ledgers (`record`), the messages in the owner's memory (`tail`).
+
+Invariants:
+
+- At most `READERS_MAX` ledgers stay open, and none is closed while it is read.
+- The returned messages were confirmed, begin with the requested one, and have no gap.
+- Lost messages are passed over by the reader, not here.
+- A ledger is read only while its row and the topic's list agree.
 """
 
 from __future__ import annotations
@@ -25,15 +28,15 @@ from .tail import PageLimit
 __all__ = ["READERS_MAX", "MessagesLost", "Pages"]
 
 READERS_MAX = 8
-"""Ledgers of a topic that are open for reading in one process."""
+"""The number of ledgers of a topic that are open for reading in one process."""
 INDEXES_MAX = 16
 HINTS_MAX = 64
 ENTRIES_AT_ONCE = 256
 
 
 class MessagesLost(LedgerError):
-    """Messages were given up with their entries. Attributes: `first`, the next one that is kept,
-    or will be the next one."""
+    """Messages were given up with their entries. Attributes: `first`: the next message that is
+    kept, or the next one to be appended."""
 
     first: int
 
@@ -43,7 +46,8 @@ class MessagesLost(LedgerError):
 
 
 class OpenLedger:
-    """A ledger that is open for reading. `hints`: where reading went on last, by number."""
+    """A ledger that is open for reading. `hints`: the entries where reading will continue, by
+    number."""
 
     __slots__ = ("hints", "index", "reader", "topic", "users")
 
@@ -55,7 +59,8 @@ class OpenLedger:
         self.users = 0
 
     async def entry_of(self, number: int, end: int) -> int:
-        """The entry that has a message, of those before `end`; costs a read for each halving."""
+        """Return the entry with a message, among those before `end`. Costs one read for each step
+        of a bisection."""
         hint = self.hints.get(number)
         if hint is not None:
             return hint
@@ -65,14 +70,14 @@ class OpenLedger:
                 return low
 
     async def entry_at(self, time_ms: int, end: int) -> int:
-        """The first entry at or after a time; `end`: there is none."""
+        """Return the first entry at or after a time; `end`: there is none."""
         while True:
             low, high = self.index.around_time(time_ms, end)
             if not await self._look_between(low, high):
                 return high
 
     async def _look_between(self, low: int, high: int) -> bool:
-        """Read the head of an entry between two; False: there is none to be read."""
+        """Read the head of an entry between two; False: there is none that can be read."""
         if high - low <= 1:
             return False
         try:
@@ -82,8 +87,8 @@ class OpenLedger:
         return bool(beside) and await self.head(beside[0]) is not None
 
     async def behind(self, lost: EntriesGivenUp, number: int, end: int) -> int:
-        """The entry to go on with behind some that are lost, for a message that is there or
-        further on. Raises MessagesLost: it is not."""
+        """Return the entry after lost ones from which reading continues. Raises MessagesLost: the
+        message `number` is lost."""
         entry = lost.last + 1
         if entry >= end:
             return end
@@ -93,7 +98,7 @@ class OpenLedger:
         return entry
 
     async def head(self, entry: int) -> EntryHead | None:
-        """What stands before an entry's messages; None: it is not confirmed yet."""
+        """Return the fields before an entry's messages; None: it is not confirmed yet."""
         found = await self.reader.read(entry, 1, 1)
         if not found:
             return None
@@ -102,8 +107,8 @@ class OpenLedger:
         return head
 
     def take(self, entry: int, payload: bytes, number: int, page: PageLimit) -> bool:
-        """Take the messages of an entry from `number` on; is there room for more? Raises Corrupt:
-        the entry begins behind the message that comes next."""
+        """Take the messages of an entry from `number` on; return whether there is room for more.
+        Raises Corrupt: a message before this entry is missing."""
         head = head_of(payload)
         self.index.note(entry, head.first, head.time_ms)
         if head.end <= number:
@@ -119,7 +124,7 @@ class OpenLedger:
         return has_room
 
     def _expect(self, number: int, entry: int) -> None:
-        """A page may begin with this message, which is not before this entry's."""
+        """Note the entry where a page that begins with this message will start."""
         while len(self.hints) >= HINTS_MAX:
             del self.hints[next(iter(self.hints))]
         self.hints[number] = entry
@@ -135,7 +140,8 @@ class Pages:
         self._indexes: dict[int, EntryIndex] = {}
 
     def index(self, ledger: int) -> EntryIndex:
-        """What is known of a ledger's entries; that of the ledger used last stays longest."""
+        """Return the known entries of a ledger. The index that was unused for the longest time is
+        dropped first."""
         found = self._indexes.pop(ledger, None) or EntryIndex()
         self._indexes[ledger] = found
         while len(self._indexes) > INDEXES_MAX:
@@ -150,13 +156,13 @@ class Pages:
         bytes_max: int,
         end: int | None = None,
     ) -> list[StoredMessage]:
-        """Messages of one ledger from `number` on, one at least; [] if it has none yet.
+        """Return messages of one ledger from `number` on, at least one; [] if it has none yet.
 
         Args:
-            end: the entry behind the last confirmed one; None: as the ledger's bookies know.
+            end: the entry after the last confirmed one; None: ask the ledger's bookies.
 
-        Raises MessagesLost, LedgerGone, NotRecoverable, EntryDamaged, Corrupt (the ledger is not
-        what the list says), StorageError.
+        Raises MessagesLost, LedgerGone, NotRecoverable, EntryDamaged, Corrupt (the ledger
+        contradicts the list), StorageError.
         """
         async with self._using(span) as opened:
             if end is None:
@@ -190,10 +196,10 @@ class Pages:
         time_ms: int,
         end_in: Callable[[LedgerSpan], int] | None = None,
     ) -> int | None:
-        """The number that the first entry at or after a time begins with; None: there is none.
+        """Return the first number of the first entry at or after a time; None: there is none.
 
         Args:
-            end_in: of a ledger, the entry behind the last confirmed one.
+            end_in: returns the entry after the last confirmed one of a ledger.
         """
         for span in spans:
             if span.is_sealed and span.last_ms < time_ms:
@@ -207,7 +213,8 @@ class Pages:
         return None
 
     async def end_of(self, span: LedgerSpan) -> tuple[int, int]:
-        """The last confirmed entry of an open ledger, and the number behind its last message."""
+        """Return the last confirmed entry of an open ledger, and the number after its last
+        message."""
         async with self._using(span) as opened:
             last = entry = await opened.reader.wait(NOTHING, 0.0)
             while entry != NOTHING:
@@ -219,7 +226,7 @@ class Pages:
             return last, span.first
 
     async def wait(self, span: LedgerSpan, confirmed: int, wait_s: float) -> int:
-        """The last confirmed entry of a ledger, as soon as it is above `confirmed`."""
+        """Return the last confirmed entry of a ledger, as soon as it is above `confirmed`."""
         async with self._using(span) as opened:
             return await opened.reader.wait(confirmed, wait_s)
 
@@ -248,7 +255,7 @@ class Pages:
             await self._close_some(READERS_MAX)
 
     async def _reader(self, span: LedgerSpan) -> TopicLedgerReader:
-        """A reader of a listed ledger. Raises Corrupt: its row says something else than the list,
+        """Return a reader of a listed ledger. Raises Corrupt: its row contradicts the list;
         LedgerGone."""
         reader = await self._ledgers.reader(span.ledger)
         try:
@@ -266,5 +273,5 @@ class Pages:
                 await opened.reader.aclose()
 
     async def aclose(self) -> None:
-        """Close what nobody reads."""
+        """Close the ledgers that nobody reads."""
         await self._close_some(0)

@@ -1,7 +1,7 @@
-"""Reading a topic beside its owner, in any silo, without disturbing it.
+"""Reading a topic beside its owner, in any silo, without disturbing the owner.
 
 Owns: `TopicReader`. Not: reading ledgers (`pages`), reading by the owner (`owner_reader`).
-Invariants: what it returns is confirmed, and follows without a gap; it writes nothing.
+Invariants: the returned messages are confirmed, and have no gap. A reader writes nothing.
 """
 
 from __future__ import annotations
@@ -36,13 +36,12 @@ __all__ = [
 ]
 
 LOOK_EVERY_S = 0.1
-"""How often a reader that waits looks whether messages go on in another ledger, if the last one has
-its end."""
+"""How often a waiting reader looks for another ledger, if the last one is closed."""
 AGAIN_S = 0.02
-"""The same when a bookie of the open one said something else than that more is confirmed: that it
-is fenced or has its end, or what another one had said before."""
+"""The same pause, if the last ledger is open and a bookie answered without a new confirmation: it
+is fenced, or closed, or repeated an earlier answer."""
 WATCHED_S = 1.0
-"""The same while the last one is open: its bookies say when something happens to it."""
+"""How long a reader watches the bookies of an open ledger before it looks again."""
 
 
 class TopicReader:
@@ -62,8 +61,8 @@ class TopicReader:
         self._record = TopicRecord(name)
 
     async def bounds(self) -> tuple[int, int]:
-        """The first message that is kept, and the number behind the last one that is confirmed,
-        as of now; equal: there is none. Raises QueueUnavailable."""
+        """Return the first message that is kept, and the number after the last confirmed one, as of
+        now. They are equal if there is no message. Raises QueueUnavailable."""
         try:
             record = await self._look()
             return record.trimmed, (await self._end(record))[1]
@@ -75,7 +74,7 @@ class TopicReader:
     async def read(
         self, number: int, messages_max: int = 1000, bytes_max: int = 2**20
     ) -> Sequence[StoredMessage]:
-        """Messages from `number` on; [] if it is not there yet. As `OwnerReader.read`.
+        """Return messages from `number` on; [] if it does not exist yet. See `OwnerReader.read`.
 
         Raises CursorTooOld(first), Corrupt, QueueUnavailable.
         """
@@ -111,7 +110,7 @@ class TopicReader:
             return await self._read(now, number, messages_max, bytes_max)
 
     async def wait(self, number: int, wait_s: float) -> bool:
-        """Is message `number` there? As soon as it is, or after `wait_s` seconds.
+        """Return whether message `number` exists, as soon as it does, or after `wait_s` seconds.
 
         Raises QueueUnavailable.
         """
@@ -130,7 +129,8 @@ class TopicReader:
             raise make_unreadable(self._name, error) from error
 
     async def _pause(self, record: TopicRecord, entry: int, wait_s: float) -> None:
-        """Until something may be there: in the open ledger, or in one that is not listed yet."""
+        """Wait until there may be a message, in the open ledger or in one that is not listed
+        yet."""
         if not record.spans or record.spans[-1].is_sealed:
             await asyncio.sleep(min(wait_s, LOOK_EVERY_S))
             return
@@ -140,7 +140,7 @@ class TopicReader:
             await asyncio.sleep(max(0.0, min(wait_s, AGAIN_S) - spent_s))
 
     async def seek(self, time_s: float) -> int:
-        """The first message that was appended at or after a wall time; as `OwnerReader.seek`.
+        """Return the first message at or after a wall time; see `OwnerReader.seek`.
 
         Raises QueueUnavailable.
         """
@@ -159,18 +159,19 @@ class TopicReader:
         return self._record
 
     async def _end(self, record: TopicRecord) -> tuple[int, int]:
-        """The last confirmed entry of the last ledger, and the number behind its last message."""
+        """Return the last confirmed entry of the last ledger, and the number after its last
+        message."""
         if not record.spans or record.spans[-1].is_sealed:
             return NOTHING, max(record.next, record.trimmed)
         return await self._pages.end_of(record.spans[-1])
 
     async def aclose(self) -> None:
-        """Close the ledgers that are open for reading; again is harmless."""
+        """Close the ledgers that are open for reading. Repeating it does no harm."""
         await self._pages.aclose()
 
 
 def span_of(record: TopicRecord, number: int) -> LedgerSpan | None:
-    """The ledger that a message is in, or would be in."""
+    """Return the ledger that a message is in, or would be in."""
     at = bisect_right(record.spans, number, key=lambda span: span.first) - 1
     return record.spans[at] if at >= 0 else None
 
@@ -183,6 +184,6 @@ def refuse_trimmed(record: TopicRecord, number: int) -> None:
 
 
 def make_unreadable(topic: str, error: Exception) -> QueueUnavailable:
-    """Rows or ledgers of a topic cannot be read now."""
+    """Return the error for rows or ledgers of a topic that cannot be read now."""
     text = f"topic {show_text(topic)} cannot be read: {type(error).__name__}: {error}"
     return QueueUnavailable(text)

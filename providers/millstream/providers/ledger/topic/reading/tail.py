@@ -1,7 +1,7 @@
 """The newest messages of a topic, in its owner's memory.
 
-Owns: `TopicTail`. Pure. Invariants: what it has follows each other without a gap, up to the last
-message that is confirmed; nothing is in it before that; the last entry is always there.
+Owns: `TopicTail`. Pure. Invariants: the messages are consecutive, up to the last confirmed one. A
+message is added only when it is confirmed. The last entry is always present.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from millstream.providers.ledger.topic.form import StoredMessage, TopicMessage
 
 __all__ = ["TopicTail"]
 
-COMPACT_AT = 256  # batches that were let go of, before the list is made shorter
+COMPACT_AT = 256  # dropped batches, before the list is compacted
 
 
 class TopicTail:
@@ -30,11 +30,11 @@ class TopicTail:
 
     @property
     def first(self) -> int | None:
-        """The oldest message that is there; None: nothing is."""
+        """The oldest message here; None: there is none."""
         return self._firsts[self._gone] if self._gone < len(self._firsts) else None
 
     def add(self, batch: Batch) -> None:
-        """A batch is confirmed."""
+        """Add a confirmed batch."""
         if not batch.messages:
             return
         self._batches.append(batch)
@@ -51,7 +51,7 @@ class TopicTail:
             self._gone = 0
 
     def read(self, number: int, messages_max: int, bytes_max: int) -> list[StoredMessage] | None:
-        """Messages from `number` on, one at least; None: it is not here."""
+        """Return messages from `number` on, at least one; None: it is not here."""
         if self.first is None or number < self.first:
             return None
         at = bisect_right(self._firsts, number, self._gone) - 1
@@ -64,7 +64,7 @@ class TopicTail:
 
 
 class PageLimit:
-    """Messages of a page, up to its limits, but one at least.
+    """The messages of a page, up to its limits, but at least one.
 
     Attributes: `found`.
     """
@@ -79,7 +79,8 @@ class PageLimit:
     def take(
         self, first: int, time_ms: int, messages: list[TopicMessage], from_number: int
     ) -> bool:
-        """Take those of an entry that are not before `from_number`; is there room for more?"""
+        """Take the messages of an entry from `from_number` on; return whether there is room for
+        more."""
         skip = max(0, from_number - first)
         for number, message in enumerate(messages[skip:], first + skip):
             size = len(message.payload)
