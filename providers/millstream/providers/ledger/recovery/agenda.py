@@ -1,8 +1,8 @@
-"""Which ledgers are to be mended, in which order, and when again. Pure: times come from the caller.
+"""The ledgers to repair, their order, and their retries. Pure: times come from the caller.
 
-Owns: `Agenda`, `Job`. Invariants: who has the fewest copies comes first; the writer of a ledger has
-`open_fragment_after_s` to do without a bookie, from when the need was seen at that very fragment;
-what failed waits, longer each time, unless bookies have come or gone meanwhile.
+Owns: `Agenda`, `Job`. Invariants: the ledger with the fewest replicas is first. The writer of a
+ledger has `open_fragment_after_s` to replace a bookie, counted from when the need was seen at that
+fragment. A failed repair waits, longer each time, unless bookies have come or gone in the meantime.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RETRY_FIRST_S = 5.0
 
 
 class Job(NamedTuple):
-    """A ledger to be mended; `may_end`: by giving it an end, if need be."""
+    """A ledger to repair; `may_end`: the repair may close it, if necessary."""
 
     copies: int
     ledger: int
@@ -31,7 +31,7 @@ class Job(NamedTuple):
 
 
 class Tries(NamedTuple):
-    """How often it did not work, why, and when it is tried again."""
+    """The number of failures, the last error, and the time of the next attempt."""
 
     failures: int
     error: Exception
@@ -39,13 +39,13 @@ class Tries(NamedTuple):
 
 
 class Agenda:
-    """What one auditor has to do."""
+    """The work of one auditor."""
 
     def __init__(self, options: RecoveryOptions) -> None:
         self._grace_s = options.open_fragment_after_s
         most_s = max(RETRY_FIRST_S, options.retry_after_s)
         self._backoff = Backoff(first_s=RETRY_FIRST_S, ceiling_s=most_s)
-        self._since_s: dict[int, tuple[Fragment, float]] = {}  # to be ended
+        self._since_s: dict[int, tuple[Fragment, float]] = {}  # ledgers to be closed
         self._tries: dict[int, Tries] = {}
         self._seen: set[int] = set()
         self._lacking: dict[int, Needs] = {}
@@ -54,33 +54,33 @@ class Agenda:
 
     @property
     def lacking(self) -> dict[int, Needs]:
-        """Ledgers that lack something, as of the last audit and what was done since."""
+        """The ledgers that need repairs, according to the last audit and the work since then."""
         return self._lacking
 
     @property
     def failed(self) -> dict[int, Tries]:
-        """Ledgers with which something went wrong."""
+        """The ledgers whose repairs failed."""
         return self._tries
 
     @property
     def next_s(self) -> float:
-        """When the next one is due, of those that wait."""
+        """The time of the next repair that waits."""
         waits = [tries.again_s for tries in self._tries.values()]
         return min([self._next_s, *waits])
 
     def anew(self) -> None:
-        """Bookies have come or gone: what failed may work now."""
+        """Bookies have come or gone: failed repairs may succeed now."""
         self._tries = {
             ledger: tries._replace(failures=0, again_s=-math.inf)
             for ledger, tries in self._tries.items()
         }
 
     def begin(self) -> None:
-        """All ledgers are looked at."""
+        """Begin an audit of all ledgers."""
         self._seen, self._lacking, self._jobs, self._next_s = set(), {}, [], math.inf
 
     def look(self, record: LedgerRecord, needs: Needs, now_s: float) -> None:
-        """What one ledger lacks."""
+        """Note the needs of one ledger."""
         ledger = record.ledger
         self._seen.add(ledger)
         may_end = self._may_end(record, needs, now_s)
@@ -94,7 +94,7 @@ class Agenda:
             self._jobs.append(Job(needs.copies, ledger, may_end))
 
     def _may_end(self, record: LedgerRecord, needs: Needs, now_s: float) -> bool:
-        """Has the writer had its time?"""
+        """Whether the writer had its time."""
         if not needs.is_to_end:
             self._since_s.pop(record.ledger, None)
             return False
@@ -109,18 +109,18 @@ class Agenda:
         return False
 
     def jobs(self) -> Sequence[Job]:
-        """All were looked at: what is to be done, in order."""
+        """End an audit; return the repairs to do now, in order."""
         self._since_s = {n: since for n, since in self._since_s.items() if n in self._seen}
         self._tries = {n: tries for n, tries in self._tries.items() if n in self._seen}
         return sorted(self._jobs)
 
     def on_done(self, ledger: int) -> None:
-        """It lacks nothing more that could be given to it now."""
+        """A ledger has all that it could be given now."""
         self._tries.pop(ledger, None)
         self._lacking.pop(ledger, None)
 
     def fail(self, ledger: int, error: Exception, now_s: float) -> bool:
-        """Something is left; is it the first time that it failed so?"""
+        """A repair failed. Return whether it is the first time with this error."""
         before = self._tries.get(ledger)
         count = 1 if before is None else before.failures + 1
         self._tries[ledger] = Tries(count, error, now_s + self._backoff.delay_s(count, 0.5))

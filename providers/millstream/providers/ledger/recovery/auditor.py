@@ -1,9 +1,10 @@
-"""Looks after the copies of all ledgers of one place, in one silo of the cluster at a time.
+"""The auditor looks after the replicas of all ledgers of one place, in one silo at a time.
 
-Owns: `Auditor`. Not: what a ledger lacks (`needs`), what is due (`agenda`), doing it (`repairer`).
-Invariants: the live silo with the lowest name among those that run bookies does it; should two
-think that they are it, both do, which is harmless; a look at all ledgers lets others run after each
-page of them; what goes wrong is said once, and tried again later.
+Owns: `Auditor`. Not: the needs of a ledger (`needs`), the time of a repair (`agenda`), the repair
+itself (`repairer`). As with BookKeeper's auditor, one process of the cluster does this. Invariants:
+the silo that runs the first live bookie by name is the one that acts. If two silos act for a
+moment, that does no harm. An audit lets other tasks run after each page of ledgers. A failure is
+logged once, and tried again later.
 """
 
 from __future__ import annotations
@@ -38,28 +39,28 @@ __all__ = ["REPORT_EVERY_S", "Auditor", "Surroundings"]
 log = logging.getLogger("millstream.ledger")
 
 REPORT_EVERY_S = 5.0
-"""So often the report is written at most."""
+"""The shortest time between two writes of the report."""
 LEDGERS_AT_ONCE = 64
-"""After a look at so many, others run."""
+"""Let other tasks run after so many ledgers."""
 
 
 class Surroundings(Protocol):
     """The bookies of one place, as this silo knows them."""
 
     def list_known(self) -> Mapping[str, BookieRecord]:
-        """Their rows."""
+        """Return their rows."""
         ...
 
     def unreadable(self) -> Collection[str]:
-        """Bookies whose rows are damaged."""
+        """Return the bookies with damaged rows."""
         ...
 
     def runs(self, bookie: str, /) -> bool:
-        """Does a live silo run this one, which has a row?"""
+        """Whether a live silo runs this bookie, which has a row."""
         ...
 
     def is_first(self) -> bool:
-        """Is this the one silo that does what one has to do?"""
+        """Whether this silo is the one that acts."""
         ...
 
 
@@ -67,8 +68,8 @@ class Auditor:
     """Runs in every silo; acts in one.
 
     Args:
-        place: of the bookies.
-        silo: this one's address, for the report.
+        place: the place of the bookies.
+        silo: the address of this silo, for the report.
     """
 
     def __init__(
@@ -98,19 +99,19 @@ class Auditor:
 
     @property
     def is_acting(self) -> bool:
-        """Is this the silo that looks after copies, as far as it knows?"""
+        """Whether this silo looks after replicas, as far as it knows."""
         return self._is_acting
 
     def standing(self, bookie: str) -> BookieStanding:
-        """The standing of a bookie, as of the last look."""
+        """Return the standing of a bookie, as of the last look."""
         return self._standings.of(bookie)
 
     def is_lost(self, bookie: str) -> bool:
-        """Has nobody run it for so long that it is lost?"""
+        """Whether no silo has run a bookie for so long that it is lost."""
         return self._standings.of(bookie) is BookieStanding.LOST
 
     def report(self) -> RecoveryReport:
-        """What was found, and done."""
+        """Return the findings and the work done."""
         copied, agenda = self._mender.copied, self._agenda
         return msgspec.structs.replace(
             self._report,
@@ -132,17 +133,17 @@ class Auditor:
         )
 
     async def run(self) -> None:
-        """Look at bookies, and do what is due, for ever."""
+        """Check the bookies and start due work, for ever."""
         while True:
             await asyncio.sleep(self._options.look_every_s)
             self.look()
             if self._is_acting:
                 await self._say()
 
-    # --- who is there, and who acts
+    # --- bookies, and the acting silo
 
     def look(self) -> None:
-        """See who is there, and begin what is due."""
+        """Check the bookies, and start due work."""
         now_s = self._context.clock.now()
         if self._see(now_s):
             self._agenda.anew()
@@ -153,7 +154,7 @@ class Auditor:
             self._auditing = self._context.tasks.start(self._audit())
 
     def _see(self, now_s: float) -> bool:
-        """Look at bookies; has anything changed?"""
+        """Check the bookies; return whether anything has changed."""
         known = self._around.list_known()
         live = set(filter(self._around.runs, known))
         leaving = {name for name, record in known.items() if record.is_draining}
@@ -170,7 +171,7 @@ class Auditor:
         return has_changed or self._is_acting != was_acting
 
     def _tell(self, before: Mapping[str, BookieStanding]) -> None:
-        """Say which bookies have another standing than before."""
+        """Log the bookies whose standing has changed."""
         for name, standing in self._standings.all().items():
             if standing is before.get(name):
                 continue
@@ -185,7 +186,7 @@ class Auditor:
     # --- all ledgers
 
     async def _audit(self) -> None:
-        """Look at all ledgers, and mend what can be mended now."""
+        """Check all ledgers, and repair those that can be repaired now."""
         try:
             jobs = deque(await self._look_at_ledgers())
             begin_s, before = self._context.clock.now(), self._mender.copied.places
@@ -199,7 +200,7 @@ class Auditor:
                 took_s, left = self._context.clock.now() - begin_s, len(self._agenda.lacking)
                 text = "%d places of ledgers got other bookies in %.1f s; %d ledgers lack something"
                 log.info(text, filled, took_s, left)
-                self._audit_at_s = self._context.clock.now()  # is anything left?
+                self._audit_at_s = self._context.clock.now()  # check whether anything is left
             self._tell_drained()
         except StorageError as error:
             log.warning("the ledgers could not be looked at: %s", error)
@@ -207,7 +208,7 @@ class Auditor:
             self._auditing = None
 
     async def _look_at_ledgers(self) -> list[Job]:
-        """What is to be done now, the most urgent first. Raises StorageError."""
+        """Return the repairs to do now, the most urgent first. Raises StorageError."""
         agenda, count, ledgers_of = self._agenda, 0, Counter[str]()
         room = len(self._context.bookies.writable())
         agenda.begin()
@@ -236,7 +237,7 @@ class Auditor:
                 await self._mender.mend(ledger, may_end)
                 self._agenda.on_done(ledger)
             except LedgerGone:
-                self._agenda.on_done(ledger)  # it was deleted meanwhile
+                self._agenda.on_done(ledger)  # it was deleted in the meantime
             except (LedgerError, StorageError) as error:
                 self._on_failed(ledger, error)
 
@@ -248,7 +249,7 @@ class Auditor:
             log.warning("a ledger lacks something, and is tried again: %s", error)
 
     def _tell_drained(self) -> None:
-        """Say once of each bookie that it is empty."""
+        """Log each empty bookie once."""
         report = self.report()
         if report.damaged:
             return  # a ledger that cannot be read may need any bookie
@@ -260,7 +261,7 @@ class Auditor:
     # --- the report
 
     async def _say(self) -> None:
-        """Write the report, if there is news, and not too often."""
+        """Write the report, if it has news, and not too often."""
         now_s = self._context.clock.now()
         if now_s < self._say_at_s:
             return
@@ -279,7 +280,7 @@ class Auditor:
 
 
 def is_same(found: RecoveryReport, report: RecoveryReport) -> bool:
-    """Does a report say nothing new, but times?"""
+    """Whether a report has no news except times."""
     return found == msgspec.structs.replace(
         report, said_s=found.said_s, audited_s=found.audited_s, operation=found.operation
     )

@@ -1,8 +1,9 @@
-"""Which bookies can be counted on. Pure: times come from the caller.
+"""The standing of bookies: which of them can be relied on. Pure: times come from the caller.
 
-Owns: `BookieStanding`, `BookieStandings`. Invariants: a bookie is lost when nobody has run it for
-`lost_bookie_after_s` as this process has seen it, and at once no more when somebody does; one that
-was never seen is counted from when it was first asked for; one whose row is damaged is never lost.
+Owns: `BookieStanding`, `BookieStandings`. Invariants: a bookie is lost when, as this process saw
+it, no silo has run it for `lost_bookie_after_s`. It is no longer lost as soon as a silo runs it.
+For a bookie that was never seen, the time is counted from the first question about it. A bookie
+with a damaged row is never lost.
 """
 
 from __future__ import annotations
@@ -14,26 +15,26 @@ __all__ = ["BookieStanding", "BookieStandings"]
 
 
 class BookieStanding(Enum):
-    """What may be expected of a bookie."""
+    """Whether a bookie can be relied on."""
 
     HERE = "here"
-    LEAVING = "leaving"  # it is here, and shall be emptied
+    LEAVING = "leaving"  # it is here, and is being drained
     AWAY = "away"  # it may be back soon
     LOST = "lost"
 
     @property
     def is_needless(self) -> bool:
-        """Must what it has be elsewhere?"""
+        """Whether its entries must be on other bookies."""
         return self in {BookieStanding.LEAVING, BookieStanding.LOST}
 
     @property
     def answers(self) -> bool:
-        """Is there a silo that runs it?"""
+        """Whether a silo runs it."""
         return self in {BookieStanding.HERE, BookieStanding.LEAVING}
 
 
 class BookieStandings:
-    """Bookies over time."""
+    """The standings of bookies over time."""
 
     def __init__(self, lost_after_s: float) -> None:
         self._lost_after_s = lost_after_s
@@ -49,8 +50,8 @@ class BookieStandings:
         leaving: Collection[str],
         unreadable: Collection[str] = (),
     ) -> bool:
-        """Bookies that run now, all that have rows, those that shall be emptied, and those whose
-        rows are damaged; has any standing changed?"""
+        """Note the bookies that run now, all with rows, those that are being drained, and those
+        with damaged rows. Returns whether any standing has changed."""
         self._now_s = now_s
         named = {*self._known, *here, *known}
         for bookie in named:
@@ -72,12 +73,12 @@ class BookieStandings:
         return BookieStanding.LOST if is_lost else BookieStanding.AWAY
 
     def of(self, bookie: str) -> BookieStanding:
-        """What may be expected of a bookie, as of the last look."""
+        """Return the standing of a bookie, as of the last look."""
         if bookie not in self._known:  # it has no row, or none yet
             self._away_since_s.setdefault(bookie, self._now_s)
             self._known[bookie] = BookieStanding.AWAY
         return self._known[bookie]
 
     def all(self) -> Mapping[str, BookieStanding]:
-        """All bookies that were ever seen."""
+        """Return all bookies that were ever seen."""
         return self._known

@@ -1,9 +1,9 @@
-"""What copying changes in the record of a ledger, as functions from record to record.
+"""The changes that copying makes in the record of a ledger, as functions from record to record.
 
-Owns: the claim of who copies, and what follows a copy. Pure. Invariants: a bookie is named in a
-fragment only after everything that its place has was copied to it under the claim that the record
-still has, so no bookie has dropped any of it meanwhile; the same change again is harmless; starts,
-ends and terms stay as they are.
+Owns: the claim of the process that copies, and the change after a copy. Pure. Invariants: a bookie
+is named in a fragment only after all entries of its place were copied to it under the claim that
+the record still has. So the bookie has dropped none of them in the meantime. Repeating a change
+does no harm. Starts, ends and terms do not change.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ __all__ = ["ClaimLost", "claim", "mark_checked", "move", "release", "widen"]
 
 
 class ClaimLost(LedgerError):
-    """Another one copies this ledger: leave it to that."""
+    """Another process copies this ledger: leave the ledger to that process."""
 
 
 def claim(record: LedgerRecord, token: str, bookies: Sequence[str]) -> LedgerRecord:
-    """Entries are copied to these bookies from now on; whoever copied any before has to stop."""
+    """Claim that entries are copied to these bookies from now on. An earlier copying process must
+    stop."""
     return msgspec.structs.replace(record, claim=Claim(token, tuple(bookies)))
 
 
 def release(record: LedgerRecord, token: str) -> LedgerRecord:
-    """Nothing more is copied under this claim."""
+    """End a claim: nothing more is copied under it."""
     if record.claim is None or record.claim.token != token:
         return record
     return msgspec.structs.replace(record, claim=None)
 
 
 def move(record: LedgerRecord, token: str, vacancy: Vacancy, new: str) -> LedgerRecord:
-    """A bookie has everything of a place, which is its own from now on. Raises ClaimLost."""
+    """Give a place to a bookie that has all of its entries. Raises ClaimLost."""
     at = next(i for i, one in enumerate(record.fragments) if one.first == vacancy.span.first)
     fragment = record.fragments[at]
     bookies = list(fragment.bookies)
@@ -55,9 +56,9 @@ def move(record: LedgerRecord, token: str, vacancy: Vacancy, new: str) -> Ledger
 def widen(
     record: LedgerRecord, token: str, before: LedgerRecord, more: Mapping[int, Sequence[str]]
 ) -> LedgerRecord:
-    """Each fragment has more bookies, by its first entry; all of them have all of its entries.
+    """Add bookies to each fragment, by its first entry. They have all entries of the fragment.
 
-    `before`: the record as it was when they were chosen. Raises ClaimLost.
+    `before`: the record for which they were chosen. Raises ClaimLost.
     """
     if all(set(more[one.first]) <= set(one.bookies) for one in record.fragments):
         return release(record, token)
@@ -77,7 +78,7 @@ def widen(
 
 
 def mark_checked(record: LedgerRecord, upto: int) -> LedgerRecord:
-    """All entries up to this one are on all of their bookies."""
+    """Note that all entries up to this one are on all of their bookies."""
     return msgspec.structs.replace(record, complete=max(record.complete, upto))
 
 

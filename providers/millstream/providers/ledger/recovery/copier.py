@@ -1,9 +1,9 @@
-"""Copies entries of one ledger to one bookie, from whoever has them.
+"""Copying entries of one ledger to one bookie, from any bookie that has them.
 
-Owns: `Copier`, `EntriesLost`. Not: which entries, to whom, and what follows (`repairer`).
-Invariants: what is sent on passed its check here; one page at a time is held; it is written in the
-record's term, which is that of the highest fence, so that fenced bookies take it (#4163); a copy
-is whole, or raises.
+Owns: `Copier`, `EntriesLost`. Not: the choice of entries and bookies, the change afterwards
+(`repairer`). Invariants: an entry is sent on only after it passed its check here. One page at a
+time is in memory. Entries are written in the record's term, which is that of the highest fence, so
+fenced bookies accept them. A copy is complete, or raises an error.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from .options import RecoveryOptions
 __all__ = ["Copied", "Copier", "EntriesLost"]
 
 OVERLOADED_MAX = 8
-"""So often a bookie with too much to write is asked again."""
+"""How often an overloaded bookie is asked."""
 BETWEEN_TRIES = Backoff(first_s=0.05, ceiling_s=2.0)
 
 
 class EntriesLost(NotRecoverable):
     """No bookie that is left has these entries.
 
-    Attributes: `ledger`; `first`, the first of them; `gone`, bookies that may have them.
+    Attributes: `ledger`; `first`, the first of them; `gone`, lost bookies that may have them.
     """
 
     ledger: int
@@ -53,8 +53,8 @@ class EntriesLost(NotRecoverable):
 
 @dataclass(slots=True)
 class Copied:
-    """What was done since the start: places that got another bookie, entries and bytes that were
-    copied, entries that were looked at where they belong, ledgers that were ended."""
+    """The work since the start: places that got another bookie, copied entries and bytes, entries
+    that were checked on their bookies, and ledgers that were closed."""
 
     places: int = 0
     entries: int = 0
@@ -64,11 +64,11 @@ class Copied:
 
 
 class Copier:
-    """Copies within the pace of all copies of this process.
+    """Copies at the rate that all copies of this process share.
 
     Args:
-        of: what may be expected of a bookie.
-        copied: counted on.
+        of: returns the standing of a bookie.
+        copied: counts the work.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class Copier:
     async def fill(
         self, record: LedgerRecord, runs: Iterable[range], bookie: str, has_most: bool = False
     ) -> None:
-        """See to it that a bookie has these entries, but those that were given up.
+        """Make sure that a bookie has these entries, except for those that were given up.
 
         Args:
-            has_most: look first which of them it has.
+            has_most: first check which of them the bookie has.
 
-        Raises EntriesLost (after a look at all of them), NotRecoverable (who may have an entry does
-        not answer), BookieError and LedgerFenced of this bookie.
+        Raises EntriesLost (after a check of all of them), NotRecoverable (a bookie that may have an
+        entry does not answer), BookieError and LedgerFenced of this bookie.
         """
         lost: list[range] = []
         for run in (part for entries in runs for part in record.iter_kept(entries)):
@@ -117,9 +117,10 @@ class Copier:
     async def page(
         self, record: LedgerRecord, first: int, count: int, but: str = ""
     ) -> Sequence[bytes]:
-        """Entries from `first` on that passed their check, one at least; none: nobody has it.
+        """Return entries from `first` on that passed their check, at least one; none: no bookie has
+        the entry.
 
-        Raises NotRecoverable: some who may have it do not answer.
+        Raises NotRecoverable: some bookies that may have it do not answer.
         """
         silent: list[str] = []
         for bookie in record.holders(first):
@@ -154,7 +155,7 @@ class Copier:
         return packed
 
     async def _there(self, record: LedgerRecord, bookie: str, first: int, count: int) -> int:
-        """How many of the entries from `first` on a bookie has."""
+        """Return how many of the entries from `first` on a bookie has."""
         there = len(await self._read(record, bookie, first, count))
         self._copied.checked += there
         return there
@@ -190,18 +191,18 @@ class Copier:
 
 
 SHOWN_MAX = 8
-"""Ranges of lost entries that an error names."""
+"""How many ranges of lost entries an error names."""
 
 
 def advice(gone: Sequence[str]) -> str:
-    """What a person can do."""
+    """Return the remedy for an operator."""
     if gone:
         return f"bring back the directory of bookie {' or '.join(gone)}; until then readers wait"
     return "all copies are damaged: put a directory back from a copy; until then readers wait"
 
 
 def add_to(lost: list[range], entry: int) -> None:
-    """One more that is lost."""
+    """Add a lost entry."""
     if lost and lost[-1].stop == entry:
         lost[-1] = range(lost[-1].start, entry + 1)
     else:
@@ -209,7 +210,7 @@ def add_to(lost: list[range], entry: int) -> None:
 
 
 def whole(ledger: int, first: int, packed: Sequence[bytes]) -> Sequence[bytes]:
-    """Those before the first that does not pass its check."""
+    """Return the entries before the first one that fails its check."""
     for at, one in enumerate(packed):
         try:
             unpack(one, ledger, first + at)

@@ -1,7 +1,7 @@
-"""How fast entries are copied. Pure.
+"""The limit on the rate of copies. Pure.
 
-Owns: `CopyRate`. Invariant: over all that share it, not more than so many bytes a second, one page
-more or less.
+Owns: `CopyRate`. Invariant: all callers together copy at most so many bytes per second, give or
+take one page.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ __all__ = ["CopyRate"]
 
 
 class CopyRate:
-    """Bytes per second, over all who ask."""
+    """Bytes per second, over all callers."""
 
     __slots__ = ("_bytes_per_s", "_free_s")
 
@@ -19,7 +19,7 @@ class CopyRate:
         self._free_s = 0.0
 
     def wait_s(self, now_s: float, size_bytes: int) -> float:
-        """Seconds until so many bytes may go on."""
+        """Return the seconds to wait before the next request, after so many bytes."""
         start_s = max(now_s, self._free_s)
         self._free_s = start_s + size_bytes / self._bytes_per_s
         return start_s - now_s

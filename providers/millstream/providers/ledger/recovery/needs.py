@@ -1,8 +1,8 @@
-"""What a ledger lacks, by its record and by which bookies can be counted on. Pure.
+"""The needs of a ledger, according to its record and the standing of bookies. Pure.
 
-Owns: `FragmentSpan`, `Vacancy`, `Needs`, `needs_of`. Idea: spec/ledger.md 6.5 to 6.7, A01.
-Invariants: only entries with an end are copied: those of former fragments, and of the last one of a
-closed ledger (what is behind could still change); an empty fragment lacks nothing.
+Owns: `FragmentSpan`, `Vacancy`, `Needs`, `needs_of`. As in BookKeeper, whole fragments are
+re-replicated. Invariants: only entries that can never change are copied: those of former fragments,
+and of the last one of a closed ledger. An empty fragment needs nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class FragmentSpan(NamedTuple):
-    """Entries of one fragment, from `first` to `last`, that will never be others."""
+    """The entries of one fragment, from `first` to `last`, which can never change."""
 
     first: int
     last: int
@@ -37,26 +37,26 @@ class FragmentSpan(NamedTuple):
 
 
 class Vacancy(NamedTuple):
-    """A place of a span whose bookie shall be another one."""
+    """A place of a span that needs another bookie."""
 
     span: FragmentSpan
     place: int
 
     @property
     def bookie(self) -> str:
-        """Who has the place."""
+        """The bookie that has the place."""
         return self.span.bookies[self.place]
 
 
 class Needs(NamedTuple):
-    """What is to be done for a ledger.
+    """The repairs that a ledger needs.
 
-    `vacancies`: places to be filled. `short`: so many copies of each entry can be made more, since
-    fewer bookies than wanted were there at the ledger's making. `unsure`: from this entry on some
-    may lack copies on bookies that are there; None: it has no end yet, all is known, or some are
-    away.
-    `is_to_end`: it cannot stay as it is, and only with an end can it be copied. `copies`: bookies
-    that answer, where they are fewest. `is_claimed`: somebody copies, or has left a claim.
+    `vacancies`: the places to fill. `short`: how many more replicas of each entry can be made,
+    since too few bookies were there when the ledger was made. `unsure`: from this entry on,
+    replicas may be missing on bookies that are here. None: the ledger is open, all is known, or
+    some bookies are away. `is_to_end`: the ledger cannot stay as it is, and must be closed before
+    it can be copied. `copies`: the number of bookies that answer, for the fragment where they are
+    fewest. `is_claimed`: a process copies, or has left a claim.
     """
 
     ledger: int
@@ -71,14 +71,14 @@ class Needs(NamedTuple):
         return self.can_be_met(may_end=True)
 
     def can_be_met(self, may_end: bool) -> bool:
-        """Can anything be done now?"""
+        """Whether anything can be done now."""
         is_wide = self.short == 0 or self.is_to_end
         is_well = not self.vacancies and self.unsure is None and is_wide
         return not is_well or self.is_claimed or (self.is_to_end and may_end)
 
 
 def spans_of(record: LedgerRecord) -> list[FragmentSpan]:
-    """What of a ledger has an end, fragment by fragment."""
+    """Return the parts of a ledger that can never change, fragment by fragment."""
     following = [fragment.first for fragment in record.fragments[1:]]
     if record.state is LedgerState.CLOSED:
         following.append(record.last + 1)
@@ -90,15 +90,15 @@ def spans_of(record: LedgerRecord) -> list[FragmentSpan]:
 
 
 def bookies_of(record: LedgerRecord) -> set[str]:
-    """The bookies that have entries of a ledger, or may get some; none of an empty fragment of one
-    that has its end."""
+    """Return the bookies that have entries of a ledger, or may get some. The bookies of an empty
+    fragment of a closed ledger do not count."""
     found = {bookie for span in spans_of(record) for bookie in span.bookies}
     is_closed = record.state is LedgerState.CLOSED
     return found if is_closed else found.union(record.fragments[-1].bookies)
 
 
 def needs_of(record: LedgerRecord, of: Callable[[str], BookieStanding], room: int) -> Needs:
-    """What a ledger lacks, where so many bookies have room."""
+    """Return the needs of a ledger, where `room` bookies have room."""
     spans = spans_of(record)
     vacancies = [
         Vacancy(span, place)
@@ -123,7 +123,7 @@ def needs_of(record: LedgerRecord, of: Callable[[str], BookieStanding], room: in
 def unsure_from(
     record: LedgerRecord, spans: Sequence[FragmentSpan], of: Callable[[str], BookieStanding]
 ) -> int | None:
-    """From where on somebody has to look for copies, if all who should have them can be asked."""
+    """Return the first entry whose replicas must be checked, if all of its bookies can be asked."""
     first = record.complete + 1
     names = {name for span in spans if span.last >= first for name in span.bookies}
     is_ended = record.state is LedgerState.CLOSED and first <= record.last
@@ -131,7 +131,8 @@ def unsure_from(
 
 
 def short_by(record: LedgerRecord) -> int:
-    """By how many copies the ledger was made smaller than wanted; each bookie has all then."""
+    """Return how many replicas fewer than wanted the ledger was made with. Each bookie then has all
+    entries."""
     wanted, quorum = record.wanted, record.quorum
     if wanted is None or quorum.ensemble != quorum.write:
         return 0
@@ -139,12 +140,12 @@ def short_by(record: LedgerRecord) -> int:
 
 
 def is_on(quorum: Quorum, place: int, entry: int) -> bool:
-    """Is an entry on a place of its ensemble?"""
+    """Whether an entry is on a place of its ensemble."""
     return (place - entry) % quorum.ensemble < quorum.write
 
 
 def stripe(quorum: Quorum, place: int, first: int, last: int, most: int) -> Iterator[range]:
-    """The entries from `first` to `last` that a place has, in runs of `most` at the most."""
+    """Yield the entries from `first` to `last` of a place, in runs of at most `most`."""
     at = first
     while at <= last:
         if not is_on(quorum, place, at):

@@ -1,9 +1,9 @@
-"""Gives one ledger what it lacks.
+"""Repairing one ledger: its missing replicas, and its open fragment.
 
-Owns: `LedgerRepairer`. Not: which ledger, and when (`auditor`). Idea: spec/ledger.md 6.5, 6.6.
-Invariants: each place is claimed, copied, and then written down, in this order, so a crash between
-two of them leaves copies that nobody needs; two who do it at once are as one, for one claim holds;
-the last fragment of a ledger without an end is never copied.
+Owns: `LedgerRepairer`. Not: the choice of ledger and time (`auditor`). Invariants: each place is
+claimed, copied, and then stored in the record, in this order. So a crash in between leaves only
+copies that nobody needs. If two processes repair one ledger, only one claim holds. The last
+fragment of an open ledger is never copied.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ __all__ = ["LedgerRepairer"]
 log = logging.getLogger("millstream.ledger")
 
 BOOKIES_TRIED_MAX = 3
-"""So many bookies are tried for one place, one after the other."""
+"""How many bookies are tried for one place, one after the other."""
 
 
 class LedgerRepairer:
-    """Mends ledgers, one call each.
+    """Repairs ledgers, one at each call.
 
     Args:
-        of: what may be expected of a bookie.
-        new_token: a text that no other call, here or elsewhere, ever returns.
+        of: returns the standing of a bookie.
+        new_token: returns a text that no other call, here or elsewhere, ever returns.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class LedgerRepairer:
         self._lost: dict[int, EntriesLost] = {}
 
     async def mend(self, ledger: int, may_end: bool) -> None:
-        """Do for a ledger what can be done now; again is harmless.
+        """Repair a ledger as far as that is possible now. Repeating it does no harm.
 
         Args:
-            may_end: its writer had the time to do without a bookie that it must do without.
+            may_end: its writer had the time to replace a bookie, so the ledger may be closed.
 
-        Raises LedgerError, StorageError: something is left to be done, later.
+        Raises LedgerError, StorageError: some repairs are left for later.
         """
         record = await self._context.rows.read(ledger)
         if record is None:
@@ -79,7 +79,7 @@ class LedgerRepairer:
         except EntriesLost as error:
             self._lost[ledger] = error
             raise
-        if left is not None:  # by one that has crashed, unless it was replaced
+        if left is not None:  # left by a process that has crashed, unless another claim replaced it
             await self._update(ledger, lambda found: release(found, left.token))
 
     async def _mend(self, record: LedgerRecord, may_end: bool) -> None:
@@ -93,11 +93,11 @@ class LedgerRepairer:
             await self._check(record)
 
     def _free(self) -> Mapping[str, float]:
-        """Bookies that can take entries, with their weights."""
+        """Return the bookies that accept entries, with their weights."""
         return self._context.bookies.writable()
 
     async def _end(self, record: LedgerRecord) -> LedgerRecord:
-        """Its writer, if it lives, finds that it is fenced, and writes another one."""
+        """Close the ledger. Its writer, if it lives, is fenced and begins another one."""
         ended = await recover(self._context, record.ledger)
         self.copied.ended += 1
         log.info(
@@ -110,7 +110,7 @@ class LedgerRepairer:
         return ended
 
     async def _check_lost(self, record: LedgerRecord) -> None:
-        """Of a ledger with lost entries one is looked for, before all others are. Raises
+        """Of a ledger with lost entries, look for one of them before all others are copied. Raises
         EntriesLost."""
         known = self._lost.get(record.ledger)
         if known is None:
@@ -120,10 +120,10 @@ class LedgerRepairer:
             raise EntriesLost(str(known), known.ledger, known.first, known.gone)
         del self._lost[record.ledger]
 
-    # --- places whose bookie shall be another one
+    # --- places that need another bookie
 
     async def _fill(self, record: LedgerRecord) -> LedgerRecord:
-        """Fill all vacancies, one after the other; what is in the way of one is raised at last."""
+        """Fill all vacancies, one after the other. Errors are raised after the last one."""
         failures: dict[tuple[int, int], LedgerError] = {}
         while left := self._vacancies(record, failures):
             vacancy, *_ = left
@@ -143,7 +143,7 @@ class LedgerRepairer:
         return [one for one in found if (one.span.first, one.place) not in but]
 
     async def _move(self, record: LedgerRecord, vacancy: Vacancy) -> LedgerRecord:
-        """Another bookie gets a place, with all entries of it."""
+        """Give a place, with all of its entries, to another bookie."""
         ledger, tried = record.ledger, set[str]()
         while True:
             bookie = self._another(ledger, vacancy.span, tried)
@@ -156,7 +156,8 @@ class LedgerRepairer:
                     raise
 
     async def _copy(self, ledger: int, vacancy: Vacancy, bookie: str) -> LedgerRecord:
-        """This bookie gets it. Raises BookieError and LedgerFenced of the bookie, and others."""
+        """Give a place to this bookie. Raises BookieError and LedgerFenced of the bookie, and
+        others."""
         token = self._new_token()
         record = await self._update(ledger, lambda found: claim(found, token, (bookie,)))
         try:
@@ -173,7 +174,7 @@ class LedgerRepairer:
         return stripe(record.quorum, vacancy.place, span.first, span.last, most)
 
     def _another(self, ledger: int, span: FragmentSpan, tried: set[str]) -> str:
-        """A bookie that is not of the fragment, by chance and weight."""
+        """Choose a bookie outside of the fragment, at random by weight."""
         taken = {*span.bookies, *tried}
         found = choose(self._free(), 1, taken, self._context.clock)
         if not found:
@@ -182,10 +183,10 @@ class LedgerRepairer:
             raise NotEnoughBookies(f"{text}; start one")
         return found[0]
 
-    # --- ledgers with fewer copies than wanted
+    # --- ledgers with fewer replicas than wanted
 
     async def _widen(self, record: LedgerRecord) -> LedgerRecord:
-        """As many more copies as there are bookies for."""
+        """Make as many more replicas as there are bookies for."""
         more = self._more(record)
         if not more:
             return record
@@ -205,7 +206,7 @@ class LedgerRepairer:
             raise
 
     def _more(self, record: LedgerRecord) -> dict[int, list[str]]:
-        """More bookies for each fragment, by its first entry; {}: there are none."""
+        """Return more bookies for each fragment, by its first entry; {}: there are none."""
         free, wanted = self._free(), short_by(record)
         room = min(len(free.keys() - set(one.bookies)) for one in record.fragments)
         count = min(wanted, room)
@@ -214,10 +215,10 @@ class LedgerRepairer:
         clock = self._context.clock
         return {one.first: choose(free, count, one.bookies, clock) for one in record.fragments}
 
-    # --- entries that may be missing where they belong
+    # --- replicas that may be missing
 
     async def _check(self, record: LedgerRecord) -> None:
-        """Look for what its writer did not see arrive, and copy what is missing."""
+        """Check the replicas that the writer did not see arrive, and copy missing ones."""
         spans = spans_of(record)
         if unsure_from(record, spans, self._of) is None:
             return

@@ -1,7 +1,7 @@
-"""What auditors say of their work, for people and tools: one row per place.
+"""The reports of auditors for people and tools: one row for each place.
 
-Owns: `RecoveryReport` and its parts, `report_rows`. Not: the work. Invariant: it is only told, and
-nothing is decided by it, so a report that is old or lost does no harm.
+Owns: `RecoveryReport` and its parts, `report_rows`. Not: the work. Invariant: the report only
+informs. No decision depends on it, so an old or lost report does no harm.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from millstream.providers.ledger.metadata.rows import RecordRows
 __all__ = ["STUCK_SHOWN_MAX", "BookieReport", "RecoveryReport", "Stuck", "report_rows"]
 
 STUCK_SHOWN_MAX = 100
-"""Ledgers with which something is wrong that a report names."""
+"""How many failed ledgers a report names."""
 
 
 class BookieReport(msgspec.Struct, frozen=True, array_like=True):
-    """A bookie: its UUID, "here", "leaving" (it is being drained), "away" or "lost", and of how
-    many ledgers it is."""
+    """A bookie: its UUID, its standing, and the number of its ledgers. The standing is "here",
+    "leaving" (it is being drained), "away" or "lost"."""
 
     bookie: str
     standing: str
@@ -27,13 +27,13 @@ class BookieReport(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_drained(self) -> bool:
-        """May its directory be deleted, if all rows of ledgers can be read?"""
+        """Whether its directory may be deleted, if all rows of ledgers can be read."""
         return self.standing == "leaving" and not self.ledgers
 
 
 class Stuck(msgspec.Struct, frozen=True, array_like=True):
-    """A ledger that cannot be given what it lacks now, and why; `is_lost`: no bookie that is left
-    has some entry of it."""
+    """A ledger whose repair failed, and why; `is_lost`: no bookie that is left has some of its
+    entries."""
 
     ledger: int
     is_lost: bool
@@ -41,15 +41,15 @@ class Stuck(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecoveryReport(msgspec.Struct, frozen=True, array_like=True):
-    """What was found at the last look at all ledgers, and done since.
+    """The findings of the last audit, and the work since then.
 
-    `place`: of the bookies. `auditor`: the silo that says so; `since_s`, `audited_s`, `said_s`:
-    wall times of when it began, looked at all ledgers last, and wrote this, in seconds since 1970.
-    `ledgers`: that were looked at; `lacking`: that lack something now, `places` of fragments among
-    them without a bookie that stays. `filled`, `entries`, `size_bytes`, `checked`, `ended`: since
-    `since_s`, places that got another bookie, entries and bytes that were copied, entries that were
-    looked at where they belong, ledgers that were given an end. `damaged`: ledgers whose rows
-    cannot be read, as of the last look; while there are any, no bookie is called drained.
+    `place`: the place of the bookies. `auditor`: the silo that reports. `since_s`, `audited_s`,
+    `said_s`: the wall times, in seconds since 1970, when it began, audited all ledgers last, and
+    wrote this report. `ledgers`: the number of audited ledgers. `lacking`: those that need repairs
+    now, with `places` to fill. `damaged`: the ledgers whose rows cannot be read; while there are
+    any, no bookie counts as drained. Work since `since_s`: `filled`, places that got another
+    bookie; `entries` and `size_bytes`, copied; `checked`, entries that were checked on their
+    bookies; `ended`, ledgers that were closed.
     """
 
     place: str
@@ -72,5 +72,5 @@ class RecoveryReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 def report_rows(metadata: Metadata) -> RecordRows[str, RecoveryReport]:
-    """The reports, by place."""
+    """Return the reports, by place."""
     return RecordRows(metadata, "recovery/", RecoveryReport, key_part)
