@@ -1,5 +1,5 @@
-"""Scrubbing: each bookie reads all that it has, and repairs damaged and missing replicas from other
-bookies.
+"""Scrubbing: each bookie reads its whole directory, and repairs damaged and missing replicas from
+other bookies.
 
 Owns the scrubber, the entries that need a repair (`docket`, `wanted`), the repair (`repairer`) and
 the report. Reading starts at `scrubber.py`.

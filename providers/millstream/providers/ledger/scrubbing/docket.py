@@ -1,8 +1,8 @@
-"""The entries of one bookie that need a repair, and when each ledger is tried. Pure.
+"""The entries of one bookie that need a repair, and the time of each attempt. Pure.
 
 Owns: `Docket`, `Failure`. Invariants: an entry leaves the docket only when it was repaired or needs
-no repair; a ledger that failed waits, longer each time, and news of the same entries does not
-shorten the wait; the docket has a limit, and past the limit it says so.
+no repair. A ledger whose repair failed waits, longer each time. News of the same entries does not
+shorten the wait. The docket has a limit, and says when it has overflowed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RETRY_FIRST_S = 5.0
 
 
 class Failure(NamedTuple):
-    """Why an entry was not repaired; `is_lost`: no other bookie can give it."""
+    """Why an entry was not repaired; `is_lost`: no other bookie has a good replica."""
 
     why: str
     is_lost: bool = False
@@ -29,7 +29,7 @@ class Failure(NamedTuple):
 
 @dataclass(slots=True)
 class Case:
-    """One ledger: its entries, each with the last failure, and when it is tried."""
+    """One ledger: its entries, each with its last failure, and the time of the next attempt."""
 
     entries: dict[int, Failure | None] = field(default_factory=dict)
     tries: int = 0
@@ -37,12 +37,12 @@ class Case:
 
 
 class Docket:
-    """Repairs that are to be done; `SUSPECTS_MAX` entries at most.
+    """Repairs to do, of at most `SUSPECTS_MAX` entries.
 
     Args:
         retry_after_s: the longest wait before a retry.
 
-    Attributes: `has_overflowed`: an entry was not taken, because the docket was full.
+    Attributes: `has_overflowed`: an entry was refused, because the docket was full.
     """
 
     def __init__(self, retry_after_s: float) -> None:
@@ -56,7 +56,7 @@ class Docket:
         return self._count
 
     def put(self, ledger: int, entries: Collection[int]) -> None:
-        """Entries need a look; those that are here already keep their place."""
+        """Add entries to check. Entries that are here already do not change."""
         case = self._cases.get(ledger) or Case()
         new = [entry for entry in sorted(entries) if entry not in case.entries]
         room = SUSPECTS_MAX - self._count
@@ -68,15 +68,15 @@ class Docket:
             case.again_s = 0.0
 
     def due(self, now_s: float) -> list[tuple[int, list[int]]]:
-        """The ledgers whose turn it is, each with its entries."""
+        """Return the ledgers that are due, each with its entries."""
         cases = sorted(self._cases.items())
         return [(ledger, sorted(case.entries)) for ledger, case in cases if case.again_s <= now_s]
 
     def settle(
         self, ledger: int, tried: Collection[int], failures: Mapping[int, Failure], now_s: float
     ) -> list[int]:
-        """A ledger was tried; all entries without a failure leave. Returns entries that are lost
-        and were not before."""
+        """A ledger was tried. Its entries without a failure leave the docket. Returns the entries
+        that are lost and were not before."""
         case = self._cases[ledger]
         lost = []
         for entry in tried:
@@ -96,13 +96,13 @@ class Docket:
         return sorted(lost)
 
     def list_failed(self, ledger: int) -> dict[int, Failure]:
-        """The entries of a ledger whose repair failed, and why."""
+        """Return the entries of a ledger whose repair failed, each with the reason."""
         case = self._cases.get(ledger)
         found = sorted(case.entries.items()) if case is not None else []
         return {entry: failure for entry, failure in found if failure is not None}
 
     def failures(self) -> Iterator[tuple[int, int, Failure]]:
-        """Ledger, entry and why, of all entries whose repair failed."""
+        """Yield ledger, entry and reason of all entries whose repair failed."""
         for ledger in sorted(self._cases):
             for entry, failure in self.list_failed(ledger).items():
                 yield ledger, entry, failure

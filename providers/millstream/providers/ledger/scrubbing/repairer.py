@@ -1,12 +1,16 @@
-"""Writes good copies of entries to a bookie of this silo, from other bookies.
+"""Repairing entries of a bookie in this silo, with good replicas from other bookies.
 
-Owns: `Repairer`, `Outcome`. Not: which entries, and when (`scrubber`). Idea: spec/ledger.md 6.12:
-a bookie repairs itself.
-Invariants: the bookie that runs here is the only one that writes to its directory, so two repairs
-never meet; a copy is fetched only for an entry that is still damaged or missing on the disk, and
-whose content can never change (`wanted`); it is written in the term of the record, which a bookie
-refuses once a recovery has fenced it in a higher one; of a ledger that was deleted, or whose place
-another bookie has, nothing is written.
+Owns: `Repairer`, `Outcome`. Not: the choice of entries and time (`scrubber`).
+
+Invariants:
+
+- A bookie repairs itself. Only the bookie that runs here writes its directory, so two repairs never
+  meet.
+- A replica is fetched only for an entry that is still damaged or missing on disk, and whose content
+  can never change (`wanted`).
+- It is written in the term of the record. A bookie refuses that term after a recovery has fenced
+  the ledger in a higher one.
+- Nothing is written for a deleted ledger, or for a place that another bookie has by now.
 """
 
 from __future__ import annotations
@@ -32,8 +36,8 @@ ALONE = "no other bookie holds copies of this ledger"
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of entries. `damaged`, `missing`: those that needed a repair; `failures`: those
-    of them that did not get it, and entries that must be looked at again."""
+    """The result of a repair. `damaged`, `missing`: the entries that needed a repair. `failures`:
+    those of them that were not repaired, and entries that must be checked again."""
 
     damaged: set[int] = field(default_factory=set)
     missing: set[int] = field(default_factory=set)
@@ -41,15 +45,15 @@ class Outcome:
 
     @property
     def repaired(self) -> int:
-        """How many copies were written anew."""
+        """The number of replicas that were written."""
         return len((self.damaged | self.missing) - self.failures.keys())
 
 
 class Repairer:
-    """Repairs entries of one ledger at a time, at the pace of copies.
+    """Repairs entries of one ledger at a time, at the rate of copies.
 
     Args:
-        of: what may be expected of a bookie.
+        of: returns the standing of a bookie.
     """
 
     def __init__(
@@ -59,8 +63,8 @@ class Repairer:
         self._copier = Copier(context.bookies, context.clock, options, of, Copied())
 
     async def repair(self, bookie: Bookie, ledger: int, entries: Collection[int]) -> Outcome:
-        """Look at entries of a ledger, and repair those that need it. Raises StorageError,
-        BookieError (the bookie stopped, or has too much to do)."""
+        """Check entries of a ledger, and repair those that need it. Raises StorageError,
+        BookieError (the bookie stopped, or is overloaded)."""
         outcome = Outcome()
         record = await self._rows.read(ledger)
         if record is None:
@@ -101,21 +105,22 @@ class Repairer:
             if len(run) == 1:
                 outcome.failures[run.start] = Failure(why_lost(error), is_lost=True)
                 return
-            for entry in run:  # some of them can be had
+            for entry in run:  # some of them may be readable elsewhere
                 await self._copy_run(bookie, record, range(entry, entry + 1), outcome)
         except LedgerError as error:
             outcome.failures |= dict.fromkeys(run, Failure(f"{type(error).__name__}: {error}"))
 
     async def _admit(self, bookie: Bookie, record: LedgerRecord) -> None:
-        """A bookie that lost fences takes entries of a ledger only after a new fence. The term of
-        a closed ledger is known: nobody adds to it in a lower one. Raises LedgerError."""
+        """Let a bookie that lost fences accept entries of a closed ledger. It does so only after
+        a new fence, in the term of the record, below which nobody adds entries. Raises
+        LedgerError."""
         is_in_doubt = record.ledger < bookie.store.state.doubt_below
         if is_in_doubt and record.state is LedgerState.CLOSED:
             await bookie.fence(record.ledger, record.term)
 
 
 def why_lost(error: EntriesLost) -> str:
-    """Why nobody gives an entry."""
+    """Return why no bookie gives an entry."""
     if error.gone:
         return f"the other copies are on bookie {' and '.join(error.gone)}, which nobody runs"
     return "no other bookie has a good copy"

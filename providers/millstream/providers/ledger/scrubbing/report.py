@@ -1,7 +1,7 @@
-"""What a bookie says of its scrubbing, for people and tools: one row per bookie.
+"""The reports of bookies on their scrubbing, for people and tools: one row for each bookie.
 
-Owns: `ScrubReport`, `ScrubFault`, `scrub_rows`. Not: the work. Invariant: the report only informs;
-what a start takes from it (where a pass was, which entries were damaged) is looked at again.
+Owns: `ScrubReport`, `ScrubFault`, `scrub_rows`. Not: the work. Invariant: the report only informs.
+A start takes from it the place of a pass and the damaged entries, and checks them again.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from millstream.providers.ledger.metadata.rows import RecordRows
 __all__ = ["FAULTS_SHOWN_MAX", "ScrubFault", "ScrubReport", "scrub_rows"]
 
 FAULTS_SHOWN_MAX = 100
-"""Entries without a repair that a report names."""
+"""How many entries without a repair a report names."""
 
 
 class ScrubFault(msgspec.Struct, frozen=True, array_like=True):
     """An entry that could not be repaired.
 
-    `file`, `offset`: where the damaged copy is; the directory and 0 if there is no copy. `is_lost`:
-    no other bookie has a good copy. `advice`: what a person can do.
+    `file`, `offset`: the place of the damaged replica; the directory and 0 if there is no replica.
+    `is_lost`: no other bookie has a good replica. `advice`: the remedy for an operator.
     """
 
     file: str
@@ -39,14 +39,14 @@ class ScrubFault(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ScrubReport(msgspec.Struct, frozen=True, array_like=True):
-    """How far a bookie is, and what it found and repaired since `since_s`.
+    """The progress of a bookie, and its findings and repairs since `since_s`.
 
     Times are wall times in seconds since 1970; 0: never. `said_s`: when the bookie wrote this.
-    `passes`: passes over the whole directory; `passed_s`: when the last one ended; `began_s`: when
-    the running one began; 0: none runs. `segment`: the segment that the running pass reads, of
-    `segments`, of which it read `pass_bytes` bytes. `damaged`, `missing`: copies that were found
-    damaged or missing; `repaired`: copies that were written anew. `failed`: entries that could not
-    be repaired until now; `faults`: the first of these.
+    `passes`: the number of passes over the whole directory. `passed_s`: when the last one ended.
+    `began_s`: when the running one began; 0: none is running. `segment`: the segment that the
+    running pass reads, of `segments`, of which it has read `pass_bytes` bytes. `damaged`,
+    `missing`: replicas that were found damaged or missing. `repaired`: replicas that were written
+    again. `failed`: entries that could not be repaired until now. `faults`: the first of these.
     """
 
     bookie: str
@@ -67,5 +67,5 @@ class ScrubReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 def scrub_rows(metadata: Metadata) -> RecordRows[str, ScrubReport]:
-    """The reports, by bookie."""
+    """Return the reports, by bookie."""
     return RecordRows(metadata, "scrubs/", ScrubReport, key_part)

@@ -1,12 +1,16 @@
-"""Reads all that a bookie of this silo has, and has damaged and missing copies repaired.
+"""Reading the whole directory of a bookie in this silo, and repairing damaged and missing replicas.
 
-Owns: `Scrubber`. Not: reading a segment (`bookie.damage`), which entries a bookie should have
-(`wanted`), when a repair is tried (`docket`), doing it (`repairer`). Ideas: spec/ledger.md 6.2,
-6.12; the deep scrub of Ceph.
-Invariants: a pass reads every entry that the bookie has, and then compares the records of all
-ledgers with what the bookie has; its pace has a limit in bytes per second, and callers come first;
-repairs do not wait for the pass; what cannot be repaired is logged and reported with its file, and
-stays on the docket.
+Owns: `Scrubber`. Not: reading a segment (`bookie.damage`), the entries that a bookie should have
+(`wanted`), the time of a repair (`docket`), the repair (`repairer`). Modelled on the deep scrub of
+Ceph.
+
+Invariants:
+
+- A pass reads every entry of the bookie, and then compares the records of all ledgers with these
+  entries.
+- The rate of a pass has a limit in bytes per second, and requests of callers come first.
+- Repairs do not wait for the pass.
+- An entry that cannot be repaired is logged and reported with its file, and stays on the docket.
 """
 
 from __future__ import annotations
@@ -41,13 +45,13 @@ __all__ = ["LOOK_EVERY_S", "REPORT_EVERY_S", "Scrubber", "is_busy"]
 log = logging.getLogger("millstream.ledger")
 
 LOOK_EVERY_S = 1.0
-"""So often new suspects and due repairs are looked at."""
+"""How often new suspects and due repairs are checked."""
 REPORT_EVERY_S = 5.0
-"""So often the report is written at most."""
+"""The shortest time between two writes of the report."""
 BUSY_S = 0.05
-"""So long a pass waits before it looks again whether the bookie is busy."""
+"""The pause of a pass before it checks again whether the bookie is busy."""
 AFTER_FAILURE_S = 60.0
-"""So long after a failure a pass goes on."""
+"""The pause of a pass after a failure."""
 
 WAIT_ADVICE = "nothing: the repair is tried again"
 LOST_ADVICE = "put the file back as it was, from a backup; if nobody can, "
@@ -55,12 +59,12 @@ LOST_ADVICE += "`millstream ledger recover {} --accept-loss` gives the entry up"
 
 
 class Scrubber:
-    """Scrubs whichever bookie runs in this silo.
+    """Scrubs the bookie that runs in this silo, if there is one.
 
     Args:
-        bookie_here: the bookie that runs here now; None: another silo runs it.
-        of: what may be expected of a bookie.
-        copies: how fast copies are fetched.
+        bookie_here: returns the bookie that runs here now; None: another silo runs it.
+        of: returns the standing of a bookie.
+        copies: the rate at which replicas are fetched.
     """
 
     def __init__(
@@ -85,11 +89,11 @@ class Scrubber:
         self._passing: asyncio.Task[None] | None = None
         self._pace = CopyRate(options.scrub_bytes_per_s)
         self._pass_at_s = self._say_at_s = -math.inf
-        self._found_before: dict[int, set[int]] = {}  # by a start before, and counted then
+        self._found_before: dict[int, set[int]] = {}  # found and counted by an earlier start
         self._is_incomplete = False  # some damage that was found is on no list
 
     async def run(self) -> None:
-        """Look, repair, and begin passes, for ever."""
+        """Check, repair, and begin passes, for ever."""
         try:
             while True:
                 await asyncio.sleep(LOOK_EVERY_S)
@@ -101,13 +105,13 @@ class Scrubber:
             self._stop_pass()
 
     def report(self) -> ScrubReport:
-        """How far the bookie is."""
+        """Return the progress of the bookie."""
         bookie, failures = self._bookie, list(self._docket.failures())
         shown = failures[:FAULTS_SHOWN_MAX] if bookie is not None else []
         faults = tuple(fault_of(bookie, *one) for one in shown if bookie is not None)
         return msgspec.structs.replace(self._report, failed=len(failures), faults=faults)
 
-    # --- which bookie
+    # --- the bookie
 
     async def _look(self) -> None:
         bookie = self._bookie_here()
@@ -128,7 +132,7 @@ class Scrubber:
             await self._say(now_s)
 
     async def _begin(self, bookie: Bookie) -> None:
-        """Go on where the silo that ran the bookie before was."""
+        """Continue where the last silo that ran the bookie stopped."""
         before = await self._before(bookie.name)
         wall_s = self._context.clock.wall_s()
         self._docket = Docket(self._options.retry_after_s)
@@ -144,7 +148,7 @@ class Scrubber:
             self._pass_at_s += max(0.0, self._options.scrub_every_s - since_s)
 
     async def _before(self, bookie: str) -> ScrubReport | None:
-        """The report of the start before; a row that is damaged goes, since it only informs."""
+        """Return the report of the last start. A damaged row is deleted, since it only informs."""
         try:
             return await self._rows.read(bookie)
         except Corrupt as error:
@@ -160,7 +164,7 @@ class Scrubber:
     # --- repairs
 
     def _take(self, bookie: Bookie) -> None:
-        """The damage that readers and the pass have found."""
+        """Take the damage that readers and the pass have found."""
         for ledger, entries in bookie.suspects.take().items():
             self._docket.put(ledger, entries)
         if bookie.suspects.has_overflowed or self._docket.has_overflowed:
@@ -169,7 +173,7 @@ class Scrubber:
             self._pass_at_s = self._context.clock.now() + AFTER_FAILURE_S
 
     async def _repair(self, bookie: Bookie) -> None:
-        """Try all repairs that are due; what is in the way of one is no matter of the others."""
+        """Try all due repairs. A failure of one does not affect the others."""
         for ledger, entries in self._docket.due(self._context.clock.now()):
             known = {*self._docket.list_failed(ledger), *self._found_before.pop(ledger, ())}
             try:
@@ -194,12 +198,12 @@ class Scrubber:
     # --- the pass
 
     async def _pass(self, bookie: Bookie) -> None:
-        """One pass over the directory, from where the last one ended early."""
+        """Do one pass over the directory, from where the last one stopped early."""
         try:
             await self._read_segments(bookie)
             await self._compare(bookie)
         except BookieAway:
-            pass  # it has stopped; its next start goes on
+            pass  # the bookie has stopped; its next start continues
         except (LedgerError, OSError, StorageError) as error:
             log.warning("%s: scrubbing goes on later: %s", bookie.directory.path, error)
             self._pass_at_s = self._context.clock.now() + AFTER_FAILURE_S
@@ -226,7 +230,7 @@ class Scrubber:
             except FileNotFoundError:
                 if segment in bookie.segments():
                     raise
-                continue  # it was emptied and removed meanwhile
+                continue  # it was emptied and removed in the meantime
             try:
                 await self._read_segment(bookie, check)
             finally:
@@ -267,7 +271,8 @@ class Scrubber:
             await asyncio.sleep(BUSY_S)
 
     async def _compare(self, bookie: Bookie) -> None:
-        """Which entries does the bookie lack, by the records of all ledgers that can be read?"""
+        """Find entries that the bookie lacks, according to the records of all ledgers that can be
+        read."""
         async for record in self._records.scan():
             ledger = record.ledger
 
@@ -293,12 +298,12 @@ class Scrubber:
 
 
 def is_busy(waiting: tuple[int, int], options: ScrubOptions) -> bool:
-    """Do so many bytes wait to be synced, or so many reads, that a pass is to wait? Pure."""
+    """Whether so many bytes or reads wait that a pass should wait. Pure."""
     unsynced_bytes, reads = waiting
     return unsynced_bytes > options.busy_unsynced_bytes or reads > options.busy_reads
 
 
 def fault_of(bookie: Bookie, ledger: int, entry: int, failure: Failure) -> ScrubFault:
-    """Where an entry is that could not be repaired, why, and what a person can do."""
+    """Return where an entry is that could not be repaired, why, and a remedy."""
     advice = LOST_ADVICE.format(ledger) if failure.is_lost else WAIT_ADVICE
     return ScrubFault(*bookie.where(ledger, entry), ledger, entry, *failure, advice)

@@ -1,8 +1,9 @@
-"""Which entries a bookie should have, by the record of their ledger. Pure.
+"""The entries that a bookie should have, according to the record of their ledger. Pure.
 
 Owns: `Judged`, `judge`, `missing_from`. Invariants: an entry is copied to a bookie only if its
-content can never change: it is in a fragment that has an end, or its writer has confirmed it. An
-entry that was given up, that is behind the end, or that belongs to other bookies is left alone.
+content can never change. This is so if it is in a fragment that has ended, or if its writer has
+confirmed it. An entry that was given up, that is beyond the end, or that belongs to other bookies
+is ignored.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from millstream.providers.ledger.recovery.needs import spans_of, stripe
 __all__ = ["Judged", "judge", "missing_from", "runs_of"]
 
 RUN_ENTRIES = 1_024
-"""Entries that `missing_from` looks at between two steps."""
+"""The number of entries that `missing_from` checks between two steps."""
 
 
 class Judged(NamedTuple):
-    """Entries of one ledger. `now`: the bookie should have these; `later`: nobody can say yet. The
-    others need no copy on this bookie."""
+    """Entries of one ledger. `now`: the bookie should have these. `later`: unknown yet. The others
+    need no replica on this bookie."""
 
     now: tuple[int, ...]
     later: tuple[int, ...]
@@ -35,7 +36,7 @@ def judge(record: LedgerRecord, bookie: str, entries: Collection[int], confirmed
 
 
 def is_wanted(record: LedgerRecord, bookie: str, entry: int) -> bool:
-    """Is, or will be, this bookie one of those that have the entry?"""
+    """Whether this bookie is, or will be, one of the entry's bookies."""
     is_behind = record.state is LedgerState.CLOSED and entry > record.last
     return not is_behind and record.find_lost(entry) is None and bookie in record.holders(entry)
 
@@ -43,7 +44,7 @@ def is_wanted(record: LedgerRecord, bookie: str, entry: int) -> bool:
 def missing_from(
     record: LedgerRecord, bookie: str, has: Callable[[int], bool]
 ) -> Iterator[list[int]]:
-    """The entries that a bookie should have and does not, in parts of up to `RUN_ENTRIES`."""
+    """Yield the entries that a bookie should have and does not, in parts of up to `RUN_ENTRIES`."""
     for span in spans_of(record):
         for place, holder in enumerate(span.bookies):
             if holder != bookie:
