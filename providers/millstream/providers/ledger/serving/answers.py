@@ -1,7 +1,7 @@
-"""What a bookie raised, on its way to another process.
+"""The errors of bookies, on their way to another process.
 
-Owns: `Refusal`. An error of a bookie is an expected answer, so it is sent as a value: who asked can
-tell it from an error of the call itself, after which nothing is known.
+Owns: `Refusal`. An error of a bookie is an expected answer, so it is sent as a value. The caller
+can so distinguish it from an error of the call itself, after which the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Refusal", "refusal_of"]
 
 
 class ErrorKind(Enum):
-    """Which error it was."""
+    """The kind of the error."""
 
     FENCED = "fenced"
     READ_ONLY = "read only"
@@ -45,7 +45,7 @@ class Refusal(msgspec.Struct, frozen=True):
     term: int = 0
 
     def error(self) -> LedgerError:
-        """The error again."""
+        """Return the error."""
         if self.reason is ErrorKind.FENCED:
             return LedgerFenced(self.text, self.term)
         cls = next(cls for cls, reason in CLASSES.items() if reason is self.reason)
@@ -53,7 +53,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def refusal_of(error: LedgerError) -> Refusal:
-    """An error of a bookie as a value; one that is not expected counts as being away."""
+    """Return an error of a bookie as a value. An unexpected error counts as BookieAway."""
     if isinstance(error, LedgerFenced):
         return Refusal(ErrorKind.FENCED, str(error), error.term)
     reason = CLASSES.get(type(error))

@@ -1,11 +1,14 @@
-"""Which ledgers there are, for bookies that want to know what of their own is still wanted.
+"""The list of existing ledgers, by which bookies find out which of their entries are still needed.
 
-Owns: `Census`. Not: what a bookie does with what is gone (`bookie.collection`). Invariants: a
-ledger counts as gone only if a read of its one row, made after the bookie was asked, finds none, no
-topic lists it, and its number was given out by these rows: after an older backup of them was
-restored, what they do not know is kept; a ledger whose row is damaged is kept, and while the row of
-a topic is damaged all ledgers are. Numbers below which all are gone are proved one by one
-(`LedgerIds.oldest`).
+Owns: `Census`. Not: the deletion of entries (`bookie.collection`).
+
+Invariants:
+
+- A ledger counts as deleted only if three facts hold. A read of its row, made after the bookie
+  asked, finds no row. No topic lists it. Its number was given out by these rows. So if older rows
+  were restored, ledgers that they do not know are kept.
+- A ledger with a damaged row is kept. While the row of a topic is damaged, all ledgers are kept.
+- The number below which there are no ledgers is proved one by one (`LedgerIds.oldest`).
 """
 
 from __future__ import annotations
@@ -29,23 +32,24 @@ NAME_BITS = 2.0**32
 
 
 class Listed(Protocol):
-    """Knows which ledgers topics list. Every method may raise StorageError."""
+    """The ledgers that topics list. Every method may raise StorageError."""
 
     async def all(self) -> Mapping[int, str] | None:
-        """All listed ledgers, each with its topic; as of a moment ago. None: not all are known."""
+        """Return all listed ledgers, each with its topic, as of a moment ago. None: not all are
+        known."""
         ...
 
     async def damage(self, topic: str, ledger: int, /) -> Corrupt | None:
-        """The fault of a ledger that has no row; None: the topic lists it no more."""
+        """Return the fault of a ledger without a row; None: the topic does not list it any more."""
         ...
 
 
 class Census:
-    """The rows of ledgers, as bookies ask them. Every method may raise StorageError.
+    """The rows of ledgers, for bookies. Every method may raise StorageError.
 
     Args:
-        listed: a ledger that a topic lists is not gone, even if it has no row.
-        cluster: its name.
+        listed: a ledger that a topic lists is not deleted, even if it has no row.
+        cluster: the name of the cluster.
     """
 
     def __init__(
@@ -59,17 +63,17 @@ class Census:
         self._clock = clock
 
     async def cluster(self) -> str:
-        """The cluster's name, and that of its rows: whose a directory is."""
+        """Return the name of the cluster and that of its rows, to which a directory is bound."""
         rows = await instance_of(self._metadata, fresh_name(self._clock))
         return f"{self._cluster} (rows {rows})"
 
     async def next_ledger(self) -> int:
-        """A number that no ledger has, or had, by now."""
+        """Return a number that no ledger has or had until now."""
         return await self._ids.free()
 
     async def avoid(self, bookie: Bookie, path: str) -> None:
-        """See to it that no new ledger gets the number of one whose entries a bookie has: the rows
-        may have been restored from a backup that is older than the directory."""
+        """Make sure that no new ledger gets a number that a bookie has entries of. The rows may
+        have been restored from a backup that is older than the directory."""
         number = max(bookie.store.ledgers(), default=0)
         free = await self._ids.avoid(number)
         if free is not None:
@@ -84,8 +88,8 @@ class Census:
             )
 
     async def collect(self, bookie: Bookie) -> None:
-        """Let a bookie forget what was deleted, and drop what is elsewhere. Raises BookieError,
-        too."""
+        """Let a bookie forget deleted ledgers, and drop entries that are elsewhere. Also raises
+        BookieError."""
         free, kept, elsewhere = await self._ids.free(), set[int](), set[int]()
         scan = self._rows.scan()
         async for record in scan:
@@ -96,7 +100,7 @@ class Census:
         listed = await self._listed.all()
 
         async def is_gone(ledger: int) -> bool:
-            # a scan may be a moment old: what it shows is kept, what it does not is looked up
+            # a scan may be a moment old: ledgers in it are kept, and others are looked up
             if listed is None or ledger >= free or ledger in kept or await self._has_row(ledger):
                 return False
             return ledger not in listed or not await self._is_damaged(listed[ledger], ledger)
@@ -108,8 +112,8 @@ class Census:
         await bookie.collect(is_gone, await self._ids.oldest(known), is_elsewhere)
 
     async def _has_row(self, ledger: int, without: str = "") -> bool:
-        """Has a ledger a row, damaged or not? `without`: one that is whole, and does not need this
-        bookie."""
+        """Whether a ledger has a row, damaged or not. With `without`: whether it has a whole row
+        that does not need this bookie."""
         try:
             record = await self._rows.read(ledger)
         except Corrupt as error:
@@ -118,7 +122,7 @@ class Census:
         return record is not None and not (without and record.needs(without))
 
     async def _is_damaged(self, topic: str, ledger: int) -> bool:
-        """Does a topic list a ledger whose row is gone?"""
+        """Whether a topic lists a ledger whose row is gone."""
         damage = await self._listed.damage(topic, ledger)
         if damage is not None:
             log.error("%s; its entries are kept", damage)
@@ -126,5 +130,5 @@ class Census:
 
 
 def fresh_name(clock: Clock) -> str:
-    """32 hex digits that nobody else has."""
+    """Return 32 random hex digits."""
     return "".join(f"{int(clock.uniform(0.0, NAME_BITS)):08x}" for _ in range(4))

@@ -1,9 +1,9 @@
 """All bookies of a cluster, as one silo reaches them.
 
-Owns: `ClusterBookies`, which implements `handle.Bookies`. Not: the bookies of this silo
-(`embedded`), rows (`metadata`). Invariants: a bookie of this silo is called directly; every other
-call ends within `CALL_S`, or what it waits for and that; what is known of others is their rows,
-which are read again when one does not answer, but not more often than each `LOOK_AGAIN_S`.
+Owns: `ClusterBookies`, which implements `handle.Bookies`. Not: the bookie of this silo (`hosted`),
+rows (`metadata`). Invariants: a bookie of this silo is called directly. Every other call ends
+within `CALL_S`, plus the time that it asks to wait. Other bookies are known from their rows, which
+are read again when a bookie does not answer, but at most once in `LOOK_AGAIN_S`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOOK_AGAIN_S = 0.1
 
 
 class Liveness(Protocol):
-    """Which silos are there."""
+    """The liveness of silos."""
 
     def is_live(self, silo: str, /) -> bool: ...
 
@@ -60,7 +60,8 @@ class Calls(Protocol):
 
 
 class SiloView(Protocol):
-    """What is needed of the silo; an `AdapterHost` has it, and so has a process without a silo."""
+    """The part of a silo that is needed here. An `AdapterHost` has it, and so has a process without
+    a silo."""
 
     @property
     def silo(self) -> str: ...
@@ -75,10 +76,11 @@ class SiloView(Protocol):
 
 
 class ClusterBookies:
-    """Bookies by name, wherever they run.
+    """Bookies by name, in any silo.
 
     Args:
-        place: of the bookies over which new ledgers are spread; all are reached for what they have.
+        place: new ledgers are spread over the bookies of this place. The entries of all bookies are
+            read.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class ClusterBookies:
         self._silent_s: dict[str, float] = {}  # bookies that did not answer, and when
 
     async def start(self) -> None:
-        """Read the rows, and go on doing so."""
+        """Read the rows, and read them again regularly."""
         await self.look()
         self._silo.tasks.start(self._follow())
 
@@ -106,22 +108,22 @@ class ClusterBookies:
         self._targets.add(BookieTarget(bookie), bookie.name)
 
     def leave(self, bookie: Bookie) -> None:
-        """It does not any more."""
+        """A bookie no longer runs in this silo."""
         self._here.pop(bookie.name, None)
 
     def here(self) -> list[str]:
-        """Bookies that run in this silo."""
+        """Return the bookies that run in this silo."""
         return list(self._here)
 
     async def look(self) -> None:
-        """Read the rows again, unless that was just done. Raises StorageError."""
+        """Read the rows again, unless they were just read. Raises StorageError."""
         async with self._looking:
             if self._clock.now() - self._looked_s < LOOK_AGAIN_S:
                 return
             scan = self._rows.scan()
             found = {record.bookie: record async for record in scan}
             self._unreadable = set(map(unquote, scan.damaged))
-            # of a damaged row what it said before: its bookie has not gone
+            # a damaged row counts as before: its bookie has not gone
             self._known = {b: r for b, r in self._known.items() if b in self._unreadable} | found
             self._looked_s = self._clock.now()
 
@@ -158,7 +160,7 @@ class ClusterBookies:
         return here | others
 
     def _may_take(self, record: BookieRecord) -> bool:
-        """Is it there, to stay, and of the place where new ledgers belong?"""
+        """Whether a bookie is live, stays, and belongs to the place of new ledgers."""
         is_ours = record.place == self._place and not record.is_draining
         return is_ours and self._is_live(record.silo)
 
@@ -167,16 +169,19 @@ class ClusterBookies:
         return record is not None and record.is_draining
 
     def list_known(self) -> Mapping[str, BookieRecord]:
-        """The rows of this place's bookies, as they were read last."""
+        """Return the rows of this place's bookies, as they were read last."""
         return {name: one for name, one in self._known.items() if one.place == self._place}
 
     def unreadable(self) -> Collection[str]:
-        """Bookies whose rows are damaged, of whatever place."""
+        """Return the bookies with damaged rows, of any place."""
         return self._unreadable
 
     def away(self, owner: str) -> list[str]:
-        """Bookies that have run, and that no live silo runs now; of the directories of a silo, by
-        its name, or of those that silos share."""
+        """Return the bookies of an owner that have run, and that no live silo runs now.
+
+        Args:
+            owner: the name of a silo with directories of its own; "": silos share them.
+        """
         return [
             name
             for name, record in self._known.items()
@@ -184,19 +189,19 @@ class ClusterBookies:
         ]
 
     def runner(self, home: Home) -> str:
-        """The live silo that runs the bookie of a directory; "": none is known."""
+        """Return the live silo that runs the bookie of a directory; "": none is known."""
         for one in self._known.values():
             if (one.place, one.owner) == (home.place, home.owner) and self._is_live(one.silo):
                 return one.silo
         return ""
 
     def is_first(self) -> bool:
-        """Is, of the bookies of this place that run, the one that comes first in this silo? So one
-        silo does what one has to do, and two at most for a moment."""
+        """Whether the first running bookie of this place, by name, is in this silo. So one silo
+        does work that only one should do, or two for a moment."""
         return min(filter(self.runs, self.list_known()), default="") in self._here
 
     def runs(self, bookie: str) -> bool:
-        """Does a live silo run this one, which has a row, as far as is known?"""
+        """Whether a live silo runs this bookie, which has a row, as far as is known."""
         return bookie in self._here or self._is_live(self._known[bookie].silo)
 
     def likeliest(self, bookies: Sequence[str], /) -> Sequence[str]:
@@ -270,7 +275,7 @@ class ClusterBookies:
         limit_s: float,
         *args: object,
     ) -> T:
-        """Call the silo that the row names, in the start that it names. Raises BookieAway."""
+        """Call the silo and the start that the row names. Raises BookieAway."""
         record = self._known.get(bookie)
         if record is None or not self._is_live(record.silo):
             await self._look_quietly()
@@ -287,7 +292,7 @@ class ClusterBookies:
             return answer
         except asyncio.CancelledError:
             if method is not BookieTarget.watch:
-                self._silent_s[bookie] = begin_s  # somebody else was faster
+                self._silent_s[bookie] = begin_s  # another bookie was faster
             raise
         except (CallError, ClusterError, TimeoutError) as error:
             self._silent_s[bookie] = begin_s
@@ -296,7 +301,8 @@ class ClusterBookies:
             raise BookieAway(f"bookie {bookie} in {record.silo}: {text}") from error
 
     async def _on_refused(self, refusal: Refusal) -> Exception:
-        """What it raised; if it is in another start, or stopping, its row is read again."""
+        """Return the error. If the bookie is in another start, or is stopping, its row is read
+        again."""
         error = refusal.error()
         if isinstance(error, BookieAway):
             await self._look_quietly()

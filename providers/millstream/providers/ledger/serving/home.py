@@ -1,4 +1,4 @@
-"""Which directory a silo's bookie has, and which others are its like.
+"""The directory of a silo's bookie, and the place that groups directories.
 
 Owns: `Home`.
 """
@@ -13,9 +13,9 @@ __all__ = ["Home"]
 class Home(NamedTuple):
     """A directory, as a silo has it.
 
-    `path`: where it is. `place`: new ledgers are spread over bookies of one place: the path, where
-    silos share it; the template of the paths, where each silo has its own. `owner`: the name of the
-    silo whose directory it is; "": whoever has its lock.
+    `path`: the path. `place`: new ledgers are spread over bookies of one place. It is the path,
+    where silos share it, and the template of the paths, where each silo has its own. `owner`: the
+    name of the silo whose directory it is; "": it belongs to the silo with its lock.
     """
 
     path: str

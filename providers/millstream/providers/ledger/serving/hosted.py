@@ -1,10 +1,11 @@
-"""The bookie of a directory, in whichever silo has its lock.
+"""The bookie of a directory, which runs in the silo with the lock of the directory.
 
-Owns: `HostedBookie`. Not: the bookie (`bookie`), calls to it (`cluster_bookies`), which directory
-it is (`home`). Invariants: the row names a silo only while that silo serves the bookie; when the
-process that runs it dies, its lock is free, and whoever waits for it opens the directory and says
-so: another silo of the machine, or the silo itself once it is started again; what is refused stays
-refused until a person has looked at it, and is said again now and then.
+Owns: `HostedBookie`. Not: the bookie (`bookie`), calls to it (`cluster_bookies`), the choice of the
+directory (`home`). Invariants: the row names a silo only while that silo serves the bookie. When
+its process ends, the lock is free. A silo that waits for it then opens the directory and writes its
+name into the row. That is another silo of the machine, or the same silo once it is started again. A
+refused directory stays refused until an operator has repaired it, and the log repeats this
+regularly.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ log = logging.getLogger("millstream.ledger")
 SAY_EVERY_S = 1.0
 AFTER_FAILURE_S = 5.0
 COLLECT_FIRST_S = 2.0
-"""After a start: a silo that never runs for long leaves a segment each time."""
+"""Seconds from a start to the first collection. A silo that never runs for long leaves a segment
+each time."""
 COLLECT_EVERY_S = 60.0
 COLLECT_FULL_S = 5.0
-"""While the disk is full: what may be deleted is deleted soon."""
+"""Seconds between collections while the disk is full, so that room is made soon."""
 LOCKED_S = 10.0
 TELL_EVERY_S = 60.0
 
@@ -73,22 +75,22 @@ class HostedBookie:
         self._options = options
         self._look_for_lock_s = look_for_lock_s
         self._bookie: Bookie | None = None
-        self._failure = ""  # what was said last, and when it is said again
+        self._failure = ""  # the last logged failure, and when it is logged again
         self._tell_at_s = 0.0
         self._collect_at_s = 0.0
         self._was_full = False
-        self._locked_s = 0.0  # so long nobody is known to run the bookie, and the lock is held
+        self._locked_s = 0.0  # how long the lock was held without a known runner
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Try to get the lock at once, and go on trying. Raises DirectoryRefused (also for one of
-        this silo that a silo of the same name has), StorageError."""
+        """Try to get the lock at once, and keep trying. Raises StorageError, and DirectoryRefused.
+        The latter also if a silo of the same name has this silo's directory."""
         await self._try()
         self._refuse_namesake()
         self.keep_trying()
 
     def keep_trying(self) -> None:
-        """Go on trying to run it, though it could not be started; each failure is logged."""
+        """Keep trying to run the bookie after a failed start. Failures are logged."""
         self._running = self._silo.tasks.start(self._run())
 
     @property
@@ -98,11 +100,11 @@ class HostedBookie:
 
     @property
     def runs_here(self) -> bool:
-        """Does this silo run the bookie?"""
+        """Whether this silo runs the bookie."""
         return self._bookie is not None
 
     async def aclose(self) -> None:
-        """Stop the bookie, if it runs here; another silo takes its directory."""
+        """Stop the bookie, if it runs here. Another silo may then take its directory."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
@@ -123,7 +125,7 @@ class HostedBookie:
             await asyncio.sleep(pause_s)
 
     def _tell_failure(self, why: str) -> None:
-        """Say why the bookie cannot run; the same again once a minute."""
+        """Log why the bookie cannot run, and repeat an unchanged reason once a minute."""
         now_s = self._silo.clock.now()
         if why != self._failure or now_s >= self._tell_at_s:
             self._failure, self._tell_at_s = why, now_s + TELL_EVERY_S
@@ -156,7 +158,7 @@ class HostedBookie:
             self._tell_of_others()
 
     async def _avoid_numbers(self, bookie: Bookie) -> None:
-        """Before it serves, so that no ledger is made on it with a number of before."""
+        """Before the bookie serves, make sure that no new ledger gets a number that it knows."""
         try:
             await self._census.avoid(bookie, self._path)
         except BaseException:
@@ -164,8 +166,8 @@ class HostedBookie:
             raise
 
     def _tell_of_holder(self) -> None:
-        """Another process has the lock: that is as it should be, if a silo runs the bookie of a
-        directory that silos share."""
+        """Another process has the lock. That is normal if a silo runs the bookie of a shared
+        directory; otherwise log it."""
         if not self._home.owner and self._bookies.runner(self._home):
             self._locked_s = 0.0
             return
@@ -178,7 +180,7 @@ class HostedBookie:
             )
 
     def _refuse_namesake(self) -> None:
-        """Raise if a live silo has this silo's directory: they have one name."""
+        """Raise if a live silo has this silo's directory, since they have the same name."""
         other = self._bookies.runner(self._home)
         if self._bookie is None and self._home.owner and other:
             text = f"{self._path}: silo {other} has this directory, and is named "
@@ -186,8 +188,8 @@ class HostedBookie:
             raise DirectoryInUse(text + "earlier process of this one, end it")
 
     def _tell_of_others(self) -> None:
-        """The directory is new: where is what was accepted before? In a directory of one silo, by
-        a bookie of that silo."""
+        """The directory is new. Log the bookies of the same owner with earlier entries that no silo
+        runs."""
         if away := self._bookies.away(self._home.owner):
             log.error(
                 "%s: this directory is new, and entries of before are in that of %s, which no silo "
@@ -204,7 +206,7 @@ class HostedBookie:
         return Known(HighWater(record.boot, record.high_water), number)
 
     async def _watch(self, bookie: Bookie) -> None:
-        """Say how it is; let go of one that has stopped."""
+        """Report the state of the bookie; leave a bookie that has stopped."""
         if bookie.state is BookieState.STOPPED:
             log.error(
                 "%s: bookie %s has stopped: %s", self._path, bookie.name, bookie.figures().reason
@@ -221,7 +223,7 @@ class HostedBookie:
             await self._collect(bookie)
 
     async def _collect(self, bookie: Bookie) -> None:
-        """Remove what was deleted; without any room nothing can be removed, either."""
+        """Remove deleted entries. On a completely full disk nothing can be removed."""
         try:
             await self._census.collect(bookie)
         except BookieReadOnly:
@@ -231,7 +233,7 @@ class HostedBookie:
             log.warning(text, self._path, bookie.name, error)
 
     async def _say(self, bookie: Bookie) -> None:
-        """Write its row, if it has changed."""
+        """Write the row, if it has changed."""
         boot, sequence = bookie.high_water
         record = BookieRecord(
             bookie=bookie.name,
@@ -255,7 +257,7 @@ class HostedBookie:
         await self._rows.update(bookie.name, say)
 
     async def _leave(self) -> None:
-        """Close it, and take its name off the row."""
+        """Close the bookie, and remove this silo from its row."""
         bookie, self._bookie = self._bookie, None
         if bookie is None:
             return

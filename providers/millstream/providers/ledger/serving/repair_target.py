@@ -1,10 +1,10 @@
-"""What a person asks a running cluster to do for a ledger that has no end, or misses entries.
+"""Requests of an operator to a running cluster: to close a ledger, or to give up lost entries.
 
-Owns: `RepairTarget`, the system target `$ledgers/<provider>`, its answers. Not: recovery, giving
-up (`handle`), who asks (`millstream.console`). Invariants: clients may have a ledger given the end
-that any takeover would give it, or have lost entries given up, asked for by that name; while a
-bookie may have them that is not known to be lost, they name it, too; entries and bookies are not
-open to them; what a ledger refuses is an answer, not an error of the call.
+Owns: `RepairTarget`, the system target `$ledgers/<provider>`, and its answers. Not: recovery,
+giving up (`handle`), the commands (`millstream.console`). Invariants: an operator may have a ledger
+closed as any take-over would close it, and may have lost entries given up. While bookies that are
+not known to be lost may have these entries, the operator must name those bookies, too. Entries and
+bookies are not open to clients. A refusal is an answer, not an error of the call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["WAIT_S_MAX", "EndAnswer", "LossAnswer", "LostPart", "MessageNumbers"
 log = logging.getLogger("millstream.ledger")
 
 WAIT_S_MAX = 20.0
-"""So long a recovery that was asked for looks for bookies, at most."""
+"""The longest time that a requested recovery looks for bookies."""
 
 
 class MessageNumbers(Protocol):
@@ -50,9 +50,9 @@ class EndAnswer(msgspec.Struct, frozen=True):
 
 
 class LostPart(msgspec.Struct, frozen=True):
-    """Entries from `first` to `last` that nobody gives, and their messages from `number` to before
-    `end`; 0: nobody knows that number. `is_endless`: there may have been more; if `last` is before
-    `first`, it is not known that there was any."""
+    """Entries from `first` to `last` that no bookie gives, and their messages from `number` to
+    before `end`; 0: the number is unknown. `is_endless`: there may have been more. If `last` is
+    before `first`, it is unknown whether there were any."""
 
     first: int
     last: int
@@ -62,10 +62,11 @@ class LostPart(msgspec.Struct, frozen=True):
 
 
 class LossAnswer(msgspec.Struct, frozen=True):
-    """What is missing of a ledger, and what is left; or why that is not known.
+    """The missing and the remaining part of a ledger, or why they are unknown.
 
-    `last`, `length`: the end that it has or would get. `lost`: bookies without an answer that may
-    have what is missing, and are lost, or were said to be; `away`: those that are not.
+    `last`, `length`: the end that the ledger has or would get. `lost`: bookies without an answer
+    that may have missing entries, and that are lost or were named as lost. `away`: such bookies
+    that are neither.
     """
 
     topic: str = ""
@@ -78,20 +79,20 @@ class LossAnswer(msgspec.Struct, frozen=True):
 
     @property
     def entries(self) -> int:
-        """How many are missing, as far as anybody knows."""
+        """The number of missing entries, as far as it is known."""
         return sum(part.last - part.first + 1 for part in self.parts)
 
     @property
     def messages(self) -> int:
-        """The same of messages."""
+        """The number of missing messages, as far as it is known."""
         return sum(part.end - part.number for part in self.parts if part.number and part.end)
 
 
 class RepairTarget(SystemTarget):
-    """Gives ledgers their ends, and gives up what is lost.
+    """Closes ledgers, and gives up lost entries.
 
     Args:
-        is_lost: has nobody run a bookie for so long that it is lost?
+        is_lost: whether no silo has run a bookie for so long that it is lost.
     """
 
     target_name = "$ledgers"
@@ -105,7 +106,7 @@ class RepairTarget(SystemTarget):
 
     @open_to(Role.OPERATOR)
     async def recover(self, ledger: int, wait_s: float) -> EndAnswer:
-        """Fence a ledger, and give it an end with all that was acknowledged."""
+        """Fence a ledger, and close it with all entries that were acknowledged."""
         options = replace(self._context.options, recover_max_s=min(wait_s, WAIT_S_MAX))
         try:
             record = await recover(self._context._replace(options=options), ledger)
@@ -115,10 +116,10 @@ class RepairTarget(SystemTarget):
 
     @open_to(Role.OPERATOR)
     async def left(self, ledger: int, gone: list[str]) -> LossAnswer:
-        """Read all of a ledger, which is fenced if it has no end, and say what is missing.
+        """Read all of a ledger, and return its missing entries. An open ledger is fenced.
 
         Args:
-            gone: bookies of which the person knows that they are lost, or how their names begin.
+            gone: the bookies that the operator knows to be lost, or the beginnings of their names.
         """
         try:
             left = await what_is_left(self._context, ledger)
@@ -128,7 +129,7 @@ class RepairTarget(SystemTarget):
 
     @open_to(Role.OPERATOR)
     async def give_up(self, ledger: int, gone: list[str]) -> LossAnswer:
-        """Give up what is missing now; what that was."""
+        """Give up the entries that are missing now; return them."""
         try:
             left = await what_is_left(self._context, ledger)
             told = await self._tell(left, gone)
@@ -168,7 +169,7 @@ def is_named(bookie: str, names: Collection[str]) -> bool:
 
 
 def explain_refusal(ledger: int, away: Sequence[str]) -> str:
-    """Why nothing is given up."""
+    """Return why nothing is given up."""
     text = f"ledger {ledger}: {', '.join(away)} may have what is missing, and may come back"
     return f"{text}: wait until it is lost, or say --gone UUID of each that never will"
 
@@ -178,7 +179,7 @@ def replace_refusal(answer: LossAnswer, refusal: str) -> LossAnswer:
 
 
 def tell(left: Left, told: LossAnswer) -> None:
-    """The log says what was given up."""
+    """Log the entries that were given up."""
     record = left.record
     end = "" if record.state is LedgerState.CLOSED else f", and ends with entry {left.last}"
     log.error(

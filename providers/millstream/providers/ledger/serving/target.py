@@ -1,8 +1,8 @@
-"""A bookie as other silos call it: the system target `$bookie/<uuid>`.
+"""A bookie for calls of other silos: the system target `$bookie/<uuid>`.
 
-Owns: `BookieTarget`. Never open to clients. Invariants: a call names the boot that the caller
-knows, so an answer is never that of another start than was asked; what the bookie refuses is an
-answer, not an error of the call.
+Owns: `BookieTarget`, which is never open to clients. Invariants: a call names the start (boot) that
+the caller knows, so no other start answers it. A refusal of the bookie is an answer, not an error
+of the call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NumberAnswer(msgspec.Struct, frozen=True):
 
 
 class FoundAnswer(msgspec.Struct, frozen=True):
-    """What a read found, or why it did not look."""
+    """The result of a read, or why there was no read."""
 
     entries: list[bytes] = msgspec.field(default_factory=list)
     missing: Missing = Missing.LIMIT
@@ -63,7 +63,7 @@ class BookieTarget(SystemTarget):
             return refusal_of(error)
 
     async def fence(self, boot: int, ledger: int, term: int) -> NumberAnswer:
-        """Refuse lower terms from now on; what is known to be confirmed."""
+        """Refuse lower terms from now on; return the last entry that is known to be confirmed."""
         try:
             if (refusal := self._other(boot)) is not None:
                 return NumberAnswer(refusal=refusal)
@@ -74,7 +74,7 @@ class BookieTarget(SystemTarget):
     async def read(
         self, boot: int, ledger: int, first: int, entries_max: int, bytes_max: int, term: int
     ) -> FoundAnswer:
-        """Entries from one on."""
+        """Return entries from `first` on."""
         try:
             if (refusal := self._other(boot)) is not None:
                 return FoundAnswer(refusal=refusal)
@@ -84,7 +84,7 @@ class BookieTarget(SystemTarget):
             return FoundAnswer(refusal=refusal_of(error))
 
     async def suspect(self, boot: int, ledger: int, entry: int) -> Refusal | None:
-        """The copy of an entry is damaged or missing."""
+        """Report that the replica of an entry is damaged or missing."""
         try:
             if (refusal := self._other(boot)) is None:
                 self._bookie.suspect(ledger, entry)
@@ -93,7 +93,7 @@ class BookieTarget(SystemTarget):
             return refusal_of(error)
 
     async def watch(self, boot: int, ledger: int, confirmed: int, wait_s: float) -> NumberAnswer:
-        """What is confirmed, once it is more than that."""
+        """Return the last confirmed entry, once it is above `confirmed`."""
         try:
             if (refusal := self._other(boot)) is not None:
                 return NumberAnswer(refusal=refusal)
@@ -102,7 +102,7 @@ class BookieTarget(SystemTarget):
             return NumberAnswer(refusal=refusal_of(error))
 
     async def tell(self, boot: int, ledger: int, term: int, confirmed: int) -> Refusal | None:
-        """What is confirmed."""
+        """Tell the bookie the last confirmed entry."""
         try:
             if (refusal := self._other(boot)) is None:
                 await self._bookie.tell(ledger, term, confirmed)
