@@ -1,7 +1,7 @@
-"""Damaged rows as a queue's users hear of them.
+"""Damaged rows as an error of a queue.
 
-Owns: `damage_is_unavailable`. Invariant: nothing is given out of a queue whose rows are damaged;
-its agent starts again, later and later, until an operator has restored them.
+Owns: `damage_is_unavailable`. Invariant: no message is read from a queue with damaged rows. Its
+agent starts again, with growing pauses, until an operator has restored the rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["damage_is_unavailable"]
 
 @contextmanager
 def damage_is_unavailable(queue: QueueId) -> Iterator[None]:
-    """Corrupt becomes QueueUnavailable, with the same text."""
+    """Turn Corrupt into QueueUnavailable, with the same text."""
     try:
         yield
     except Corrupt as error:

@@ -1,9 +1,9 @@
 """The topics that this silo writes, for one provider.
 
-Owns: `Desk`. Not: what other silos ask of them (`target`), finding out who writes a queue
-(`writers`). Invariants: of one queue one topic is open here at most; the
-owner of a queue's epoch e opens its topic in an epoch of e * 1024 to e * 1024 + 1023, higher than
-any before; a publisher does so too while nobody owns it; so every later owner comes before both.
+Owns: `Desk`. Not: requests of other silos (`target`), finding the writer of a queue (`writers`).
+Invariants: at most one topic of a queue is open here. The owner of a queue's epoch e opens its
+topic in an epoch from e * 1024 to e * 1024 + 1023, which is higher than any before. A publisher
+does the same while the queue has no owner. So every later owner has a higher epoch than both.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from millstream.streams import QueueId
 __all__ = ["Desk", "Opens"]
 
 KEPT_S = 30.0
-"""An owner whose read has failed comes again sooner."""
+"""An owner whose read has failed returns sooner than this."""
 EPOCHS_BETWEEN = 1024
-"""Epochs of a topic for each epoch of its queue."""
+"""The number of topic epochs for each epoch of a queue."""
 
 
 class Opens(Protocol):
@@ -30,7 +30,7 @@ class Opens(Protocol):
 
     async def open(self, queue: QueueId, epoch: int, /) -> Topic: ...
     async def last_epoch(self, queue: QueueId, /) -> int:
-        """The epoch in which the queue's topic was opened last. Raises QueueUnavailable."""
+        """Return the epoch in which the queue's topic was opened last. Raises QueueUnavailable."""
         ...
 
 
@@ -46,16 +46,17 @@ class Desk:
         self._changing: defaultdict[QueueId, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def topic(self, queue: QueueId) -> Topic | None:
-        """The queue's topic, if this silo writes it."""
+        """Return the queue's topic, if this silo writes it."""
         topic = self._topics.get(queue)
         return None if topic is None or topic.has_ended else topic
 
     def refusal(self, queue: QueueId) -> str:
-        """Why the queue's topic could not be opened here; "": it was, or nobody tried."""
+        """Return why the queue's topic could not be opened here; "": it was opened, or not
+        tried."""
         return self._refusals.get(queue, "")
 
     async def own(self, queue: QueueId, epoch: int) -> Topic:
-        """Open a queue's topic for its owner; one that was kept for it is the same. Raises
+        """Open a queue's topic for its owner, or return the one that was kept for it. Raises
         QueueFenced, QueueUnavailable."""
         kept = self._kept.pop(queue, None)
         if kept is not None:
@@ -67,7 +68,8 @@ class Desk:
         return await self._open(queue, max(first, self._next(queue, last, epoch)))
 
     async def stand_in(self, queue: QueueId) -> Topic | None:
-        """Open it while nobody owns it; None: another one was faster. Raises QueueUnavailable."""
+        """Open the topic of a queue without an owner; None: another process was faster. Raises
+        QueueUnavailable."""
         last = await self._opens.last_epoch(queue)
         try:
             return await self._open(queue, self._next(queue, last, last // EPOCHS_BETWEEN))
@@ -75,7 +77,8 @@ class Desk:
             return None
 
     def _next(self, queue: QueueId, last: int, epoch: int) -> int:
-        """The next epoch of a topic; in that of the queue. Raises QueueFenced, QueueUnavailable."""
+        """Return the next epoch of a topic within the epoch of its queue. Raises QueueFenced,
+        QueueUnavailable."""
         if last // EPOCHS_BETWEEN > epoch:
             text = f"{queue}: its topic was opened in epoch {last // EPOCHS_BETWEEN}"
             raise QueueFenced(f"{text}, epoch {epoch} is over")
@@ -102,8 +105,8 @@ class Desk:
             return topic
 
     def keep(self, queue: QueueId, topic: Topic) -> None:
-        """Let a topic be appended to while its owner, whose read has failed, comes again; if it
-        does not come for `KEPT_S`, the topic is closed."""
+        """Keep a topic open for appends after its owner's read has failed. If the owner does not
+        return for `KEPT_S`, the topic is closed."""
 
         def leave() -> None:
             self._kept.pop(queue, None)
@@ -112,7 +115,7 @@ class Desk:
         self._kept[queue] = self._tasks.call_later(KEPT_S, leave)
 
     async def leave(self, queue: QueueId, topic: Topic) -> None:
-        """Close a topic in order, unless another one took its place."""
+        """Close a topic in order, unless another one has replaced it."""
         async with self._changing[queue]:
             if self._topics.get(queue) is topic:
                 await self._close(queue, topic)

@@ -1,8 +1,8 @@
-"""Where the bookies of a provider keep what they have, as the user says it.
+"""The directories of a provider's bookies, as the user names them.
 
-Owns: `Directories`. Pure. Not: what is in a directory (`bookie`), who runs it (`serving`).
-Invariant: with `{silo}` in the path each silo has a directory of its own; without, all silos of a
-machine have one.
+Owns: `Directories`. Pure. Not: the content of a directory (`bookie`), the silo that runs it
+(`serving`). Invariant: with `{silo}` in the path each silo has a directory of its own. Without it,
+all silos of a machine share one.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ __all__ = ["EMBEDDED", "REPLICATED", "Directories"]
 
 SILO = "{silo}"
 EMBEDDED = Quorum(1, 1, 1)
-"""Of one directory for all silos of a machine, which has one bookie."""
+"""The quorum of one shared directory, which has one bookie."""
 REPLICATED = Quorum(3, 3, 2)
-"""Of a directory for each silo, if nothing else is said."""
+"""The default quorum with a directory for each silo."""
 NAME_BYTES_MAX = 255
-"""What a file system takes as one name."""
+"""The longest name of a file."""
 NO_NAME = re.compile(r"[/\x00-\x1f\x7f]")
 
 
 class Directories:
-    """`data/ledger`, or `data/ledger/{silo}`. A relative path is taken from the working directory
-    of this moment, and stays there. Raises ConfigError."""
+    """`data/ledger`, or `data/ledger/{silo}`. A relative path is resolved against the working
+    directory when the object is made. Raises ConfigError."""
 
     def __init__(self, directory: object) -> None:
         is_path = (
@@ -50,16 +50,16 @@ class Directories:
 
     @property
     def quorum(self) -> Quorum:
-        """Of ledgers, where the settings do not say."""
+        """The quorum of ledgers, unless the settings have one."""
         return REPLICATED if self.is_replicated else EMBEDDED
 
     @property
     def agreement(self) -> str:
-        """What all silos must have alike: which directories there are."""
+        """The fact about directories that all silos must have in common."""
         return self._given if self.is_replicated else "one for all silos of a machine"
 
     def check(self, quorum: Quorum | None) -> None:
-        """Raise ConfigError for copies that one directory cannot have."""
+        """Raise ConfigError for a quorum that one directory cannot have."""
         if quorum is not None and not self.is_replicated and quorum != EMBEDDED:
             text = f"LedgerOptions.settings.quorum is ({', '.join(map(str, quorum))})"
             raise ConfigError(
@@ -69,11 +69,11 @@ class Directories:
             )
 
     def home(self, silo: str, name: str) -> Home:
-        """The directory of a silo's bookie. Raises ConfigError.
+        """Return the directory of a silo's bookie. Raises ConfigError.
 
         Args:
-            silo: its address.
-            name: its name, or the address once more if it has none.
+            silo: the address of the silo.
+            name: the name of the silo, or its address again if it has no name.
         """
         if not self.is_replicated:
             return Home(self._template, self._template)

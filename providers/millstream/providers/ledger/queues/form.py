@@ -1,6 +1,6 @@
 """Messages of streams as messages of a topic, and back.
 
-Owns: how a stream's message is written into a topic. The payload is MessagePack: [namespace, key,
+Owns: the stored form of a stream's message in a topic. The payload is MessagePack: [namespace, key,
 [item, ...], {header: value}].
 """
 
@@ -21,7 +21,7 @@ CONTENT: msgspec.msgpack.Decoder[Content] = msgspec.msgpack.Decoder(Content)
 
 
 def in_topic(message: OutMessage) -> TopicMessage:
-    """A stream's message on its way into a topic."""
+    """Return a stream's message as a message of a topic."""
     content: tuple[Any, ...] = (*message.stream, list(message.items), dict(message.headers))
     payload = ENCODER.encode(content)
     if message.mark is None:
@@ -30,7 +30,7 @@ def in_topic(message: OutMessage) -> TopicMessage:
 
 
 def out_of_topic(stored: StoredMessage, era: int) -> QueueMessage:
-    """A stored message as the runtime reads it; its number is the token's."""
+    """Return a stored message as the runtime reads it. The token has its number."""
     namespace, key, items, headers = CONTENT.decode(stored.message.payload)
     return QueueMessage(
         stream=StreamId(namespace, key),

@@ -1,7 +1,7 @@
-"""What one silo has of the ledgers: rows, bookies, topics, put together.
+"""The ledgers of one silo: rows, bookies and topics, put together.
 
-Owns: `LedgerNode`. Invariant: it ends in the order of dependence: topics, then the bookie, so that
-ledgers get their ends.
+Owns: `LedgerNode`. Invariant: the parts end in the order of their dependence: the topics first,
+then the bookie, so that ledgers are closed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LedgerNode:
     """The ledgers of one provider in one silo.
 
     Args:
-        usual: the quorum of ledgers, where the settings do not say.
+        usual: the quorum of ledgers, unless the settings have one.
     """
 
     def __init__(
@@ -91,8 +91,9 @@ class LedgerNode:
         return self._auditor.standing(bookie) if self._auditor is not None else BookieStanding.AWAY
 
     async def start(self) -> None:
-        """Find the bookies, and run the directory's if nobody does. Raises ConfigError: the
-        directory is refused; StorageError: rows cannot be read, or the disk fails."""
+        """Find the bookies, and run that of the directory if no other silo does. Raises
+        ConfigError: the directory is refused; StorageError: rows cannot be read, or the disk
+        fails."""
         await self._bookies.start()
         try:
             await self._hosted.start()
@@ -117,17 +118,17 @@ class LedgerNode:
             )
 
     async def last_epoch(self, queue: QueueId, /) -> int:
-        """The epoch in which a queue's topic was opened last. Raises QueueUnavailable."""
+        """Return the epoch in which a queue's topic was opened last. Raises QueueUnavailable."""
         with damage_is_unavailable(queue):
             return await self._topics.last_epoch(self._name(queue))
 
     async def marks(self, queue: QueueId) -> dict[str, int]:
-        """How far the cursors of a queue's topic are. Raises QueueUnavailable."""
+        """Return the stored marks of the cursors of a queue's topic. Raises QueueUnavailable."""
         with damage_is_unavailable(queue):
             return await self._topics.marks(self._name(queue))
 
     def reader(self, queue: QueueId) -> TopicReader:
-        """A reader beside the queue's owner."""
+        """Return a reader beside the queue's owner."""
         return self._topics.reader(self._name(queue))
 
     async def aclose(self) -> None:

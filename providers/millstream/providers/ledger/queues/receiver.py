@@ -1,9 +1,9 @@
-"""The read side of one queue for its owner, and readers beside it.
+"""The read side of one queue for its owner, and readers beside the owner.
 
 Owns: `LedgerReceiver`, `LedgerQueueReader`. Not: topics and cursors (`topic`). Invariants: the
-owner's topic is open from `start` to `aclose`, and is closed in order there, so that who comes next
-finds ledgers with their ends; an acknowledgement is stored when it returns, and an older epoch's is
-refused.
+owner's topic is open from `start` to `aclose`, and is then closed in order, so the next owner finds
+closed ledgers. An acknowledgement is stored when `ack` returns. An acknowledgement of an older
+epoch is refused.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class LedgerReceiver:
         self._era = era
         self._topic: Topic | None = None
         self._cursor: Cursor | None = None
-        self._left: deque[QueueMessage] = deque()  # read, and not given out for lack of room
-        self._has_failed = False  # the last read has
+        self._left: deque[QueueMessage] = deque()  # read, and not returned yet for lack of room
+        self._has_failed = False  # the last read has failed
 
     async def start(self, after: Token | None, /) -> None:
         topic = await self._desk.own(self._queue, self._epoch)
@@ -49,7 +49,7 @@ class LedgerReceiver:
             cursor = self._cursor = await topic.cursors.open(CURSOR)
         except StorageError as error:
             raise QueueUnavailable(f"{self._queue}: its position cannot be read: {error}") from None
-        # what is before `after` is read beside this by those that are behind: it is not done
+        # messages before `after` are read by lagging cursors: they are not acknowledged
         done = 0 if after is None else after.seq
         cursor.rewind(done + 1)
         first = cursor.take_gap(done)
@@ -78,12 +78,12 @@ class LedgerReceiver:
                 found = await cursor.read(max_events, max_bytes, wait_s)
             self._has_failed = False
         except CursorTooOld as error:
-            cursor.tell_later(error.first)  # to whoever starts next
+            cursor.tell_later(error.first)  # for the next receiver
             self._has_failed = True
             raise QueueUnavailable(f"{self._queue}: {error}: start again") from None
         except QueueUnavailable:
             if self._topic is None:
-                return []  # it was closed meanwhile
+                return []  # it was closed in the meantime
             self._has_failed = True
             raise
         return [out_of_topic(one, self._era) for one in found]
@@ -97,10 +97,10 @@ class LedgerReceiver:
             raise QueueUnavailable(f"{self._queue}: not acknowledged yet: {error}") from None
 
     async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool, /) -> None:
-        """A log: what is not acknowledged is read again by the next receiver."""
+        """Nothing to do: the next receiver of a log reads unacknowledged messages again."""
 
     async def extend(self, tokens: Sequence[Token], lease_s: float, /) -> Sequence[Token]:
-        """Nothing is leased."""
+        """Nothing to do: messages are not leased."""
         return ()
 
     async def backlog(self) -> int:
@@ -113,7 +113,8 @@ class LedgerReceiver:
     async def aclose(self) -> None:
         topic, self._topic, self._cursor = self._topic, None, None
         if topic is not None and self._has_failed and not topic.has_ended:
-            self._desk.keep(self._queue, topic)  # what cannot be read does not stop publishers
+            # an entry that cannot be read does not stop publishers
+            self._desk.keep(self._queue, topic)
         elif topic is not None:
             await self._desk.leave(self._queue, topic)
 
@@ -124,8 +125,8 @@ class LedgerReceiver:
 
 
 class LedgerQueueReader:
-    """Reads a queue beside its owner; in the owner's silo through its topic, so that it sees all
-    that the owner has read."""
+    """Reads a queue beside its owner. In the owner's silo it reads from the owner's topic, so it
+    sees every message that the owner has read."""
 
     def __init__(self, desk: Desk, queue: QueueId, beside: TopicReader, era: int) -> None:
         self._desk = desk
@@ -139,7 +140,8 @@ class LedgerQueueReader:
         return self._beside if topic is None else topic.reader
 
     async def _bounds(self) -> tuple[int, int]:
-        """What bookies know of the end may be less than an owner knew here before."""
+        """Return the bounds. The bookies may know less of the end than an owner here knew
+        before."""
         reader = self._reader()
         with damage_is_unavailable(self._queue):
             first, end = await reader.bounds()
@@ -188,7 +190,7 @@ class LedgerQueueReader:
 
 
 def within(max_events: int, messages: Iterable[QueueMessage]) -> list[QueueMessage]:
-    """The first ones that have so many events together, but one at least."""
+    """Return the first messages with at most `max_events` events together, but at least one."""
     taken: list[QueueMessage] = []
     for message in messages:
         max_events -= len(message.items)

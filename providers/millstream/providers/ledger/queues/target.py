@@ -1,8 +1,8 @@
-"""What is asked of the topics that this silo writes, by this silo and by others.
+"""Requests of this silo and others to the topics that this silo writes.
 
-Owns: the target `$ledger/<provider>`, its answers, and how a topic of this silo is asked. Not: the
-topics (`desk`), who asks (`writers`). Invariant: an answer that the queue is written elsewhere
-means that nothing was done.
+Owns: the target `$ledger/<provider>`, its answers, and the requests to a topic of this silo. Not:
+the topics (`desk`), the callers (`writers`). Invariant: an answer that the queue is written
+elsewhere means that nothing was done.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ __all__ = [
 ]
 
 READER = "reader/"
-"""Begins the names of cursors that retain messages for readers beside the owner."""
+"""The beginning of the names of cursors that keep messages for readers beside the owner."""
 
 
 class WriterReason(Enum):
-    """Why something was not done."""
+    """Why a request was refused."""
 
     NOT_HERE = "not here"
     FULL = "full"
@@ -61,7 +61,7 @@ ERRORS: dict[WriterReason, type[MillstreamError]] = {
 
 
 class WriterAnswer(msgspec.Struct, frozen=True):
-    """It was done, and these are the numbers of messages; or why it was not."""
+    """The numbers of the messages, or why the request was refused."""
 
     numbers: list[int | None] = msgspec.field(default_factory=list)
     reason: WriterReason | None = None
@@ -69,35 +69,35 @@ class WriterAnswer(msgspec.Struct, frozen=True):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Another silo writes the queue."""
+        """Whether another silo writes the queue."""
         return self.reason is WriterReason.NOT_HERE
 
     def check(self) -> list[int | None]:
-        """The numbers. Raises QueueFull, QueueUnavailable, PublishUnknown, ConfigError."""
+        """Return the numbers. Raises QueueFull, QueueUnavailable, PublishUnknown, ConfigError."""
         if self.reason is None:
             return self.numbers
         raise ERRORS[self.reason](self.text)
 
 
 class LedgerTarget(SystemTarget):
-    """Does what other silos ask of topics that this one writes."""
+    """Serves requests of other silos to topics that this one writes."""
 
     target_name = "$ledger"
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self.adapters = 0  # that share it, in this silo
+        self.adapters = 0  # the adapters that share it, in this silo
 
     async def append(self, queue: str, messages: list[TopicMessage]) -> WriterAnswer:
-        """Append messages; answers once they are durable."""
+        """Append messages; answer once they are durable."""
         return await append_here(self.desk, queue, messages)
 
     async def retain(self, queue: str, reader: str, number: int | None) -> WriterAnswer:
-        """Keep messages for a reader; answers once that is durable."""
+        """Keep messages for a reader; answer once that is durable."""
         return await retain_here(self.desk, queue, reader, number)
 
     async def let_go(self, queue: str, reader: str) -> WriterAnswer:
-        """Keep nothing for a reader."""
+        """Keep nothing more for a reader."""
         return await let_go_here(self.desk, queue, reader)
 
 
@@ -111,7 +111,7 @@ async def append_here(desk: Desk, queue: QueueId, messages: Sequence[TopicMessag
 
 
 async def retain_here(desk: Desk, queue: QueueId, reader: str, number: int | None) -> WriterAnswer:
-    """Keep the messages of a topic of this silo from `number` on; None: all that it has."""
+    """Keep the messages of a topic of this silo from `number` on; None: all of them."""
 
     async def retain(topic: Topic) -> WriterAnswer:
         cursor = await topic.cursors.open(READER + reader)
@@ -123,7 +123,7 @@ async def retain_here(desk: Desk, queue: QueueId, reader: str, number: int | Non
 
 
 async def let_go_here(desk: Desk, queue: QueueId, reader: str) -> WriterAnswer:
-    """Keep nothing for this reader in a topic of this silo."""
+    """Keep nothing more for this reader in a topic of this silo."""
 
     async def let_go(topic: Topic) -> WriterAnswer:
         await topic.cursors.drop(READER + reader)

@@ -1,8 +1,8 @@
-"""Asking those who write queues, whoever that is: to append, and to keep what is there.
+"""Requests to the writers of queues, in any silo: to append, and to keep messages.
 
-Owns: `Writers`. Invariants: one silo is asked at a time, and another one only after an answer which
-says that nothing was done; after an error of the call itself the fate of messages is unknown, and
-whoever publishes sends the same sequences again.
+Owns: `Writers`. Invariants: one silo is asked at a time, and another one only after an answer that
+nothing was done. After an error of the call itself the outcome is unknown, and the publisher sends
+the same sequences again.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ class Writers:
         self._wait_s = wait_s
         self._unowned_after_s = unowned_after_s
         self._target = f"{LedgerTarget.target_name}/{host.provider}"
-        self._writers: dict[QueueId, str] = {}  # silos that were asked last
+        self._writers: dict[QueueId, str] = {}  # the silos that were asked last
         self._unowned_since_s: dict[QueueId, float] = {}
 
     async def append(self, queue: QueueId, messages: Sequence[TopicMessage]) -> list[int | None]:
-        """Append messages; their numbers. Raises QueueFull, QueueUnavailable, PublishUnknown."""
+        """Append messages; return their numbers. Raises QueueFull, QueueUnavailable,
+        PublishUnknown."""
         call, sent = self._host.targets.call, list(messages)
         answer = await self._ask(
             queue,
@@ -71,7 +72,7 @@ class Writers:
         )
 
     async def let_go(self, queue: QueueId, reader: str) -> None:
-        """Keep nothing for a reader. Raises QueueUnavailable: it may be kept, or not."""
+        """Keep nothing more for a reader. Raises QueueUnavailable: messages may still be kept."""
         call = self._host.targets.call
         await self._again(
             queue,
@@ -80,14 +81,14 @@ class Writers:
         )
 
     async def _again(self, queue: QueueId, here: Call, there: CallOf) -> None:
-        """What may be done again, whether it was done or not."""
+        """Send a request that may be repeated, whether it was done or not."""
         try:
             (await self._ask(queue, here, there)).check()
         except PublishUnknown as error:
             raise QueueUnavailable(f"{error}; again is harmless") from None
 
     async def _ask(self, queue: QueueId, here: Call, there: CallOf) -> WriterAnswer:
-        """What the writer answers. Raises QueueUnavailable, PublishUnknown."""
+        """Return the answer of the writer. Raises QueueUnavailable, PublishUnknown."""
         until_s, attempt, why = self._host.clock.now() + self._wait_s, 0, ""
         while True:
             answer = await self._try(queue, here, there)
@@ -104,7 +105,7 @@ class Writers:
             await asyncio.sleep(pause_s)
 
     async def _try(self, queue: QueueId, here: Call, there: CallOf) -> WriterAnswer | None:
-        """Ask where the queue is written now; None: nobody writes it."""
+        """Ask the present writer of the queue; None: it has none."""
         if self._desk.topic(queue) is not None:
             return await here()
         silo = self._writers.get(queue) or await self._writer(queue)
@@ -116,7 +117,7 @@ class Writers:
         return await self._send(silo, queue, there)
 
     async def _writer(self, queue: QueueId) -> str | None:
-        """The silo that owns the queue. Raises QueueUnavailable."""
+        """Return the silo that owns the queue. Raises QueueUnavailable."""
         try:
             owner = await self._host.owner(queue)
         except StorageError as error:
@@ -130,7 +131,7 @@ class Writers:
         return silo
 
     async def _stand_in(self, queue: QueueId) -> object | None:
-        """Write a queue that nobody has owned for a while."""
+        """Write a queue that had no owner for a while."""
         now_s = self._host.clock.now()
         since_s = self._unowned_since_s.setdefault(queue, now_s)
         if now_s - since_s < self._unowned_after_s:
