@@ -1,6 +1,6 @@
-"""Waiting for whichever comes first.
+"""Waiting for the first of several coroutines.
 
-Owns: `first_of`. Invariant: it leaves nothing running, whatever ends it.
+Owns: `first_of`. Invariant: no coroutine is left running, however the wait ends.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 __all__ = ["WAIT_S", "first_of"]
 
 WAIT_S = 3600.0
-"""Who waits without a limit looks again after so long."""
+"""A caller that waits without a limit looks again after so many seconds."""
 
 
 async def first_of(waits: Iterable[Coroutine[Any, Any, object]]) -> None:
-    """Until one of them has ended; raises what that raised. The others are cancelled."""
+    """Wait until one of the coroutines has ended, and raise its error. The others are cancelled."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

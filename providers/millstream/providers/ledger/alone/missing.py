@@ -1,8 +1,8 @@
-"""Can topics be used without directories that cannot be opened now? Pure.
+"""The decision whether topics can be used without directories that cannot be opened now. Pure.
 
-Owns: `unmet`. Not: finding out which can be opened (`own`). Invariants: of every ledger, what was
-acknowledged is on a directory that is there, and it can be decided what was; so many are there as
-an acknowledgement needs.
+Owns: `unmet`. Not: which directories can be opened (`own`). Invariants: every acknowledged entry of
+every ledger is in an open directory, and the open directories can prove which entries were
+acknowledged. There are as many open directories as an acknowledgement needs.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def unmet(
     usual: Quorum,
     bookies: Collection[str],
 ) -> str:
-    """What cannot be done with these bookies alone; "": nothing.
+    """Return the reason why these bookies do not suffice; "": they do.
 
     Args:
-        usual: the quorum of a topic of which none is said.
+        usual: the quorum of a topic without one.
     """
     needed = [
         (one.settings.quorum or usual, f"topic {show_text(repr(one.topic))}") for one in topics
@@ -44,7 +44,7 @@ def unmet(
 
 
 def is_known(record: LedgerRecord, fragment: Fragment, bookies: Collection[str]) -> bool:
-    """Do these bookies have all entries of a fragment, and know what is none?"""
+    """Whether these bookies have all entries of a fragment, and can prove its end."""
     quorum = record.quorum
     has_end = record.state is LedgerState.CLOSED and record.complete == record.last
     needed = 1 if has_end else quorum.denials

@@ -1,7 +1,7 @@
-"""Directories and rows that one process has, and the topics on them.
+"""The directories and rows of one process, and the topics on them.
 
-Owns: `OwnLedgers`. Not: what is open (`topics`). Invariants: a directory belongs to one process at
-a time; it ends in the order of dependence.
+Owns: `OwnLedgers`. Not: the open topics (`topics`). Invariants: a directory belongs to one process
+at a time. The parts end in the order of their dependence.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ LOOK_FOR_LOCK_S = 0.25
 
 
 class OwnLedgers:
-    """What all topics of one process stand on: bookies that it runs itself.
+    """The base of all topics of one process: bookies that the process runs itself.
 
     Args:
         homes: the directory of each bookie.
         scope: tells these rows from others in the store.
-        recovery: how lost copies are made again; None: they are not.
-        scrub: how each bookie looks for damage.
+        recovery: how lost replicas are written again; None: they are not.
+        scrub: how each bookie searches for damage.
 
     Attributes: `clock`, `context`, `ledgers`, `topics`, `managed`.
     """
@@ -119,20 +119,20 @@ class OwnLedgers:
 
     @property
     def bookies(self) -> int:
-        """How many there are."""
+        """The number of bookies."""
         return len(self._places)
 
     async def start(self, wait_s: float, usual: Quorum | None = None) -> None:
-        """Have the directories, once nobody else has them.
+        """Open the directories, as soon as no other process has them.
 
         Args:
-            usual: the quorum of new topics: if it and those of all ledgers can do without, disks
-                that fail now, and directories that are refused, are left out until they can be
-                used. None: all are needed.
+            wait_s: how long to wait for another process, in seconds.
+            usual: the quorum of new topics. If this quorum and all ledgers permit it, directories
+                that fail or are refused are left out until they can be used. None: all directories
+                are needed.
 
-        Raises ConfigError (one is refused that is needed), QueueUnavailable (another process has
-        one, also after `wait_s` seconds), StorageError (it says which directory is missing for
-        what).
+        Raises ConfigError (a needed directory is refused), QueueUnavailable (another process has
+        one, even after `wait_s`), StorageError (the text names the missing directory).
         """
         until_s = self.clock.now() + wait_s
         await self._bookies.start()
@@ -156,7 +156,7 @@ class OwnLedgers:
     async def _wait_for_others(
         self, until_s: float, wait_s: float, failed: Collection[str]
     ) -> None:
-        """Other processes may have directories. Raises QueueUnavailable."""
+        """Wait for directories that other processes have. Raises QueueUnavailable."""
         places = {place: one for place, one in self._places.items() if place not in failed}
         while others := [place for place, one in places.items() if not one.runs_here]:
             left_s = until_s - self.clock.now()
@@ -168,8 +168,8 @@ class OwnLedgers:
     async def _do_without(
         self, failed: Mapping[str, OSError | LedgerError], usual: Quorum | None
     ) -> None:
-        """Some directories cannot be used: are the others enough? Raises ConfigError (a person must
-        look at one that is refused), StorageError."""
+        """Some directories cannot be used. Raises an error unless the others suffice: ConfigError
+        (an operator must look at a refused one), StorageError."""
         each = (f"{place} cannot be used: {type(e).__name__}: {e}" for place, e in failed.items())
         text, errors = "; ".join(each), list(failed.values())
         refused = next((one for one in errors if isinstance(one, LedgerError)), None)
@@ -191,12 +191,12 @@ class OwnLedgers:
             self._places[place].keep_trying()
 
     async def aclose(self) -> None:
-        """Stop the bookies, and let go of the directories."""
+        """Stop the bookies, and release the directories."""
         for bookie in self._places.values():
             await bookie.aclose()
         await self._process.tasks.aclose()
 
 
 def bookie_of(hosted: HostedBookie) -> Bookie | None:
-    """The bookie of a directory, while this process runs it."""
+    """Return the bookie of a directory, while this process runs it."""
     return hosted.bookie

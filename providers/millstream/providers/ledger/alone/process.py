@@ -1,7 +1,7 @@
-"""What bookies and topics need of a silo, in a process that is none.
+"""A process without a silo, with the parts of a silo that bookies and topics need.
 
-Owns: `OneProcess`. Invariants: nobody else is alive, and nobody is called; time is that of the
-loop, chance and wall time are those of `env`.
+Owns: `OneProcess`. Invariants: no other silo is alive, and none is called. Time comes from the
+event loop, and chance and wall time from `env`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class LoopClock:
 
 
 class OneProcess:
-    """A process alone. Attributes: `silo`, its name in rows, which no other process has."""
+    """A process without a silo. Attributes: `silo`, its name in rows, which no other process
+    has."""
 
     def __init__(self, env: Env) -> None:
         self.silo = f"process {env.new_id():x}"
@@ -56,7 +57,7 @@ class OneProcess:
         return silo == self.silo
 
     def add(self, target: SystemTarget, instance: str = "") -> None:
-        """Nobody calls it."""
+        """Ignored: no other process calls the target."""
 
     async def call(
         self,

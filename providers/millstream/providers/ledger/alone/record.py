@@ -1,4 +1,4 @@
-"""The row of a managed topic: what holds for all of its partitions.
+"""The row of a topic without a silo, for all of its partitions.
 
 Owns: `ManagedRecord`. Not: the rows of its partitions (`topic.record`). Invariant: the number of
 partitions never changes, so equal keys stay together, in order.
@@ -15,7 +15,7 @@ __all__ = ["ManagedRecord", "make_managed_rows"]
 
 
 class ManagedRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A managed topic. `created_s`: wall time, in seconds since 1970."""
+    """A topic. `created_s`: wall time, in seconds since 1970."""
 
     topic: str
     partitions: int
@@ -23,10 +23,10 @@ class ManagedRecord(msgspec.Struct, frozen=True, array_like=True):
     operation: str = ""
 
     def names(self) -> list[str]:
-        """Its partitions, as topics."""
+        """Return the topic names of its partitions."""
         return [f"{self.topic}/{partition}" for partition in range(self.partitions)]
 
 
 def make_managed_rows(metadata: Metadata) -> RecordRows[str, ManagedRecord]:
-    """The records of managed topics, by name."""
+    """Return the records of topics, by name."""
     return RecordRows(metadata, "managed/", ManagedRecord, key_part, is_witnessed=True)

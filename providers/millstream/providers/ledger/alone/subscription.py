@@ -223,7 +223,7 @@ class LedgerSubscription:
         for at, cursor in list(self._cursors.items()):
             cursor.seek(await self._topic.number_at(at, when))
 
-    # -- what is done
+    # -- acknowledging
 
     def acknowledge(self, *done: LedgerMessage | Position) -> None:
         """Acknowledge single messages. It does no harm to acknowledge one twice.
@@ -303,4 +303,4 @@ class LedgerSubscription:
             try:
                 await cursor.flush()
             except (QueueFenced, StorageError):
-                pass  # what is not stored comes again
+                pass  # messages without a stored acknowledgement are redelivered

@@ -1,4 +1,4 @@
-"""Durable topics behind the contract of buffers, `millstream.streams.BufferQueue`.
+"""Durable topics behind the Protocol of buffers, `millstream.streams.BufferQueue`.
 
 Owns the queue and its producers (`queue`) and the consumers of a group (`consumer`). Reading starts
 at `queue.py`.
