@@ -1,9 +1,11 @@
-"""Reading and repairing ledgers from outside: for programs such as `millstream ledger`.
+"""Reading and repairing ledgers from outside of a cluster, for programs such as `millstream
+ledger`.
 
-`source_in(store, cluster)` has the rows, `file_ledgers` reads out of directories, `verify` checks
-one, `open_repair_target` runs the bookies of a machine while no silo does.
+`source_in(store, cluster)` opens the rows of a cluster. `file_ledgers` reads entries from
+directories, and `verify` checks one directory. `open_repair_target` runs the bookies of a machine
+while no silo does.
 
-Owns the public names for programs outside: all rows of a cluster (`content`) and the directories of
+Owns the public names for such programs: all rows of a cluster (`content`) and the directories of
 one machine (`directories`). Reading starts at `content.py`.
 May import `alone`, `bookie`, `handle`, `metadata`, `protocol`, `queues`, `recovery`, `runtime`,
 `scrubbing`, `serving` and `topic`.

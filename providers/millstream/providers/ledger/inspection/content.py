@@ -1,6 +1,7 @@
-"""All rows of a cluster's ledgers, for who looks at them from outside.
+"""All rows of a cluster's ledgers, for programs outside of the cluster.
 
-Owns: `Source`, `Content`. Not: what is in rows. Invariant: what is damaged is left out, and named.
+Owns: `Source`, `Content`. Not: the content of rows. Invariant: damaged rows are left out, and
+listed.
 """
 
 from __future__ import annotations
@@ -36,7 +37,14 @@ FOLDER = "ledger/"
 class Content:
     """All rows of one cluster's ledgers, each as it was when it was read.
 
-    `damaged`: what is wrong with those that cannot be read, by name, such as `topics/t`.
+    Attributes:
+        topics: the topics, by name.
+        ledgers: the ledgers, by number.
+        bookies: the bookies, by UUID.
+        cursors: the cursors of each topic.
+        reports: the reports on recovery, one for each place.
+        scrubs: the reports on scrubbing, one for each bookie.
+        damaged: the errors of rows that cannot be read, by name, such as `topics/t`.
     """
 
     topics: dict[str, TopicRecord]
@@ -48,14 +56,24 @@ class Content:
     damaged: dict[str, Corrupt]
 
     def topic(self, name: str) -> TopicRecord:
-        """Raises LookupError, which names those that are near; Corrupt: its row is damaged."""
+        """Return a topic.
+
+        Raises:
+            LookupError: there is no such topic. The text names similar ones.
+            Corrupt: its row is damaged.
+        """
         self._refuse_damaged(f"topics/{key_part(name)}")
         if name not in self.topics:
             raise LookupError(f"there is no topic {name!r}; {near(name, self.topics)}")
         return self.topics[name]
 
     def ledger(self, ledger: int) -> LedgerRecord:
-        """Raises LookupError, which names those that are near; Corrupt: its row is damaged."""
+        """Return a ledger.
+
+        Raises:
+            LookupError: there is no such ledger. The text names neighbours.
+            Corrupt: its row is damaged.
+        """
         self._refuse_damaged(f"ledgers/{ledger:019d}")
         if ledger not in self.ledgers:
             others = sorted(self.ledgers, key=lambda one: (abs(one - ledger), one))[:3]
@@ -65,8 +83,12 @@ class Content:
         return self.ledgers[ledger]
 
     def bookie(self, text: str) -> BookieRecord:
-        """By its UUID, or how that begins. Raises LookupError, which names those that are near;
-        Corrupt: its row is damaged."""
+        """Return a bookie by its UUID, or by the beginning of it.
+
+        Raises:
+            LookupError: there is no such bookie, or several. The text names similar ones.
+            Corrupt: its row is damaged.
+        """
         self._refuse_damaged(f"bookies/{text}")
         found = [name for name in self.bookies if text and name.startswith(text)]
         if len(found) != 1:
@@ -79,18 +101,18 @@ class Content:
             raise self.damaged[row]
 
     def count_damaged(self, folder: str) -> int:
-        """How many rows of a folder are damaged, such as `ledgers/`."""
+        """Return how many rows of a folder, such as `ledgers/`, are damaged."""
         return sum(row.startswith(folder) for row in self.damaged)
 
     def list_lost_bookies(self) -> set[str]:
-        """Those that the last report says are lost."""
+        """Return the bookies that are lost according to the last report."""
         told = (one for report in self.reports for one in report.bookies)
         return {one.bookie for one in told if one.standing == "lost"}
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The rows of one cluster's ledgers."""
+    """The rows of one cluster's ledgers. Made by `source_in`."""
 
     store: StateStore
     scope: str
@@ -98,7 +120,11 @@ class Source:
     process: OneProcess
 
     async def content(self) -> Content:
-        """Read all of them that can be read. Raises StorageError."""
+        """Read all rows that can be read.
+
+        Raises:
+            StorageError: the store does not answer.
+        """
         cursors: dict[str, list[CursorRecord]] = {}
         damaged: dict[str, Corrupt] = {}
         for cursor in await self._all(cursor_rows(self.metadata), damaged):
@@ -122,14 +148,23 @@ class Source:
 
 @asynccontextmanager
 async def source_in(store: StateStore, scope: str) -> AsyncIterator[Source]:
-    """The rows of one cluster, as `scopes_in` names it. Raises StorageError."""
+    """Open the rows of one cluster for the length of a block.
+
+    Args:
+        store: the state store of the cluster.
+        scope: the cluster, by a name that `scopes_in` yields.
+    """
     process = OneProcess(Env())
     yield Source(store, scope, Metadata(store, scope, process.clock, process.silo), process)
     await process.tasks.aclose()
 
 
 async def scopes_in(store: StateStore) -> AsyncIterator[str]:
-    """The clusters that have ledgers in a store. Raises StorageError."""
+    """Yield the clusters that have ledgers in a store.
+
+    Raises:
+        StorageError: the store does not answer.
+    """
     after = ""
     while page := await store.scan(FOLDER, after, 1):
         part = page[0][0].removeprefix(FOLDER).partition("/")[0]
@@ -138,7 +173,7 @@ async def scopes_in(store: StateStore) -> AsyncIterator[str]:
 
 
 def near(name: str, names: Iterable[str]) -> str:
-    """Names like this one, or some."""
+    """Return names like this one, or some names."""
     known = sorted(names)
     found = get_close_matches(name, known, n=3, cutoff=0.4) or known[:3]
     return f"near it are: {', '.join(found)}" if found else "there are none"

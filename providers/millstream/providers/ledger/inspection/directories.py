@@ -1,7 +1,7 @@
-"""The directories of bookies on this machine: their places, reading and repairing them.
+"""The directories of bookies on this machine: finding, reading and repairing them.
 
 Owns: `places_of`, `file_ledgers`, `topic_reader`, which only read; `open_repair_target`, which runs
-the bookies. Invariant: a directory is written by nobody else meanwhile.
+the bookies. Invariant: no other process writes a directory that is written here.
 """
 
 from __future__ import annotations
@@ -33,13 +33,21 @@ __all__ = ["file_ledgers", "open_repair_target", "path_of", "places_of", "topic_
 
 
 def path_of(record: BookieRecord) -> str:
-    """The directory of a bookie, which one of this machine has there."""
+    """Return the directory of a bookie that runs on this machine."""
     return record.place.replace("{silo}", record.owner)
 
 
 def places_of(content: Content, directories: Sequence[str]) -> dict[str, str]:
-    """Directories by bookie: those that are named, and where rows say that they are. Raises
-    DirectoryRefused, OSError: of what is named."""
+    """Return directories by bookie: the given ones, and those that the rows name.
+
+    Args:
+        content: the rows of the cluster.
+        directories: directories of bookies, in addition to those in the rows.
+
+    Raises:
+        DirectoryRefused: a given directory is not a bookie's, or is damaged.
+        OSError: a given directory cannot be read.
+    """
     found: dict[str, str] = {}
     for name in directories:
         view = read_view(RealDisk(), str(Path(name).absolute()))
@@ -47,7 +55,7 @@ def places_of(content: Content, directories: Sequence[str]) -> dict[str, str]:
         view.close()
     for path in {str(Path(path_of(record)).absolute()) for record in content.bookies.values()}:
         if path not in found.values() and Path(path, "identity").is_file():
-            # whose it is says the directory: it may have been lost and made anew, or swapped
+            # the directory itself names its bookie: it may be a new one, or may have been swapped
             found.setdefault(bookie_of(RealDisk(), path), path)
     return found
 
@@ -56,10 +64,13 @@ def places_of(content: Content, directories: Sequence[str]) -> dict[str, str]:
 def file_ledgers(
     source: Source, places: dict[str, str], left_out: Callable[[Exception], None]
 ) -> Iterator[BookieLedgers]:
-    """Ledgers that are read out of the directories.
+    """Open ledgers for reading out of the directories, for the length of a block.
 
     Args:
-        left_out: is told why a directory cannot be read; others may have what is in it.
+        source: the rows of the cluster.
+        places: the directories, by bookie.
+        left_out: called with the error of a directory that cannot be read. Other directories may
+            have its entries.
     """
     views: dict[str, View] = {}
     try:
@@ -79,7 +90,7 @@ def file_ledgers(
 
 
 def topic_reader(source: Source, ledgers: BookieLedgers, topic: str) -> TopicReader:
-    """Reads the messages of a topic; to be closed."""
+    """Return a reader of a topic's messages. Close it after use."""
     return TopicReader(ledgers, topic_rows(source.metadata), topic, source.process.clock.now)
 
 
@@ -87,8 +98,11 @@ def topic_reader(source: Source, ledgers: BookieLedgers, topic: str) -> TopicRea
 async def open_repair_target(
     source: Source, content: Content, places: Mapping[str, str]
 ) -> AsyncIterator[RepairTarget]:
-    """Run the bookies that have rows, by their directories. Raises QueueUnavailable: a silo runs
-    one of them."""
+    """Run the bookies that have rows, by their directories, for the length of a block.
+
+    Raises:
+        QueueUnavailable: a silo runs one of them.
+    """
     homes = [
         Home(path, content.bookies[bookie].place, content.bookies[bookie].owner)
         for bookie, path in places.items()
