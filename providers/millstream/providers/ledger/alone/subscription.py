@@ -126,6 +126,9 @@ class LedgerSubscription:
             wait_s: how long to wait for a message, in seconds.
             partitions: the partitions to read; None: all of them, in turn.
 
+        Returns:
+            The messages, in order, or an empty list.
+
         Raises:
             CursorTooOld: messages before `first` were deleted by `backlog_policy="evict"`, or their
                 loss was accepted. The next batch begins at `first`.

@@ -31,7 +31,8 @@ class LedgerTopic:
     """A durable topic: messages by key in numbered partitions. Made by `LedgerTopics.topic`.
 
     Call its methods on the event loop that opened it. They raise `QueueFenced` after another
-    process has opened the topic, and `QueueUnavailable` after it was closed.
+    process has opened the topic, and `QueueUnavailable` after it was closed. An argument of a wrong
+    type raises `TypeError` or `ConfigError` before anything is stored.
 
     A partition that cannot be opened, for example because an entry is damaged in its only replica,
     does not keep the other partitions closed (see `unavailable`).
@@ -170,6 +171,9 @@ class LedgerTopic:
             key: the key of the message, or None.
             producer: the name of the producer.
 
+        Returns:
+            The number of the partition, from 0.
+
         Raises:
             TypeError: the key is not a text.
         """
@@ -187,10 +191,11 @@ class LedgerTopic:
     async def bounds(self, partition: int = 0) -> tuple[Position, Position]:
         """Return the position of the oldest message, and the position after the newest one.
 
-        The two are equal if the partition has no messages.
-
         Args:
             partition: the partition, from 0.
+
+        Returns:
+            The two positions. They are equal if the partition has no messages.
 
         Raises:
             ConfigError: there is no such partition.
@@ -211,6 +216,9 @@ class LedgerTopic:
             start: the position of the first message.
             messages_max: the largest number of messages.
             bytes_max: the largest number of bytes; a single message may be larger.
+
+        Returns:
+            The messages, in order.
 
         Raises:
             CursorTooOld: the message was deleted. `first` is the position of the next message that
@@ -313,6 +321,9 @@ class LedgerTopic:
                 - a `datetime` with a time zone: at the first message at that time or later.
                 - a `Position`, or a list with one for each partition: at that message. A partition
                   that is not named begins at its oldest message.
+
+        Returns:
+            The open subscription.
 
         Raises:
             ConfigError: the name is empty, the subscription is open already, the topic has

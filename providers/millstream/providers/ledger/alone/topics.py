@@ -221,9 +221,9 @@ class LedgerTopics:
             ensemble: the number of directories that a ledger is spread over. A new topic has up to
                 3 by default.
             write_quorum: the number of directories that store each message. Default of a new topic:
-                as `ensemble`.
+                as `ensemble`, at most 3.
             ack_quorum: the number of directories that have a message on disk when `produce`
-                returns. Default of a new topic: 2, or 1 in one directory.
+                returns. Default of a new topic: 2, or 1 if there is only one replica.
             ledger_bytes_max: see `LedgerTopicSettings`.
             ledger_entries_max: see `LedgerTopicSettings`.
             ledger_age_s: see `LedgerTopicSettings`, in seconds.
@@ -234,8 +234,8 @@ class LedgerTopics:
             The open topic.
 
         Raises:
-            ConfigError: the quorum is impossible, the topic has another number of partitions, or it
-                is open with other options.
+            ConfigError: the quorum or the length of the name is impossible, the topic has another
+                number of partitions, or it is open with other options.
             TypeError: the name is not a text.
             QueueFenced: another process opened the topic at the same time. Open it again, or stop.
             Corrupt: a row is damaged, or older than it was before.
@@ -346,9 +346,10 @@ class LedgerTopics:
         return await topics.open(part, await topics.last_epoch(part) + 1, options, settings)
 
     async def names(self) -> list[str]:
-        """Return the names of all topics, sorted.
+        """Return the names of all topics, including those with damaged rows.
 
-        Topics whose rows are damaged are included.
+        Returns:
+            The names, sorted.
 
         Raises:
             QueueUnavailable: the topics are closed.

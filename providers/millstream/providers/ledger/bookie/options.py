@@ -22,7 +22,7 @@ SEGMENT_BYTES_MAX = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieOptions:
-    """Options of a bookie, which stores entries in one directory.
+    """Options of a bookie, which stores entries in one directory. Numbers must be above 0.
 
     Attributes:
         segment_bytes: the size of one journal file, at most 1 GiB. A start after a crash reads at
@@ -41,8 +41,8 @@ class BookieOptions:
         watch_s: how often the files and the free space are checked, in seconds.
         watches_max: the number of callers that may wait for confirmations at a time.
         files_max: the number of segments that stay open for reading.
-        live_ratio_min: a segment is compacted when a smaller part of its bytes is still needed; 0
-            to 1.
+        live_ratio_min: a segment is compacted when a smaller part of its bytes is still needed; at
+            most 1.
 
     Raises:
         ConfigError: a value has the wrong type or is out of range.

@@ -97,8 +97,8 @@ class Store:
         return True
 
     def tell(self, ledger: int, confirmed: int) -> None:
-        """Note a higher confirmed entry than the entries here name. If it is told twice, the ledger
-        is closed."""
+        """Note a higher confirmed entry than the entries here name. A value that is told twice
+        means that the ledger may be closed."""
         self.index.tell(ledger, confirmed)
         self._changed(ledger, None)
 

@@ -45,7 +45,7 @@ __all__ = [
 
 
 class LedgerError(MillstreamError):
-    """A ledger cannot do what was asked."""
+    """An operation on a ledger has failed."""
 
 
 class LedgerFenced(LedgerError):

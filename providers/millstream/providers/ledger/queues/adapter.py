@@ -56,8 +56,8 @@ class LedgerQueues:
     Deleting:
 
     - Acknowledged events are deleted a whole ledger at a time. `retention_s` and `retention_bytes`
-      keep them longer, for streams that are read again. Named readers outside of the cluster keep
-      them, too.
+      keep them longer, for streams that are read again. Named readers outside of the cluster
+      (`Retains`) keep them, too.
 
     Failures:
 

@@ -22,7 +22,7 @@ __all__ = ["LedgerOptions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerOptions:
-    """Options of `LedgerQueues`.
+    """Options of `LedgerQueues`. Numbers must be above 0, unless stated otherwise.
 
     Attributes:
         store: the name of the silo's state store for the rows of ledgers and topics. It must be as

@@ -19,7 +19,7 @@ class CopyRate:
         self._free_s = 0.0
 
     def wait_s(self, now_s: float, size_bytes: int) -> float:
-        """Return the seconds to wait before the next request, after so many bytes."""
+        """Return the seconds until so many bytes may be sent on."""
         start_s = max(now_s, self._free_s)
         self._free_s = start_s + size_bytes / self._bytes_per_s
         return start_s - now_s

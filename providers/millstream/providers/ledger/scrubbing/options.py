@@ -18,6 +18,8 @@ MIB = 2**20
 class ScrubOptions:
     """When and how fast a bookie reads its whole directory in order to find damage.
 
+    Numbers must be above 0.
+
     Attributes:
         is_on: False: the bookie does not scrub. Damage that readers find is repaired all the same.
         scrub_every_s: the pause between two passes over the directory, in seconds.

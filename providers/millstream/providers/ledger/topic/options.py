@@ -22,7 +22,8 @@ MIB = 2**20
 class LedgerTopicSettings:
     """Replication and ledger sizes of a topic. They are stored with the topic.
 
-    A change applies from the next ledger on. Ledgers that exist keep their quorum.
+    A change applies from the next ledger on. Ledgers that exist keep their quorum. Numbers must be
+    above 0.
 
     Raises:
         ConfigError: a value has the wrong type or is out of range, or the quorum is impossible.
@@ -52,7 +53,8 @@ class LedgerTopicOptions:
 
     Acknowledged messages are deleted when they exceed `retention_s` or `retention_bytes`. To keep
     them by size alone, set `retention_s=None`. A whole ledger is deleted at a time, and the newest
-    ledger with messages always stays.
+    ledger with messages always stays. Numbers must be above 0, except that `retention_s` and
+    `retention_bytes` may be 0.
 
     Raises:
         ConfigError: a value has the wrong type or is out of range, or `entry_bytes_max` is larger

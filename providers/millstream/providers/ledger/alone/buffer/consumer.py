@@ -106,7 +106,10 @@ class LedgerBufferConsumer(Generic[T]):
         return batches
 
     async def next_batch(self) -> list[T] | None:
-        """Wait for the next batch and return it; None at the end. Loops call it.
+        """Wait for the next batch and return it. Loops call it.
+
+        Returns:
+            The items of one partition, in order; None: the topic is closed and has no more items.
 
         Raises:
             StreamError: another call is waiting for a batch.
@@ -156,10 +159,13 @@ class LedgerBufferConsumer(Generic[T]):
         return []
 
     def commit(self, count: int | None = None, /) -> Awaitable[None]:
-        """Commit the last batch, or its first items. Await the result to wait until that is stored.
+        """Commit the last batch, or its first items.
 
         Args:
             count: the number of items to commit; None: all. The rest of the batch is given again.
+
+        Returns:
+            An awaitable, which ends when the commit is stored. The commit itself is made at once.
 
         Raises:
             StreamError: no batch was given since the last commit, or the consumer commits by itself

@@ -61,9 +61,13 @@ class LedgerBufferQueue:
             name: the name of the topic.
             item: the class of the items: a dataclass, a msgspec struct or a plain type that
                 Millstream can encode.
-            partitions: the number of partitions, at least 1. A stored topic keeps its number.
+            partitions: the number of partitions, at least 1. A stored topic must have the same
+                number.
             key: returns the key of an item. Items with one key are in one partition, in order.
                 None: the partitions take turns.
+
+        Returns:
+            The new topic.
 
         Raises:
             ConfigError: the topic was made in this program already, `partitions` is below 1, the
@@ -89,6 +93,9 @@ class LedgerBufferQueue:
         Args:
             name: the name of the topic.
             item: the class of its items.
+
+        Returns:
+            The topic.
 
         Raises:
             StreamError: there is no such topic. The text names those that exist.
@@ -193,6 +200,9 @@ class LedgerBufferTopic(Generic[T]):
             auto_commit: False: the program calls `commit`. True: a batch is committed when it is
                 given. `"after"`: a batch is committed when the loop asks for the next one.
 
+        Returns:
+            The consumers, each with its own partitions.
+
         Raises:
             ConfigError: the group has its consumers already, or an argument is out of range.
         """
@@ -256,10 +266,13 @@ class LedgerBufferProducer(Generic[T]):
         self._topic = topic
 
     def produce(self, item: T, /) -> Awaitable[None]:
-        """Store one item. Await the result; the item is stored only then.
+        """Store one item. The work starts only when the result is awaited.
 
         Args:
             item: the item.
+
+        Returns:
+            An awaitable, which ends when the item is on disk.
 
         Raises:
             StreamError: the topic was closed.
@@ -269,10 +282,13 @@ class LedgerBufferProducer(Generic[T]):
 
     def produce_many(self, items: Iterable[T], /) -> Awaitable[None]:
         """Store items, in order within each partition. They share syncs, so this is faster than
-        single calls.
+        single calls. The work starts only when the result is awaited.
 
         Args:
             items: the items.
+
+        Returns:
+            An awaitable, which ends when all items are on disk.
 
         Raises:
             StreamError: the topic was closed.
