@@ -1,4 +1,4 @@
-"""A managed topic in its owner: append, read, cursors, retention.
+"""A managed topic, as its owner uses it: append, read, cursors, retention.
 
 Owns: `Topic`, which puts the parts together. Not: appending (`appending.topic_writer`), reading
 (`reading.owner_reader`), cursors (`cursors.cursors`), deleting (`cursors.trimmer`).

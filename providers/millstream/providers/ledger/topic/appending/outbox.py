@@ -109,7 +109,7 @@ class Outbox:
     """The entries that a topic's owner has sent, and that are not confirmed.
 
     Args:
-        producers: as of all confirmed entries.
+        producers: the sequences of all confirmed entries.
         next_number: the number of the next message.
         last_ms: no message has an earlier time.
         entry_bytes_max: a longer list of messages is split over several entries.

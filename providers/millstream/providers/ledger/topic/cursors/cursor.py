@@ -107,7 +107,7 @@ class Cursor:
     """A named cursor of a topic; made by `Cursors.open`.
 
     One task at a time may use it, except for `acknowledge`. An acknowledged message is not
-    redelivered once the acknowledgement is stored, even after a crash. That takes up to
+    redelivered once the acknowledgement is stored, even after a crash. Storing takes up to
     `cursor_flush_s`.
 
     Args:

@@ -1,4 +1,4 @@
-"""The named cursors of one topic in its owner, and the limit of their backlog.
+"""The named cursors of one topic, as its owner uses them, and the limit of their backlog.
 
 Owns: `Cursors`, `Backlog`. Not: one cursor (`cursor`), the deletion of messages (`trimmer`).
 Invariants: each name has one cursor. A cursor is in the topic's row before it can be used, and its

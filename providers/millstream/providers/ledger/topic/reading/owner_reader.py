@@ -1,4 +1,4 @@
-"""Reading a topic in its owner.
+"""Reading a topic for its owner.
 
 Owns: `OwnerReader`. Not: reading ledgers (`pages`), the messages in memory (`tail`), reading
 elsewhere (`reader`). Invariants: a message is readable only when it and all before it are
