@@ -17,9 +17,9 @@ HEADLESS_MAX = 0.01
 VAGUE_PER_1000_MAX = 3.0
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md"]
 PAGES += [f"docs/{folder}/*.md" for folder in ("concepts", "decisions", "guides", "internals")]
-PAGES += [f"docs/reference/{page}.md" for page in ("command_line", "errors", "limits", "options")]
-PAGES += ["docs/reference/priority_http.md", "examples/*/README.md"]
-PACKAGES: list[str] = []
+PAGES += ["docs/reference/*.md", "examples/*/README.md"]
+PACKAGES = ["runtime", "streams", "balancers", "providers/millstream/providers/ledger"]
+PACKAGES += ["providers/millstream/providers/priority"]
 
 
 @pytest.mark.parametrize("pages", PAGES)

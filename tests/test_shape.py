@@ -142,7 +142,6 @@ SMALL = {
     "millstream.providers.generator.options": "public options",
     "millstream.providers.generator.sequence": "a core with tests of its own",
     "millstream.providers.ledger.alone.missing": "a core with tests of its own",
-    "millstream.providers.ledger.metadata.drain_marks": "public: commands set and clear the mark",
     "millstream.providers.memory.arrivals": "a part with tests of its own",
     "millstream.providers.memory.offset": "a public value",
     "millstream.runtime.database.mounts": "a core with tests of its own",

@@ -27,6 +27,8 @@ class BookieLedgers:
     """Creates, opens, recovers and deletes ledgers.
 
     Args:
+        context: the options, the metadata and the bookies of this process.
+        numbers: gives each new ledger its number.
         usual: the quorum of ledgers that are created without one.
     """
 

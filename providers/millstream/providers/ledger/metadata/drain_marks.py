@@ -34,7 +34,9 @@ async def mark_draining(
     """Mark a bookie as draining, or remove the mark; return its row. Repeating it does no harm.
 
     Args:
+        metadata: the rows of ledgers and bookies.
         bookie: the UUID of its directory.
+        is_draining: True sets the mark, False removes it.
         is_live: whether a silo, by its address, is alive. The default trusts the rows.
 
     Raises BookieAway: there is no such bookie; NotEnoughBookies: too few others can take its

@@ -92,6 +92,8 @@ class RepairTarget(SystemTarget):
     """Closes ledgers, and gives up lost entries.
 
     Args:
+        context: the options, the metadata and the bookies of this process.
+        numbers: reads the numbers of messages in an entry.
         is_lost: whether no silo has run a bookie for so long that it is lost.
     """
 
