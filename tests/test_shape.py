@@ -143,7 +143,6 @@ SMALL = {
     "millstream.providers.generator.sequence": "a core with tests of its own",
     "millstream.providers.ledger.alone.missing": "a core with tests of its own",
     "millstream.providers.memory.arrivals": "a part with tests of its own",
-    "millstream.providers.memory.offset": "a public value",
     "millstream.runtime.database.mounts": "a core with tests of its own",
     "millstream.runtime.faults": "a seam for the code of users",
     "millstream.runtime.testing.world.faults": "public: `FaultPlan`",

@@ -1,7 +1,8 @@
-"""Queues in memory: the reference provider.
+"""Queues in memory: the reference provider of streams, and a buffer between tasks.
 
-Owns the adapter, the grain that holds one queue (`queue_grain`) and its content (`queue_log`), and
-the partitions and segments that `buffer` is made of. Reading starts at `adapter.py`.
+Owns the adapter, the grain that has one queue (`queue_grain`), the content of a queue
+(`queue_log`), and the partitions and segments that `buffer` uses.
+Reading starts at `adapter.py`.
 May import `runtime` and `streams`.
 """
 

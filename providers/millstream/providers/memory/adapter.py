@@ -1,7 +1,8 @@
-"""The memory provider's adapter and receiver.
+"""The memory provider's adapter, receiver and reader.
 
-Owns: what a silo asks of the queues' grains. Not: the content (`queue_grain`), what waits to be
-enqueued (the runtime). Invariant: of a list a prefix is stored.
+This module turns requests of a silo into calls of the grains that have the queues. If a queue is in
+the same silo, it uses the queue's log directly. `queue_grain` owns the content. The runtime keeps
+messages that wait to be enqueued. If a list of messages is refused, a prefix of the list is stored.
 """
 
 from __future__ import annotations
@@ -44,15 +45,42 @@ from .wire_form import make_queued, messages_of
 __all__ = ["MemoryAdapter", "MemoryQueues", "MemoryReceiver", "memory_streams"]
 
 
-ANSWER_S = 5.0  # for an answer to come, beyond the time that a read waits
+ANSWER_S = 5.0  # how long an answer may take, in addition to the waiting time of a read
 
 
 class MemoryQueues:
-    """Queues in the memory of the cluster: `PersistentStreams(MemoryQueues(), ...)`.
+    """Queues in the memory of the cluster: a queue provider for `PersistentStreams`.
 
-    Each queue is a grain beside its first reader. Content survives moves of the reader and the
-    graceful stop of its silo; it is lost with a silo that crashes, and so is the knowledge of which
-    repeats it has seen (`DEDUP`).
+    Use it for tests, for development, and where the loss of events in a crash is acceptable:
+    `PersistentStreams(MemoryQueues(), ...)`, or `memory_streams()` with the usual options.
+
+    Each queue is a grain (`millstream.MemoryQueue`, with the key `provider/queue`). Its first
+    caller, usually the first reader, decides its silo.
+
+    - A move of the reader keeps the content.
+    - When the silo of a queue stops gracefully, the queue stores its content and the last sequence
+      of each producer in the state store. The next activation continues with them.
+    - When that silo crashes, the content is lost, and so are the sequences. The era rises, so
+      tokens never go backwards. An outbox that sends its messages again after the crash stores them
+      a second time.
+    - Repeats of a producer's sequence are dropped while the queue remembers the producer. A queue
+      remembers 10,000 producers.
+    - An acknowledged event releases its capacity at once, even if older events are not
+      acknowledged. Readers outside the owner see the events that are not acknowledged.
+    - A list of messages is appended in parts that fit into an empty queue. If the list is refused,
+      a prefix of it is stored. Later publications of the silo wait in the runtime, in order.
+    - A queue accepts at most 10,000,000 messages after its oldest unacknowledged one. Above that it
+      raises `QueueFull`.
+
+    Capabilities: `WAKEUP`, `ORDERED`, `STABLE_TOKENS`, `REWIND`, `ITEM_ACK`, `OWN_POSITION`,
+    `FENCED`, `DEDUP`, `SEALED`.
+
+    Args:
+        options: Limits of each queue, and the store that keeps the content while a queue moves.
+            Default: `MemoryOptions()`. Give all silos the same options.
+
+    Raises:
+        ConfigError: `options` is not a `MemoryOptions`.
     """
 
     grains: ClassVar[tuple[type[Grain], ...]] = (MemoryQueue,)
@@ -75,6 +103,12 @@ class MemoryQueues:
         check_kind("MemoryQueues(options)", self._options, MemoryOptions)
 
     async def open(self, provider: str, host: AdapterHost, /) -> MemoryAdapter:
+        """Open the provider in one silo; the runtime calls this method.
+
+        Args:
+            provider: The name of the stream provider.
+            host: The silo's side of the adapter.
+        """
         return MemoryAdapter(host, self._options)
 
 
@@ -101,7 +135,7 @@ class MemoryAdapter:
     def enqueue_at_once(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
     ) -> Sequence[Token | None] | None:
-        """Store messages where the queue is in this silo and has room; else None."""
+        """Store messages if the queue is in this silo and has room; otherwise return None."""
         log = self.logs.find(queue)
         if log is None or mapper_epoch < log.eras.mapper_epoch:
             return None
@@ -110,7 +144,7 @@ class MemoryAdapter:
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
     ) -> Sequence[Token | None]:
-        """Store messages; waits for room up to `enqueue_wait_s`."""
+        """Store messages, and wait up to `enqueue_wait_s` for room."""
         enqueued_s = self._clock.wall_s()
         tokens: list[Token | None] = []
         for part in parts_within(messages, self.message_limits):
@@ -131,13 +165,13 @@ class MemoryAdapter:
         enqueued_s: float,
         mapper_epoch: int,
     ) -> list[Token | None]:
-        """Store messages in another silo."""
+        """Send messages to the silo that has the queue."""
         sent = [make_queued(message, enqueued_s) for message in messages]
         numbers = await self._queue(queue).append(sent, mapper_epoch)
         return [Token(era, seq) if seq else None for era, seq in numbers]
 
     async def seal(self, queue: QueueId, mapper_epoch: int, era: int, /) -> Token | None:
-        """Refuse older mapper epochs from now on; returns the last message before that."""
+        """Refuse older mapper epochs from now on, and return the last message before the seal."""
         barrier, number = await self._queue(queue).seal(mapper_epoch, era)
         return Token(barrier, number) if number else None
 
@@ -148,13 +182,13 @@ class MemoryAdapter:
         return MemoryReceiver(self.logs, queue, self._queue(queue), epoch)
 
     async def aclose(self) -> None:
-        """Nothing is held: the grains are the silo's."""
+        """Release nothing, because the grains belong to the silo."""
 
 
 def parts_within(
     messages: Sequence[OutMessage], limits: MessageLimits
 ) -> Iterator[Sequence[OutMessage]]:
-    """Parts that there is room for in an empty queue, in order; one message may be larger."""
+    """Split messages into parts that fit into an empty queue. One message may be larger."""
     start = events = size_bytes = 0
     for at, message in enumerate(messages if len(messages) > 1 else ()):
         events += len(message.items)
@@ -166,7 +200,7 @@ def parts_within(
 
 
 def publish_error(error: Exception) -> StreamError:
-    """Was it refused, or is the outcome unknown?"""
+    """Tell a refusal from an unknown outcome."""
     if isinstance(error, StreamError):
         return error
     if isinstance(error, CallTimeout | ClusterError):
@@ -175,11 +209,12 @@ def publish_error(error: Exception) -> StreamError:
 
 
 class MemoryReceiver:
-    """The read side of one in-memory queue, for one epoch.
+    """The read side of one queue in memory, for one epoch.
 
     Args:
-        logs, queue: where its content is found, while it is in this silo.
-        grain: the queue, wherever it is.
+        logs: The queues of this silo.
+        queue: The queue to read.
+        grain: A reference to the queue, for use when another silo has it.
     """
 
     def __init__(self, logs: LocalLogs, queue: QueueId, grain: MemoryQueue, epoch: int) -> None:
@@ -187,13 +222,17 @@ class MemoryReceiver:
         self._id = queue
         self._queue = grain
         self._epoch = epoch
-        self._patient = grain  # calls of it last as long as a read may
+        self._patient = grain  # a reference whose timeout fits the waiting time of a read
         self._wait_s = -1.0
         self._era = 0
         self._after = 0
 
     async def start(self, after: Token | None, /) -> None:
-        """Raises CursorTooOld: what was stored before was lost, and nothing since is done."""
+        """Begin after a position.
+
+        Raises:
+            CursorTooOld: A crash lost the earlier content, and nothing was acknowledged since.
+        """
         self._era, self._after, is_lost = await self._queue.begin(self._epoch)
         if after is not None and after.era >= self._era:
             self._after = max(self._after, after.seq)
@@ -217,7 +256,11 @@ class MemoryReceiver:
         return list_unfinished(found)
 
     def _go_on(self, era: int, after: int) -> None:
-        """Stand behind what was read. Raises QueueUnavailable: the content is another one."""
+        """Advance past the messages that were read.
+
+        Raises:
+            QueueUnavailable: A crash replaced the content, so its era differs.
+        """
         if era != self._era:
             raise QueueUnavailable(
                 f"{self._id}: its content of era {self._era} was lost with its silo"
@@ -227,7 +270,7 @@ class MemoryReceiver:
     async def _read_afar(
         self, max_events: int, max_bytes: int, wait_s: float
     ) -> Sequence[QueueMessage]:
-        """Read in another silo, or where the queue is about to be."""
+        """Read from another silo, or from the next silo of a queue that moves."""
         if wait_s != self._wait_s:
             self._wait_s = wait_s
             self._patient = with_options(self._queue, timeout=wait_s + ANSWER_S)
@@ -241,7 +284,7 @@ class MemoryReceiver:
         return list_unfinished(messages_of(found))
 
     async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
-        era = self._era  # of the content; what was read of an older one is not here any more
+        era = self._era  # of the content; messages that were read in an older era no longer exist
         numbers = [token.seq for token in also if token.era >= era]
         number = 0 if upto is None or upto.era < era else upto.seq
         log = self._logs.find(self._id)
@@ -255,21 +298,21 @@ class MemoryReceiver:
         return await self._queue.backlog() if log is None else log.backlog
 
     async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool, /) -> None:
-        """A log: what is not acknowledged is read again by the next receiver."""
+        """Do nothing: the next receiver reads unacknowledged messages again."""
 
     async def extend(self, tokens: Sequence[Token], lease_s: float, /) -> Sequence[Token]:
-        """Nothing is leased."""
+        """Return nothing, because this provider has no leases."""
         return ()
 
     async def aclose(self) -> None:
         try:
             await self._queue.wake(self._epoch)
         except MillstreamError:
-            return  # a read that waits there ends by itself
+            return  # a waiting read ends by its own timeout
 
 
 class MemoryReader:
-    """Reads an in-memory queue beside its owner: what is not done is there."""
+    """Reads a queue in memory without owning it; it sees the messages that are not acknowledged."""
 
     def __init__(self, queue: MemoryQueue) -> None:
         self._queue = queue
@@ -292,7 +335,11 @@ class MemoryReader:
         streams: frozenset[StreamId] | None,
         /,
     ) -> Page:
-        """What is done is left out, or raises CursorTooOld if all before it is done too."""
+        """Return a page of unacknowledged messages from a position on.
+
+        Raises:
+            CursorTooOld: All messages before `position` and later ones are acknowledged.
+        """
         era, first, last_era, last = await self._queue.bounds()
         if position < Token(era, first):
             raise CursorTooOld(f"{position} is gone", first=Token(era, first))
@@ -301,16 +348,16 @@ class MemoryReader:
         everything = list_unfinished(messages_of(found))
         messages = [m for m in everything if streams is None or m.stream in streams]
         newest = max((m.token.era for m in everything), default=position.era)
-        if following > last:  # the end, whose era a seal may have raised since `position` was told
+        if following > last:  # a seal may have raised the era since `position` was given
             newest = max(newest, last_era)
         return Page(messages, Token(newest, max(following, position.seq)), following > last)
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Release nothing."""
 
 
 def list_unfinished(messages: list[QueueMessage | None]) -> Sequence[QueueMessage]:
-    """Messages without those that are done."""
+    """Return the messages, without the places of acknowledged ones."""
     if len(messages) == 1 and messages[0] is not None:
         return [messages[0]]
     return [message for message in messages if message is not None]
@@ -319,9 +366,12 @@ def list_unfinished(messages: list[QueueMessage | None]) -> Sequence[QueueMessag
 def memory_streams() -> PersistentStreams:
     """Return streams over queues in memory, with the usual options.
 
-    A provider serves one silo, so a cluster in one process takes the function itself, and calls it
-    for each silo: `LocalCluster(streams={"default": memory_streams}, ...)`. A program with one silo
-    gives a provider: `Silo(streams={"default": memory_streams()}, ...)`. For other options, write
-    `PersistentStreams(MemoryQueues(...), ...)`.
+    A stream provider serves one silo. A cluster in one process calls this function once for each
+    silo, so give it the function: `LocalCluster(streams={"default": memory_streams}, ...)`. A
+    program with one silo gives a provider: `Silo(streams={"default": memory_streams()}, ...)`. For
+    other options, write `PersistentStreams(MemoryQueues(...), ...)`.
+
+    Returns:
+        A new `PersistentStreams` over `MemoryQueues()`.
     """
     return PersistentStreams(MemoryQueues())

@@ -1,7 +1,7 @@
-"""Readers of one queue that wait for the next message, each for its own time.
+"""Readers of one queue that wait for the next message, each with its own timeout.
 
-Owns: `Arrivals`. Invariants: a wait ends at the next `wake`, or when its time is over, never by an
-error; one timer serves all waits, so a wait that is woken costs none.
+This module owns `Arrivals`. A wait ends at the next `wake` or at its timeout, never by an error.
+One timer serves all waits, so a woken wait costs no timer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["Arrivals"]
 
 
 class Arrivals:
-    """Waits of the tasks of one event loop: `waits`, and until when; nobody else changes them."""
+    """Waits of one event loop's tasks. `waits` has the end time of each; others only read it."""
 
     def __init__(self) -> None:
         self.waits: dict[asyncio.Future[None], float] = {}
@@ -21,7 +21,7 @@ class Arrivals:
         self._is_closed = False
 
     async def wait(self, seconds: float) -> None:
-        """Until something arrives, or the time is over."""
+        """Wait until a message arrives, or until the time is over."""
         if self._is_closed:
             return
         loop = asyncio.get_running_loop()
@@ -42,7 +42,7 @@ class Arrivals:
         self.waits.clear()
 
     def close(self) -> None:
-        """End every wait, those to come, and the timer."""
+        """End all waits, present and future, and the timer."""
         self._is_closed = True
         self.wake()
         if self._timer is not None:
@@ -51,7 +51,7 @@ class Arrivals:
     def _arm(self, loop: asyncio.AbstractEventLoop, due_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_s = due_s  # what uvloop gives for a time that has come cannot tell
+        self._timer_s = due_s  # uvloop's handle of a time in the past has no `when`
         self._timer = loop.call_at(due_s, self._tick, loop)
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:

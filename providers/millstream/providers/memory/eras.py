@@ -1,8 +1,8 @@
-"""Which era the tokens of an in-memory queue have, and the seal that changes it.
+"""The eras of the tokens of a queue in memory, and the seal that changes them.
 
-Owns: `Eras`. Invariants: numbers go on through a seal, and eras only rise with them; a seal is made
-once for a mapper epoch; the second last era is kept, an older one has no message left that anybody
-waits for.
+This module owns `Eras`. Message numbers continue through a seal, and eras only rise with the
+numbers. There is one seal for each mapper epoch. Only the last two eras are kept, because no reader
+needs a message of an older one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ __all__ = ["Eras"]
 class Eras(msgspec.Struct, array_like=True):
     """The eras of one queue's messages.
 
-    `first`: up to number `sealed_at`; `newest`: from there on. `barrier`: the last message before
-    the seal. `mapper_epoch`: what was mapped by an older one is refused.
+    `first` is the era of messages up to number `sealed_at`, and `newest` that of later ones.
+    `barrier` is the last message before the seal. Messages of a mapper epoch below `mapper_epoch`
+    are refused.
     """
 
     newest: int
@@ -28,15 +29,15 @@ class Eras(msgspec.Struct, array_like=True):
     barrier: Token | None = None
 
     def of(self, number: int) -> int:
-        """The era of a message."""
+        """Return the era of a message."""
         return self.first if number <= self.sealed_at else self.newest
 
     def token(self, number: int) -> Token:
-        """The token of a message."""
+        """Return the token of a message."""
         return Token(self.of(number), number)
 
     def seal(self, mapper_epoch: int, era: int, last: Token | None, end: int) -> Token | None:
-        """Begin an era behind message number `end`; again, or an older one, changes nothing."""
+        """Begin an era after message number `end`. A repeated or older seal changes nothing."""
         if mapper_epoch > self.mapper_epoch:
             self.mapper_epoch, self.barrier = mapper_epoch, last
             self.first, self.sealed_at = self.newest, end

@@ -1,8 +1,8 @@
-"""A capacity gate: producers wait here, first come first served, for room in a bounded queue.
+"""A capacity gate: producers wait here for room in a bounded queue, in order of arrival.
 
-Owns: `CapacityGate`. Not: what the capacity counts; the owner releases what it has let go.
-Invariants: 0 <= free <= capacity; a request is admitted whole; while one waits, no later one passes
-it, however small; a request that is cancelled or timed out has taken nothing.
+This module owns `CapacityGate`. The owner decides what the capacity counts, and releases units.
+Invariants: 0 <= free <= capacity. A request is admitted whole. While a request waits, no later one
+passes it, however small. A request that is cancelled or timed out has taken nothing.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ class CapacityGate:
         self.capacity = capacity
         self._waiters_max = waiters_max
         self._free = capacity
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []  # smaller than a deque, if empty
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []  # smaller than an empty deque
         self._closed: str | None = None
 
     @property
     def free(self) -> int:
-        """Units that nobody holds."""
+        """Units that are not taken."""
         return self._free
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """The number of waiting requests."""
         return len(self._waiters)
 
     def try_acquire(self, count: int = 1) -> bool:
-        """Take `count` units now, or none. Raises ValueError if they could never be had."""
+        """Take `count` units now, or none. Raises ValueError if `count` exceeds the capacity."""
         if self._closed is not None or not 0 <= count <= self.capacity:
             self._refuse(count)
         if count and (self._waiters or count > self._free):
@@ -47,10 +47,10 @@ class CapacityGate:
         return True
 
     async def acquire(self, count: int = 1) -> None:
-        """Take `count` units, after those who came before; use them before the next await.
+        """Take `count` units, after earlier requests; use them before the next await.
 
-        Raises ValueError (more than the capacity), Overloaded (`waiters_max`),
-        QueueUnavailable (closed).
+        Raises ValueError (more than the capacity), Overloaded (`waiters_max`), QueueUnavailable
+        (closed).
         """
         if self.try_acquire(count):
             return
@@ -66,14 +66,14 @@ class CapacityGate:
             raise
 
     def release(self, count: int = 1) -> None:
-        """Give units back and admit whom they suffice for. Raises ValueError on too many."""
+        """Return units, and admit waiting requests that now fit. Raises ValueError on too many."""
         if not 0 <= count <= self.capacity - self._free:
             raise ValueError(f"count is {count}, {self.capacity - self._free} units are taken")
         self._free += count
         self._admit()
 
     def close(self, reason: str) -> None:
-        """Fail those who wait, and all who come; units can still be released."""
+        """Fail waiting and later requests; units can still be released."""
         self._closed = reason
         waiters, self._waiters = self._waiters, []
         for _, turn in waiters:
@@ -88,7 +88,7 @@ class CapacityGate:
     def _admit(self) -> None:
         while self._waiters:
             count, turn = self._waiters[0]
-            # A cancelled waiter leaves here at once; its task may only run later.
+            # A cancelled request leaves here at once, because its task may run later.
             if not turn.done():
                 if count > self._free:
                     return
@@ -99,7 +99,7 @@ class CapacityGate:
     def _abandon(self, waiter: tuple[int, asyncio.Future[None]]) -> None:
         count, turn = waiter
         if turn.done() and not turn.cancelled() and turn.exception() is None:
-            # Admitted, but cancelled before the task could run.
+            # admitted, but cancelled before its task could run
             self._free += count
         elif waiter in self._waiters:
             self._waiters.remove(waiter)

@@ -1,7 +1,7 @@
-"""The in-memory queues that are in one silo, used there without a call.
+"""The queues in memory that are in one silo, for use there without a call.
 
-Owns: `LocalLogs`. Invariant: a queue is found here from when its activation serves to when it is
-about to move, and not before or after.
+This module owns `LocalLogs`. A queue is found here exactly while its activation serves: until it is
+about to move.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class LocalLogs:
 
     def __init__(self) -> None:
         self._logs: dict[QueueId, QueueLog] = {}
-        self.find = self._logs.get  # for each event: no frame of its own
+        self.find = self._logs.get  # called for each event: saves a call
 
     def serves(self, queue: QueueId, log: QueueLog) -> None:
-        """A queue is here."""
+        """Add a queue of this silo."""
         self._logs[queue] = log
 
     def serves_no_more(self, queue: QueueId, log: QueueLog) -> None:
-        """It is not any more, or about to move; again is harmless."""
+        """Remove a queue that is about to move; a second call has no effect."""
         if self._logs.get(queue) is log:
             del self._logs[queue]

@@ -1,11 +1,13 @@
-"""A partition: an append-only sequence of items that groups read at their own pace, in memory.
+"""A partition: an append-only sequence of items in memory that groups read at their own pace.
 
-Owns: `Partition`, `PartitionOptions`, `GroupProgress`, `NothingToCommit`. Not: waiting, capacity
-(`gate`), or which partition an item goes to. No I/O and no asyncio: one owner uses it on one loop.
-Invariants: first <= committed <= end for each group; `released` only grows; what a group commits
-is, in order, what was appended, except where `reset` or `drop_oldest` say otherwise; a returned
-batch never changes; a segment is recycled, and an item let go of, only when every group has
-committed it.
+This module owns `Partition`, `PartitionOptions`, `GroupProgress` and `NothingToCommit`. Waiting,
+capacity (`gate`) and the choice of a partition belong to others. There is no I/O and no asyncio:
+one owner uses a partition on one loop. Invariants:
+
+- first <= committed <= end for each group, and `released` only grows.
+- A group commits the appended items in order, except after `reset` or `drop_oldest`.
+- A returned batch never changes.
+- A segment is recycled, and an item is dropped, only after every group has committed it.
 """
 
 from __future__ import annotations
@@ -24,14 +26,18 @@ T = TypeVar("T")
 
 
 class NothingToCommit(StreamError):
-    """The group has pulled nothing since its last commit or reset."""
+    """`commit` was called without a batch to commit.
+
+    Either the consumer received no batch since its last commit, or the consumer commits
+    automatically (`auto_commit=True`). It is a `StreamError`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionOptions:
-    """Slots of a segment, emptied arrays kept for reuse, and what happens without any group.
+    """Slots of a segment, emptied arrays kept for reuse, and the behaviour without a group.
 
-    `on_no_group`: "retain" keeps all items for a group to come; "drop_oldest" keeps at most two
+    `on_no_group`: "retain" keeps all items for a later group; "drop_oldest" keeps at most two
     segments.
     """
 
@@ -67,10 +73,11 @@ class GroupProgress(Generic[T]):
 class Partition(Generic[T]):
     """Items at offsets `first` to `end`, in a chain of segments.
 
-    Costs: append O(1) amortised, pull O(batch), commit O(groups). Memory is at most the largest
-    lag plus `segment_size * (2 + spare_max)` slots after an append or a trim.
-    `start` is the offset of the first item. `freed(count)` is called at the end of the method that
-    lets `count` more items count as released: every group has committed them, or they were dropped.
+    Costs: append O(1) amortised, pull O(batch), commit O(groups). Memory is at most the largest lag
+    plus `segment_size * (2 + spare_max)` slots after an append or a trim.
+    `start` is the offset of the first item. A method that releases `count` more items ends with
+    `freed(count)`. Items are released when every group has committed them, or when they are
+    dropped.
     """
 
     def __init__(
@@ -84,7 +91,7 @@ class Partition(Generic[T]):
         self._chain = Chain[T](self._options.segment_size, self._options.spare_max, start)
         self._readers: dict[str, GroupProgress[T]] = {}
         self._released = start
-        self._cleared = start  # items of the first segment below this offset are gone
+        self._cleared = start  # items of the first segment below this offset are dropped
 
     @property
     def first(self) -> int:
@@ -122,7 +129,7 @@ class Partition(Generic[T]):
         count = tail.count
         if count == tail.size:
             return self._append_grown(item)
-        tail.slots[count] = item  # `tail.append`, without its frame
+        tail.slots[count] = item  # `tail.append`, without the cost of a call
         tail.count = count + 1
         return tail.start + count
 
@@ -134,7 +141,7 @@ class Partition(Generic[T]):
         return tail.end - 1
 
     def extend(self, items: Sequence[T]) -> int:
-        """Store items in order; returns the offset behind them. Costs a slice per segment."""
+        """Store items in order; returns the offset after them. Costs a slice per segment."""
         at = 0
         while at < len(items):
             grows = self._chain.tail.is_full
@@ -152,7 +159,7 @@ class Partition(Generic[T]):
         self._chain.grow(self._find_needed())
 
     def register(self, group: str, start: Literal["earliest", "latest"] = "earliest") -> None:
-        """Add a group; it holds back recycling from now on. Raises StreamError if it exists."""
+        """Add a group, which limits recycling from now on. Raises StreamError if it exists."""
         if group in self._readers:
             raise StreamError(f"group {group!r} is already registered")
         offset = self.end if start == "latest" else max(self.first, self._released)
@@ -166,9 +173,10 @@ class Partition(Generic[T]):
         self._release()
 
     def pull(self, group: str, count: int) -> list[T]:
-        """Up to `count` items from the group's committed offset, in a new list; [] if none.
+        """Return up to `count` items from the group's committed offset, in a new list; [] if none.
 
-        Pulling again before a commit reads from the same place; the last pull is what counts.
+        A second pull before a commit reads from the same place, and `commit` refers to the last
+        pull.
         """
         if count < 1:
             raise ValueError(f"count is {count}, it must be at least 1")
@@ -182,7 +190,7 @@ class Partition(Generic[T]):
 
     def _copy(self, reader: GroupProgress[T], low: int, high: int) -> list[T]:
         segment = reader.segment
-        if high <= segment.start + segment.count:  # all in one array: no step but the copy
+        if high <= segment.start + segment.count:  # all in one array: one slice suffices
             items: list[Any] = segment.slots[low - segment.start : high - segment.start]
             return items
         return self._chain.copy(segment, low, high)
@@ -199,9 +207,9 @@ class Partition(Generic[T]):
         return batch
 
     def commit(self, group: str, upto: int | None = None) -> int:
-        """Commit what was pulled last, or of it the items below `upto`; return the new offset.
+        """Commit the last pull, or its items below `upto`; return the new offset.
 
-        Raises NothingToCommit, ValueError (`upto` outside what was pulled); nothing changes then.
+        Raises NothingToCommit, and ValueError if `upto` is outside the pull; nothing changes then.
         """
         reader = self._readers.get(group) or self._reader(group)
         if reader.pending is None:
@@ -222,9 +230,9 @@ class Partition(Generic[T]):
         return self.end - self._reader(group).committed
 
     def reset(self, group: str, offset: int) -> None:
-        """Move a group's committed offset to any that is stored; what it pulled is forgotten.
+        """Move a group's committed offset to any stored offset, and forget its last pull.
 
-        Going back does not take back what was released. Raises CursorTooOld, ValueError.
+        Moving back does not reverse a release. Raises CursorTooOld, ValueError.
         """
         reader = self._reader(group)
         self._refuse_outside(offset)
@@ -232,13 +240,13 @@ class Partition(Generic[T]):
         self._move(reader, offset)
 
     def read_at(self, offset: int, count: int) -> list[T]:
-        """Up to `count` items from an offset, without a group; [] at the end.
+        """Return up to `count` items from an offset, without a group; [] at the end.
 
         Raises CursorTooOld, ValueError.
         """
         tail = self._chain.tail
         low = offset - tail.start
-        if count >= 0 and 0 <= low <= tail.count and offset >= self._cleared:  # as a rule
+        if count >= 0 and 0 <= low <= tail.count and offset >= self._cleared:  # the common case
             items: list[Any] = tail.slots[low : min(low + count, tail.count)]
             return items
         self._refuse_outside(offset)
@@ -247,9 +255,9 @@ class Partition(Generic[T]):
         return self._chain.copy(self._chain.find(offset), offset, min(offset + count, self.end))
 
     def let_go(self, offset: int) -> T | None:
-        """Take out one item, which is returned; None: it was before. It reads as None.
+        """Remove one item and return it; None if it was removed before. It then reads as None.
 
-        Items are not None where this is used. Raises as `read_at`.
+        Callers of this method store no None. Raises as `read_at` does.
         """
         self._refuse_outside(offset)
         if offset == self.end:
@@ -257,15 +265,16 @@ class Partition(Generic[T]):
         return self._chain.let_go(offset)
 
     def first_held(self, offset: int) -> int:
-        """From where on to look for what was not let go of: this offset, or a later one.
+        """Return an offset from which to look for items that are not removed: this one, or a later
+        one.
 
-        Costs a step per segment that holds nothing. Raises as `read_at`.
+        Costs a step per segment whose items are all removed. Raises as `read_at` does.
         """
         self._refuse_outside(offset)
         return self._chain.first_held(offset)
 
     def trim(self) -> None:
-        """Let go of every item that all groups have committed; it cannot be read again."""
+        """Drop every item that all groups have committed; it cannot be read again."""
         needed = self._find_needed()
         self._chain.recycle(needed)
         low = self.first
@@ -287,9 +296,7 @@ class Partition(Generic[T]):
             raise ValueError(f"offset is {offset}, the end is {self.end}")
 
     def _move(self, reader: GroupProgress[T], offset: int) -> None:
-        was_last = (
-            reader.committed <= self._released
-        )  # else another one holds back what is released
+        was_last = reader.committed <= self._released  # otherwise another group limits the release
         reader.committed, reader.pending = offset, None
         segment = reader.segment
         if offset >= segment.start + segment.count:
@@ -314,7 +321,7 @@ class Partition(Generic[T]):
     def _find_needed(self) -> int:
         if not self._readers:
             return self.first if self._options.on_no_group == "retain" else self.end
-        # A reader at the end of a then-tail could not leave it when it committed.
+        # When a group commits to the end of the last segment, that segment has no successor yet.
         for reader in self._readers.values():
             reader.advance()
         return min(reader.committed for reader in self._readers.values())

@@ -1,11 +1,13 @@
-"""The in-memory queue: one grain per queue, around a `QueueLog`.
+"""The queue in memory: one grain for each queue, around a `QueueLog`.
 
-Owns: where the content is, and how it moves. Not: the content (`queue_log`), batching of producers
-(`adapter`). Invariants: a graceful stop stores the content and the next activation goes on with it;
-stored content is taken by one activation, which marks the row by compare-and-set before it serves;
-a crash loses it, and the era rises, so tokens never run backwards; the adapter of the same silo is
-given the log while this activation serves, and not before or after; stored rows are sealed, and a
-damaged one is neither read nor dropped.
+This module owns the location of the content and its moves. `queue_log` owns the content, and
+`adapter` splits the lists of producers. Invariants:
+
+- A graceful stop stores the content, and the next activation continues with it.
+- One activation takes stored content. It marks the row by compare-and-set before it serves.
+- A crash loses the content. The era rises, so tokens never go backwards.
+- The adapter of the same silo has the log exactly while this activation serves.
+- Stored rows have a checksum. A damaged row is neither read nor dropped.
 """
 
 from __future__ import annotations
@@ -85,8 +87,8 @@ class MemoryQueue(Grain):
     def __init__(self) -> None:
         self._log = QueueLog("", MemoryOptions(), 0)
         self._is_stopping = False
-        self._mark = b""  # the row, while this activation has the content
-        self._is_anew = False  # what an activation before this era had was lost
+        self._mark = b""  # the stored row, while this activation has the content
+        self._is_anew = False  # content of an earlier era was lost
 
     # -- life
 
@@ -105,7 +107,7 @@ class MemoryQueue(Grain):
         return self.key.partition("/")[2]
 
     async def on_activate(self) -> None:
-        """Go on with stored content, or begin a new era."""
+        """Continue with stored content, or begin a new era."""
         adapter = self._adapter
         found = await self._store.read(self._row_key)
         row = None if found is None else open_row(self._row_key, found.data, QUEUE.decode)
@@ -118,7 +120,7 @@ class MemoryQueue(Grain):
             self._log = self.log_class(self.key, adapter.options, era, eras=eras)
             self._is_anew = row is not None
         await self._take(found)
-        await self._clear_chunks()  # from here on nobody reads them
+        await self._clear_chunks()  # from here on, no activation reads them
         self.context.keep_alive(FOREVER_S)
         if self._is_stopping:
             self._log.stop_waits()
@@ -130,7 +132,7 @@ class MemoryQueue(Grain):
         return f"memory-queue/{self.key}"
 
     async def _take(self, found: Row | None) -> None:
-        """Mark the row that was read: whoever activates after this finds no content."""
+        """Mark the row that was read, so that a later activation finds no content."""
         holder = f"{self.context.silo}#{services_of(self).activation_id}"
         mark = StoredQueue(self._log.era, False, 0, self._log.epoch, 0, holder)
         self._mark = seal_content(self._row_key, msgspec.msgpack.encode(mark))
@@ -140,7 +142,7 @@ class MemoryQueue(Grain):
         try:
             await self._store.write(self._row_key, self._mark, expect, services_of(self).fence)
         except Conflict:
-            if not await self._is_stored(self._mark):  # by an earlier try without an answer
+            if not await self._is_stored(self._mark):  # an earlier attempt may have
                 raise
 
     async def _is_stored(self, *rows: bytes) -> bool:
@@ -148,7 +150,7 @@ class MemoryQueue(Grain):
         return found is not None and found.data in rows
 
     async def _save(self, data: bytes) -> None:
-        """Put the content's row in the place of this activation's mark."""
+        """Replace the mark of this activation with the row of the content."""
         found = await self._store.read(self._row_key)
         if found is None or found.data not in (self._mark, data):
             raise Conflict(f"{self.key}: another activation has taken the queue")
@@ -176,9 +178,9 @@ class MemoryQueue(Grain):
         self._is_anew = row.is_anew
 
     async def _clear_chunks(self) -> None:
-        """Drop the rows of a former activation, whether it was loaded, or died while it stored.
+        """Delete the content rows of a former activation, whether or not they were loaded.
 
-        Rows that stay do no harm: a later activation drops or overwrites them.
+        Remaining rows do no harm: a later activation deletes or overwrites them.
         """
         prefix = f"memory-queue-content/{self.key}/"
         try:
@@ -193,13 +195,13 @@ class MemoryQueue(Grain):
 
     @stopping
     def _stopping(self) -> None:
-        """The queue is about to move."""
+        """Stop serving, because the queue is about to move."""
         self._is_stopping = True
         self._adapter.logs.serves_no_more(self._queue, self._log)
         self._log.stop_waits()
 
     async def on_deactivate(self, reason: DeactivationReason, /) -> None:
-        """Store the content, so that the next activation goes on with it."""
+        """Store the content, so that the next activation continues with it."""
         self._adapter.logs.serves_no_more(self._queue, self._log)
         log = self._log
         log.close("the queue moves")
@@ -220,16 +222,16 @@ class MemoryQueue(Grain):
 
     @property
     def _is_lost(self) -> bool:
-        """Was former content lost, and is nothing acknowledged since?"""
+        """Was earlier content lost, and has no message been acknowledged since?"""
         return self._is_anew and not self._log.done
 
     async def _put_chunk(self, key: str, data: bytes) -> None:
         found = await self._store.read(key)
-        expect = None if found is None else found.etag  # an earlier try may have stored it
+        expect = None if found is None else found.etag  # an earlier attempt may have stored it
         await self._store.write(key, data, expect, services_of(self).fence)
 
     async def _keep(self, write: Callable[..., Awaitable[None]], *args: Any) -> None:
-        """Write a row for the content; a store that is away for a moment costs nothing."""
+        """Write a row of the content, and retry while the store is unavailable."""
         for attempt in range(KEEP_TRIES_MAX):
             try:
                 return await write(*args)
@@ -238,16 +240,17 @@ class MemoryQueue(Grain):
                     raise
                 await asyncio.sleep(KEEP_RETRY_S * 2**attempt)
 
-    # -- calls from other silos, and while the adapter has no log
+    # -- calls from other silos, and calls while the adapter has no log
 
     @always_interleave
     @isolated
     async def append(
         self, messages: list[QueuedMessage], mapper_epoch: int = 1
     ) -> list[tuple[int, int]]:
-        """Accept messages in order; returns (era, number) of each, number 0 for a repeated one.
+        """Accept messages in order; returns (era, number) of each, with number 0 for a repeated
+        one.
 
-        Waits for room, first come first served. Raises QueueFull, StaleMapper.
+        Waits for room, in order of arrival. Raises QueueFull, StaleMapper.
         """
         enqueued_s = messages[0].enqueued_s if messages else 0.0
         out = [out_message(one) for one in messages]
@@ -256,15 +259,17 @@ class MemoryQueue(Grain):
 
     @always_interleave
     async def seal(self, mapper_epoch: int, era: int) -> tuple[int, int]:
-        """Refuse older mapper epochs; returns (era, number) of the last message before that, or
+        """Refuse older mapper epochs; returns (era, number) of the last message before the seal, or
         (0, 0)."""
         barrier = self._log.seal(mapper_epoch, era)
         return (0, 0) if barrier is None else (barrier.era, barrier.seq)
 
     @always_interleave
     async def begin(self, epoch: int) -> tuple[int, int, bool]:
-        """Fence older readers; returns (era, number of the last acknowledged message, was former
-        content lost, and is nothing acknowledged since?)."""
+        """Fence older readers; returns (era, number of the last acknowledged message, loss).
+
+        `loss`: earlier content was lost, and no message has been acknowledged since.
+        """
         done = self._log.begin(epoch)
         return self._log.era, done, self._is_lost
 
@@ -273,46 +278,46 @@ class MemoryQueue(Grain):
     async def read(
         self, epoch: int, era: int, after: int, max_events: int, max_bytes: int, wait_s: float
     ) -> NumberedMessages:
-        """Messages behind number `after` of `era`; waits up to `wait_s` for the first."""
+        """Return the messages after number `after` of `era`; waits up to `wait_s` for the first."""
         start, found = await self._log.read(epoch, era, after, max_events, max_bytes, wait_s)
         return NumberedMessages(self._log.era, start + 1, make_stored(found))
 
     @always_interleave
     async def acknowledge(self, epoch: int, era: int, upto: int, also: list[int]) -> None:
-        """Forget messages up to and including a number, and single ones behind it."""
+        """Drop all messages up to a number, and single ones after it."""
         self._log.acknowledge(epoch, era, upto, also)
 
     @always_interleave
     async def wake(self, epoch: int) -> None:
-        """The reader of an epoch ends: if it waits, it waits no longer."""
+        """End the waiting read of an epoch, because its reader closes."""
         self._log.wake(epoch)
 
     @always_interleave
     async def bounds(self) -> tuple[int, int, int, int]:
-        """(era and number of the first message that is held, of the last one); numbers (n, n-1) if
-        none is."""
+        """Return (era, number) of the first stored message and of the last; n and n-1 if there is
+        none."""
         first, last, eras = self._log.done + 1, self._log.end, self._log.eras
         return eras.of(first), first, eras.of(last), last
 
     @always_interleave
     @isolated
     async def look(self, number: int, max_events: int, max_bytes: int) -> NumberedMessages:
-        """Messages from a number of this era on, also those that are done, as empty ones."""
+        """Return messages from a number on; acknowledged ones are empty."""
         start, found = self._log.look(number, max_events, max_bytes)
         return NumberedMessages(self._log.era, start + 1, make_stored(found))
 
     @always_interleave
     async def seek(self, when_s: float) -> tuple[int, int]:
-        """(era, number of the first message that was stored at or after a time; 0: none yet)."""
+        """Return (era, number) of the first message stored at or after a time; 0: none yet."""
         number = await self._log.seek(when_s)
         return self._log.eras.of(number), number
 
     @always_interleave
     async def depth(self) -> int:
-        """Messages that are not acknowledged."""
+        """Return the number of messages from the oldest unacknowledged one on."""
         return self._log.depth
 
     @always_interleave
     async def backlog(self) -> int:
-        """Events that are stored and not read yet."""
+        """Return the number of stored events that are not read yet."""
         return self._log.backlog

@@ -1,11 +1,13 @@
-"""What one in-memory queue holds: messages that are accepted and not yet acknowledged.
+"""The content of one queue in memory: accepted messages that are not acknowledged.
 
-Owns: `QueueLog`: their numbers, their room, what producers have sent already, the epoch of the
-reader, the seal (`eras`). Not: where it is and how its content moves (`queue_grain`). Everything
-but waiting is plain: who is in the same silo uses it without a call.
-Invariants: a message is numbered when it is accepted, and keeps its number; a repeated sequence of
-a producer is not stored again; a reader of an older epoch is refused; what is done gives its room
-back at once.
+This module owns `QueueLog`: message numbers, capacity, the sequences of producers, the reader's
+epoch, and the seal (`eras`). `queue_grain` owns the location of the content and its moves. Only
+waiting is asynchronous, so code in the same silo uses the log without a call. Invariants:
+
+- A message gets its number when it is accepted, and keeps it.
+- A repeated sequence of a producer is not stored again.
+- A reader of an older epoch is refused.
+- An acknowledged message releases its capacity at once.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ READER = "agents"
 PRODUCERS_MAX = 10_000
 LOOKED_AT_MAX = 4_096
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-SPAN_MAX = 10_000_000  # messages from the oldest that is not done on; one that is done costs 8 B
+SPAN_MAX = 10_000_000  # messages after the oldest unacknowledged one; 8 bytes each
 
 
 SEGMENTS = PartitionOptions(segment_size=64)  # half a KiB for a queue without events
@@ -43,12 +45,20 @@ SEGMENTS = PartitionOptions(segment_size=64)  # half a KiB for a queue without e
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryOptions:
-    """Limits of each in-memory queue. Raises ConfigError.
+    """Limits of each queue of `MemoryQueues`.
 
-    A publish to a queue with `capacity_events` events, or `capacity_bytes` bytes, that are not
-    acknowledged waits for room, first come first served, up to `enqueue_wait_s` at a time; the
-    publisher tries again up to `StreamOptions.enqueue_wait_s`, then it raises QueueFull. `store`
-    keeps what outlives an activation: the content of a queue whose silo stops gracefully.
+    A publish to a queue at its limit waits for room, in order of arrival, for up to
+    `enqueue_wait_s`. The publisher then retries for up to `StreamOptions.enqueue_wait_s`. After
+    that it raises `QueueFull`.
+
+    Attributes:
+        capacity_events: Unacknowledged events in one queue, at least 1.
+        capacity_bytes: Unacknowledged bytes in one queue, at least 1. Default: 256 MiB.
+        enqueue_wait_s: Seconds for which one append waits for room, at least 0.
+        store: The name of the silo's state store that keeps the content while a queue moves.
+
+    Raises:
+        ConfigError: A value has the wrong type or is outside its limits.
     """
 
     capacity_events: int = 100_000
@@ -61,7 +71,7 @@ class MemoryOptions:
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A message and what it takes of the room."""
+    """A message and its use of the capacity."""
 
     message: QueueMessage
     events: int
@@ -69,7 +79,8 @@ class Held(msgspec.Struct, frozen=True):
 
 
 def size_of(message: QueueMessage | OutMessage) -> int:
-    """Bytes of its items and texts, of which a frame has to hold all. Cost: O(items)."""
+    """Return the bytes of the message's items and texts, all of which fit into one frame. Cost:
+    O(items)."""
     namespace, key = message.stream
     names = len(namespace) + len(key)
     if not (namespace.isascii() and key.isascii()):
@@ -81,10 +92,12 @@ class QueueLog:
     """One queue of one provider, in one silo.
 
     Args:
-        key: provider and queue, for errors.
-        era, epoch, start: where numbering and reading stand.
-        producers: the last sequence of each producer, the oldest first.
-        eras: of the tokens; default: that of the content.
+        key: Provider and queue, for errors.
+        era: The era of the content.
+        epoch: The epoch of the reader.
+        start: The number of the last acknowledged message.
+        producers: The last sequence of each producer, the oldest first.
+        eras: The eras of the tokens. Default: the era of the content.
     """
 
     def __init__(
@@ -105,18 +118,19 @@ class QueueLog:
         self._partition.register(READER, "earliest")
         self._room = QueueRoom(options.capacity_events, options.capacity_bytes)
         self._arrivals = Arrivals()
-        self._read_end = start  # the reader stands behind the messages below this offset,
-        self._read_events = 0  # which are so many events that are not acknowledged
+        self._read_end = start  # the reader has read the messages below this offset
+        self._read_events = 0  # and this number of unacknowledged events is below it
         self._producers = OrderedDict(producers or {})
-        self.era = era  # of the content: it is the log's own, whatever its tokens have
+        self.era = era  # of the content; the eras of tokens may be different
         self.eras = eras or Eras(era)
-        self.done = start  # messages up to this number are done
-        self.end = start  # number of the last message that was accepted
+        self.done = start  # messages up to this number are acknowledged
+        self.end = start  # number of the last accepted message
 
     # -- life
 
     def load(self, messages: Iterable[QueueMessage | None]) -> None:
-        """Take content of a former activation, in order; None: one that is done."""
+        """Load the content of a former activation, in order; None stands for an acknowledged
+        message."""
         events = size_bytes = 0
         for message in messages:
             held = None
@@ -125,7 +139,7 @@ class QueueLog:
                 events += held.events
                 size_bytes += held.size_bytes
             self.end = self._partition.append(held) + 1
-        # the capacity may have been lowered: what is here has room until the queue moves again
+        # the capacity may have been lowered: the loaded content has room until the next move
         options = self._options
         self._room = QueueRoom(
             max(events, options.capacity_events), max(size_bytes, options.capacity_bytes)
@@ -133,11 +147,12 @@ class QueueLog:
         self._room.try_acquire(events, size_bytes)
 
     def stop_waits(self) -> None:
-        """The queue is about to move: readers that wait go, and come back to its next place."""
+        """End the waits of readers, because the queue is about to move; they retry at its next
+        silo."""
         self._arrivals.close()
 
     def close(self, reason: str) -> None:
-        """Accept nothing more."""
+        """Accept no more messages."""
         self._arrivals.close()
         self._room.close(f"{self.key}: {reason}")
 
@@ -148,17 +163,17 @@ class QueueLog:
 
     @property
     def depth(self) -> int:
-        """Messages that are not done, and those behind them."""
+        """The number of messages from the oldest unacknowledged one on."""
         return self.end - self.done
 
     @property
     def backlog(self) -> int:
-        """Events that are stored behind the reader's position."""
+        """The number of stored events after the reader's position."""
         return self._room.events_taken - self._read_events
 
     @property
     def room(self) -> QueueRoom:
-        """What is taken of the capacity."""
+        """The used capacity."""
         return self._room
 
     @property
@@ -167,7 +182,7 @@ class QueueLog:
         return dict(self._producers)
 
     def content(self, start: int, count: int) -> list[QueueMessage | None]:
-        """Messages behind number `start`; None in the place of one that is done."""
+        """Return messages after number `start`, with None in place of an acknowledged one."""
         return [
             None if held is None else held.message for held in self._partition.read_at(start, count)
         ]
@@ -179,9 +194,10 @@ class QueueLog:
     ) -> list[Token | None] | None:
         """Accept messages in order; returns the token of each, None for a repeated one.
 
-        None instead of a list: there is no room now. Raises StreamError: there never will be.
+        Returns None in place of a list if there is no room at this moment. Raises StreamError if
+        the messages can never have room.
         """
-        if len(messages) == 1 and messages[0].mark is None:  # nearly always: no list of its own
+        if len(messages) == 1 and messages[0].mark is None:  # nearly always: avoids a list
             events, size_bytes = len(messages[0].items), size_of(messages[0])
             sizes: Sequence[int] = (size_bytes,)
         else:
@@ -201,8 +217,10 @@ class QueueLog:
     async def append(
         self, messages: Sequence[OutMessage], enqueued_s: float, mapper_epoch: int = 1
     ) -> list[Token | None]:
-        """The same, and waits for room, first come first served. Raises QueueFull, StaleMapper,
-        StreamError."""
+        """Accept messages as `append_now` does, and wait for room, in order of arrival.
+
+        Raises QueueFull, StaleMapper, StreamError.
+        """
         if mapper_epoch < self.eras.mapper_epoch:
             return self.append_stale(messages)
         tokens = self.append_now(messages, enqueued_s)
@@ -211,7 +229,7 @@ class QueueLog:
         sizes = [size_of(message) for message in messages]
         events, size_bytes = self._count_needed(messages, sizes)
         await self._wait_for_room(events, size_bytes)
-        if mapper_epoch < self.eras.mapper_epoch:  # it was sealed meanwhile
+        if mapper_epoch < self.eras.mapper_epoch:  # sealed during the wait
             self._room.release(events, size_bytes)
             return self.append_stale(messages)
         return self._accept_all(messages, sizes, events, size_bytes, enqueued_s)
@@ -219,7 +237,7 @@ class QueueLog:
     def _count_needed(
         self, messages: Sequence[OutMessage], sizes: Sequence[int]
     ) -> tuple[int, int]:
-        """Events and bytes of the messages that are not known."""
+        """Return the events and bytes of the messages whose sequences are new."""
         events = size_bytes = 0
         for message, size in zip(messages, sizes, strict=True):
             if message.mark is None or not self._is_known(message):
@@ -235,7 +253,7 @@ class QueueLog:
         size_bytes: int,
         enqueued_s: float,
     ) -> list[Token | None]:
-        """Store messages for which there is room, and give back what repeated ones do not need."""
+        """Store messages whose room is acquired, and release the room that repeats do not need."""
         tokens: list[Token | None] = []
         for message, size in zip(messages, sizes, strict=True):
             mark = message.mark
@@ -252,15 +270,14 @@ class QueueLog:
             tokens.append(token)
             events -= len(items)
             size_bytes -= size
-        if events or size_bytes:  # repeated before, while it waited, or in this very list
+        if events or size_bytes:  # of repeats, also those accepted during the wait
             self._room.release(events, size_bytes)
         if self._arrivals.waits:
             self._arrivals.wake()
         return tokens
 
     def _refuse(self, events: int, size_bytes: int) -> NoReturn:
-        """Raise StreamError for messages that would never have room, and QueueFull for those that
-        would stand too far behind the oldest event."""
+        """Raise StreamError for messages that can never have room, and QueueFull above SPAN_MAX."""
         options = self._options
         if self.end - self.done >= SPAN_MAX:
             raise QueueFull(
@@ -274,9 +291,9 @@ class QueueLog:
         )
 
     def append_stale(self, messages: Sequence[OutMessage]) -> list[Token | None]:
-        """Messages that were mapped before the seal: those of known sequences are accepted.
+        """Accept messages of an older mapper epoch if all their sequences are known.
 
-        Raises StaleMapper for the others.
+        Raises StaleMapper otherwise: the stream may be in another queue.
         """
         if not all(map(self._is_known, messages)):
             raise StaleMapper(
@@ -286,7 +303,7 @@ class QueueLog:
         return [None] * len(messages)
 
     def seal(self, mapper_epoch: int, era: int) -> Token | None:
-        """Refuse older mapper epochs from now on; returns the last message before that, if any."""
+        """Refuse older mapper epochs from now on; returns the last message before the seal."""
         last = None if self.end == 0 else Token(self.eras.of(self.end), self.end)
         return self.eras.seal(mapper_epoch, era, last, self.end)
 
@@ -308,7 +325,7 @@ class QueueLog:
         return mark is not None and mark.seq <= self._producers.get(mark.producer, -1)
 
     def _note(self, producer: str, seq: int) -> None:
-        """The sequence is accepted: what comes with it again is dropped."""
+        """Remember the sequence, so that its repeats are dropped."""
         self._producers[producer] = seq
         self._producers.move_to_end(producer)
         if len(self._producers) > PRODUCERS_MAX:
@@ -317,13 +334,13 @@ class QueueLog:
     # -- the reader
 
     def begin(self, epoch: int) -> int:
-        """Fence older readers; returns the number of the last message that is done."""
+        """Fence older readers; returns the number of the last acknowledged message."""
         self.check_epoch(epoch)
         self._read_end, self._read_events = self.done, 0
         return self.done
 
     def check_epoch(self, epoch: int) -> None:
-        """Raise QueueFenced for an older epoch than one that was seen."""
+        """Raise QueueFenced for an epoch older than the newest one seen."""
         if epoch < self._epoch:
             raise QueueFenced(f"{self.key}: epoch {epoch} is older than {self._epoch}")
         self._epoch = epoch
@@ -331,9 +348,9 @@ class QueueLog:
     async def read(
         self, epoch: int, era: int, after: int, max_events: int, max_bytes: int, wait_s: float
     ) -> tuple[int, list[QueueMessage | None]]:
-        """Messages behind number `after` of `era`; waits up to `wait_s` for the first.
+        """Return the messages after number `after` of `era`; waits up to `wait_s` for the first.
 
-        Returns the number that the first of them stands behind, and they.
+        The result is the number before the first of these messages, and the messages.
         """
         if epoch != self._epoch:
             self.check_epoch(epoch)
@@ -348,14 +365,14 @@ class QueueLog:
                 self.check_epoch(epoch)
             found, events = self._messages_at(start, max_events, max_bytes)
         end = start + len(found)
-        if start != self._read_end:  # it had some before, or skips what an earlier reader has had
+        if start != self._read_end:  # rereads messages, or skips messages of an earlier reader
             events = self._events_between(self._read_end, end)
         self._read_events += events
         self._read_end = max(self._read_end, end)
         return start, found
 
     def _first_held(self, start: int) -> int:
-        """Behind the messages at `start` that are done, as far as one look goes."""
+        """Skip acknowledged messages at `start`, as far as one look reaches."""
         for at, held in enumerate(self._partition.read_at(start, LOOKED_AT_MAX), start):
             if held is not None:
                 return at
@@ -364,7 +381,7 @@ class QueueLog:
     def _messages_at(
         self, start: int, max_events: int, max_bytes: int
     ) -> tuple[list[QueueMessage | None], int]:
-        """Messages from an offset on, within both limits, but one at least; and their events."""
+        """Return messages from an offset on (within both limits, at least one) and events."""
         found: list[QueueMessage | None] = []
         events = 0
         for held in self._partition.read_at(start, max_events):
@@ -379,7 +396,7 @@ class QueueLog:
         return found, events
 
     def _events_between(self, start: int, end: int) -> int:
-        """Events of the messages from one offset to another that are not acknowledged."""
+        """Count the unacknowledged events between two offsets."""
         events = 0
         while (start := self._partition.first_held(start)) < end:
             count = min(end - start, LOOKED_AT_MAX)
@@ -389,9 +406,9 @@ class QueueLog:
         return events
 
     def acknowledge(self, epoch: int, era: int, upto: int, also: Sequence[int]) -> None:
-        """Forget messages up to and including a number, and single ones behind it.
+        """Drop all messages up to a number, and single ones after it.
 
-        Again, or an older one, is harmless. Single ones give their room back at once.
+        Repeated or older numbers have no effect. Single messages release their capacity at once.
         """
         self.check_epoch(epoch)
         if era == self.era:
@@ -414,7 +431,7 @@ class QueueLog:
         self._read_end = max(self._read_end, self.done)
 
     def _free(self, messages: Sequence[Held | None], start: int) -> None:
-        """Give back the room of messages that stood at offset `start` and behind it."""
+        """Release the capacity of messages that began at offset `start`."""
         events = size_bytes = read_events = 0
         for at, held in enumerate(messages, start):
             if held is not None:
@@ -426,26 +443,26 @@ class QueueLog:
         self._read_events -= read_events
 
     def wake(self, epoch: int) -> None:
-        """The reader of an epoch ends: if it waits, it waits no longer."""
+        """End the waiting read of an epoch, because its reader closes."""
         if epoch == self._epoch:
             self._arrivals.wake()
 
-    # -- readers beside it
+    # -- readers that do not own the queue
 
     def look(
         self, number: int, max_events: int, max_bytes: int
     ) -> tuple[int, list[QueueMessage | None]]:
-        """Messages from a number of this era on, also those that are done, as None.
+        """Return messages from a number of this era on, with None for acknowledged ones.
 
-        At most `max_events` messages are looked at, as many as have `max_bytes`, but one at least;
-        a long run of those that are done is left out. Returns the number that the first of them
-        stands behind, and they.
+        The method looks at no more than `max_events` messages of `max_bytes` together, but at least
+        one. It skips a long run of acknowledged messages. The result is the number before the first
+        of these messages, and the messages.
         """
         start = self._partition.first_held(min(max(number - 1, self.done), self.end))
         return start, self._messages_at(start, max_events, max_bytes)[0]
 
     async def seek(self, when_s: float) -> int:
-        """Number of the first message that was stored at or after a time; 0: none yet."""
+        """Return the number of the first message stored at or after a time; 0: none yet."""
         at = self.done
         while at < self.end:
             for number, held in enumerate(self._partition.read_at(at, LOOKED_AT_MAX), at + 1):

@@ -1,7 +1,8 @@
-"""The room of one in-memory queue: for events and for bytes, first come first served.
+"""The capacity of one queue in memory: events and bytes, in order of arrival.
 
-Owns: `QueueRoom`, two gates that are passed one after the other. Invariants: what is taken of one
-is taken of the other, or given back; who waits for bytes keeps its place before all who come later.
+This module owns `QueueRoom`, which passes two gates one after the other. Invariants: units are
+taken from both gates or from neither. A request that waits for bytes keeps its place before all
+later ones.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ class QueueRoom:
 
     @property
     def events_taken(self) -> int:
-        """Events that have room."""
+        """The number of events that have room."""
         return self._events.capacity - self._events.free
 
     @property
     def bytes_taken(self) -> int:
-        """Bytes that have room."""
+        """The number of bytes that have room."""
         return self._bytes.capacity - self._bytes.free
 
     def try_acquire(self, events: int, size_bytes: int) -> bool:
-        """Take room now, or none. Raises ValueError if it could never be had."""
+        """Take room now, or none. Raises ValueError if there is never so much."""
         if not self._events.try_acquire(events):
             return False
         if self._bytes.try_acquire(size_bytes):
@@ -38,9 +39,9 @@ class QueueRoom:
         return False
 
     async def acquire(self, events: int, size_bytes: int) -> None:
-        """Take room, waiting in turn; use it before the next await.
+        """Take room, in order of arrival; use it before the next await.
 
-        Raises ValueError (more than there is), Overloaded (too many wait), QueueUnavailable.
+        Raises ValueError (more than the capacity), Overloaded (too many wait), QueueUnavailable.
         """
         await self._events.acquire(events)
         try:
@@ -50,11 +51,11 @@ class QueueRoom:
             raise
 
     def release(self, events: int, size_bytes: int) -> None:
-        """Give room back, and admit whom it suffices for."""
+        """Return room, and admit waiting requests that now fit."""
         self._bytes.release(size_bytes)
         self._events.release(events)
 
     def close(self, reason: str) -> None:
-        """Fail those who wait, and all who come."""
+        """Fail waiting and later requests."""
         self._events.close(reason)
         self._bytes.close(reason)

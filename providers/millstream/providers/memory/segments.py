@@ -1,10 +1,14 @@
 """Segments: fixed arrays of slots, linked into a chain that grows at one end.
 
-Owns: `Segment`, `Chain`. Not: who reads, and up to where it may be recycled (`partition`).
-Invariants: offsets are contiguous over the chain, and every segment but the last is full; slots
-below `count` are stored, those above hold nothing; a recycled segment has lost its array, so a
-reader that still points at it fails instead of reading newer items; full segments whose items were
-all let go of share one array of nothing, so that one old item does not keep the slots behind it.
+This module owns `Segment` and `Chain`. `partition` owns the readers, and decides how far the chain
+may be recycled. Invariants:
+
+- Offsets are contiguous over the chain, and every segment but the last is full.
+- Slots below `count` are stored, and those above are empty.
+- A recycled segment has lost its array, so a reader that still points at it fails and does not read
+  newer items.
+- Full segments whose items are all removed share one empty array, so that one old item does not
+  keep the slots after it.
 """
 
 from __future__ import annotations
@@ -22,21 +26,21 @@ Slots = list[T | None]
 
 @cache
 def nothing(size: int) -> list[Any]:
-    """An array of a size that holds nothing, the same for all; nobody writes to it."""
+    """Return an empty array of a size. All callers share it, and nobody writes to it."""
     return [None] * size
 
 
 class Segment(Generic[T]):
-    """An array that holds the items at offsets `start` to `end` (exclusive)."""
+    """An array with the items at offsets `start` to `end` (exclusive)."""
 
     __slots__ = ("count", "gone", "next", "size", "slots", "start")
 
     def __init__(self, start: int, slots: Slots[T]) -> None:
-        self.slots: Slots[T] = slots  # the array; gone once the segment has been recycled
+        self.slots: Slots[T] = slots  # the array; deleted when the segment is recycled
         self.size = len(slots)
         self.start = start
         self.count = 0
-        self.gone = 0  # items that were let go of, one by one
+        self.gone = 0  # number of items that were removed singly
         self.next: Segment[T] | None = None
 
     @property
@@ -50,25 +54,25 @@ class Segment(Generic[T]):
         return self.count == self.size
 
     def append(self, item: T) -> None:
-        """Store an item in the next slot, of which there must be one."""
+        """Store an item in the next slot, which must exist."""
         self.slots[self.count] = item
         self.count += 1
 
     def extend(self, items: Sequence[T]) -> None:
-        """Store items in the next slots, of which there must be enough."""
+        """Store items in the next slots, which must suffice."""
         end = self.count + len(items)
         assert end <= self.size, f"{len(items)} items for {self.size - self.count} slots"
         self.slots[self.count : end] = items
         self.count = end
 
     def copy(self, low: int, high: int) -> list[T]:
-        """The items at offsets low..high-1, in a new list."""
+        """Return the items at offsets low..high-1, in a new list."""
         assert self.start <= low <= high <= self.end, f"{low}..{high} is not in this segment"
         items: list[Any] = self.slots[low - self.start : high - self.start]
         return items
 
     def let_go(self, offset: int) -> T | None:
-        """Take out one stored item, which is returned; None: it was taken out before."""
+        """Remove one stored item and return it; None if it was removed before."""
         assert self.start <= offset < self.end, f"{offset} is not in this segment"
         item, self.slots[offset - self.start] = self.slots[offset - self.start], None
         self.gone += item is not None
@@ -76,11 +80,11 @@ class Segment(Generic[T]):
 
     @property
     def is_hollow(self) -> bool:
-        """Was every item that it can have let go of?"""
+        """Is the segment full, and are all its items removed?"""
         return self.gone == self.size
 
     def clear(self, low: int, high: int) -> None:
-        """Let go of the items at offsets low..high-1: nobody reads them again."""
+        """Drop the items at offsets low..high-1, which nobody reads again."""
         assert self.start <= low <= high <= self.end, f"{low}..{high} is not in this segment"
         for at in range(low - self.start, high - self.start):
             self.slots[at] = None
@@ -105,7 +109,7 @@ class Chain(Generic[T]):
         self._segment_size = segment_size
         self._spare_max = spare_max
         self._spares: list[Slots[T]] = []
-        self._nothing: Slots[T] = nothing(segment_size)  # the array of all that are hollow
+        self._nothing: Slots[T] = nothing(segment_size)  # the shared array of hollow segments
         self.head: Segment[T] = Segment(start, [None] * segment_size)
         self.tail = self.head
         self._segments = [self.head]
@@ -122,13 +126,14 @@ class Chain(Generic[T]):
         return len(self._spares)
 
     def grow(self, needed: int) -> None:
-        """Add a segment behind the full tail, in the array of one that ends at `needed` or below.
+        """Add a segment after the full tail, in the array of a segment that ends at `needed` or
+        below.
 
-        The others of these are emptied too.
+        All segments that end there are emptied.
         """
         assert self.tail.is_full, "only a full tail gets a successor"
         self._strip(needed)
-        # The array that was emptied last is the one most likely still in the processor's cache.
+        # The array that was emptied last is most likely still in the processor's cache.
         slots: Slots[T] = self._spares.pop() if self._spares else [None] * self._segment_size
         self._drop_spares()
         segment: Segment[T] = Segment(self.tail.end, slots)
@@ -137,7 +142,7 @@ class Chain(Generic[T]):
         self._segments.append(segment)
 
     def recycle(self, needed: int) -> None:
-        """Empty the segments that end at `needed` or below; the tail stays in any case."""
+        """Empty the segments that end at `needed` or below, except the tail."""
         self._strip(needed)
         self._drop_spares()
 
@@ -154,7 +159,7 @@ class Chain(Generic[T]):
             self._spares.append(slots)
 
     def let_go(self, offset: int) -> T | None:
-        """Take out one stored item, which is returned; None: it was taken out before."""
+        """Remove one stored item and return it; None if it was removed before."""
         segment = self.find(offset)
         item = segment.let_go(offset)
         if segment.is_hollow and segment.slots is not self._nothing:
@@ -167,12 +172,12 @@ class Chain(Generic[T]):
         del self._spares[: max(0, len(self._spares) - self._spare_max)]
 
     def find(self, offset: int) -> Segment[T]:
-        """The segment that holds the offset, or the tail for its end."""
+        """Return the segment that has the offset; the tail for the end of the chain."""
         at = (offset - self.head.start) // self._segment_size
         return self._segments[min(at, len(self._segments) - 1)]
 
     def first_held(self, offset: int) -> int:
-        """This offset, or the first behind it in a segment that is not hollow; else the tail's."""
+        """Return this offset, or the start of the next segment that is not hollow or the tail."""
         segment = self.find(offset)
         while segment.is_hollow and segment.next is not None:
             segment = segment.next
@@ -180,7 +185,7 @@ class Chain(Generic[T]):
         return offset
 
     def copy(self, segment: Segment[T], low: int, high: int) -> list[T]:
-        """The items at offsets low..high-1, from the segment that holds `low` on."""
+        """Return the items at offsets low..high-1; `segment` has the item at `low`."""
         items: list[T] = []
         while low < high:
             stop = min(high, segment.end)

@@ -1,7 +1,7 @@
-"""Messages of an in-memory queue as they are sent between silos, and as they are stored.
+"""Messages of a queue in memory, in the forms that are sent between silos and stored.
 
-Owns: the forms and how they become what a queue holds. Invariant: what is in the place of a message
-that is done has an empty namespace, which no stream has.
+This module owns the forms and their conversion. An entry with an empty namespace stands for an
+acknowledged message, because no stream has an empty namespace.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class QueuedMessage(msgspec.Struct, array_like=True, frozen=True):
-    """A message on its way to the queue's silo, or from it; `producer` and `seq` only to it."""
+    """A message on its way to or from the queue's silo; `producer` and `seq` are set only to it."""
 
     namespace: str
     key: str
@@ -35,11 +35,11 @@ class QueuedMessage(msgspec.Struct, array_like=True, frozen=True):
     producer: str
     seq: int
     enqueued_s: float
-    era: int = 0  # of its token, where that is not the content's
+    era: int = 0  # of its token, if it differs from the content's
 
     @property
     def is_gone(self) -> bool:
-        """Does it stand in the place of a message that is done? No stream has an empty name."""
+        """Does this entry stand for an acknowledged message? No stream has an empty namespace."""
         return not self.namespace
 
 
@@ -52,10 +52,10 @@ class NumberedMessages(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredQueue(msgspec.Struct, array_like=True, frozen=True):
-    """What outlives an activation; `is_clean`: its content was stored with it.
+    """The stored row of a queue. `is_clean`: the content was stored with it.
 
-    `holder`: the activation that has the content, while it is not clean. `is_anew`: what was there
-    before this era was lost, and nothing is done since.
+    `holder` is the activation that has the content while the row is not clean. `is_anew`: earlier
+    content was lost, and no message has been acknowledged since.
     """
 
     era: int
@@ -70,11 +70,11 @@ class StoredQueue(msgspec.Struct, array_like=True, frozen=True):
 
 
 GONE = QueuedMessage("", "", [], None, "", 0, 0.0)
-"""In the place of a message that is done before older ones are."""
+"""Stands for a message that is acknowledged before older ones are."""
 
 
 def make_queued(message: OutMessage, enqueued_s: float) -> QueuedMessage:
-    """A message that is sent to the queue's silo."""
+    """Convert a message for sending to the queue's silo."""
     mark = message.mark
     return QueuedMessage(
         *message.stream,
@@ -87,14 +87,14 @@ def make_queued(message: OutMessage, enqueued_s: float) -> QueuedMessage:
 
 
 def out_message(message: QueuedMessage) -> OutMessage:
-    """A message that has come to the queue's silo."""
+    """Convert a message that arrived in the queue's silo."""
     mark = ProducerMark(message.producer, message.seq) if message.producer else None
     stream = StreamId(message.namespace, message.key)
     return OutMessage(stream, message.items, message.headers or {}, mark)
 
 
 def make_stored(messages: Iterable[QueueMessage | None]) -> list[QueuedMessage]:
-    """Messages that are held (None: one that is done), to be sent or stored."""
+    """Convert stored messages (None: acknowledged) for sending or storing."""
     return [
         GONE
         if message is None
@@ -112,7 +112,7 @@ def make_stored(messages: Iterable[QueueMessage | None]) -> list[QueuedMessage]:
 
 
 def messages_of(found: NumberedMessages) -> list[QueueMessage | None]:
-    """Messages as the contract has them; None in the place of one that is done."""
+    """Convert to messages of the contract, with None for acknowledged ones."""
     return [
         None
         if message.is_gone

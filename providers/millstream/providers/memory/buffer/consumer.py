@@ -1,9 +1,13 @@
 """Taking batches from the partitions of one consumer.
 
-Owns: `MemoryConsumer`, its turn among its partitions, and its wait. Not: positions (`partition`).
-Invariants: one loop at a time; a batch is of one partition and never changes; while one is not
-committed its partition gives it again; a partition with items is served within as many batches as
-the consumer has partitions; a wait leaves nothing behind, whatever ends it.
+This module owns `MemoryConsumer`, the order in which it serves its partitions, and its wait.
+`partition` owns the positions. Invariants:
+
+- One loop iterates over a consumer at a time.
+- A batch has items of one partition and never changes. Until it is committed, its partition
+  delivers it again.
+- A partition with items is served within as many batches as the consumer has partitions.
+- A wait leaves nothing registered, however it ends.
 """
 
 from __future__ import annotations
@@ -23,17 +27,17 @@ from .producer import DONE
 __all__ = ["MemoryBatchSource", "MemoryConsumer", "Wakeable"]
 
 T = TypeVar("T")
-BATCHES_BEFORE_YIELD = 64  # a consumer that always finds something lets others run
+BATCHES_BEFORE_YIELD = 64  # then a consumer that always finds items lets other tasks run
 
 
 class Wakeable(Protocol):
-    """Waits for an item."""
+    """An object that waits for an item."""
 
     def wake(self, at: int, /) -> None: ...
 
 
 class MemoryBatchSource(Protocol[T]):
-    """What a consumer takes from: a topic."""
+    """The source of a consumer: a topic."""
 
     partitions: list[Partition[T]]
     waiting: list[dict[Any, None]]
@@ -41,7 +45,15 @@ class MemoryBatchSource(Protocol[T]):
 
 
 class MemoryConsumer(Generic[T]):
-    """One consumer of a group (`BufferConsumer`): `async for batch in consumer`."""
+    """One consumer of a group: `async for batch in consumer`.
+
+    `MemoryTopic.consumers` creates consumers. A batch is a list of items of one partition, at most
+    `batch_size` of them. The loop waits while there are no items. It ends when the topic is closed
+    and all items are delivered, or when the group is removed. An uncommitted batch is delivered
+    again, while other partitions continue. A batch can be committed once, as a whole or in part.
+    Only one loop may iterate over a consumer at a time; for more throughput, create more consumers.
+    It implements the `BufferConsumer` Protocol of `millstream.streams`.
+    """
 
     def __init__(
         self, topic: MemoryBatchSource[T], group: str, partitions: range, options: GroupOptions
@@ -52,14 +64,14 @@ class MemoryConsumer(Generic[T]):
         self._batch_size = options.batch_size
         self._is_auto = options.auto_commit is True
         self._commits_after = options.auto_commit == "after"
-        self._turn = 0  # of the partition that is asked first
-        self._given: int | None = None  # the partition of the batch that was given last
+        self._turn = 0  # index of the partition that is asked first
+        self._given: int | None = None  # the partition of the last batch
         self._loop: ReferenceType[MemoryBatches[T]] | None = None
         self._wait: asyncio.Future[None] | None = None
         self._is_ended = False
         self._unbroken = 0
-        self._last: dict[int, int] = {}  # by partition, where its last batch began
-        self.again_count = 0  # batches that were given more than once
+        self._last: dict[int, int] = {}  # by partition: the beginning of its last batch
+        self.again_count = 0  # batches that were delivered more than once
 
     def __repr__(self) -> str:
         ends = f"{self._mine[0]} to {self._mine[-1]}"
@@ -67,41 +79,52 @@ class MemoryConsumer(Generic[T]):
 
     @property
     def group(self) -> str:
-        """The name of its group."""
+        """The name of the group."""
         return self._group
 
     @property
     def partitions(self) -> Sequence[int]:
-        """The partitions that it takes from."""
+        """The partitions of this consumer."""
         return self._mine
 
     @property
     def given(self) -> tuple[int, int] | None:
-        """Partition and first offset of the batch that is not committed yet, if there is one."""
+        """Partition and first offset of the uncommitted batch, or None without one."""
         return None if self._given is None else (self._given, self._last[self._given])
 
     def offsets(self) -> dict[int, Offset]:
-        """By partition: the offset of the first item that its group has not committed."""
+        """Return, for each partition, the offset of the first item that the group has not
+        committed."""
         partitions, group = self._topic.partitions, self._group
         return {at: Offset.of(partitions[at].find_committed(group)) for at in self._mine}
 
     # -- loop
 
     def __aiter__(self) -> MemoryBatches[T]:
-        """Begin a loop. Raises ConcurrentUse while another one goes on."""
+        """Begin a loop over batches.
+
+        Raises:
+            ConcurrentUse: Another loop over this consumer is running.
+        """
         running = None if self._loop is None else self._loop()
         if running is not None and not running.is_over:
             raise ConcurrentUse(
                 f"{self!r} is in a loop already: leave it first, or make more consumers"
             )
         if self._commits_after:
-            self._given = None  # the loop before may have left in the middle of its batch
+            self._given = None  # an earlier loop may have left in the middle of its batch
         batches = MemoryBatches(self)
         self._loop = ref(batches)
         return batches
 
     async def next_batch(self) -> list[T] | None:
-        """The next batch, once there is one; None at the end."""
+        """Return the next batch, as soon as there is one; None at the end.
+
+        Loops call this method. With `auto_commit="after"` it commits the batch before.
+
+        Raises:
+            ConcurrentUse: Another task waits for a batch of this consumer.
+        """
         if self._wait is not None:
             raise ConcurrentUse(f"{self!r} is asked for two batches at once")
         if self._commits_after and self._given is not None:
@@ -116,13 +139,13 @@ class MemoryConsumer(Generic[T]):
             await self._arrival()
 
     def quick_batch(self) -> list[T] | None:
-        """The next batch if it is there, and nothing else is to be done."""
+        """Return the next batch if it is available and needs no other work; else None."""
         if self._wait is not None or self._unbroken >= BATCHES_BEFORE_YIELD or self._commits_after:
             return None
         return self._pull()
 
     def _pull(self) -> list[T] | None:
-        """A batch of the first partition that has one, from the one whose turn it is on."""
+        """Take a batch from the first partition that has items, beginning with the next in turn."""
         mine, group, size = self._mine, self._group, self._batch_size
         count, turn = len(mine), self._turn
         self._given = None
@@ -139,22 +162,22 @@ class MemoryConsumer(Generic[T]):
         return None
 
     def _note_given(self, at: int, start: int) -> None:
-        """A batch is out that is not committed."""
+        """Note an uncommitted batch."""
         self._given = at
         self.again_count += self._last.get(at) == start
         self._last[at] = start
 
     async def _yield(self) -> None:
-        """Let others run."""
+        """Let other tasks run."""
         self._unbroken = 0
-        self._wait = asyncio.get_running_loop().create_future()  # who asks now is refused
+        self._wait = asyncio.get_running_loop().create_future()  # refuses a second request
         try:
             await asyncio.sleep(0)
         finally:
             self._wait = None
 
     async def _arrival(self) -> None:
-        """Until an item comes into one of its partitions, or the end."""
+        """Wait until an item arrives in one of the partitions, or until the end."""
         self._unbroken = 0
         wait = self._wait = asyncio.get_running_loop().create_future()
         for at in self._mine:
@@ -167,7 +190,7 @@ class MemoryConsumer(Generic[T]):
                 self._topic.waiting[at].pop(self, None)
 
     def wake(self, at: int, /) -> None:
-        """Something came into a partition: it is asked first."""
+        """End the wait: an item arrived in this partition, which is asked first."""
         wait = self._wait
         if wait is not None and not wait.done():
             self._turn = self._mine.index(at)
@@ -176,16 +199,24 @@ class MemoryConsumer(Generic[T]):
             self._topic.waiting[mine].pop(self, None)
 
     def end(self) -> None:
-        """Its group is gone: its loop ends."""
+        """End the loop of this consumer; the topic calls it when the group is removed or stops."""
         self._is_ended = True
         self.wake(self._mine[0])
 
     # -- progress
 
     def commit(self, count: int | None = None, /) -> Awaitable[None]:
-        """The last batch is done, or its first `count` items; it takes effect at once.
+        """Commit the last batch, or its first `count` items.
 
-        Raises NothingToCommit (no batch since the last commit, or auto_commit is on), ValueError.
+        The commit takes effect at the call. Await the result all the same, because a durable queue
+        finishes later. The result is an awaitable, but not a coroutine.
+
+        Args:
+            count: How many items of the batch to commit. None: all.
+
+        Raises:
+            NothingToCommit: There was no batch since the last commit, or `auto_commit` is True.
+            ValueError: The batch has fewer than `count` items.
         """
         if self._is_auto:
             raise NothingToCommit(f"{self!r} commits by itself (auto_commit=True)")
@@ -216,7 +247,7 @@ class MemoryBatches(Generic[T]):
         try:
             batch = await self._consumer.next_batch()
         except BaseException:
-            self.is_over = True  # who caught it may go on, unless another loop has begun
+            self.is_over = True  # may continue unless another loop begins
             raise
         if batch is None:
             self.is_over = True

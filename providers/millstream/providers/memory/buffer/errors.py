@@ -1,4 +1,4 @@
-"""What a user of a buffer queue can do wrong. Each class says what to do next."""
+"""The errors that a wrong use of a buffer queue raises."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ __all__ = ["ConcurrentUse", "TopicClosed", "UnknownTopic"]
 
 
 class UnknownTopic(StreamError):
-    """No topic was made with this name and item type: make it first."""
+    """`find` got a name and an item type without a topic: create the topic first.
+
+    It is a `StreamError`.
+    """
 
 
 class TopicClosed(StreamError):
-    """The topic takes no more items."""
+    """The topic is closed and accepts no more items.
+
+    It is a `StreamError`. If a batch was accepted in part before the close, `accepted_events` has
+    the number of accepted items.
+    """
 
 
 class ConcurrentUse(StreamError):
-    """A consumer is in a loop already: make more consumers to go faster."""
+    """Two loops or tasks use one consumer: create more consumers for more throughput.
+
+    It is a `StreamError`.
+    """

@@ -1,7 +1,7 @@
 """Items from other threads, on their way into the topic's loop.
 
-Owns: `Handover`. Invariants: items of one thread go in in its order; a burst wakes the loop once;
-at most `items_max` wait.
+This module owns `Handover`. Items of one thread enter in its order. A burst of items wakes the loop
+once. At most `items_max` items wait.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Puts(Protocol[T_contra]):
-    """What takes items in the loop."""
+    """The receiver of items in the loop."""
 
     def try_produce(self, item: T_contra, /) -> bool: ...
 
 
 class Handover(Generic[T]):
-    """Between threads and a producer. `name`: of the topic, for errors."""
+    """Passes items from threads to a producer. `name` is the topic, for errors."""
 
     RETRY_S = 0.005  # while the topic is full
 
@@ -46,11 +46,14 @@ class Handover(Generic[T]):
         self._is_closed = False
 
     def bind(self) -> None:
-        """The running loop is the topic's."""
+        """Use the running loop as the topic's loop."""
         self._loop = asyncio.get_running_loop()
 
     def put(self, item: T) -> None:
-        """From any thread. Raises QueueFull, ConfigError: the topic has no loop yet."""
+        """Add an item, from any thread.
+
+        Raises QueueFull, TopicClosed, and ConfigError if the topic has no loop yet.
+        """
         loop = self._loop
         if loop is None:
             raise ConfigError(f"{self._name} has no loop yet: make a consumer in it first")
@@ -75,7 +78,7 @@ class Handover(Generic[T]):
                 item = self._items[0]
             try:
                 is_in = self._producer.try_produce(item)
-            except Exception:  # the topic's `key`, which its user wrote
+            except Exception:  # raised by the user's `key`
                 log.exception("%s: an item of another thread has no key and is dropped", self._name)
                 is_in = True
             if not is_in:
@@ -85,7 +88,7 @@ class Handover(Generic[T]):
             self._items.popleft()
 
     def close(self) -> list[T]:
-        """Take no more; returns what was taken and is not in yet."""
+        """Accept no more items; returns the items that have not entered yet."""
         with self._lock:
             self._is_closed = True
             left = list(self._items)

@@ -1,7 +1,4 @@
-"""How one topic holds its items, and how one group takes them.
-
-Owns: frozen options. Invariant: what cannot work together is refused when the topic is made.
-"""
+"""Options of a topic and of a group. Combinations that cannot work are refused at creation."""
 
 from __future__ import annotations
 
@@ -22,18 +19,24 @@ PARTITIONS_MAX = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOptions:
-    """Raises ConfigError.
+    """The arguments of `MemoryBufferQueue.topic` as an object.
 
-    Args:
-        partitions: independent sequences; as many consumers of a group can work at once.
-        segment_size: slots of one array.
-        spare_max: emptied arrays of a partition that are kept for reuse.
-        capacity: items that some group has not committed, over all partitions; None: unbounded.
-        full_mode: at the capacity a producer waits, or gets QueueFull.
-        key: of an item; items of one key are in one partition, in order. None: round robin.
-        on_no_group: while no group exists, keep all items; or at most two segments of each
-            partition; or keep all and, at the capacity, block (said once in the log).
-        handover_max: items from other threads that wait for the topic's loop.
+    Attributes:
+        partitions: Independent sequences, from 1 to 65,536. A group has at most as many consumers.
+        segment_size: Slots of one array of a partition, at least 1.
+        spare_max: Emptied arrays of a partition that are kept for reuse.
+        capacity: Items, over all partitions, that some group has not committed. None: no limit.
+        full_mode: At the capacity, `"wait"` makes producers wait, and `"fail"` raises `QueueFull`.
+        key: Returns the key of an item. Items of one key share a partition and keep their order.
+            The hash function never changes. None: round robin.
+        on_no_group: While the topic has no group, `"retain"` keeps all items. `"drop_oldest"` keeps
+            at most two segments of each partition. `"block"` works like `"retain"` and requires a
+            `capacity`. The log has one line when producers wait because the topic has no group.
+        handover_max: Items from other threads that wait for the topic's loop, at least 1.
+
+    Raises:
+        ConfigError: A value has the wrong type or is outside its limits, or `on_no_group="block"`
+            has no `capacity`.
     """
 
     partitions: int = 1
@@ -55,10 +58,11 @@ class TopicOptions:
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """Raises ConfigError.
+    """How one group takes batches. Raises ConfigError.
 
-    `auto_commit`: False: `commit()` is called; True: a batch is committed before it is given, so
-    a failure loses it; "after": when the next one is asked for.
+    `auto_commit`: with False, the consumer calls `commit()`. With True, a batch is committed before
+    it is delivered, so a failure loses it. With "after", it is committed when the next one is
+    requested.
     """
 
     batch_size: int = 100

@@ -1,8 +1,8 @@
 """Putting items into a topic.
 
-Owns: `MemoryProducer`. Invariants: an item that is refused changes nothing, the turn of the round
-robin included; a batch of at most the capacity goes in whole or not at all; a larger one waits
-for room slice by slice, and a cancellation leaves the slices that are in.
+This module owns `MemoryProducer`. A refused item changes nothing, not even the turn of the round
+robin. A batch of at most the capacity enters as a whole or not at all. A larger batch waits for
+room slice by slice, and a cancellation leaves the slices that have entered.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class CompletedPut:
-    """An awaitable that is done: a put that needs no wait costs no coroutine, and no frame."""
+    """An awaitable that is already done: a put without a wait costs no coroutine and no frame."""
 
     __slots__ = ()
 
@@ -43,8 +43,11 @@ DONE = CompletedPut()
 
 
 class Wait:
-    """An awaitable that waits: as `CompletedPut` no coroutine, so that a program finds out at once
-    that `create_task` takes neither; `asyncio.ensure_future` and `gather` take both."""
+    """An awaitable that waits.
+
+    It is no coroutine, as `CompletedPut` is none, so that `create_task` refuses both and a program
+    notices at once. `asyncio.ensure_future` and `gather` accept both.
+    """
 
     __slots__ = ("_coro",)
 
@@ -56,7 +59,7 @@ class Wait:
 
 
 class Shelves(Protocol[T]):
-    """What a producer fills: a topic."""
+    """The target of a producer: a topic."""
 
     partitions: list[Partition[T]]
     waiting: list[dict[Any, None]]
@@ -71,7 +74,12 @@ class Shelves(Protocol[T]):
 
 
 class MemoryProducer(Generic[T]):
-    """Puts items into one topic (`BufferProducer`). Cost: about 0.3 µs an item, less in batches."""
+    """Puts items into one topic.
+
+    `MemoryTopic.producer` returns it, and any number of tasks may share it. Without `key`, items go
+    to the partitions round robin. An item costs about 0.3 µs, less in batches. It implements the
+    `BufferProducer` Protocol of `millstream.streams`.
+    """
 
     __slots__ = ("_count", "_is_free", "_partitions", "_put_count", "_topic", "_waiting")
 
@@ -81,13 +89,23 @@ class MemoryProducer(Generic[T]):
         self._waiting = topic.waiting
         self._count = topic.options.partitions
         self._is_free = topic.options.capacity is None and topic.options.key is None
-        self._put_count = 0  # items without a key: whose turn it is
+        self._put_count = 0  # decides the partition of the next item without a key
 
     def produce(self, item: T, /) -> Awaitable[None]:
-        """Put one item; without a wait it is in before this returns.
+        """Put one item.
 
-        Raises QueueFull (full_mode="fail") and TopicClosed, also when the topic is closed while it
-        waits. The result is awaitable, but no coroutine.
+        If there is room, the item is in the topic before the call returns. Otherwise the call
+        waits, in order of arrival, when it is awaited. The result is an awaitable, but not a
+        coroutine: `asyncio.ensure_future` and `gather` accept it, `create_task` does not.
+
+        Args:
+            item: The item.
+
+        Raises:
+            QueueFull: The topic is full and has `full_mode="fail"`.
+            TopicClosed: The topic is closed, or was closed during the wait.
+            Overloaded: 10,000 other requests wait for room already.
+            TypeError: The topic's `key` returned something other than text.
         """
         if not self._is_free:
             return self._produce(item)
@@ -99,11 +117,11 @@ class MemoryProducer(Generic[T]):
         return DONE
 
     def close(self) -> None:
-        """From here on every put is refused."""
+        """Refuse every later put; the topic calls it."""
         self._is_free = False
 
     def _produce(self, item: T) -> Awaitable[None]:
-        """The same where there is a key, or a capacity."""
+        """Put one item if the topic has a key or a capacity, or is closed."""
         topic, gate = self._topic, self._topic.gate
         topic.require_open()
         key = self._key(item)
@@ -119,7 +137,7 @@ class MemoryProducer(Generic[T]):
         self._put(item, key)
 
     async def _room(self, gate: CapacityGate, count: int, accepted: int) -> None:
-        """Wait for room. Raises TopicClosed, which tells how many items are in already."""
+        """Wait for room. Raises TopicClosed with the number of items that entered before."""
         self._topic.note_blocked()
         try:
             await gate.acquire(count)
@@ -129,14 +147,24 @@ class MemoryProducer(Generic[T]):
             raise closed from None
 
     def put_at_the_end(self, item: T) -> None:
-        """Put an item that was taken before the end, whether there is room or not."""
+        """Put an item that was accepted before the close, whether there is room or not."""
         try:
             self._put(item, self._key(item))
-        except Exception:  # the topic's `key`, which its user wrote
+        except Exception:  # raised by the user's `key`
             log.exception("%r: an item of another thread has no key and is dropped", self._topic)
 
     def try_produce(self, item: T, /) -> bool:
-        """Put one item now, or not at all. Raises TopicClosed."""
+        """Put one item now, or not at all; never wait.
+
+        Args:
+            item: The item.
+
+        Returns:
+            False if there is no room.
+
+        Raises:
+            TopicClosed: The topic is closed.
+        """
         topic, gate = self._topic, self._topic.gate
         topic.require_open()
         key = self._key(item)
@@ -148,8 +176,18 @@ class MemoryProducer(Generic[T]):
     def produce_many(self, items: Iterable[T], /) -> Awaitable[None]:
         """Put items, in order within each partition.
 
-        Up to `capacity` of them go in at once or not at all. More of them wait slice by slice;
-        with full_mode="fail" they are refused. Raises as `produce`, and what `key` raises.
+        Up to `capacity` items enter as a whole or not at all. A larger batch enters in slices, each
+        as soon as there is room. With `full_mode="fail"` a larger batch is refused. If the `key`
+        function raises, no item has entered.
+
+        Args:
+            items: The items. An iterable other than a list or tuple is read at once.
+
+        Raises:
+            QueueFull: The topic has `full_mode="fail"` and no room for the batch.
+            TopicClosed: The topic is closed, or was closed during the wait. `accepted_events` has
+                the number of items that entered.
+            Overloaded: 10,000 other requests wait for room already.
         """
         topic, gate = self._topic, self._topic.gate
         topic.require_open()
@@ -200,7 +238,7 @@ class MemoryProducer(Generic[T]):
             self._topic.wake(at)
 
     def _put_many(self, batch: Sequence[T], keys: Sequence[int] | None) -> None:
-        """One partition after the other, each its items in order."""
+        """Fill one partition after the other, each in the order of its items."""
         if keys is None:
             first, count = self._put_count, self._count
             self._put_count += len(batch)

@@ -1,8 +1,8 @@
-"""Batches given to a handler, by as many tasks as the group has consumers.
+"""Batches pushed to a handler, by as many tasks as the group has consumers.
 
-Owns: `PushGroup`, `Retries`. Invariants: a batch is committed after its handler, never before; one
-that fails is given again after a back-off until `attempts_max`, and then skipped or the group
-stops; `stop` lets handlers that run end.
+This module owns `PushGroup` and `Retries`. A batch is committed after its handler, never before. A
+failed batch is retried after a back-off. After `attempts_max` attempts it is skipped, or the group
+stops. `stop` lets running handlers finish.
 """
 
 from __future__ import annotations
@@ -30,15 +30,19 @@ ManualHandler = Callable[[list[T], Commit], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """What becomes of a batch whose handler raised. Raises ConfigError.
+    """The treatment of a batch whose handler raises an error, for `MemoryTopic.subscribe`.
 
-    Args:
-        attempts_max: handler calls for one batch; 0: without end.
-        backoff: the pauses between them.
-        on_exhausted: "skip": give the batch to `exhausted` and go on behind it; "stop": the group
-            stops, and the batch stays.
-        exhausted: gets the batch and the last error before it is skipped, such as a dead-letter
-            topic's `produce_many`.
+    Attributes:
+        attempts_max: Handler calls for one batch. 0: no limit.
+        backoff: The waits between attempts. Default: 10 ms, doubled each time, up to 5 s.
+        on_exhausted: After the last attempt, `"skip"` passes the batch to `exhausted` and continues
+            with the next one. `"stop"` stops the group, and the batch stays uncommitted.
+        exhausted: An async function of the batch and the last error, called before the batch is
+            skipped. For example, it puts the batch into a dead-letter topic. If it raises, the
+            group stops.
+
+    Raises:
+        ConfigError: A value has the wrong type or is outside its limits.
     """
 
     attempts_max: int = 0
@@ -59,7 +63,10 @@ class Retries:
 
 
 class PushGroup(Generic[T]):
-    """A group whose batches go to a handler, until `stop`."""
+    """A group whose batches go to a handler, until `stop`.
+
+    `MemoryTopic.subscribe` creates it. `failed` has the error that stopped the group, or None.
+    """
 
     def __init__(
         self,
@@ -75,16 +82,16 @@ class PushGroup(Generic[T]):
         self._is_manual = is_manual
         self._retries = retries
         self._is_stopping = False
-        self.failed: Exception | None = None  # what stopped the group
+        self.failed: Exception | None = None  # the error that stopped the group
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._run(consumer)) for consumer in consumers]
 
     async def _run(self, consumer: MemoryConsumer[T]) -> None:
-        failures: dict[int, tuple[int, int]] = {}  # by partition: where a batch began, how often
+        failures: dict[int, tuple[int, int]] = {}  # by partition: a batch's start, failures
         async for batch in consumer:
             assert consumer.given is not None
             partition, start = consumer.given
-            cancelled = cancellations()  # handlers before may have left some of their own
+            cancelled = cancellations()  # earlier handlers may have left some
             try:
                 await self._handle(consumer, batch)
                 failures.pop(partition, None)
@@ -108,7 +115,7 @@ class PushGroup(Generic[T]):
     async def _on_failure(
         self, consumer: MemoryConsumer[T], batch: list[T], failures: int, error: Exception
     ) -> bool:
-        """After a failure: pause, skip, or end; returns whether to go on."""
+        """Wait, skip the batch or stop the group; returns whether to continue."""
         retries = self._retries
         log.warning(
             "%s: group %r: a handler failed at attempt %d of %s: %r",
@@ -131,27 +138,35 @@ class PushGroup(Generic[T]):
             except (Exception, asyncio.CancelledError) as raised:
                 self._end(own_failure(raised, cancelled))
                 return False
-        if consumer.given is not None:  # a handler that commits may have done so
+        if consumer.given is not None:  # a handler with `commit` may have committed it
             await consumer.commit()
         return True
 
     def _end(self, error: Exception) -> None:
-        """Stop all of the group; the batch stays."""
+        """Stop the whole group; the batch stays uncommitted."""
         self._is_stopping, self.failed = True, error
         log.error("%s: a group of its handlers stops: %r", self._name, error, exc_info=error)
         for consumer in self._consumers:
             consumer.end()
 
     async def wait_drained(self) -> None:
-        """Until the topic is closed and the group has had all of it. Raises what stopped it."""
-        await asyncio.wait(self._tasks)  # who waits no more ends nothing
+        """Wait until the topic is closed and the group has processed all its items.
+
+        Cancelling this wait does not stop the group.
+
+        Raises:
+            Exception: The error that stopped the group, if one did.
+        """
+        await asyncio.wait(self._tasks)  # cancelling this wait cancels no task
         if self.failed is not None:
             raise self.failed
 
     async def stop(self, *, timeout_s: float | None = None) -> None:
-        """Take no more batches, and wait for the handlers that run.
+        """Take no more batches, and wait for running handlers.
 
-        Args: `timeout_s`: then they are cancelled; their batches were not committed.
+        Args:
+            timeout_s: After this time, running handlers are cancelled; their batches stay
+                uncommitted. None: no limit.
         """
         self._is_stopping = True
         for consumer in self._consumers:
@@ -165,15 +180,15 @@ class PushGroup(Generic[T]):
 
 
 def cancellations() -> int:
-    """How often the running task was asked to end."""
+    """Return the number of cancellation requests of the running task."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
 def own_failure(raised: BaseException, cancelled: int) -> Exception:
-    """A handler's failure as an error. Raises a cancellation that came from outside.
+    """Return a handler's failure as an error. Re-raise a cancellation from outside.
 
-    Args: `cancelled`: the `cancellations` before the handler was called.
+    `cancelled`: the result of `cancellations` before the handler was called.
     """
     if isinstance(raised, Exception):
         return raised

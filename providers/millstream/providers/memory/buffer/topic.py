@@ -1,9 +1,11 @@
-"""One topic in memory: its partitions, its room, and who waits for items.
+"""One topic in memory: its partitions, its capacity, and the consumers that wait for items.
 
-Owns: `MemoryTopic`. Not: how items are put (`producer`) and taken (`consumer`), or how a partition
-stores them (`partition`). Invariants: one event loop owns a topic, and nothing awaits between a
-check and what follows from it; at most `capacity` items are accepted and not committed by every
-group; a consumer that waits is woken by the first item of one of its partitions.
+This module owns `MemoryTopic`. `producer` puts items, `consumer` takes them, and `partition` stores
+them. Invariants:
+
+- One event loop owns a topic, and nothing awaits between a check and its effect.
+- At most `capacity` items are accepted and not yet committed by every group.
+- A waiting consumer is woken by the first item of one of its partitions.
 """
 
 from __future__ import annotations
@@ -35,7 +37,13 @@ T = TypeVar("T")
 
 
 class MemoryTopic(Generic[T]):
-    """Items of one type under one name (`BufferTopic`)."""
+    """Items of one type under one name; `MemoryBufferQueue.topic` creates it.
+
+    Producers put items into its partitions. Each group receives every item, at its own pace, and
+    its consumers share the partitions in even ranges. Items of one partition keep their order. One
+    event loop owns the topic; only `produce_threadsafe` may be called from other threads. It
+    implements the `BufferTopic` Protocol of `millstream.streams`.
+    """
 
     def __init__(self, name: str, item: type[T], options: TopicOptions) -> None:
         self._name = name
@@ -64,35 +72,45 @@ class MemoryTopic(Generic[T]):
 
     @property
     def name(self) -> str:
-        """The topic's name."""
+        """The name of the topic."""
         return self._name
 
     @property
     def groups(self) -> Sequence[str]:
-        """The names of its groups."""
+        """The names of the groups."""
         return tuple(self._groups)
 
     # -- producing
 
     def producer(self) -> MemoryProducer[T]:
-        """What puts items into the topic: one for all."""
+        """Return the producer of the topic. All callers share it."""
         return self._producer
 
     def produce_threadsafe(self, item: T) -> None:
-        """Put an item from any thread; it is in when the topic's loop comes to it.
+        """Put an item from any thread.
 
-        Raises QueueFull: `handover_max` items wait already. Only after the topic has been used in
-        its loop (`producer()` awaited, a consumer made), so that it knows which loop that is.
+        The item enters when the topic's loop runs the next time, or as soon as the topic has room.
+        A burst of items wakes the loop once, and items of one thread keep their order. First create
+        a consumer in the topic's loop, so that the topic knows its loop. Items that were accepted
+        before `close()` are in the topic.
+
+        Args:
+            item: The item.
+
+        Raises:
+            QueueFull: `handover_max` items from other threads wait already.
+            TopicClosed: The topic is closed.
+            ConfigError: The topic does not know its loop yet, because it never had a consumer.
         """
         self._handover.put(item)
 
     def require_open(self) -> None:
-        """Raise TopicClosed after the end."""
+        """Raise TopicClosed if the topic is closed."""
         if self.is_closed:
             raise TopicClosed(f"{self!r} was closed: it takes no more items")
 
     def note_blocked(self) -> None:
-        """A producer is about to wait: say so if nobody could ever make room."""
+        """Log a warning if a producer is about to wait and no group could ever make room."""
         if not self._groups and self.gate is not None and not self._was_blocked:
             self._was_blocked = True
             log.warning(
@@ -112,15 +130,24 @@ class MemoryTopic(Generic[T]):
         auto_commit: AutoCommit = False,
         start: str = "earliest",
     ) -> list[MemoryConsumer[T]]:
-        """The consumers of a new group; their number cannot change.
+        """Create all consumers of a new group; their number cannot change later.
 
         Args:
-            count: 1 to the number of partitions.
-            batch_size: the most items that a batch has.
-            auto_commit: see `GroupOptions`.
-            start: "earliest": what no group has let go of yet; "latest": what comes from now on.
+            group: The name of the group, not empty.
+            count: The number of consumers, from 1 to the number of partitions.
+            batch_size: The most items of a batch, at least 1.
+            auto_commit: When a batch is committed. With False, the consumer calls `commit()`, and a
+                failed batch is delivered again (at least once). With `"after"`, the batch is
+                committed when the next one is requested (at least once). With True, it is committed
+                before it is delivered, so a failure loses it (at most once).
+            start: `"earliest"` begins with the oldest item that the topic still keeps; `"latest"`
+                with the next item.
 
-        Raises ConfigError: the group exists, or an argument cannot work.
+        Returns:
+            The consumers, each with a contiguous range of partitions.
+
+        Raises:
+            ConfigError: The group exists, or an argument is not valid.
         """
         options = GroupOptions(batch_size, auto_commit)
         check_text("the name of a group", group)
@@ -147,7 +174,11 @@ class MemoryTopic(Generic[T]):
         return made
 
     def remove_group(self, group: str) -> None:
-        """Forget a group and its progress; its consumers' loops end."""
+        """Remove a group and its progress; the loops of its consumers end.
+
+        Args:
+            group: The name of the group. An unknown name has no effect.
+        """
         for consumer in self._groups.pop(group, ()):
             consumer.end()
         for partition in self.partitions:
@@ -165,14 +196,28 @@ class MemoryTopic(Generic[T]):
         retries: Retries | None = None,
         start: str = "earliest",
     ) -> PushGroup[T]:
-        """Let a handler have the batches of a new group, `concurrency` at a time.
+        """Push the batches of a new group to a handler; call it in the topic's loop.
+
+        `await group.stop()` ends the group. Failed batches are retried as `retries` says.
 
         Args:
-            handler: `async def handler(batch)`, after which the batch is committed; with
-                commit="manual" `async def handler(batch, commit)`, which calls `commit(count)`.
-            retries: how often, and what then; default: without end, with a back-off.
+            group: The name of the new group.
+            handler: An async function `handler(batch)`; the batch is committed after it. With
+                `commit="manual"`, an async function `handler(batch, commit)` that calls
+                `commit(count)`.
+            concurrency: How many batches are processed at a time, from 1 to the number of
+                partitions.
+            batch_size: The most items of a batch, at least 1.
+            commit: `"auto"` or `"manual"`.
+            retries: Attempts, back-off, and what follows. Default: no limit of attempts, with a
+                back-off.
+            start: As for `consumers`.
 
-        Call it in the topic's loop; `await stop()` of the result ends it.
+        Returns:
+            The group, which runs until it stops.
+
+        Raises:
+            ConfigError: The group exists, or an argument is not valid.
         """
         check_kind("subscribe(retries=...)", Retries() if retries is None else retries, Retries)
         call = getattr(type(handler), "__call__", None)  # noqa: B004 - of an object, as of a function
@@ -186,18 +231,22 @@ class MemoryTopic(Generic[T]):
     # -- life
 
     def _on_freed(self, count: int) -> None:
-        """Items need no room any more; those that came at the end had none."""
+        """Release the capacity of items. Items that entered at the close had none."""
         gate = self.gate
         if gate is not None:
             gate.release(min(count, gate.capacity - gate.free))
 
     def wake(self, at: int) -> None:
-        """An item came into a partition: its waiting consumers go on."""
+        """Wake the waiting consumers of a partition, because an item arrived."""
         for consumer in list(self.waiting[at]):
             consumer.wake(at)
 
     def close(self) -> None:
-        """No more items: producers that wait fail, consumers end once they have had the rest."""
+        """Accept no more items.
+
+        Waiting producers fail with `TopicClosed`. Consumers end after the remaining items. A second
+        call has no effect.
+        """
         if self.is_closed:
             return
         for item in self._handover.close():
@@ -212,11 +261,24 @@ class MemoryTopic(Generic[T]):
     # -- figures
 
     def depth(self, group: str) -> list[int]:
-        """Items that a group has not committed, by partition. Raises StreamError: no such group."""
+        """Return the number of items that a group has not committed, by partition.
+
+        Args:
+            group: The name of the group.
+
+        Raises:
+            StreamError: There is no such group.
+        """
         return [partition.depth(group) for partition in self.partitions]
 
     def figures(self) -> dict[str, Any]:
-        """What is held, for people and tools. Cost: O(segments)."""
+        """Return figures for people and tools. Cost: O(segments).
+
+        Returns:
+            `depth` (uncommitted items by group), `segments` and `spares` (arrays in use and kept
+            for reuse), `producers_waiting`, and `batches_again` (batches delivered more than once,
+            by group).
+        """
         return {
             "depth": {group: sum(self.depth(group)) for group in self._groups},
             "segments": sum(partition.segment_count for partition in self.partitions),
