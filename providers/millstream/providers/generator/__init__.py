@@ -1,6 +1,6 @@
-"""Queues that make their own events: for tests, benchmarks and first tries.
+"""Queues that generate their own events, for tests, benchmarks and first experiments.
 
-Owns the adapter, the options, the order and the rate of the events, and the items that they carry.
+Owns the adapter, the options, the order and the rate of the events, and their items.
 Reading starts at `adapter.py`.
 May import `runtime` and `streams`.
 """

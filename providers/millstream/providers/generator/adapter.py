@@ -1,10 +1,12 @@
-"""The generator's factory, adapter and receiver.
+"""The generator's factory, adapter, receiver and reader.
 
-Owns: `GeneratorQueues` and what it opens. Not: the order of events (`sequence`), items (`events`),
-rates (`event_rate`). Invariants: a stream is generated in the queue that the provider's mapper
-gives it; the token of an event is (era, number in the queue); a receiver goes on right after the
-position it is started at; no method waits but `read`, and that one never between taking events and
-returning.
+This module owns `GeneratorQueues` and the objects that it opens. `sequence` owns the order of
+events, `events` their items, and `event_rate` their rate. Invariants:
+
+- A stream is generated in the queue that the provider's mapper gives it.
+- The token of an event is (era, number in the queue).
+- A receiver continues right after its start position.
+- Only `read` waits, and never between taking events and returning them.
 """
 
 from __future__ import annotations
@@ -33,13 +35,35 @@ __all__ = ["GeneratorAdapter", "GeneratorQueues", "GeneratorReader", "GeneratorR
 
 
 class GeneratorQueues:
-    """Queues that make events: `PersistentStreams(GeneratorQueues(Generated(ARRIVALS, make)))`.
+    """A queue provider that generates its own events.
+
+    Use it for tests, benchmarks and first experiments: it needs no broker and no producer, and
+    every run has the same events. Example: `PersistentStreams(GeneratorQueues(Generated(ARRIVALS,
+    make)))`.
+
+    - The provider's mapper decides the queue of each stream. Each stream has its events in the
+      order of their numbers, from 0.
+    - Seed, queue and position determine each event, in every process and at any time. The same
+      token always means the same event, so a new owner of a queue continues with the same events.
+    - `events_per_s` limits the rate of all streams of the cluster together. Events come in ticks of
+      10 ms. After a pause, a reader catches up by at most one second of events.
+    - After the last event of all streams, reads wait and use no CPU.
+    - Events begin when the first silo starts. A grain that subscribes explicitly later receives
+      only later events.
+    - Publishing raises `StreamError`. Opening costs about 2 µs for each stream.
+
+    Capabilities: `REWIND`, `ORDERED`, `STABLE_TOKENS`, `WAKEUP`.
 
     Args:
-        what: what to generate: `Generated`; a namespace, for default items; or a namespace's name,
-            for items of type `GeneratedEvent`.
-    Nothing can be published to it. Equal arguments give equal events everywhere.
-    Raises: ConfigError.
+        what: The namespaces to generate, at least one. Each is a `Generated`, a `StreamNamespace`
+            whose item type has default items, or the name of a namespace, for items of type
+            `GeneratedEvent`.
+        options: Streams, counts, order and rate of the events. Default: `GeneratorOptions()`. Give
+            all silos the same options.
+
+    Raises:
+        ConfigError: There is no namespace, a namespace is repeated, or an argument has the wrong
+            type.
     """
 
     capabilities = frozenset(
@@ -64,7 +88,16 @@ class GeneratorQueues:
         check_kind("GeneratorQueues(options=...)", self._options, GeneratorOptions)
 
     async def open(self, provider: str, host: AdapterHost, /) -> GeneratorAdapter:
-        """Deal the streams out to queues. Cost: about 2 µs per stream."""
+        """Assign the streams to queues; the runtime calls this method.
+
+        Args:
+            provider: The name of the stream provider.
+            host: The silo's side of the adapter.
+
+        Raises:
+            ConfigError: A namespace belongs to another provider, or the mapper returned an unknown
+                queue.
+        """
         what = [self._generate(one, provider) for one in self._what]
         return GeneratorAdapter(host, what, self._options)
 
@@ -80,7 +113,7 @@ class GeneratorQueues:
 
 
 def namespace_of(one: Generated[Any] | StreamNamespace[Any]) -> StreamNamespace[Any]:
-    """The namespace of a thing to generate."""
+    """Return the namespace of an argument of `GeneratorQueues`."""
     return one.namespace if isinstance(one, Generated) else one
 
 
@@ -125,11 +158,11 @@ class GeneratorAdapter:
         )
 
     def receiver(self, queue: QueueId, epoch: int, /) -> GeneratorReceiver:
-        """Raises ConfigError for a queue that the mapper does not have."""
+        """Return a receiver. Raises ConfigError for a queue that the mapper does not have."""
         return GeneratorReceiver(self, queue, self._sequence(queue))
 
     def reader(self, queue: QueueId, /) -> GeneratorReader:
-        """Raises ConfigError for a queue that the mapper does not have."""
+        """Return a reader. Raises ConfigError for a queue that the mapper does not have."""
         return GeneratorReader(self, queue, self._sequence(queue))
 
     def _sequence(self, queue: QueueId) -> QueueSequence:
@@ -141,14 +174,14 @@ class GeneratorAdapter:
         return self._sequences[queue]
 
     def pace_of(self, sequence: QueueSequence, now_s: float) -> EventRate:
-        """The queue's part of the rate: as many as it has of all streams."""
+        """Return the queue's share of the rate, in proportion to its streams."""
         rate = self.options.events_per_s
         if rate is None or not sequence.streams:
             return EventRate(None, now_s)
         return EventRate(rate * len(sequence.streams) / self._stream_count, now_s)
 
     def message(self, sequence: QueueSequence, seq: int, wall_s: float) -> QueueMessage:
-        """The event of a number. Raises StreamError if it cannot be made."""
+        """Make the event of a number. Raises StreamError if that fails."""
         stream, number = sequence.at(seq)
         item = self._makers[stream.namespace].encode(stream, number)
         return QueueMessage(stream, Token(self.options.era, seq), [item], {}, wall_s)
@@ -156,9 +189,9 @@ class GeneratorAdapter:
     def messages(
         self, sequence: QueueSequence, first: int, count: int, max_bytes: int
     ) -> list[QueueMessage]:
-        """Up to `count` events from a number on, as far as the bytes suffice; one at least.
+        """Make up to `count` events from a number on, within `max_bytes`, but at least one.
 
-        An event that cannot be made ends the batch; as its first it raises StreamError.
+        An event that cannot be made ends the batch. If it is the first one, StreamError is raised.
         """
         found: list[QueueMessage] = []
         left, wall_s = max_bytes, self._host.clock.wall_s()
@@ -169,7 +202,7 @@ class GeneratorAdapter:
                 message = self.message(sequence, seq, wall_s)
             except StreamError:
                 if found:
-                    break  # those before it are read first
+                    break  # the events before it are read first
                 raise
             left -= len(message.items[0])
             if found and left < 0:
@@ -178,7 +211,7 @@ class GeneratorAdapter:
         return found
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Release nothing."""
 
 
 class GeneratorReceiver:
@@ -192,7 +225,8 @@ class GeneratorReceiver:
         self._pace = EventRate(None, 0.0)
 
     async def start(self, after: Token | None, /) -> None:
-        """Begin after a position; None or a position of an older era: at the first event."""
+        """Begin after a position. With None or a position of an older era, begin at the first
+        event."""
         era = self._adapter.options.era
         if after is not None and after.era > era:
             raise ConfigError(
@@ -205,7 +239,7 @@ class GeneratorReceiver:
     async def read(
         self, max_events: int, max_bytes: int, wait_s: float, /
     ) -> Sequence[QueueMessage]:
-        await asyncio.sleep(0)  # there is always more: let the others of this loop run
+        await asyncio.sleep(0)  # there are always more events: let other tasks of this loop run
         loop = asyncio.get_running_loop()
         end_s = loop.time() + wait_s
         wanted = min(max_events, self._adapter.options.batch_events_max)
@@ -222,17 +256,17 @@ class GeneratorReceiver:
             await asyncio.sleep(until_s - now_s)
 
     async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
-        """The queue's record keeps the position."""
+        """Do nothing, because the queue record has the position."""
 
     async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool, /) -> None:
-        """What is not acknowledged is made again for the next receiver."""
+        """Do nothing: unacknowledged events are made again for the next receiver."""
 
     async def extend(self, tokens: Sequence[Token], lease_s: float, /) -> Sequence[Token]:
-        """Nothing is leased."""
+        """Return nothing, because this provider has no leases."""
         return ()
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Release nothing."""
 
 
 class GeneratorReader:
@@ -244,7 +278,7 @@ class GeneratorReader:
         self._sequence = sequence
 
     async def bounds(self) -> tuple[Token | None, Token | None]:
-        """The first event and the last; of endless sequences the last number there is."""
+        """Return the first event and the last; of an endless sequence, the highest number."""
         era, count = self._adapter.options.era, self._sequence.count
         if not count:
             return None, None
@@ -262,7 +296,7 @@ class GeneratorReader:
         streams: frozenset[StreamId] | None,
         /,
     ) -> Page:
-        """Events from a position on. Raises CursorTooOld (of another era)."""
+        """Return a page of events from a position on. Raises CursorTooOld for another era."""
         era, first = self._adapter.options.era, max(1, position.seq + (position.index > 0))
         if position.era != era:
             text = f"{self._queue}: {position} is not of era {era}, which is generated"
@@ -275,4 +309,4 @@ class GeneratorReader:
         return Page(found, Token(era, following), not self._sequence.has(following))
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Release nothing."""

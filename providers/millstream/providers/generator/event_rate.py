@@ -1,8 +1,8 @@
-"""How many events may go now, so that a rate is kept. Pure.
+"""The number of events that a rate allows now, as a pure calculation.
 
-Owns: `EventRate`. Not: waiting (`adapter`). Invariants: event i, from 0, is due at start + (i + 1)
-/ rate, never earlier; events go in ticks of `TICK_S`, not one by one; a reader that was away makes
-up for `BURST_S` at most. All times are the loop's clock.
+This module owns `EventRate`, and `adapter` does the waiting. Event i, from 0, is due at start + (i
++ 1) / rate, and never earlier. Events are released in ticks of `TICK_S`, not one by one. After a
+pause, a reader catches up by at most `BURST_S`. All times are the loop's clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BURST_S = 1.0
 
 
 class EventRate:
-    """The rate of one receiver; `events_per_s` of None is no limit."""
+    """The rate of one receiver; None means no limit."""
 
     __slots__ = ("_given", "_last_s", "_rate", "_start_s")
 
@@ -27,7 +27,7 @@ class EventRate:
         self._last_s = -math.inf
 
     def due(self, now_s: float, wanted: int) -> int:
-        """How many of `wanted` events may go now; within a tick only if that is all of them."""
+        """Return how many of `wanted` events are due; within a tick, only if all of them are."""
         if self._rate is None:
             return wanted
         self._start_s += max(0.0, now_s - BURST_S - self._due_s(self._given))
@@ -37,7 +37,7 @@ class EventRate:
     def _ready(self, now_s: float) -> int:
         assert self._rate is not None
         upto = int((now_s - self._start_s) * self._rate)
-        # the division above may round otherwise than the time that a reader waited for
+        # the division above and the reader's waiting time may round differently
         while self._due_s(upto) <= now_s:
             upto += 1
         while upto > self._given and self._due_s(upto - 1) > now_s:
@@ -50,12 +50,12 @@ class EventRate:
 
     @property
     def next_s(self) -> float:
-        """From when on `due` gives something."""
+        """The time from which `due` returns events."""
         if self._rate is None:
             return -math.inf
         return max(self._due_s(self._given), self._last_s + TICK_S)
 
     def gave(self, count: int, now_s: float) -> None:
-        """So many events went."""
+        """Note that `count` events were read."""
         self._given += count
         self._last_s = now_s

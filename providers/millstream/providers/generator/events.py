@@ -1,7 +1,7 @@
-"""The items of generated events: what the user's function makes, or a default by item type.
+"""The items of generated events: made by the user's function, or defaults by item type.
 
-Owns: `Generated`, `GeneratedEvent` and the default items. Invariant: an item depends on the
-seed, the stream and its number alone, so a token that is read again has the same item.
+This module owns `Generated`, `GeneratedEvent` and the default items. An item depends only on the
+seed, the stream and its number, so a repeated read of a token has the same item.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ Make = Callable[[StreamId, int], Any]
 
 @dataclass(frozen=True, slots=True)
 class GeneratedEvent:
-    """The default item: the stream's key, the event's number from 0, and a 63-bit value."""
+    """The default item of a generated event.
+
+    Attributes:
+        key: The key of the stream.
+        number: The number of the event in its stream, from 0.
+        value: A value in 0..2**63-1 that looks random and depends only on seed, stream and number.
+    """
 
     key: str
     number: int
@@ -34,11 +40,18 @@ class GeneratedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Generated(Generic[T]):
-    """Events of one namespace: `Generated(ARRIVALS, lambda key, number: Flight(...))`.
+    """The events of one namespace: `Generated(ARRIVALS, lambda key, number: Flight(...))`.
 
-    `make` gets the key of the stream and the event's number, which counts from 0 in each stream.
-    It must be pure: after a hand-over the same event is made again, perhaps in another process.
-    Without it the item type must be GeneratedEvent, int (the number) or str (`key-number`).
+    Attributes:
+        namespace: The namespace of the events.
+        make: A function of the stream's key and the event's number in the stream, from 0, that
+            returns the item. It must be pure, because after a hand-over another process may make
+            the same event again. None: default items. Then the item type must be `GeneratedEvent`,
+            `int` (the number) or `str` (`key-number`).
+
+    Raises:
+        ConfigError: `namespace` is no `StreamNamespace`, `make` is no function, or the item type
+            has no default items.
     """
 
     namespace: StreamNamespace[T]
@@ -58,7 +71,7 @@ class Generated(Generic[T]):
 
 
 def value_of(seed: int, stream: StreamId, number: int) -> int:
-    """A value in 0..2^63-1 that looks random and is the same everywhere."""
+    """Return a value in 0..2^63-1 that looks random and is the same in every process."""
     name = f"{seed}\0{stream.namespace}\0{stream.key}\0{number}"
     return xxhash.xxh3_64_intdigest(name.encode()) >> 1
 
@@ -87,7 +100,8 @@ class ItemMaker:
         return lambda stream, number: make(self._seed, stream, number)
 
     def encode(self, stream: StreamId, number: int) -> bytes:
-        """The encoded item. Raises StreamError naming the event that could not be made."""
+        """Return the encoded item. Raises StreamError with the name of an event that cannot be
+        made."""
         try:
             return self._codec.encode(self._make(stream, number))
         except Exception as error:
@@ -97,7 +111,7 @@ class ItemMaker:
 
 
 def user_make(generated: Generated[Any]) -> Make:
-    """The user's function, which knows keys only."""
+    """Adapt the user's function, which gets only the key of a stream."""
     make = generated.make
     assert make is not None
     return lambda stream, number: make(stream.key, number)

@@ -1,8 +1,4 @@
-"""What is generated: which streams, how many events, in which order and how fast.
-
-Owns: `GeneratorOptions`. Invariant: checked when it is made, so a silo never starts with options
-that cannot work. Not: the items (`events`).
-"""
+"""The options of the generator: which streams, how many events, in which order and how fast."""
 
 from __future__ import annotations
 
@@ -22,20 +18,29 @@ ERA_MAX = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorOptions:
-    """What one provider generates; give every silo the same. Raises ConfigError."""
+    """The streams, counts, order and rate of generated events, the same in all silos.
+
+    Attributes:
+        streams: The number of streams of each namespace, from 1 to 100,000, with the keys
+            `stream-0`, `stream-1`, and so on. Or a list of their keys.
+        events_per_stream: The events of each stream, at least 0. None: no end.
+        seed: Determines the order of streams within a queue, and the values of default items.
+        events_per_s: Events per second of all streams together, up to 10,000,000. None: as fast as
+            they are read.
+        batch_events_max: The most events of one read, at least 1.
+        era: From 0 to 2**32-1. Raise it when you change the streams, the seed or the number of
+            queues. Stored positions of an older era restart at the first event.
+
+    Raises:
+        ConfigError: A value has the wrong type or is outside its limits, or a key is repeated.
+    """
 
     streams: int | Sequence[str] = field(default=8, metadata={"max": STREAMS_MAX})
-    """Streams of each namespace: how many (`stream-0`, `stream-1`, ...), or their keys."""
     events_per_stream: int | None = field(default=100, metadata={"min": 0})
-    """Events of each stream; None: without end."""
     seed: int = field(default=0, metadata={"min": -math.inf})
-    """Decides the order of streams within a queue, and the values of default items."""
     events_per_s: float | None = field(default=None, metadata={"max": EVENTS_PER_S_MAX})
-    """Events per second of all streams together; None: as fast as they are read."""
     batch_events_max: int = 1_000
-    """Events that one read brings at most."""
     era: int = field(default=1, metadata={"min": 0, "max": ERA_MAX})
-    """Raise it when other options change: positions of an older era begin at the first event."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -51,7 +56,7 @@ class GeneratorOptions:
             raise ConfigError(f"streams has {count - len(set(self.keys()))} repeated keys")
 
     def keys(self) -> Sequence[str]:
-        """The keys of the streams of one namespace."""
+        """Return the keys of the streams of one namespace."""
         if isinstance(self.streams, int):
             return [f"stream-{number}" for number in range(self.streams)]
         return tuple(self.streams)

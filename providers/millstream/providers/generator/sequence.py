@@ -1,8 +1,8 @@
-"""Which event a queue has at each number. Pure.
+"""The event of a queue at each number, as a pure calculation.
 
-Owns: `QueueSequence`. Invariants: numbers count from 1; every stream of the queue has one event in
-each round, in an order that seed, queue and round decide; so the events of a stream come in the
-order of their numbers, and any event is found without those before it.
+This module owns `QueueSequence`. Numbers begin at 1. In each round every stream of the queue has
+one event, in an order that depends on seed, queue and round. So the events of a stream appear in
+the order of their numbers, and any event is found without computing earlier ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HALF = 1 << 64
 
 
 class QueueSequence:
-    """The events of one queue. Cost: O(1) per event and no memory beside the streams' names."""
+    """The events of one queue. Cost: O(1) per event, and memory only for the names of streams."""
 
     __slots__ = ("_events_per_stream", "_name", "_order", "streams")
 
@@ -34,25 +34,25 @@ class QueueSequence:
         self.streams = tuple(sorted(streams))
         self._events_per_stream = events_per_stream
         self._name = f"{seed}\0{queue}"
-        self._order = (-1, 1, 0)  # of the round that was asked for last: round, step, first
+        self._order = (-1, 1, 0)  # of the last requested round: round, step, first stream
 
     @property
     def count(self) -> int:
-        """How many events the queue has; of an endless sequence, the highest number there is."""
+        """The number of events of the queue; of an endless sequence, the highest number."""
         rounds = self._events_per_stream
         return (
             (1 << 64) - 1 if rounds is None and self.streams else (rounds or 0) * len(self.streams)
         )
 
     def has(self, seq: int) -> bool:
-        """Has the queue an event of this number?"""
+        """Does the queue have an event of this number?"""
         if not self.streams or seq < 1:
             return False
         rounds = self._events_per_stream
         return rounds is None or seq <= rounds * len(self.streams)
 
     def at(self, seq: int) -> tuple[StreamId, int]:
-        """The stream of an event of the queue, and its number in the stream, from 0."""
+        """Return the stream of an event of the queue, and its number in the stream, from 0."""
         assert self.has(seq), f"the queue has no event {seq}"
         number, within = divmod(seq - 1, len(self.streams))
         if self._order[0] != number:
@@ -61,7 +61,7 @@ class QueueSequence:
         return self.streams[(first + step * within) % len(self.streams)], number
 
     def _shuffle(self, number: int) -> tuple[int, int]:
-        """Step and first stream of a round; steps of no common divisor reach every stream."""
+        """Return step and first stream of a round; a coprime step reaches every stream."""
         count = len(self.streams)
         name = f"{self._name}\0{number}"
         high, low = divmod(xxhash.xxh3_128_intdigest(name.encode()), HALF)

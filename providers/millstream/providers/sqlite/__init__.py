@@ -1,7 +1,8 @@
-"""State and membership in SQLite files: the default for the silos of one machine.
+"""State and membership in SQLite files, for the silos of one machine.
 
-Owns `SqliteStateStore`, `SqliteMembershipTable` and `WriterOptions`. Several processes may share a
-directory on a local disk; network mounts are refused. Reading starts at `storage.py`.
+Owns `SqliteStateStore`, `SqliteMembershipTable` and the schemas of their files. Several processes
+may share a directory on a local disk, and network mounts are refused.
+Reading starts at `storage.py`.
 May import `runtime`.
 """
 

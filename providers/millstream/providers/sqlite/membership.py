@@ -1,8 +1,8 @@
 """The membership table in a SQLite file, shared by the silos of one machine.
 
-Owns: `SqliteMembershipTable`. The file is apart from grain state, so that a burst of state writes
-never delays a vote. Invariants: those of `MembershipTable`; version and rows are read in one
-statement, hence in one snapshot; a heartbeat touches its own column only.
+This module owns `SqliteMembershipTable`. The file is separate from grain state, so that a burst of
+state writes never delays a vote. Invariants: those of `MembershipTable`. One statement reads
+version and rows, so both belong to one snapshot. A heartbeat changes only its own column.
 """
 
 from __future__ import annotations
@@ -73,10 +73,34 @@ def _delete(silo: SiloAddress, expect: int, connection: sqlite3.Connection) -> b
 
 
 class SqliteMembershipTable:
-    """The table in `membership.db` of a directory on a local disk.
+    """The membership table of a cluster on one machine, in `membership.db` of a local directory.
 
-    Every change costs one fsync, a heartbeat too. Raises ConfigError (a network mount, a file, no
-    permission), StorageUnavailable (its file is gone or emptied); methods raise StorageUnavailable.
+    `membership="sqlite:directory"` creates it by name. Several processes may share the directory.
+    Each change costs one fsync, and so does a heartbeat. Changes that wait at the same time share
+    one transaction and one fsync.
+
+    - The file uses WAL and `synchronous=FULL`: an acknowledged write is on disk.
+    - The file and the directory are private to the user, as for `SqliteStateStore`.
+    - A file of another schema version raises `ConfigError` and is not changed.
+    - If the file was listed in `millstream.manifest` and is missing, empty or another one,
+      `StorageUnavailable` is raised, at the start and while the table is open. Then stop every silo
+      of the directory, and restore the whole directory or start with a fresh one.
+    - Open the table after any fork.
+    - A silo closes a table that it created by name (`"sqlite:data"`). The program closes a table
+      that it created itself.
+
+    Every method raises `StorageUnavailable` if the file cannot be used, if the table is closed, or
+    if a limit of `options` is reached.
+
+    Args:
+        directory: The directory. It is created if it is missing.
+        env: The clock and the source of random numbers. Default: those of the machine.
+        options: Limits of the file. Default: `WriterOptions()`. If a process opens one file several
+            times, the options of the first opener apply.
+
+    Raises:
+        ConfigError: The path is a network mount or a file, or the user may not write there.
+        StorageUnavailable: A file of the directory is missing or empty.
     """
 
     def __init__(
@@ -95,47 +119,81 @@ class SqliteMembershipTable:
         self._closed = False
 
     def secret(self, fresh: bytes, /) -> bytes:
-        """The secret of the silos that share this directory, in its file `millstream.secret`."""
+        """Return the secret of the silos that share this directory.
+
+        The file `millstream.secret` of the directory has it.
+
+        Args:
+            fresh: The secret to store if there is none yet.
+        """
         return secret_in_file(self._path.with_name(SECRET), fresh)
 
     def operator_secret(self, fresh: bytes, /) -> bytes:
-        """The operator's secret of this cluster, in the directory's file `millstream.operator`."""
+        """Return the operator's secret of this cluster.
+
+        The file `millstream.operator` of the directory has it.
+
+        Args:
+            fresh: The secret to store if there is none yet.
+        """
         return secret_in_file(self._path.with_name(OPERATOR), fresh)
 
     async def read(self) -> TableView:
-        """A consistent snapshot."""
+        """Return a consistent snapshot of the table."""
         reader, _ = self._open()
         return await reader.submit(lambda connect: _view(connect(self._path)))
 
     async def write(self, row: MemberRow, expect_version: int, /) -> bool:
-        """Insert or replace one row and raise the version by one; False if the version differs."""
+        """Insert or replace one row, and raise the version by one.
+
+        Args:
+            row: The new row of a silo.
+            expect_version: The version that the table must have.
+
+        Returns:
+            False, without a change, if the table has another version.
+        """
         _, writer = self._open()
         return await writer.submit(partial(_replace, row, _encode(row), expect_version))
 
     async def heartbeat(self, silo: SiloAddress, alive_s: float, /) -> None:
-        """Store the stamp; no version change; no effect on a silo that is not in the table."""
+        """Store the heartbeat of a silo, without a change of the version.
+
+        Args:
+            silo: The silo. A silo without a row is ignored.
+            alive_s: The time of the heartbeat, in seconds.
+        """
         _, writer = self._open()
         await writer.submit(partial(_stamp, silo, alive_s))
 
     async def forget(self, silo: SiloAddress, expect_version: int, /) -> bool:
-        """Delete the row of a dead silo and raise the version by one; False if it differs."""
+        """Delete the row of a dead silo, and raise the version by one.
+
+        Args:
+            silo: The silo whose row to delete.
+            expect_version: The version that the table must have.
+
+        Returns:
+            False, without a change, if the table has another version.
+        """
         _, writer = self._open()
         return await writer.submit(partial(_delete, silo, expect_version))
 
     async def identity(self) -> str:
-        """The directory and the file in it, by id, device and inode: a copy has other inodes.
+        """Return the identity of the directory and of the file in it, by id, device and inode.
 
-        A hard link to the file has its inode, and is in another directory.
+        A copy has other inodes. A hard link to the file has the same inode, but is in another
+        directory.
         """
         reader, _ = self._open()
         return await reader.submit(self._identify)
 
     def _identify(self, connect: Connect) -> str:
-        connect(self._path)  # it exists from now on, and is open, so its inode is not given away
+        connect(self._path)  # creates and opens the file, so that its inode is not reused
         return f"{self._folder.identity}, file {device_and_inode(self._path)}"
 
     async def aclose(self) -> None:
-        """Finish what was submitted, then close the file. A second call does nothing."""
+        """Finish the submitted operations, then close the file. A second call does nothing."""
         if self._closed:
             return
         self._closed = True

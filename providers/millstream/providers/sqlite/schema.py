@@ -1,4 +1,4 @@
-"""The tables of the SQLite files. Owns: `STATE`, `MEMBERSHIP`, the names in the directory."""
+"""The schemas of the SQLite files, and the names of the files in a directory."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def _fill_state(connection: sqlite3.Connection, env: Env) -> None:
 
 
 def _fill_membership(connection: sqlite3.Connection, env: Env) -> None:
-    # Milliseconds, so that a table made anew is ahead of the fences of an earlier cluster.
+    # Milliseconds, so that a new table is ahead of the fences of an earlier cluster.
     connection.execute("INSERT INTO version VALUES (0, ?)", (int(env.wall_s() * 1000),))
 
 
-# `floor` is the highest etag of a cleared row: a key that is written again never reuses an etag.
+# `floor` is the highest etag of a cleared row, so that a new row of the key never reuses an etag.
 STATE = Schema(
     2,
     (
@@ -34,7 +34,7 @@ STATE = Schema(
     _fill_state,
     OURS,
 )
-# `alive_s` is a column of its own: a heartbeat must not write back an old status or vote.
+# `alive_s` is a separate column, because a heartbeat must not write back an old status or vote.
 MEMBERSHIP = Schema(
     2,
     (

@@ -1,10 +1,9 @@
 """Grain state in SQLite files.
 
-Owns: `SqliteStateStore`, `file_index`. Keys are spread over eight files by a frozen hash, so that
-eight transactions can be under way at once.
-Invariants: those of `StateStore`; in a file, a key's etags only grow, also over `clear`; a write is
-on disk before it is acknowledged; a write is one statement that also checks etag and fence, or
-checks before it changes, so a refusal changes nothing.
+This module owns `SqliteStateStore` and `file_index`. A frozen hash spreads keys over eight files,
+so that eight transactions can run at once. Invariants: those of `StateStore`. In a file, the etags
+of a key only grow, also over `clear`. A write is on disk before it is acknowledged. A write checks
+etag and fence in the same statement or before its change, so a refusal changes nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ FILES = 8
 
 
 def file_index(key: str) -> int:
-    """Which of the state files holds the key. Frozen: files on disk depend on it."""
+    """Return the index of the state file that has the key. Frozen: files on disk depend on it."""
     return xxhash.xxh3_64_intdigest(key.encode()) % FILES
 
 
@@ -58,12 +57,43 @@ def _find_range(
 
 
 class SqliteStateStore:
-    """Rows in `state-0.db` to `state-7.db` of a directory on a local disk.
+    """A state store in the files `state-0.db` to `state-7.db` of a local directory.
 
-    Silos of several processes may share the directory. A write costs one fsync, shared by all
-    that wait for the same file. Open it after any fork: a child is refused its parent's store, and
-    SQLite does not allow it to open the parent's files anew. Raises ConfigError (a network mount, a
-    file, no permission), StorageUnavailable (a file of the directory is gone or emptied).
+    `stores={"default": "sqlite:directory"}` creates it by name. Use it for the silos of one
+    machine: several processes may share the directory. A frozen hash of the key selects the file.
+
+    - The files use WAL and `synchronous=FULL`: an acknowledged write is on disk, and survives a
+      crash or a power cut.
+    - A write costs one fsync. Writes that wait for the same file share one transaction and one
+      fsync.
+    - Each process has one writer thread for each file, and each store has one reader thread. They
+      wait for locks of other processes in short random pauses, up to `lock_wait_s`.
+    - Open the store after any fork. A child process cannot use the store of its parent, and SQLite
+      does not allow it to open the parent's files again.
+    - The directory gets the mode 0700, unless it has other files too. The files get the mode 0600,
+      and permissions of other users are removed.
+    - A file of another schema version raises `ConfigError` and is not changed.
+    - `millstream.manifest` lists the files, and each file has the directory's identity and its own
+      name. If a listed file is missing, empty or another one, `StorageUnavailable` is raised, at
+      the start and while the store is open. From then on nothing is acknowledged. Stop every silo
+      of the directory. Then restore the whole directory, or start with a fresh one.
+    - The store cannot detect the loss of the whole directory, an older copy of a file of the same
+      directory, or the loss of a `-wal` file that no process had open.
+    - A silo closes a store that it created by name (`"sqlite:data"`). The program closes a store
+      that it created itself.
+
+    Every method raises `StorageUnavailable` if a file cannot be used, if the store is closed, or if
+    a limit of `options` is reached. After a failure of the disk, the outcome of a write is unknown.
+
+    Args:
+        directory: The directory. It is created if it is missing.
+        env: The clock and the source of random numbers. Default: those of the machine.
+        options: Limits of each file. Default: `WriterOptions()`. If a process opens one file
+            several times, the options of the first opener apply.
+
+    Raises:
+        ConfigError: The path is a network mount or a file, or the user may not write there.
+        StorageUnavailable: A file of the directory is missing or empty.
     """
 
     def __init__(
@@ -77,30 +107,69 @@ class SqliteStateStore:
         self._paths = [folder.path / f"state-{index}.db" for index in range(FILES)]
         folder.check(path.name for path in self._paths)
         self.place = str(folder.path)
-        self.identity = folder.identity  # silos of one cluster must agree on it, not on a path
+        # silos of one cluster must agree on the identity, not on the path
+        self.identity = folder.identity
         self._options = options or WriterOptions()
         self._writers: dict[int, Writer] = {}
         self._reader: Reader | None = None
         self._closed = False
 
     async def read(self, key: str, /) -> Row | None:
-        """The row, or None."""
+        """Return the row of a key, or None.
+
+        Args:
+            key: The key of the row.
+        """
         path = self._paths[file_index(key)]
         return await self._reading().submit(partial(_find, path, key))
 
     async def write(self, key: str, data: bytes, expect: Etag | None, fence: int, /) -> Etag:
-        """Store the row and return its new etag; on disk when this returns."""
+        """Store a row; it is on disk when this method returns.
+
+        Args:
+            key: The key of the row.
+            data: The content.
+            expect: The etag that the row must have. None: there must be no row.
+            fence: The fence of the writer. A row with a higher fence is not replaced.
+
+        Returns:
+            The new etag.
+
+        Raises:
+            Conflict: The row has another etag or a higher fence.
+        """
         writer = self._writer(file_index(key))
         if expect is None:
             return await writer.submit(partial(insert, key, bytes(data), fence))
         return await writer.submit(partial(update, key, bytes(data), expect, fence))
 
     async def clear(self, key: str, expect: Etag, fence: int, /) -> None:
-        """Delete the row."""
+        """Delete a row; the deletion is on disk when this method returns.
+
+        Args:
+            key: The key of the row.
+            expect: The etag that the row must have.
+            fence: The fence of the writer.
+
+        Raises:
+            Conflict: The row has another etag or a higher fence.
+        """
         await self._writer(file_index(key)).submit(partial(delete, key, expect, fence))
 
     async def scan(self, prefix: str, after: str, limit: int, /) -> Sequence[tuple[str, Row]]:
-        """Up to `limit` rows in key order. Costs up to `limit` rows of each file; no snapshot."""
+        """Return rows whose keys begin with a prefix, in key order.
+
+        The method reads up to `limit` rows of each of the eight files, and the result is not a
+        snapshot.
+
+        Args:
+            prefix: The beginning of the keys.
+            after: Return only keys greater than this one. "": from the first key.
+            limit: The most rows to return.
+
+        Returns:
+            Pairs of key and row.
+        """
         reading = self._reading()
         parts = [
             reading.submit(partial(_find_range, path, prefix, after, limit)) for path in self._paths
@@ -109,7 +178,7 @@ class SqliteStateStore:
         return list(islice(merged, max(limit, 0)))
 
     async def aclose(self) -> None:
-        """Finish what was submitted, then close the files. A second call does nothing."""
+        """Finish the submitted operations, then close the files. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -138,13 +207,13 @@ class SqliteStateStore:
 
 
 def _number(etag: Etag) -> int:
-    """The stored form of an etag; -1, which is never stored, for text that is none of ours."""
+    """Return the stored form of an etag; -1, which is never stored, for other text."""
     number = int(etag) if etag.isdecimal() and len(etag) < 19 else -1
     return number if str(number) == etag else -1
 
 
 def find(connection: sqlite3.Connection, key: str) -> Row | None:
-    """The row of a key."""
+    """Return the row of a key."""
     found = connection.execute(
         "SELECT data, etag, fence FROM rows WHERE key = ?", (key,)
     ).fetchone()
@@ -177,7 +246,7 @@ def insert(key: str, data: bytes, fence: int, connection: sqlite3.Connection) ->
 
 
 def update(key: str, data: bytes, expect: Etag, fence: int, connection: sqlite3.Connection) -> Etag:
-    """Replace a row of the expected etag and no higher fence. Raises Conflict."""
+    """Replace a row with the expected etag and no higher fence. Raises Conflict."""
     number = _number(expect)
     cursor = connection.execute(
         "UPDATE rows SET data = ?, etag = etag + 1, fence = ?"
@@ -191,7 +260,7 @@ def update(key: str, data: bytes, expect: Etag, fence: int, connection: sqlite3.
 
 
 def delete(key: str, expect: Etag, fence: int, connection: sqlite3.Connection) -> None:
-    """Delete a row of the expected etag and no higher fence. Raises Conflict."""
+    """Delete a row with the expected etag and no higher fence. Raises Conflict."""
     refuse_stale(key, find(connection, key), expect, fence)
     connection.execute("UPDATE floor SET etag = max(etag, ?)", (_number(expect),))
     connection.execute("DELETE FROM rows WHERE key = ?", (key,))
