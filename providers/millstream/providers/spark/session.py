@@ -1,8 +1,8 @@
-"""Starts a SparkSession whose workers find Millstream, quietly.
+"""Starts a SparkSession whose workers find Millstream, with little log output.
 
-Owns: Java, settings and environment of the JVM that PySpark starts. Not: what runs in it.
-Invariants: the environment of this process is as before when `session` returns; settings that the
-caller gives win. A JVM that this process has started already is used again, with its own Java.
+This module owns Java, the settings and the environment of the JVM that PySpark starts. When
+`session` returns, the environment of this process is unchanged. The caller's settings take
+precedence. If this process has already started a JVM, that JVM is used, with its own Java.
 """
 
 from __future__ import annotations
@@ -48,14 +48,37 @@ def session(
     extra_conf: Mapping[str, str] | None = None,
     cache_dir: Path | None = None,
 ) -> SparkSession:
-    """A SparkSession that knows `format("millstream")`, with logging at ERROR and no UI.
+    """Start a Spark session that knows `format("millstream")`.
 
-    `remote`: a session of Spark Connect, instead of `master`: `sc://host:15002`, whose Python must
-    find Millstream, or `local[2]` for a server of its own. It needs `pyspark[connect]`; of the
-    settings only those of SQL reach the server.
-    `cache_dir` gets a start script for Java; default: a directory among the user's caches. Raises
-    ConfigError if PySpark or Java 17 is missing. Cost: 3 to 30 s for the first session of a
-    process, and a JVM of 0.5 to 1.5 GB.
+    The session logs at ERROR and has no UI. Its time zone is UTC, it shuffles into 2 partitions,
+    and it runs no speculative tasks. It uses the first Java 17 or newer in `JAVA_HOME`, on `PATH`,
+    or in the wheel of the extra `spark`. The variable `MILLSTREAM_JAVA` (`system` or `wheel`)
+    selects one. The first session of a process takes 3 to 30 s and starts a JVM of 0.5 to 1.5 GB.
+    Use the session in the thread that created it.
+
+    ```python
+    spark = session("my-job")
+    rows = spark.read.format("millstream").option("gateways", "127.0.0.1:7700")
+    ```
+
+    Args:
+        app_name: The name of the application in Spark.
+        master: The Spark master. `local[2]` runs Spark in this process with two threads. If all of
+            Spark runs on this machine, the driver uses 127.0.0.1 and 1 GB of memory.
+        remote: A Spark Connect server in place of `master`, such as `sc://host:15002`, whose Python
+            must find Millstream; or `local[2]` for a server of its own. It needs
+            `pyspark[connect]`, and only settings of SQL reach the server.
+        extra_conf: Settings of Spark that override those of this function. Java options are added
+            to them.
+        cache_dir: A directory for the start script of Java. Default: a directory among the user's
+            caches. Windows has no such script.
+
+    Returns:
+        An ordinary `SparkSession`.
+
+    Raises:
+        ConfigError: PySpark or Java 17 is missing, `MILLSTREAM_JAVA` is not valid, or `cache_dir`
+            cannot be written.
     """
     if find_spec("pyspark") is None:
         raise ConfigError("pyspark is not installed: install the extra millstream[spark]")
@@ -73,7 +96,7 @@ def session(
 
 
 def settings(master: str, extra_conf: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a session; `extra_conf` wins, its Java options are added to ours."""
+    """Return the settings of a session. `extra_conf` overrides them; its Java options are added."""
     merged = {**EVERYWHERE, **(ON_ONE_MACHINE if is_here(master) else {}), **extra_conf}
     logging = Path(__file__).with_name("log4j2.properties").as_uri()
     ours = f'"-Dlog4j2.configurationFile={logging}"'
@@ -88,7 +111,7 @@ def is_here(master: str) -> bool:
 
 
 def source_roots() -> list[str]:
-    """The directories from which workers import `millstream` and `pyspark_millstream`."""
+    """Return the directories from which workers import `millstream` and `pyspark_millstream`."""
     roots: dict[str, None] = {}
     for package in PACKAGES:
         spec = find_spec(package)
@@ -109,7 +132,7 @@ def _launch_variables(java_home: Path) -> dict[str, str]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for the JVM that is started meanwhile, then put the old ones back."""
+    """Set variables for the JVM that starts in this block, then restore the old ones."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -1,10 +1,12 @@
-"""The index of priority queues: what their messages are now, and what became of each.
+"""The index of priority queues: the present state and the history of their messages.
 
-A Spark query reads the changes that `PriorityQueues(store, changes=...)` publishes and keeps them
-in SQLite or PostgreSQL, each once; `PriorityIndex` asks. Guide: docs/guides/index_pipeline.md.
+A Spark query reads the changes that `PriorityQueues(store, changes=...)` publishes, and stores each
+change once in SQLite or PostgreSQL. `PriorityIndex` answers questions. The guide is
+docs/guides/index_pipeline.md.
 
-Owns the Spark query, the tables and the databases behind them, the questions (`queries`) and the
-check that an index is whole (`verify`). Reading starts at `job.py`.
+Owns the Spark query, the tables and their databases, the questions (`queries`), and the check that
+an index is complete (`verify`).
+Reading starts at `job.py`.
 May import `pyspark_millstream` and `runtime`.
 """
 

@@ -1,11 +1,13 @@
-"""Changes of messages as rows of the index, and what of a batch of them is new. Pure.
+"""Changes of messages as rows of the index, and the new ones of a batch, as pure functions.
 
-Owns: `ChangeRow`, what is `fresh`, what is `latest`, days. Not: where rows are kept (`tables`).
-Invariants: (queue, shard, id, created_ms, sequence, version) names a change, so that a change that
-comes twice is one row; `place` orders the changes of an id in its shard, those of an earlier life
-first. A queue makes an id unique within a shard only: two messages of an exclusive queue that have
-one id and different exclusivity values may be in different shards at the same time.
-Source: `spec/queues.md` C13, `spec/spark.md` 5.
+This module owns `ChangeRow`, the selection of `fresh` and `latest` rows, and days. `tables` stores
+the rows. Invariants:
+
+- (queue, shard, id, created_ms, sequence, version) identifies a change, so a repeated change is one
+  row.
+- `place` orders the changes of an id in its shard, beginning with those of an earlier message.
+- A queue makes an id unique only within a shard. In an exclusive queue, messages with one id and
+  different exclusivity values may be in different shards at the same time.
 """
 
 from __future__ import annotations
@@ -38,8 +40,29 @@ MessageName = tuple[str, int, str]
 
 
 class ChangeRow(NamedTuple):
-    """A change, as `PriorityChange` has it; `metadata` as JSON with sorted names, `token` its place
-    in the stream."""
+    """A change of a message, as the tables of the index have it.
+
+    Attributes:
+        queue: The name of the queue.
+        shard: The number of the shard.
+        id: The id of the message.
+        created_ms: The time when the message was created, in ms. With `sequence` it identifies the
+            message among those of the same id.
+        sequence: The number of the message in its shard.
+        version: The number of the change among those of its message: 1, 2, 3, without gaps.
+        from_state: The state before; None if the message was created.
+        to_state: The state after; None if the message was collected.
+        time_ms: The time of the change by the queue's clock, in Unix ms; it never goes back.
+        step: The cause of the change, such as `dequeued` or `expired`.
+        attempt: The number of leases so far, with the present one.
+        priority: The priority of the message.
+        metadata: The metadata as JSON, with sorted names.
+        worker: The worker that has or had the lease.
+        reason: The reason of the change.
+        due_ms: The time when the message leaves its new state by itself, in ms.
+        payload_bytes: The size of the payload.
+        token: The position of the change in the stream of changes.
+    """
 
     queue: str
     shard: int
@@ -62,12 +85,12 @@ class ChangeRow(NamedTuple):
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Where it stands among the changes of its message."""
+        """The position of this change among the changes of the messages with its id."""
         return self.created_ms, self.sequence, self.version
 
     @property
     def message(self) -> MessageName:
-        """Which message it is a change of, among those that are not collected."""
+        """Queue, shard and id, which identify the message among those that are not collected."""
         return self.queue, self.shard, self.id
 
 
@@ -76,12 +99,12 @@ _json = msgspec.json.Encoder(order="deterministic").encode
 
 
 def metadata_text(pairs: Mapping[str, str]) -> str:
-    """Metadata as they are stored: equal ones are equal texts."""
+    """Return metadata in the stored form; equal metadata give equal texts."""
     return _json(dict(pairs)).decode()
 
 
 def rows_of(table: Any) -> list[ChangeRow]:
-    """The rows of an Arrow table with a column for each field; `metadata` is a map in it."""
+    """Return the rows of an Arrow table with a column for each field; `metadata` is a map in it."""
     columns = [
         [metadata_text(dict(pairs or ())) for pairs in table.column(name).to_pylist()]
         if name == "metadata"
@@ -92,18 +115,17 @@ def rows_of(table: Any) -> list[ChangeRow]:
 
 
 def era_of(token: str) -> str:
-    """The era of a token, as text: within one, the tokens of a queue's changes only rise."""
+    """Return the era of a token as text. In one era, the tokens of a queue's changes only rise."""
     return token[:ERA_LETTERS]
 
 
 def fresh(
     rows: Iterable[ChangeRow], low_water: Mapping[tuple[str, str], str]
 ) -> Sequence[ChangeRow]:
-    """Changes that may be put in, each once: above the token up to which history was deleted.
+    """Return the changes that may be stored, each once: those above the token of deleted history.
 
-    Args:
-        low_water: of (queue, era), the highest token of a change that was deleted for its age. What
-            is not above it was put in before.
+    `low_water` has, for each (queue, era), the highest token of a change that was deleted for its
+    age. Changes up to that token were stored before.
     """
     found: dict[tuple[MessageName, tuple[int, int, int]], ChangeRow] = {}
     for row in rows:
@@ -113,7 +135,7 @@ def fresh(
 
 
 def latest(rows: Iterable[ChangeRow]) -> set[ChangeRow]:
-    """Of each message its latest change, among changes of which none comes twice."""
+    """Return the latest change of each message, among changes without repeats."""
     newest: dict[MessageName, ChangeRow] = {}
     for row in rows:
         known = newest.get(row.message, row)
@@ -122,10 +144,10 @@ def latest(rows: Iterable[ChangeRow]) -> set[ChangeRow]:
 
 
 def day_of(time_ms: int) -> str:
-    """The day (UTC) of a time, such as `2026-01-31`."""
+    """Return the day (UTC) of a time, such as `2026-01-31`."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d")
 
 
 def day_start_ms(time_ms: int) -> int:
-    """When the day of a time began."""
+    """Return the time when the day of a time began."""
     return time_ms - time_ms % DAY_MS

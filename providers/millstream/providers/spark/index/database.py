@@ -1,9 +1,8 @@
-"""What the index needs of a database, and the tables that it makes there.
+"""The database that the index needs, and the tables in it.
 
-Owns: `Database` (the contract), tables, views, their version. Not: what is done with them
-(`tables`, `queries`). Invariants: the statements of this package run on SQLite and PostgreSQL
-alike; `?` stands for a value; a database of another version, or of somebody else, is refused and
-left as it is.
+This module owns `Database` (the contract), tables, views and their version. `tables` and `queries`
+use them. The statements of this package run on both SQLite and PostgreSQL, and `?` stands for a
+value. A database of another version or of another program is refused and not changed.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _TYPES = {
 _DEFINED = ", ".join(f"{name} {_TYPES.get(name, 'TEXT NOT NULL')}" for name in COLUMNS)
 INCOMING_COLUMNS = (*COLUMNS, "is_latest")
 INCOMING = f"CREATE TEMPORARY TABLE incoming ({_DEFINED}, is_latest INTEGER NOT NULL)"
-"""What a batch brings; a change that is its message's latest in it has `is_latest` 1."""
+"""The rows of a batch. `is_latest` is 1 for the latest change of each message in the batch."""
 _NAME = "queue, id, shard"
 _LIFE = f"{_NAME}, created_ms, sequence"
 _IN_ORDER = f"PARTITION BY {_LIFE} ORDER BY version"
@@ -48,12 +47,12 @@ _SCHEMA = (
     f"CREATE TABLE historic ({_DEFINED}, PRIMARY KEY ({_LIFE}, version))",
     "CREATE INDEX historic_time ON historic (time_ms)",
     f"CREATE TABLE current ({_DEFINED}, PRIMARY KEY ({_NAME}))",
-    # how long a message was in a state; until_ms is NULL while it is in it
+    # how long a message was in a state; until_ms is NULL while the message is in the state
     f"CREATE VIEW time_in_state AS SELECT {_LIFE}, version, to_state AS state, since_ms, until_ms"
     f" FROM (SELECT {_LIFE}, version, to_state, time_ms AS since_ms, lead(time_ms)"
     f" OVER ({_IN_ORDER}) AS until_ms FROM historic) AS changes WHERE to_state IS NOT NULL",
-    # an attempt that was used up, and the work was not done: a release that gave the attempt back
-    # is none
+    # an attempt that was used without finishing the work; a release that returned the attempt does
+    # not count
     f"CREATE VIEW processing_errors AS SELECT {_LIFE}, version, time_ms, step,"
     " attempt, worker, reason FROM (SELECT historic.*, lag(attempt)"
     f" OVER ({_IN_ORDER}) AS before FROM historic) AS changes WHERE step IN ('failed', 'expired')"
@@ -65,43 +64,43 @@ _SCHEMA = (
 
 
 class Database(Protocol):
-    """A connection to where the tables are. Calls block; one thread uses it at a time.
+    """A connection to the database of the tables. Calls block; one thread uses it at a time.
 
-    Raises of all: `StorageUnavailable` with what the database said.
+    All methods raise `StorageUnavailable` with the message of the database.
     """
 
     name: str
-    """Where it is, for people: without a password."""
+    """The place of the database for people, without a password."""
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement; its rows."""
+        """Run one statement and return its rows."""
         ...
 
     def load(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Fill the temporary table `incoming`, which is made, or emptied, first."""
+        """Fill the temporary table `incoming`, which is created or emptied first."""
         ...
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Statements within are one change, or none: if an exception leaves it, or this dies."""
+        """Run the statements of a block as one change, undone by an exception or a crash."""
         ...
 
     def with_pairs(self, pairs: dict[str, str]) -> tuple[str, list[Any]]:
-        """A condition: `metadata` has these pairs; and its values."""
+        """Return a condition for rows whose `metadata` has these pairs, and its values."""
         ...
 
     def is_empty(self) -> bool:
-        """Has it no tables at all?"""
+        """Does the database have no tables at all?"""
         ...
 
     def close(self) -> None:
-        """Close the connection, and let another one write."""
+        """Close the connection, so that another one can write."""
         ...
 
 
 def version_of(database: Database) -> str | None:
-    """The version of the tables; None: there are none.
+    """Return the version of the tables; None without tables.
 
-    Raises ConfigError: tables are there, and none of this index.
+    Raises ConfigError if there are tables of another program.
     """
     if database.is_empty():
         return None
@@ -118,7 +117,7 @@ def version_of(database: Database) -> str | None:
 
 
 def check_version(database: Database) -> bool:
-    """Are the tables there? Raises ConfigError: of another version, or of somebody else."""
+    """Do the tables exist? Raises ConfigError for another version or another program."""
     version = version_of(database)
     if version not in (None, VERSION):
         raise ConfigError(
@@ -131,7 +130,7 @@ def check_version(database: Database) -> bool:
 
 
 def create(database: Database) -> None:
-    """Make tables and views, unless they are there. Raises ConfigError as `check_version`."""
+    """Create tables and views, unless they exist. Raises ConfigError as `check_version` does."""
     if check_version(database):
         return
     with database.transaction():
@@ -140,10 +139,10 @@ def create(database: Database) -> None:
 
 
 def keep_source(database: Database, source: str) -> None:
-    """Note where the changes come from, the first time. Raises ConfigError: from elsewhere.
+    """Store the source of the changes, the first time. Raises ConfigError for another source.
 
-    Tokens and sequences of two sources cannot be compared: changes of the one would pass for known
-    or deleted changes of the other, and be left out.
+    Tokens and sequences of two sources cannot be compared: changes of one source could look like
+    known or deleted changes of the other, and would be left out.
     """
     with database.transaction():
         found = database.run("SELECT value FROM marks WHERE name = 'source'")

@@ -1,9 +1,10 @@
-"""History as Parquet files, by day, for programs that read such: DuckDB, Spark, pandas.
+"""History as Parquet files by day, for programs such as DuckDB, Spark and pandas.
 
-Owns: `HistoryFiles`. Not: which changes are new (`tables`). A batch's files are written whole in
-`_pending` before the transaction of the tables ends, and moved to their days after it.
-Invariants: what a day has is in the tables, or was, and is there once; what a batch left in
-`_pending` is moved or deleted before the next batch, as its marker says.
+This module owns `HistoryFiles`, and `tables` selects the new changes. The files of a batch are
+written completely in `_pending` before the transaction of the tables ends, and moved to their days
+after it. Invariants: each change in a day's files is or was in the tables, and is in the files
+once. Before the next batch, files in `_pending` are moved or deleted, as the marker of their batch
+says.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ DAY = "dt="
 class HistoryFiles:
     """Files `dt=2026-01-31/<query>-<batch>.parquet` in a directory, for this user alone.
 
-    Raises of all: OSError of the disk.
+    All methods raise OSError of the disk.
     """
 
     def __init__(self, directory: Path, disk: Disk | None = None) -> None:
@@ -35,9 +36,10 @@ class HistoryFiles:
         self._pending = f"{directory}/{PENDING}"
 
     def settle(self, marker: Callable[[str], int]) -> None:
-        """Move the files of batches that are in, and delete those of batches that are not.
+        """Move the files of stored batches, and delete those of batches that are not stored.
 
-        Before a batch for what died, and after it. `marker`: the last batch of a query that is in.
+        Call it before a batch, for files that a crash left, and after the batch. `marker` returns
+        the last stored batch of a query.
         """
         for name in self._names(self._pending):
             query, _, rest = name.partition("@")
@@ -48,21 +50,21 @@ class HistoryFiles:
                 self._disk.unlink(f"{self._pending}/{name}")
 
     def save(self, query: str, batch: int, rows: Sequence[ChangeRow]) -> None:
-        """Write the files of a batch; nobody reads them yet."""
+        """Write the files of a batch; no program reads them yet."""
         self._disk.make_dir(self._pending)
         for day, changes in groupby(sorted(rows, key=_by_day), key=_by_day):
             path = f"{self._pending}/{query}@{batch}@{day}"
             replace_file(self._disk, path, _parquet(list(changes)))
 
     def trim(self, before_ms: int) -> None:
-        """Delete the days before that of this time."""
+        """Delete the days before the day of this time."""
         first = f"{DAY}{day_of(before_ms)}"
         for day in self._names(self._directory):
             if day.startswith(DAY) and day < first:
                 folder = f"{self._directory}/{day}"
                 for name in self._names(folder):
                     self._disk.unlink(f"{folder}/{name}")
-                with suppress(OSError):  # somebody else's files are in it
+                with suppress(OSError):  # the directory has other files
                     Path(folder).rmdir()
 
     def _move(self, name: str) -> None:

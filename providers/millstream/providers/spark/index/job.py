@@ -1,8 +1,8 @@
-"""The Spark query that keeps an index: reads the changes, and puts each micro-batch in.
+"""The Spark query that maintains an index: it reads the changes and stores each micro-batch.
 
-Owns: `start_index`, the columns that it reads. Not: what is done with a batch (`writer`).
-Invariant: a micro-batch is put in under its query's id and its own, which Spark gives again when it
-runs it again; so a checkpoint and an index that are not of the same age go together, too.
+This module owns `start_index` and the columns that it reads, and `writer` stores a batch. A
+micro-batch is stored under the id of its query and its own number. Spark repeats both when it runs
+the batch again, so a checkpoint and an index of different age still fit together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["CHANGES", "SCHEMA", "start_index"]
 
 QUERY_ID = "sql.streaming.queryId"
-CHANGES = "millstream.priority.changes"  # `PRIORITY_CHANGES.name`; providers do not know each other
+# `PRIORITY_CHANGES.name`; providers do not import each other
+CHANGES = "millstream.priority.changes"
 _KINDS = {
     **dict.fromkeys(("version", "time_ms", "priority", "due_ms"), "bigint"),
     **dict.fromkeys(("created_ms", "sequence"), "bigint"),
@@ -33,7 +34,7 @@ SCHEMA = ", ".join(
     "_token string" if name == "token" else f"{name} {_KINDS.get(name, 'string')}"
     for name in COLUMNS
 )
-"""What of a change the query reads."""
+"""The fields of a change that the query reads."""
 
 
 def start_index(
@@ -48,24 +49,37 @@ def start_index(
     available_now: bool = False,
     period_s: float = 1.0,
 ) -> StreamingQuery:
-    """Start the query that keeps an index of the priority queues of a cluster.
+    """Start the Spark query that maintains an index of the priority queues of a cluster.
 
-    It begins with the oldest change that the provider keeps, and goes on where its checkpoint says.
-    A place has one such query at a time.
+    The query begins with the oldest change that the provider keeps, and continues at its
+    checkpoint. Each change is stored once, even if Spark repeats a batch. One query at a time may
+    write an index. If the place cannot be written, the query ends with `StorageUnavailable`: start
+    it again.
 
     Args:
-        gateways, cluster: of the cluster, as in `docs/guides/spark.md`.
-        place: `sqlite:path` or `postgresql://user@host/database`; made if it is not there.
-        checkpoint: a directory of the query. Without it (emptied, lost) the query begins at the
-            oldest change again, and the index stays as it is.
-        provider: where the changes are, as in `PriorityQueues(store, changes=provider)`.
-        available_now: end once what is there now is in; else go on.
-        period_s: how often a micro-batch begins, in seconds; 0: as soon as the last one is done.
-            Each makes a file, where `options.parquet` is given: then 60 and more is better.
-    Returns: Spark's query; `awaitTermination()` waits for its end.
-    Raises: ConfigError: `place`, or what is there, such as changes of another cluster;
-        SiloUnavailable: no gateway answers. The query ends with StorageUnavailable while the place
-        cannot be written: start it again.
+        spark: A session that knows `format("millstream")`, such as that of `session`.
+        gateways: Addresses of gateways of the cluster, `host:port`, separated by commas.
+        place: `sqlite:path` or `postgresql://user@host/database`. It is created if it does not
+            exist.
+        checkpoint: A directory for the query. If it is lost, the query begins at the oldest change
+            again and does not alter the index.
+        cluster: The name of the cluster.
+        provider: The stream provider of the changes, as in `PriorityQueues(store,
+            changes=provider)`.
+        options: How to keep the index. Default: `IndexOptions()`.
+        available_now: True ends the query when the present changes are stored. False continues.
+        period_s: The seconds between the beginnings of two micro-batches. 0: begin as soon as the
+            last one is stored. With `options.parquet` each micro-batch writes a file, so use 60 or
+            more.
+
+    Returns:
+        Spark's query; `awaitTermination()` waits for its end.
+
+    Raises:
+        ConfigError: `place` is not valid, another process writes it, or it has other content, such
+            as changes of another cluster.
+        SiloUnavailable: No gateway answers.
+        StorageUnavailable: The place cannot be opened or written.
     """
     from pyspark_millstream.reader import ask_source
 
@@ -90,7 +104,7 @@ def start_index(
 
 
 class _Put:
-    """What Spark calls with each micro-batch."""
+    """The function that Spark calls with each micro-batch."""
 
     def __init__(self, writer: IndexWriter) -> None:
         self._writer = writer

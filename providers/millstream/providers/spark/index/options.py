@@ -18,12 +18,15 @@ class IndexOptions:
     """How an index is kept.
 
     Attributes:
-        history_days: changes are kept for so many days, 1 to 36,500, and go by whole days (UTC);
-            None: for ever. What is the latest of a message that is not collected stays in
-            `current`.
-        parquet: a directory for the history as Parquet files, `dt=<day>/...`; None: none.
-        changes_per_batch: about so many make a micro-batch, 1 to 1,000,000. The driver holds one
-            in memory, about 1 KB for each.
+        history_days: The days for which changes are kept, from 1 to 36,500. They are deleted by
+            whole days (UTC). None: for ever. The latest change of a message that is not collected
+            stays in the table `current`.
+        parquet: A directory for the history as Parquet files, `dt=<day>/...`. None: no files.
+        changes_per_batch: The approximate number of changes in a micro-batch, from 1 to 1,000,000.
+            The driver holds a micro-batch in memory, about 1 KB for each change.
+
+    Raises:
+        ConfigError: A value is outside its limits.
     """
 
     history_days: int | None = 30

@@ -1,4 +1,4 @@
-"""From the name of a place to the database there."""
+"""Opens the database of an index from the name of its place."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["open_database"]
 
 
 def open_database(place: str, *, writes: bool) -> Database:
-    """The database of `sqlite:path` or `postgresql://...`.
+    """Open the database of `sqlite:path` or `postgresql://...`.
 
-    Raises: ConfigError: another form, it is not there, or another process writes;
-        StorageUnavailable.
+    Raises ConfigError if the place has another form, does not exist, or is written by another
+    process; StorageUnavailable.
     """
     kind, _, rest = place.partition(":")
     if kind == "sqlite" and rest:

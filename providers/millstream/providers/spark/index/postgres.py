@@ -1,8 +1,8 @@
-"""The index in PostgreSQL, in a schema of its own, by psycopg.
+"""The index in PostgreSQL, in its own schema, with psycopg.
 
-Owns: `PostgresDatabase`. Not: tables (`database`). Invariants: as `Database` says; of all sessions
-one writes: it holds an advisory lock, which ends with its connection; a name for people has no
-password. Why psycopg: docs/decisions/0019.
+This module owns `PostgresDatabase`, and `database` owns the tables. Invariants: those of
+`Database`. One session at a time writes: it holds an advisory lock, which ends with its connection.
+The name for people has no password. docs/decisions/0019 explains the choice of psycopg.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ SCHEMA = "priority_index"
 LOCK = 0x6D69_6C6C_7374
 """The number of the advisory lock: "millst"."""
 LOCK_MS = 5_000
-"""How long the lock is waited for: a server notices a moment later that a writer died."""
+"""How long to wait for the lock: a server notices the crash of a writer a moment later."""
 CONNECT_S = 10
 _COPY = f"COPY incoming ({', '.join(INCOMING_COLUMNS)}) FROM STDIN"
 
 
 class PostgresDatabase:
-    """A session.
+    """A session of PostgreSQL.
 
     Args:
         url: `postgresql://user:password@host:port/database`.
-        writes: hold the lock, and make the schema if it is not there.
-    Raises: ConfigError (psycopg is missing, the schema is, or another session writes),
-        StorageUnavailable.
+        writes: Hold the lock, and create the schema if it does not exist.
+
+    Raises:
+        ConfigError: psycopg or the schema is missing, or another session writes.
+        StorageUnavailable: The database cannot be used.
     """
 
     def __init__(self, url: str, *, writes: bool) -> None:
@@ -86,7 +88,7 @@ class PostgresDatabase:
             raise StorageUnavailable(f"{self.name}: {str(error).strip()}") from error
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """One statement."""
+        """Run one statement."""
         with self._translate():
             cursor = self._connection.execute(sql.replace("?", "%s").encode(), values)
             return cursor.fetchall() if cursor.description else []
@@ -103,20 +105,20 @@ class PostgresDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or none."""
+        """Run a block as one transaction."""
         with self._translate(), self._connection.transaction():
             yield
 
     def with_pairs(self, pairs: dict[str, str]) -> tuple[str, list[Any]]:
-        """Metadata have these pairs."""
+        """Return a condition for metadata with these pairs."""
         one = "metadata::jsonb ->> ? = ?"
         values = [part for pair in pairs.items() for part in pair]
         return " AND ".join([one] * len(pairs)) or "true", values
 
     def is_empty(self) -> bool:
-        """No tables in the schema."""
+        """Does the schema have no tables?"""
         return not self.run("SELECT 1 FROM pg_tables WHERE schemaname = ? LIMIT 1", (SCHEMA,))
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self._connection.close()

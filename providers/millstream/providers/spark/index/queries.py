@@ -1,7 +1,7 @@
-"""What people ask an index: how the queues are, and what became of a message.
+"""Questions to an index: the state of the queues, and the history of a message.
 
-Owns: `PriorityIndex`. Not: tables and views (`database`), gaps (`verify`). Invariant: an answer is
-of one moment: it is one statement.
+This module owns `PriorityIndex`. `database` owns tables and views, and `verify` the check for gaps.
+Each answer is of one moment, because it is one statement.
 """
 
 from __future__ import annotations
@@ -26,8 +26,12 @@ _BOTH = "(CAST(? AS TEXT) IS NULL OR queue = ?) AND (CAST(? AS TEXT) IS NULL OR 
 class StateTime(NamedTuple):
     """How long messages were in a state.
 
-    `visits`: how often one came into it; `total_ms` and `longest_ms` of those that have left it,
-    and, if a time was given, of those that are in it, up to then.
+    Attributes:
+        state: The state.
+        visits: How often a message entered the state.
+        total_ms: The sum of the times in the state, in ms. It counts messages that left the state,
+            and with `now_ms` also those that are in the state, up to that time.
+        longest_ms: The longest of these times, in ms.
     """
 
     state: str
@@ -37,8 +41,13 @@ class StateTime(NamedTuple):
 
 
 class ProcessingErrors(NamedTuple):
-    """Attempts that were used up without the work being done: by `fail`, because a lease ended, or
-    because it was given back."""
+    """Numbers of attempts that were used without finishing the work.
+
+    Attributes:
+        failed: Attempts that `fail` ended.
+        expired: Attempts whose lease expired.
+        released: Attempts whose message was released, and whose attempt was not returned.
+    """
 
     failed: int
     expired: int
@@ -46,16 +55,23 @@ class ProcessingErrors(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum of all three."""
         return self.failed + self.expired + self.released
 
 
 class PriorityIndex:
-    """An index, for reading. Calls block: on an event loop, use `asyncio.to_thread`.
+    """Reads an index of priority queues: `with PriorityIndex("sqlite:data/index.db") as index:
+    ...`.
+
+    The index may be read while a query writes it. Calls block: on an event loop, use
+    `asyncio.to_thread`. All methods raise `StorageUnavailable` if the database cannot be read.
 
     Args:
-        place: as the job was told: `sqlite:path` or `postgresql://user@host/database`.
-    Raises: ConfigError: nothing is there, or something else; StorageUnavailable, of all calls.
+        place: The place of the job: `sqlite:path` or `postgresql://user@host/database`.
+
+    Raises:
+        ConfigError: There is no index, or the place has other content.
+        StorageUnavailable: The database cannot be opened.
     """
 
     def __init__(self, place: str) -> None:
@@ -87,12 +103,15 @@ class PriorityIndex:
     def depth(
         self, queue: str | None = None, *, wanted: Mapping[str, str] | None = None
     ) -> dict[str, dict[str, int]]:
-        """How many messages are in each state, by queue.
+        """Return how many messages are in each state, by queue.
 
         Args:
-            queue: this one; None: all that have messages.
-            wanted: only messages that have all of these pairs in their metadata. Without it, and
-                with it, a look at each message of the queue.
+            queue: The queue. None: all queues that have messages.
+            wanted: Count only messages that have all these pairs in their metadata.
+
+        Returns:
+            For each queue, the number of messages by state. The method looks at each message of the
+            queue.
         """
         pairs, values = self._database.with_pairs(dict(wanted or {}))
         rows = self._database.run(
@@ -106,10 +125,14 @@ class PriorityIndex:
         return found
 
     def messages(self, queue: str, id: str) -> list[ChangeRow]:
-        """The latest change of each message that has this id and is not collected.
+        """Return the latest change of each message that has this id and is not collected.
 
-        A queue with one shard has one such message or none. An exclusive queue with several shards
+        A queue with one shard has at most one such message. An exclusive queue with several shards
         may have one in each shard.
+
+        Args:
+            queue: The queue.
+            id: The id of the message.
         """
         rows = self._database.run(
             f"SELECT {_ALL} FROM current WHERE queue = ? AND id = ? ORDER BY shard", (queue, id)
@@ -119,10 +142,14 @@ class PriorityIndex:
     # -- what was
 
     def history(self, queue: str, id: str) -> list[ChangeRow]:
-        """Every change that is kept of the messages that have or had this id.
+        """Return every stored change of the messages that have or had this id.
 
-        The changes are in order by shard, and within a shard by message: an id may be used again
-        once its message was collected.
+        The changes are ordered by shard, and within a shard by message. An id may be used again
+        after its message was collected.
+
+        Args:
+            queue: The queue.
+            id: The id of the message.
         """
         rows = self._database.run(
             f"SELECT {_ALL} FROM historic WHERE queue = ? AND id = ?"
@@ -134,12 +161,13 @@ class PriorityIndex:
     def time_in_state(
         self, queue: str | None = None, id: str | None = None, *, now_ms: int | None = None
     ) -> list[StateTime]:
-        """How long messages were in each state, as far as history is kept.
+        """Return how long messages were in each state, as far as the history is kept.
 
         Args:
-            queue, id: of this queue, or of this message of it.
-            now_ms: count those that are in a state up to this time; None: count them as visits
-                only.
+            queue: Only messages of this queue. None: of all queues.
+            id: Only messages with this id. None: all.
+            now_ms: Count the time of messages that are in a state up to this time, in ms. None:
+                count them only as visits.
         """
         rows = self._database.run(
             "SELECT state, count(*), coalesce(sum(ms), 0), coalesce(max(ms), 0) FROM"
@@ -152,10 +180,12 @@ class PriorityIndex:
     def processing_errors(
         self, queue: str | None = None, id: str | None = None, *, since_ms: int = 0
     ) -> ProcessingErrors:
-        """How often work was begun and not done, as far as history is kept.
+        """Return how often work was begun and not finished, as far as the history is kept.
 
         Args:
-            queue, id: of this queue, or of this message of it. since_ms: only from this time on.
+            queue: Only messages of this queue. None: of all queues.
+            id: Only messages with this id. None: all.
+            since_ms: Only changes from this time on, in ms.
         """
         rows = self._database.run(
             "SELECT step, count(*) FROM processing_errors WHERE time_ms >= ?"
@@ -170,12 +200,15 @@ class PriorityIndex:
     # -- is it whole?
 
     def verify(self) -> list[Finding]:
-        """Messages and versions that are missing, and messages whose latest change is not what
-        `current` has.
+        """Find missing messages and versions, and messages whose latest change differs in
+        `current`.
 
-        The check needs no queue: it finds holes in the numbers of the messages of each shard and in
-        the versions of each message. Messages behind the last known one of a shard are no hole:
-        compare `depth` with the queues, too (`differences`). Cost: a look at each change.
+        The check needs no queue. It finds gaps in the numbers of the messages of each shard, and in
+        the versions of each message. Messages after the last known one of a shard are no gap:
+        compare `depth` with the queues too (`differences`). The check looks at each change.
+
+        Returns:
+            The findings; an empty list if the index is complete.
         """
         rows: list[tuple[Any, ...]] = self._database.run(LIFE_FACTS)
         return found_wrong(LifeFacts(*row) for row in rows)

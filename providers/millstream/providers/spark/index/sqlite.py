@@ -1,7 +1,8 @@
-"""The index in a file of SQLite (WAL): one writes, any number read meanwhile.
+"""The index in a file of SQLite (WAL): one process writes, and any number of processes read.
 
-Owns: `SqliteDatabase`. Not: tables (`database`). Invariants: as `Database` says; of all processes
-one writes: it holds the lock of a directory beside it; a commit is on the disk when it returns.
+This module owns `SqliteDatabase`, and `database` owns the tables. Invariants: those of `Database`.
+One process at a time writes: it holds the lock of a directory beside the file. A commit is on disk
+when it returns.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ class SqliteDatabase:
     """A connection to a file.
 
     Args:
-        path: of the file; its directory is made where this writes.
-        writes: hold the lock, and make the file if it is not there.
-    Raises: ConfigError (not there, no SQLite file, or another process writes), StorageUnavailable.
+        path: The file. A writer creates its directory.
+        writes: Hold the lock, and create the file if it does not exist.
+
+    Raises:
+        ConfigError: The file does not exist or is no SQLite file, or another process writes.
+        StorageUnavailable: The file cannot be used.
     """
 
     def __init__(self, path: Path, *, writes: bool) -> None:
@@ -88,7 +92,7 @@ class SqliteDatabase:
             raise StorageUnavailable(f"{self.name}: {error}") from error
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """One statement."""
+        """Run one statement."""
         with self._translate():
             return self._connection.execute(sql, values).fetchall()
 
@@ -101,7 +105,7 @@ class SqliteDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or none."""
+        """Run a block as one transaction."""
         self.run("BEGIN IMMEDIATE")
         try:
             yield
@@ -112,16 +116,16 @@ class SqliteDatabase:
             raise
 
     def with_pairs(self, pairs: dict[str, str]) -> tuple[str, list[Any]]:
-        """Metadata have these pairs."""
+        """Return a condition for metadata with these pairs."""
         one = "EXISTS (SELECT 1 FROM json_each(metadata) WHERE key = ? AND value = ?)"
         values = [part for pair in pairs.items() for part in pair]
         return " AND ".join([one] * len(pairs)) or "true", values
 
     def is_empty(self) -> bool:
-        """No tables."""
+        """Does the file have no tables?"""
         return not self.run("SELECT 1 FROM sqlite_master LIMIT 1")
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection, and release the lock."""
         self._connection.close()
         self._unlock()

@@ -1,10 +1,13 @@
-"""Puts the changes of a batch into the tables, in one transaction.
+"""Stores the changes of a batch in the tables, in one transaction.
 
-Owns: `Tables`. Not: the database (`database`), Spark (`job`), files (`files`).
-Invariants: a batch of a query counts once: its marker is in the transaction; a change is in
-`historic` once, whatever batch, query or order it came in; `current` has the latest change of each
-message that is not collected; history is deleted by whole days, only of batches before this one,
-and what was deleted is never put in again. Source: `spec/spark.md` 5.
+This module owns `Tables`. `database` owns the database, `job` the use of Spark, and `files` the
+files. Invariants:
+
+- A batch of a query counts once, because its marker is in the transaction.
+- A change is in `historic` once, whatever its batches, queries and order.
+- `current` has the latest change of each message that is not collected.
+- History is deleted by whole days, and only history of earlier batches. Deleted changes are never
+  stored again.
 """
 
 from __future__ import annotations
@@ -71,10 +74,14 @@ PUT_TRIMMED = (
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of a batch.
+    """The result of storing a batch.
 
-    `is_repeat`: it was there already, and nothing was done. `rows`: changes that it brought, of
-    which `added` were not known (-1: not asked). `trimmed_before_ms`: history before it is gone.
+    Attributes:
+        is_repeat: The batch was already stored, and nothing was done.
+        rows: The number of changes in the batch.
+        added: How many of them were new; -1 if they were not counted, because there are no Parquet
+            files.
+        trimmed_before_ms: History before this time, in ms, is deleted. 0: none is.
     """
 
     is_repeat: bool = False
@@ -84,18 +91,18 @@ class Applied:
 
 
 class Tables:
-    """The tables, for whoever writes."""
+    """The tables, for the writer."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def marker(self, query: str) -> int:
-        """The last batch of a query that was put in; -1: none."""
+        """Return the last stored batch of a query; -1: none."""
         found = self._database.run("SELECT batch FROM batches WHERE query = ?", (query,))
         return int(found[0][0]) if found else -1
 
     def find_trimmed_ms(self) -> int:
-        """History before this time is deleted; 0: none is."""
+        """Return the time before which history is deleted; 0: none is."""
         found = self._database.run("SELECT value FROM marks WHERE name = 'trimmed_before_ms'")
         return int(found[0][0]) if found else 0
 
@@ -108,14 +115,16 @@ class Tables:
         keep_after_ms: int | None = None,
         save: Callable[[Sequence[ChangeRow]], None] | None = None,
     ) -> Applied:
-        """Put a batch in, wholly or not at all.
+        """Store a batch as a whole or not at all.
 
         Args:
-            query: who numbers the batches; they only grow.
-            keep_after_ms: history of days before that of this time may go. None: all is kept.
-            save: called within the transaction with the changes that were not known; what it
-                raises undoes the batch.
-        Raises: `StorageUnavailable`: nothing was changed.
+            query: The source of the batch numbers, which only grow.
+            keep_after_ms: Delete history of days before the day of this time. None: keep all.
+            save: Called within the transaction with the new changes. An error of it undoes the
+                batch.
+
+        Raises:
+            StorageUnavailable: Nothing was changed.
         """
         with self._database.transaction():
             if self.marker(query) >= batch:
@@ -141,7 +150,7 @@ class Tables:
         return new
 
     def _trim(self, before_ms: int) -> None:
-        """Delete history, and note up to where: all of it came with batches before."""
+        """Delete history, all of it from earlier batches, and store how far it was deleted."""
         if before_ms > self.find_trimmed_ms():
             self._database.run(OLD_TOKENS, (before_ms,))
             self._database.run("DELETE FROM historic WHERE time_ms < ?", (before_ms,))

@@ -1,11 +1,10 @@
-"""Is an index whole: are changes missing, and is it as the queues are? Pure, but for the SQL.
+"""Is an index complete, and does it agree with the queues? Pure functions, except for the SQL.
 
-A queue numbers twice without a hole: the messages of a shard by `sequence`, and the changes of a
-message by `version`. Both are checked, so the check does not trust the keys of the tables: what a
-wrong key would overwrite or merge is a hole in one of the two.
-Invariants: a change that history's age has deleted, or that was before the index began, is not
-missing; what is compared with queues that go on meanwhile may differ, and say so again later.
-Source: `spec/queues.md` C13.5 and C13.7.
+A queue numbers twice without gaps: the messages of a shard by `sequence`, and the changes of a
+message by `version`. The check looks at both numbers, so it does not trust the keys of the tables:
+if a wrong key overwrites or merges rows, one of the numbers has a gap. Changes that were deleted
+for their age, or that are older than the index, are not missing. A comparison with queues in use
+may show differences, which a later comparison must confirm.
 """
 
 from __future__ import annotations
@@ -32,13 +31,14 @@ LIFE_FACTS = (
     " AND ended.version = lives.last AND ended.to_state IS NULL"
     " ORDER BY lives.queue, lives.shard, lives.sequence"
 )
-"""A row for each life of a message in the history; those of a shard in the order of `sequence`."""
+"""A row for each message life in the history; those of a shard in the order of `sequence`."""
 
 
 class LifeFacts(NamedTuple):
-    """A life of a message, as the tables have it; `ended`: the version of its collection.
+    """The life of a message, as the tables have it; `ended`: the version of its collection.
 
-    `current`, `current_created_ms` and `current_sequence` are of one row, and None without it.
+    `current`, `current_created_ms` and `current_sequence` belong to one row, and are None without
+    it.
     """
 
     queue: str
@@ -63,10 +63,15 @@ class LifeFacts(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What is wrong with a message, or with a shard (`id` is empty).
+    """A fault in the index, of a message or of a shard.
 
-    `missing`: how many changes of the message, or messages of the shard, are not in the history;
-    0: `what` says how `current` differs from the history.
+    Attributes:
+        queue: The queue.
+        shard: The number of the shard.
+        id: The id of the message; empty for a shard.
+        missing: How many changes of the message, or messages of the shard, are not in the history.
+            0: the table `current` differs from the history.
+        what: A description of the fault.
     """
 
     queue: str
@@ -77,7 +82,14 @@ class Finding(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A state of a queue of which the index has another number of messages."""
+    """A state of a queue for which the index has another number of messages than the queue.
+
+    Attributes:
+        queue: The queue.
+        state: The state.
+        in_index: The number of messages in the index.
+        in_queue: The number of messages in the queue.
+    """
 
     queue: str
     state: str
@@ -86,7 +98,7 @@ class Difference(NamedTuple):
 
 
 def found_wrong(lives: Iterable[LifeFacts]) -> list[Finding]:
-    """What is missing, or not as it should be. `lives` come in the order of `LIFE_FACTS`."""
+    """Return missing and differing changes. `lives` are in the order of `LIFE_FACTS`."""
     found: list[Finding] = []
     before: LifeFacts | None = None
     for life in lives:
@@ -97,7 +109,7 @@ def found_wrong(lives: Iterable[LifeFacts]) -> list[Finding]:
 
 
 def _missing_before(before: LifeFacts | None, life: LifeFacts) -> list[Finding]:
-    """Messages of a shard between two whose every change must be there."""
+    """Return missing messages of a shard between two lives whose changes must all exist."""
     if before is None or (before.queue, before.shard) != (life.queue, life.shard):
         return []
     missing = life.sequence - before.sequence - 1
@@ -108,11 +120,11 @@ def _missing_before(before: LifeFacts | None, life: LifeFacts) -> list[Finding]:
 
 
 def _wrong_in(life: LifeFacts) -> list[Finding]:
-    """Versions of a message that are missing; else how `current` differs."""
+    """Return missing versions of a message; else how `current` differs."""
     name = life.queue, life.shard, life.id
     missing = life.last - life.first + 1 - life.changes
     if life.is_whole:
-        missing += life.first - 1  # the index began before this life, and nothing was deleted
+        missing += life.first - 1  # the index began before this life, and no change was deleted
     if missing:
         known = f"{life.changes} of the versions up to {life.last} are there"
         return [Finding(*name, missing, known)]
@@ -121,7 +133,7 @@ def _wrong_in(life: LifeFacts) -> list[Finding]:
 
 
 def _wrong_now(life: LifeFacts) -> str:
-    """How `current` differs from the latest change of a life; empty: it does not."""
+    """Return how `current` differs from the latest change of a life; empty if it does not."""
     if life.current is None:
         return "" if life.ended is not None else f"version {life.last} is not in current"
     assert life.current_created_ms is not None and life.current_sequence is not None
@@ -142,7 +154,17 @@ def _wrong_now(life: LifeFacts) -> str:
 def differences(
     index: Mapping[str, Mapping[str, int]], queues: Mapping[str, Mapping[str, int]]
 ) -> list[Difference]:
-    """Where the depths of the index are not those of the queues."""
+    """Compare the depths of the index with those of the queues.
+
+    A change needs a moment to reach the index. Compare again if the queues are in use.
+
+    Args:
+        index: The result of `PriorityIndex.depth()`.
+        queues: The depths of the queues: for each queue, the number of messages by state.
+
+    Returns:
+        The states with different numbers, ordered by queue and state.
+    """
     found: list[Difference] = []
     for queue in sorted({*index, *queues}):
         here, there = index.get(queue, {}), queues.get(queue, {})

@@ -1,8 +1,8 @@
-"""Puts batches into an index: tables and, if wanted, files by day.
+"""Stores batches in an index: in tables, and as files by day if wanted.
 
-Owns: `IndexWriter`, the order of the steps. Not: the steps (`tables`, `files`), Spark (`job`).
-Invariant: whatever step is the last before the process dies, the batch that is put in again leaves
-tables and files as if it had been put in once.
+This module owns `IndexWriter` and the order of the steps. `tables` and `files` own the steps, and
+`job` the use of Spark. If the process crashes after any step and the batch is repeated, tables and
+files look as if the batch had been stored once.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ __all__ = ["IndexWriter"]
 
 
 class IndexWriter:
-    """Writes an index; one process at a time.
+    """Writes an index of priority queues, for a job of your own; `start_index` uses it.
+
+    Only one process at a time may write an index. Call `prepare` first, then `apply` for each
+    batch.
 
     Args:
         place: `sqlite:path` or `postgresql://user@host/database`.
-        disk: for the files; None: the machine's.
-    Raises: ConfigError (another place, another process writes, no database of ours),
-        StorageUnavailable.
+        options: How to keep the index. Default: `IndexOptions()`.
+        disk: The disk for Parquet files. None: the disk of the machine.
     """
 
     def __init__(
@@ -42,24 +44,36 @@ class IndexWriter:
         self._disk = disk
 
     def prepare(self, source: str) -> None:
-        """Make the tables.
+        """Create the tables, and store the source of the changes.
 
         Args:
-            source: where the changes come from: an index has those of one source.
-        Raises: as the class; ConfigError, too: the index has the changes of another source.
+            source: The source of the changes. An index has the changes of one source.
+
+        Raises:
+            ConfigError: The place is not valid, another process writes it, or it has other content
+                or the changes of another source.
+            StorageUnavailable: The place cannot be opened or written.
         """
         with closing(open_database(self._place, writes=True)) as database:
             create(database)
             keep_source(database, source)
 
     def apply(self, query: str, batch: int, rows: Sequence[ChangeRow], now_ms: int) -> Applied:
-        """Put a batch in; one that is in already is left alone.
+        """Store a batch. A batch that is already stored is skipped.
 
         Args:
-            query: who numbers the batches, such as a query's id; the same for a batch that is put
-                in again.
-            now_ms: by which history is too old.
-        Raises: as the class; nothing of the batch is in then.
+            query: The source of the batch numbers, such as the id of a Spark query. Give a repeated
+                batch the same one.
+            batch: The number of the batch. The numbers of a query only grow.
+            rows: The changes of the batch.
+            now_ms: The present time, in ms. It decides which history is too old.
+
+        Returns:
+            The numbers of changes, and whether the batch is a repeat.
+
+        Raises:
+            ConfigError: As for `prepare`.
+            StorageUnavailable: The place cannot be written, and nothing of the batch is stored.
         """
         with closing(open_database(self._place, writes=True)) as database:
             return self.apply_in(database, query, batch, rows, now_ms)
@@ -67,7 +81,15 @@ class IndexWriter:
     def apply_in(
         self, database: Database, query: str, batch: int, rows: Sequence[ChangeRow], now_ms: int
     ) -> Applied:
-        """The same, in a database that is open for writing."""
+        """Store a batch in a database that is open for writing.
+
+        Args:
+            database: The open database.
+            query: As for `apply`.
+            batch: As for `apply`.
+            rows: As for `apply`.
+            now_ms: As for `apply`.
+        """
         create(database)
         tables, days = Tables(database), self._options.history_days
         keep_ms = None if days is None else now_ms - days * DAY_MS
