@@ -1,10 +1,16 @@
-"""`format("millstream")` for PySpark: rows become events of Millstream streams, and events rows.
+"""`format("millstream")` for PySpark: writes rows as events of streams, and reads events as rows.
 
-Spark finds `DefaultSource` by the `pyspark_` prefix of this module; nothing has to be registered.
-Owns: the entry points that Spark calls. Not: options (`options`), rows (`rows`), sequences
-(`tokens`), sending (`task_sender`, `staging`, `background`), tasks (`writer`), reading (`reader`,
-`offsets`, `columns`). Invariant: importing this module costs no pandas and no pyarrow, and raises
-nothing: an error here would break every Python source.
+Spark finds `DefaultSource` by the `pyspark_` prefix of this module, so nothing has to be
+registered. Owns the entry points that Spark calls. Importing this module loads neither pandas nor
+pyarrow and raises nothing, because an error here would break every Python data source.
+
+| module | contents |
+|---|---|
+| `options`, `read_options` | options for writing and reading |
+| `rows`, `tokens` | messages of rows, and their sequences |
+| `task_sender`, `staging`, `background` | sending |
+| `writer` | tasks that write |
+| `reader`, `offsets`, `columns` | reading |
 
 Reading starts at `writer.py`.
 May import `runtime` and `streams`.
@@ -26,43 +32,72 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """Writes a DataFrame into the streams of one namespace, through the gateway port of silos, and
-    reads what is in their queues.
+    """The Spark data source `format("millstream")`: writes and reads the streams of one namespace.
 
-    Options for writing: see `pyspark_millstream.options.WriteOptions`. A batch is seen whole, once
-    Spark has committed it, or not at all, whatever fails. With `delivery=direct` rows are visible
-    as they arrive, and a task that Spark runs again must see the same rows in the same order;
-    `writer` tells the rules. Only appending works: `mode("append")` for `df.write`, output mode
-    "append" for `df.writeStream`. Spark refuses "update" for sources in Python; `foreachBatch` with
-    a `writer_id` does the same.
+    Rows go to the gateways of silos, and the silos need no preparation. Spark finds this class by
+    itself; do not create it.
 
-    Options for reading: see `pyspark_millstream.read_options.ReadOptions`. Rows are the fields of
-    the items, by the user's schema or as the cluster knows them; else `key`, `payload`, `headers`,
-    `token`, `time`.
+    Writing: the options are those of `pyspark_millstream.options.WriteOptions`. By default a batch
+    becomes visible as a whole, after Spark has committed it, or not at all. With `delivery=direct`,
+    rows become visible as they arrive. Then a task that Spark repeats must see the same rows in the
+    same order. Only appending works: `mode("append")` for `df.write`, and the output mode `append`
+    for `df.writeStream`. Spark refuses the mode `update` for sources in Python; use `foreachBatch`
+    with a `writer_id`.
+
+    Reading: the options are those of `pyspark_millstream.read_options.ReadOptions`. The columns are
+    the fields of the items, by your schema or as the cluster knows them. Otherwise they are `key`,
+    `payload`, `headers`, `token` and `time`.
+
+    ```python
+    rows.write.format("millstream").mode("append").options(
+        gateways="127.0.0.1:7700", namespace="arrivals", key_column="dest"
+    ).save()
+    ```
     """
 
     @classmethod
     def name(cls) -> str:
-        """The name in `format(...)`."""
+        """Return the name in `format(...)`."""
         return "millstream"
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """For `df.write`. Raises ValueError for an option that cannot work."""
+        """Return the writer of `df.write`.
+
+        Args:
+            schema: The columns of the DataFrame.
+            overwrite: True for a mode other than "append", which is refused.
+
+        Raises:
+            ValueError: An option is not valid.
+        """
         from .writer import BatchWriter, plan
 
         return BatchWriter(plan(self.options, schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        """For `df.writeStream`. Raises ValueError for an option that cannot work."""
+        """Return the writer of `df.writeStream`.
+
+        Args:
+            schema: The columns of the DataFrame.
+            overwrite: True for an output mode other than "append", which is refused.
+
+        Raises:
+            ValueError: An option is not valid.
+        """
         from .writer import StreamWriter, plan
 
         return StreamWriter(plan(self.options, schema, overwrite))
 
     def schema(self) -> str:
-        """Of what is read, where the user gives none: the item's fields, if the cluster knows them.
+        """Return the columns of a read without a schema.
 
-        Raises ValueError for an option that cannot work, ConfigError: a field of the items has no
-        type in Spark, and what else stands against reading.
+        They are the fields of the items, if the cluster knows them.
+
+        Raises:
+            ValueError: An option is not valid.
+            ConfigError: A field of the items has no type in Spark, or the provider cannot be read
+                again.
+            SiloUnavailable: No gateway answered within `patience_s`.
         """
         from .columns import PLAIN_SCHEMA
         from .read_options import parse_read
@@ -71,14 +106,28 @@ class DefaultSource(DataSource):
         return ask_schema(parse_read(self.options, is_stream=True)) or PLAIN_SCHEMA
 
     def reader(self, schema: StructType) -> BatchReader:
-        """For `spark.read`. Raises ValueError for an option that cannot work."""
+        """Return the reader of `spark.read`.
+
+        Args:
+            schema: The columns to read.
+
+        Raises:
+            ValueError: An option is not valid.
+        """
         from .read_options import parse_read
         from .reader import BatchReader, NamespaceSource
 
         return BatchReader(NamespaceSource(parse_read(self.options, is_stream=False), schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        """For `spark.readStream`. Raises ValueError for an option that cannot work."""
+        """Return the reader of `spark.readStream`.
+
+        Args:
+            schema: The columns to read.
+
+        Raises:
+            ValueError: An option is not valid.
+        """
         from .read_options import parse_read
         from .reader import NamespaceSource, StreamReader
 

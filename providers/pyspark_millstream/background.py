@@ -1,9 +1,9 @@
-"""The clients of this process, on an event loop in a thread of its own: Spark's tasks block.
+"""The clients of this process, on an event loop in its own thread, because Spark's tasks block.
 
-Owns: the thread, its loop, and one `Client` per cluster and gateways. Not: what is sent (`writer`).
-Invariants: a client is used on its loop only; a process that was forked has a loop of its own; a
-client that could not connect is not kept; at most `CLIENTS_MAX` are kept, and one that is in use is
-not closed.
+This module owns the thread, its loop, and one `Client` for each cluster and list of gateways.
+`writer` owns the rows. Invariants: a client is used only on its loop. A forked process has its own
+loop. A client that could not connect is not kept. At most `CLIENTS_MAX` clients are kept, and a
+client in use is not closed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Route = tuple[tuple[str, ...], str]
 
 
 class Where(Protocol):
-    """Which cluster, and how long it is waited for: options of a write or a read."""
+    """The cluster, and how long to wait for it: options of a write or a read."""
 
     @property
     def gateways(self) -> tuple[str, ...]: ...
@@ -41,7 +41,7 @@ class Where(Protocol):
 
 
 class Kept:
-    """A client, and how many use it."""
+    """A client, and the number of its users."""
 
     __slots__ = ("client", "users")
 
@@ -51,7 +51,7 @@ class Kept:
 
 
 class Background:
-    """A thread that runs an event loop, and the clients on it."""
+    """A thread that runs an event loop, and the clients on the loop."""
 
     def __init__(self) -> None:
         factory = loop_factory() or asyncio.new_event_loop
@@ -64,9 +64,11 @@ class Background:
         self._thread.start()
 
     def run(self, coro: Coroutine[Any, Any, T]) -> T:
-        """Run it there, and wait for its result. Cancels it if the wait is interrupted.
+        """Run a coroutine on the loop, and wait for its result. Cancel it if the wait is
+        interrupted.
 
-        Raises what it raises; CancelledError: this was closed meanwhile; RuntimeError: before.
+        Raises its errors, CancelledError if this object is closed meanwhile, and RuntimeError if it
+        was closed before.
         """
         future = self.start(coro)
         try:
@@ -76,8 +78,9 @@ class Background:
             raise
 
     def start(self, coro: Coroutine[Any, Any, T], *, is_last: bool = False) -> Future[T]:
-        """Run it there. Raises RuntimeError: this was closed before, or the last was started."""
-        with self._submitting:  # nothing comes behind the last, where nobody would end it
+        """Run a coroutine on the loop. Raises RuntimeError after close, or after the last one
+        started."""
+        with self._submitting:  # no coroutine follows the last one, because nobody would end it
             if self._is_closed:
                 coro.close()
                 raise RuntimeError("the clients of this process are closed")
@@ -86,7 +89,7 @@ class Background:
 
     @asynccontextmanager
     async def client(self, options: Where) -> AsyncIterator[Client]:
-        """The client of the gateways that are named; waits for one that answers.
+        """Yield the client of the gateways; wait until a gateway answers.
 
         Raises SiloUnavailable after `patience_s`, ConfigError (another cluster or version).
         """
@@ -95,7 +98,7 @@ class Background:
             kept = self._kept.pop(route, None)
             if kept is None:
                 kept = Kept(await _connect(options))
-            self._kept[route] = kept  # the last in use is the last to go
+            self._kept[route] = kept  # the client that was used last is closed last
             kept.users += 1
         try:
             yield kept.client
@@ -110,11 +113,11 @@ class Background:
 
     @property
     def clients(self) -> int:
-        """How many are kept."""
+        """The number of clients that are kept."""
         return len(self._kept)
 
     def close(self) -> None:
-        """End what runs here, close the clients, and end the thread."""
+        """Cancel the tasks of the loop, close the clients, and end the thread."""
         self.start(self._close_all(), is_last=True).result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
@@ -123,14 +126,14 @@ class Background:
     async def _close_all(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
-            task.cancel()  # a thread waits for it, and would wait for ever
+            task.cancel()  # otherwise a thread would wait for it for ever
         await asyncio.gather(*others, return_exceptions=True)
         while self._kept:
             await self._kept.popitem()[1].client.aclose()
 
 
 async def _connect(options: Where) -> Client:
-    """A client that has reached a gateway."""
+    """Return a client that has reached a gateway."""
     call_timeout_s = min(CALL_TIMEOUT_S, options.patience_s)
     runtime = RuntimeOptions(call_timeout_s=call_timeout_s)
     loop = asyncio.get_running_loop()
@@ -153,16 +156,16 @@ _of_process: dict[int, Background] = {}
 
 
 def background() -> Background:
-    """That of this process, started when it is first asked for."""
+    """Return the object of this process; the first call creates it."""
     with _lock:
         found = _of_process.get(os.getpid())
-        if found is None:  # also where this process was forked from one that had its own
+        if found is None:  # also in a process that was forked from one with its own
             found = _of_process[os.getpid()] = Background()
         return found
 
 
 def end_background() -> None:
-    """Close what this process has, for tests and programs that go on; it starts anew when asked."""
+    """Close the clients of this process, for tests and long programs; the next use starts again."""
     with _lock:
         found = _of_process.pop(os.getpid(), None)
     if found is not None:

@@ -1,15 +1,17 @@
-"""Messages to Arrow batches: a row for each item. Pure.
+"""Messages to Arrow batches, with a row for each item, as pure functions.
 
-Without a schema of the user's the rows are `key`, `payload` (the item as MessagePack), `headers`,
-`token`, `time`. With one, a column is the field of that name in the item, which must be a map; a
-column with one of those names and an underscore before it is that of the message. A field that an
-item lacks is null; what the sink wrote as text (dates, decimals, times without a zone) is read as
-such again, at every depth (`values`).
-An item is malformed if it is no map, or a field does not fit its column. What becomes of it is the
-user's choice, as in Spark's JSON source: `failfast` ends the query, `permissive` makes null what
-does not fit and tells in a column what it was, `dropmalformed` leaves the row out.
-Invariants: rows stand in the order of the messages and of the items in them; an error names the
-column, the stream's key and the token; nothing is cut, and a column of the message always fits.
+Without a user's schema the columns are `key`, `payload` (the item as MessagePack), `headers`,
+`token` and `time`. With a schema, a column is the field of that name in the item, which must be a
+map. A column with one of the five names and an underscore before it has that value of the message.
+A missing field is null. The sink writes dates, decimals and times without a zone as text, and they
+are read as such again, at every depth (`values`).
+
+An item is malformed if it is no map, or if a field does not fit its column. The user selects the
+treatment, as in Spark's JSON source. `failfast` ends the query. `permissive` makes unfitting values
+null and describes them in a column. `dropmalformed` leaves the row out.
+
+Rows are in the order of the messages and of their items. An error names the column, the stream's
+key and the token. Nothing is truncated, and a column of the message always fits.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ if TYPE_CHECKING:
 __all__ = ["MODES", "PLAIN", "PLAIN_SCHEMA", "Columns", "cut"]
 
 PLAIN = ["key", "payload", "headers", "token", "time"]
-"""The columns without a schema of the user's."""
+"""The columns without a user's schema."""
 PLAIN_SCHEMA = (
     "key string, payload binary, headers map<string,string>, token string, time timestamp"
 )
-"""The same with their types."""
+"""The same columns with their types."""
 MODES = ("failfast", "permissive", "dropmalformed")
-"""The ways to treat malformed items; the names are those of Spark's JSON source."""
+"""The treatments of malformed items; the names are those of Spark's JSON source."""
 SHOWN_CHARS = 60
 
 _decode = msgspec.msgpack.Decoder().decode
@@ -74,13 +76,14 @@ class Columns:
     """Makes batches of one schema.
 
     Args:
-        schema: of the batches.
-        is_plain: it has the columns `PLAIN`, not the user's own.
-        mode: what becomes of malformed items: one of `MODES`.
-        corrupt: the column that tells with `permissive` what was malformed, if it is in the schema:
-            a binary column has the item as MessagePack, a string column the reason.
+        schema: The schema of the batches.
+        is_plain: The columns are `PLAIN`, not the user's.
+        mode: The treatment of malformed items: one of `MODES`.
+        corrupt: With `permissive`, the column for malformed items, if the schema has it. A binary
+            column gets the item as MessagePack, a string column the reason.
 
-    Attributes: `dropped`: items that were left out.
+    Attributes:
+        dropped: The number of items that were left out.
     """
 
     def __init__(
@@ -101,7 +104,7 @@ class Columns:
                 self._of_item.append(name)
 
     def batch(self, messages: Sequence[ReadMessage]) -> RecordBatch:
-        """A row for each item. Raises ValueError: an item that does not fit, with `failfast`."""
+        """Return a row for each item. Raises ValueError for a malformed item with `failfast`."""
         from pyarrow import RecordBatch, array
 
         places = [ItemPlace(one, index) for one in messages for index in range(len(one.items))]
@@ -121,7 +124,7 @@ class Columns:
         return made.filter(array([row not in malformed for row in range(len(places))]))
 
     def _of_items(self, places: Sequence[ItemPlace], malformed: dict[int, str]) -> dict[str, Array]:
-        """The columns of items; notes which rows are malformed, and why."""
+        """Return the columns of items; note the malformed rows and the reasons."""
         if not self._of_item:
             return {}
         bad = None if self._mode == "failfast" else malformed
@@ -138,7 +141,7 @@ class Columns:
         }
 
     def _tell(self, places: Sequence[ItemPlace], malformed: Mapping[int, str]) -> Array:
-        """The column that tells what was malformed."""
+        """Return the column that describes malformed items."""
         from pyarrow import array
         from pyarrow.types import is_binary
 
@@ -151,7 +154,8 @@ class Columns:
 
 
 def _item_of(place: ItemPlace, row: int, malformed: dict[int, str] | None) -> Mapping[str, Any]:
-    """The fields of an item; none if it is malformed. Raises ValueError if nobody notes that."""
+    """Return the fields of an item; none if it is malformed. Raises ValueError if that is not
+    noted."""
     try:
         item = _decode(place.message.items[place.item])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -176,9 +180,9 @@ def _array(
     places: Sequence[ItemPlace],
     malformed: dict[int, str] | None,
 ) -> Array:
-    """A column; values that do not fit are noted, and null.
+    """Return a column. Values that do not fit are noted, and become null.
 
-    Raises ValueError naming the first value that does not fit, if nobody notes it.
+    Raises ValueError with the first value that does not fit, if that is not noted.
     """
     import pyarrow as arrow
 
@@ -201,7 +205,7 @@ def _array(
 
 
 def cut(messages: Sequence[ReadMessage], rows_max: int) -> Iterator[Sequence[ReadMessage]]:
-    """Messages in parts of about so many rows, in order; a message is not cut."""
+    """Split messages into parts of about `rows_max` rows, in order; a message is never split."""
     part: list[ReadMessage] = []
     rows = 0
     for message in messages:

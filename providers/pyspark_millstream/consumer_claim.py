@@ -1,9 +1,9 @@
-"""One query at a time has a `consumer`: its run claims the name, and renews the claim.
+"""The claim of a query's run on its `consumer`: one query at a time may use a name.
 
-Owns: `ConsumerClaim`. Not: the claims (`millstream.streams.rewinding.claims`). Invariants: the
-claim is renewed in the background, also while a batch takes long; a run that lost its claim gets an
-error at its next batch, and at each later one. A run that fails gives the name up; Spark kills the
-process of one that is stopped, and the next run waits until the claim has run out.
+This module owns `ConsumerClaim`, and `millstream.streams.rewinding.claims` owns the claims. The
+claim is renewed in the background, even during a long batch. A run that lost its claim gets an
+error at its next batch and at each later one. A run that fails releases the name. Spark kills the
+process of a run that is stopped, and the next run waits until the claim expires.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ log = logging.getLogger("millstream.spark")
 
 
 class ConsumerClaim:
-    """The claim of one run of a query on its `consumer`; without one there is nothing to claim.
+    """The claim of one run of a query on its `consumer`; without a consumer it does nothing.
 
-    Attributes: `run`: names this run; "" without a consumer.
+    `run` identifies the run; it is "" without a consumer.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -43,9 +43,9 @@ class ConsumerClaim:
     def hold(self) -> None:
         """Claim the name, or renew the claim.
 
-        Blocks while a former run that did not give the name up may still be alive, `CLAIM_S`.
-        Raises ConfigError: another query uses the name, or has taken it over; SiloUnavailable and
-        the like after `patience_s`.
+        Blocks for up to `CLAIM_S` while a former run that did not release the name may still be
+        alive. Raises ConfigError if another query uses the name or has taken it over. Raises
+        SiloUnavailable and similar errors after `patience_s`.
         """
         if not self._name:
             return
@@ -65,7 +65,7 @@ class ConsumerClaim:
             try:
                 await self._renew_once()
             except ConfigError:
-                return  # `hold` says so
+                return  # `hold` raises it
             except MillstreamError as error:
                 log.info("consumer %s: the claim is not renewed: %s", self._name, error)
 
@@ -80,7 +80,8 @@ class ConsumerClaim:
             raise self._lost
 
     def release(self) -> None:
-        """Give the name up. What fails is logged: others take the name over after `CLAIM_S`."""
+        """Release the name. A failure is logged: another run can take the name over after
+        `CLAIM_S`."""
         if self._renewing is None:
             return
         self._renewing.cancel()

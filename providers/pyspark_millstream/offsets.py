@@ -1,12 +1,15 @@
-"""Where a query is in the queues, and how far its next batch goes. Pure.
+"""The progress of a query in the queues, and the size of its next batch, as pure functions.
 
-An offset is, for each queue that is known, the position of the first message that was not read.
-Spark stores it with the source that gave the positions: the same numbers of another cluster, or of
-one that was built anew under its name, are those of other messages. Invariants: a position goes
-back only where messages are lost; the same offsets give the same ranges, and offsets of two sources
-none; a queue enters an offset at its first message, before anything of it is read, so that what
-Spark plans again begins at the same place. It stays in the offset while it has messages, also when
-it is no longer in use: a change of the number of queues may bring it back.
+An offset has, for each known queue, the position of the first message that was not read. Spark
+stores it with the source of the positions: in another cluster, or in a cluster that was built again
+under the same name, the same numbers belong to other messages. Invariants:
+
+- A position moves back only where messages are lost.
+- The same offsets give the same ranges, and offsets of two sources give none.
+- A queue enters an offset at its first message, before any of its messages is read, so that a
+  repeated plan begins at the same place.
+- A queue stays in the offset while it has messages, even when it is no longer in use, because a
+  change of the number of queues may bring it back.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ Offset = Mapping[QueueId, Token]
 
 
 class ReadSource(NamedTuple):
-    """What gave positions; `incarnation` tells a provider that was built anew from the former."""
+    """The source of positions; `incarnation` changes when a provider is built again."""
 
     cluster: str
     provider: str
@@ -54,17 +57,17 @@ class ReadSource(NamedTuple):
 
 
 class StoredOffset(NamedTuple):
-    """An offset, and whose it is."""
+    """An offset with its source."""
 
     source: ReadSource
     positions: dict[QueueId, Token]
 
 
 class Loss(NamedTuple):
-    """A queue in which a position has no message any more.
+    """A queue that no longer has a message at a position.
 
-    `first`: where the queue begins now. `end`: the position behind its last message, if that is
-    before `position`; None: messages from `position` on are gone.
+    `first` is the present beginning of the queue. `end` is the position after its last message, if
+    that is before `position`. None: messages from `position` on were dropped.
     """
 
     queue: QueueId
@@ -74,12 +77,12 @@ class Loss(NamedTuple):
 
 
 def make_stored(source: ReadSource, offset: Offset) -> dict[str, Any]:
-    """An offset for Spark, which compares texts: equal offsets are alike in every order."""
+    """Return an offset for Spark, which compares texts; equal offsets give equal texts."""
     return {**source._asdict(), "queues": texts(offset)}
 
 
 def restore(given: Mapping[str, Any]) -> StoredOffset:
-    """An offset as Spark stores it. Raises ValueError naming what is wrong."""
+    """Return an offset that Spark stored. Raises ValueError that names the fault."""
     names, queues = ReadSource._fields, given.get("queues")
     values = [given.get(name) for name in names]
     if not isinstance(queues, Mapping) or not all(isinstance(one, str) for one in values):
@@ -92,7 +95,7 @@ def restore(given: Mapping[str, Any]) -> StoredOffset:
 
 
 def parse(given: Mapping[str, object]) -> dict[QueueId, Token]:
-    """Positions by queue. Raises ValueError naming the queue."""
+    """Return positions by queue. Raises ValueError that names the queue."""
     found: dict[QueueId, Token] = {}
     for queue, text in given.items():
         try:
@@ -103,22 +106,22 @@ def parse(given: Mapping[str, object]) -> dict[QueueId, Token]:
 
 
 def texts(offset: Offset) -> dict[str, str]:
-    """Positions by queue, as text."""
+    """Return positions by queue, as text."""
     return {queue: str(token) for queue, token in sorted(offset.items())}
 
 
 def firsts(extents: Sequence[Extent]) -> dict[QueueId, Token]:
-    """The positions of the first messages that are kept."""
+    """Return the positions of the first stored messages."""
     return {one.queue: one.first for one in extents if one.first is not None}
 
 
 def ends(extents: Sequence[Extent]) -> dict[QueueId, Token]:
-    """The positions behind the last messages."""
+    """Return the positions after the last messages."""
     return {one.queue: one.end for one in extents if one.end is not None}
 
 
 def behind(start: Token, end: Token) -> int:
-    """How many messages lie between, as far as numbers tell: eras may leave some out."""
+    """Return the number of messages between positions, by their numbers; eras may skip some."""
     if end <= start:
         return 0
     return end.seq - start.seq if end.era == start.era else max(end.seq, 1)
@@ -127,11 +130,11 @@ def behind(start: Token, end: Token) -> int:
 def advance(
     start: Offset, extents: Sequence[Extent], most: int, target: Offset | None = None
 ) -> dict[QueueId, Token]:
-    """How far the next batch goes.
+    """Return the end of the next batch.
 
     Args:
-        most: messages in all; what is less than one for a queue counts as one.
-        target: go no further than that.
+        most: The messages of all queues together. A share below one counts as one.
+        target: The furthest end.
     """
     limits = ends(extents) if target is None else target
     ahead = {
@@ -161,7 +164,8 @@ def _move(position: Token, end: Token, ahead: int, total: int, most: int) -> Tok
 
 
 def ranges(start: Offset, end: Offset, split_messages: int) -> list[Range]:
-    """What a batch reads, in parts of so many messages; those of a queue in their order."""
+    """Return the ranges of a batch, each of up to `split_messages`; those of a queue in their
+    order."""
     found: list[Range] = []
     for queue, stop in sorted(end.items()):
         position = start.get(queue, stop)
@@ -175,7 +179,7 @@ def ranges(start: Offset, end: Offset, split_messages: int) -> list[Range]:
 
 
 def losses(start: Offset, extents: Sequence[Extent]) -> list[Loss]:
-    """Queues in which messages from the start on are gone, or which end before it."""
+    """Return the queues whose messages from the start on were dropped, or which end before it."""
     found: list[Loss] = []
     for one in extents:
         position = start.get(one.queue)

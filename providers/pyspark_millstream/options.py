@@ -1,8 +1,7 @@
-"""The options of `format("millstream")`: parsed and checked once, in the driver.
+"""The options of `format("millstream")`, parsed and checked once, in the driver.
 
-Owns: names, defaults and limits of the options. Not: what they do. Pure.
-Invariants: a `WriteOptions` can be used as it is, whatever task gets it; every error names the
-option and says what to write.
+This module owns the names, defaults and limits of the options. Any task can use a `WriteOptions` as
+it is. Every error names the option and a valid value. The functions are pure.
 """
 
 from __future__ import annotations
@@ -24,26 +23,33 @@ WINDOW_MAX = 256
 PATIENCE_S_MAX = 3600.0
 DELIVERIES = ("staged", "direct")
 MAY_BE_EMPTY = ("consumer", "writer_id", "gateways", "namespace", "key_column")
-"""Options whose default is an empty text, and those of which `require` says that they are missing.
-"""
+"""Options whose default is empty, and options that `require` reports as missing."""
 NOT_OURS = ("path", "checkpointlocation", "queryname", "mergeschema")
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What one write needs to know; the option names are the field names.
+    """The options of `format("millstream")` for writing, each given as `.option(name, text)`.
 
-    `gateways`: `host:port`, separated by commas; reachable from the executors, which learn the
-    others from them. `namespace`: of the
-    streams. `key_column`: string or integer column with the stream key. `value_columns`: columns
-    of an item, separated by commas; default all. `writer_id`: identity for deduplication; default
-    the query id for a streaming query, a fresh id for a batch write. `chunk_rows`: rows of which
-    those of one key travel together. `message_bytes`: rows of one key that have more become several
-    messages; a single row may be larger, as far as its queue accepts it. With delivery "direct"
-    neither may change while a failed batch waits to be run again. `window`: calls without an
-    answer. `delivery`: "staged": a batch is seen whole or not at all; "direct": rows are visible as
-    they arrive. `patience_s`: how long a task tries again what the cluster cannot do at the moment,
-    while nothing is accepted.
+    Attributes:
+        gateways: Addresses `host:port`, separated by commas, at most 64. The executors must reach
+            them, and learn the other gateways from them.
+        namespace: The namespace of the streams.
+        key_column: The string or integer column with the stream key.
+        value_columns: The columns of an item, separated by commas. Without the option: all columns.
+        cluster: The name of the cluster.
+        provider: The name of the stream provider.
+        writer_id: The identity for deduplication. Empty: the id of a streaming query, or a new id
+            for each batch write.
+        chunk_rows: The rows among which the rows of one key are grouped, up to 100,000.
+        message_bytes: Rows of one key with more bytes become several messages, up to 16 MiB. A
+            single row may be larger, if its queue accepts it. With `delivery` "direct", change
+            neither this nor `chunk_rows` while a failed batch may be repeated.
+        window: Unanswered calls of a task, up to 256.
+        delivery: "staged" makes a batch visible as a whole or not at all. "direct" makes rows
+            visible as they arrive.
+        patience_s: The seconds for which a task retries while the cluster accepts nothing, above 0
+            up to 3600.
     """
 
     gateways: tuple[str, ...]
@@ -61,7 +67,7 @@ class WriteOptions:
 
 
 def parse(given: Mapping[str, str], columns: Sequence[str]) -> WriteOptions:
-    """Options as Spark gives them, for rows with these columns. Raises ValueError."""
+    """Parse the options of Spark, for rows with these columns. Raises ValueError."""
     texts = {name.lower(): text.strip() for name, text in given.items()}
     check_names(texts, WriteOptions)
     return WriteOptions(
@@ -81,7 +87,7 @@ def parse(given: Mapping[str, str], columns: Sequence[str]) -> WriteOptions:
 
 
 def check_names(texts: Mapping[str, str], options: type[Any]) -> None:
-    """Refuse options that are none of ours, and none of Spark's, and texts that say nothing.
+    """Refuse unknown options and empty or unprintable texts; accept those of Spark.
 
     Raises ValueError.
     """
@@ -105,7 +111,7 @@ def _check_text(name: str, text: str) -> None:
 
 
 def require(texts: Mapping[str, str], name: str, example: str) -> str:
-    """An option that must be there. Raises ValueError."""
+    """Return a required option. Raises ValueError."""
     text = texts.get(name, "")
     if not text:
         raise ValueError(f"option {name!r} is missing: write option({name!r}, {example!r})")
@@ -117,7 +123,7 @@ def _list(text: str) -> list[str]:
 
 
 def gateways(text: str) -> tuple[str, ...]:
-    """The addresses that are listed. Raises ValueError."""
+    """Return the listed addresses. Raises ValueError."""
     listed = tuple(_list(text))
     if not 1 <= len(listed) <= GATEWAYS_MAX:
         raise ValueError(
@@ -152,7 +158,7 @@ def _value_columns(text: str, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def count(texts: Mapping[str, str], name: str, default: int, largest: int) -> int:
-    """A whole number from 1 up to the largest. Raises ValueError."""
+    """Return a whole number from 1 up to the largest. Raises ValueError."""
     text = texts.get(name, "")
     number = int(text) if text.isascii() and text.isdigit() else 0
     if text and not 1 <= number <= largest:
@@ -161,7 +167,7 @@ def count(texts: Mapping[str, str], name: str, default: int, largest: int) -> in
 
 
 def seconds(texts: Mapping[str, str], name: str) -> float:
-    """A time up to `PATIENCE_S_MAX`; 60 s if there is none. Raises ValueError."""
+    """Return a time up to `PATIENCE_S_MAX`; 60 s without the option. Raises ValueError."""
     text, largest = texts.get(name, ""), PATIENCE_S_MAX
     if not text:
         return 60.0

@@ -1,6 +1,6 @@
-"""Questions of the reader to the cluster.
+"""Questions of the reader to the cluster: `ask_cluster`.
 
-Owns: `ask_cluster`. Not: the clients (`background`), what is asked (`QueueReads`).
+`background` owns the clients, and `QueueReads` the questions.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ T = TypeVar("T")
 async def ask_cluster(
     options: ReadOptions, ask: Callable[[QueueReads], Awaitable[T]], *, incarnation: str = ""
 ) -> T:
-    """What the cluster answers.
+    """Ask the cluster and return its answer.
 
-    Args:
-        incarnation: of the provider that gave the positions in the question; "": no positions.
+    `incarnation` is that of the provider that gave the positions in the question; "" without
+    positions.
     """
     async with background().client(options) as client:
         return await ask(

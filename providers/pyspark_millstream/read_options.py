@@ -1,7 +1,8 @@
-"""The options of `spark.read` and `spark.readStream`: parsed and checked once, in the driver.
+"""The options of `spark.read` and `spark.readStream`, parsed and checked once, in the driver.
 
-Owns: names, defaults and limits of the options for reading. Not: what they do; those that are as
-for writing (`options`). Pure. Invariants: as there.
+This module owns the names, defaults and limits of the options for reading, and shares some with
+`options`. Any task can use a `ReadOptions` as it is. Every error names the option and a valid
+value.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ MESSAGES_MAX = 1 << 40
 BYTES_MAX = 1 << 50
 SPLIT_MAX = 1 << 30
 SPARKS = {"columnnameofcorruptrecord": "column_name_of_corrupt_record"}
-"""Options that are spelled as in Spark's own sources, too."""
+"""Options that may also be spelled as in Spark's own sources."""
 BOOLEANS = {"true": True, "false": False}
 
 
 class StatedOffset(NamedTuple):
-    """Where a user wants to begin; `source`: None: it is not said whose positions they are."""
+    """The start that a user gave; `source` is None if the positions have no source."""
 
     source: ReadSource | None
     positions: dict[QueueId, Token]
@@ -38,23 +39,33 @@ class StatedOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What one read needs to know; the option names are the field names.
+    """The options of `format("millstream")` for reading, each given as `.option(name, text)`.
 
-    `gateways`, `namespace`, `cluster`, `provider`, `patience_s`: as for writing.
-    `starting_offsets`: where a query without a checkpoint begins: "earliest", "latest", a time
-    (ISO 8601, with its zone), or in JSON {queue: token} or an offset of a query's progress; default
-    "latest" for a stream, "earliest" for `spark.read`.
-    `max_messages_per_batch`: about so many messages make a micro-batch; a message has as many rows
-    as items were published at once. `max_bytes_per_batch`: so do about so many bytes of items, if
-    that is less; None: no limit of bytes. `split_messages`: a task reads about so many messages.
-    `consumer`: a name under which the cluster keeps what the query has not done yet; "": it keeps
-    what it keeps anyway. Two queries that run at a time need two names.
-    `mode`: what becomes of an item that does not fit the schema, as in Spark's JSON source:
-    "failfast": the query ends; "permissive": what does not fit is null, and the column named by
-    `column_name_of_corrupt_record` says why (string) or has the item (binary), if the schema has
-    it; "dropmalformed": the row is left out.
-    `fail_on_data_loss`: a query ends when messages are gone that it has not read; else it goes on
-    behind them, with a warning.
+    Attributes:
+        gateways: As for writing.
+        namespace: As for writing.
+        cluster: As for writing.
+        provider: As for writing.
+        starting_offsets: The start of a query without a checkpoint: "earliest", "latest", a time in
+            ISO 8601 with its zone, or JSON. The JSON is `{queue: token}`, or an offset from a
+            query's progress. Default: "latest" for a stream, "earliest" for `spark.read`.
+        max_messages_per_batch: The approximate messages of a micro-batch. A message has as many
+            rows as items were published at once.
+        max_bytes_per_batch: The approximate bytes of items in a micro-batch. None: no limit of
+            bytes. Only for streams.
+        split_messages: The approximate messages that one task reads.
+        consumer: A name under which the cluster keeps the events that the query has not processed.
+            "": the cluster keeps what it keeps anyway. Queries that run at the same time need
+            different names. Only for streams.
+        mode: The treatment of an item that does not fit the schema, as in Spark's JSON source.
+            "failfast" ends the query. "permissive" makes unfitting values null, and describes them
+            in `column_name_of_corrupt_record`. "dropmalformed" leaves the row out.
+        column_name_of_corrupt_record: With "permissive", the column for malformed items, if the
+            schema has it: a string column gets the reason, a binary column the item.
+            `columnNameOfCorruptRecord` is the same option.
+        fail_on_data_loss: True ends a query if unread messages were dropped, or if its offset
+            belongs to another source. False continues after the lost messages, with a warning.
+        patience_s: As for writing.
     """
 
     gateways: tuple[str, ...]
@@ -73,7 +84,7 @@ class ReadOptions:
 
 
 def parse_read(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
-    """Options as Spark gives them. Raises ValueError."""
+    """Parse the options of Spark. Raises ValueError."""
     lowered = {name.lower(): text.strip() for name, text in given.items()}
     texts = {SPARKS.get(name, name): text for name, text in lowered.items()}
     check_names(texts, ReadOptions)
@@ -96,7 +107,7 @@ def parse_read(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
 
 
 def _starting(text: str, is_stream: bool) -> str | float | StatedOffset:
-    """A word, a wall time in seconds, or an offset."""
+    """Return a word, a wall time in seconds, or an offset."""
     if not text:
         return "latest" if is_stream else "earliest"
     if text in ("earliest", "latest"):
@@ -118,7 +129,7 @@ def _starting(text: str, is_stream: bool) -> str | float | StatedOffset:
 
 
 def _read_stated(given: dict[str, Any]) -> StatedOffset:
-    """Positions by queue, or an offset with its source. Raises ValueError."""
+    """Return positions by queue, or an offset with its source. Raises ValueError."""
     if isinstance(given.get("queues"), dict):
         return StatedOffset(*restore(given))
     return StatedOffset(None, parse(given))

@@ -1,12 +1,13 @@
-"""What Spark calls to read: where a query is, how far a batch goes, the rows of a range.
+"""The objects that Spark calls to read: a query's progress, the end of a batch, the rows of a
+range.
 
-Offsets are positions by queue, with their source (`offsets`); Spark keeps them in its checkpoint
-and plans the same ranges again after a crash, so that a batch which is run again has the same rows
-in the same order, as long as the messages are kept. Every question to the cluster names the
-incarnation that gave the positions in it, so positions never meet the messages of another one. With
-a `consumer` messages are kept until Spark has done with them, which it says when it plans the next
-batch. Rows of one key that are in one queue are in the order of their tokens within a task, and in
-tasks that follow each other.
+Offsets are positions by queue, with their source (`offsets`). Spark keeps them in its checkpoint
+and plans the same ranges again after a crash. So a repeated batch has the same rows in the same
+order, as long as the messages are kept. Every question to the cluster names the incarnation that
+gave its positions, so positions never refer to messages of another one. With a `consumer`, the
+cluster keeps messages until Spark has processed them. Spark reports this when it plans the next
+batch. Rows of one key in one queue are in the order of their tokens within a task, and from one
+task to the next.
 """
 
 from __future__ import annotations
@@ -59,26 +60,26 @@ __all__ = ["BatchReader", "NamespaceSource", "StreamReader", "ask_schema", "ask_
 log = logging.getLogger("millstream.spark")
 
 ROWS_MAX = 10_000
-"""About so many rows make an Arrow batch."""
+"""The approximate number of rows in an Arrow batch."""
 
 
 @dataclass
 class QueueRange(InputPartition):
-    """What one task reads."""
+    """The messages that one task reads."""
 
     queue: str
     start: Token
     end: Token
     incarnation: str
-    value: None = None  # Spark's own, which we do not use
+    value: None = None  # used only by Spark
 
 
 OF_MESSAGE = {"_key": "string", "_token": "string", "_time": "timestamp"}
-"""Columns beside those of items whose fields the cluster knows."""
+"""Columns in addition to those of items whose fields the cluster knows."""
 
 
 def ask_schema(options: ReadOptions) -> str:
-    """The columns of a namespace's items, as the cluster knows them; empty: it does not.
+    """Return the columns of a namespace's items; empty if the cluster does not know them.
 
     Raises ConfigError (the provider cannot be read again, or a field has no type in Spark),
     SiloUnavailable after `patience_s`.
@@ -98,9 +99,9 @@ def ask_schema(options: ReadOptions) -> str:
 
 
 def ask_source(given: Mapping[str, str]) -> str:
-    """What these options read, as the cluster says: cluster, provider, namespace, incarnation.
+    """Return the source that these options read: cluster, provider, namespace, incarnation.
 
-    Raises ValueError: an option that cannot work; else as `ask_schema`.
+    Raises ValueError for an option that is not valid; else as `ask_schema` does.
     """
     from pyspark.sql.types import StructType
 
@@ -109,7 +110,7 @@ def ask_source(given: Mapping[str, str]) -> str:
 
 
 def check_corrupt(name: str, schema: StructType) -> None:
-    """Raises ValueError: the column for malformed items can hold neither a reason nor an item."""
+    """Raise ValueError if the column for malformed items can hold neither a reason nor an item."""
     for field in schema.fields:
         kind = field.dataType.simpleString()
         if field.name == name and kind not in ("string", "binary"):
@@ -121,7 +122,7 @@ def check_corrupt(name: str, schema: StructType) -> None:
 
 
 class NamespaceSource:
-    """A namespace in a cluster, as driver and tasks ask of it."""
+    """A namespace in a cluster, for the driver and the tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         check_corrupt(options.column_name_of_corrupt_record, schema)
@@ -131,11 +132,11 @@ class NamespaceSource:
     def look(
         self, reached: Offset | None = None, of: ReadSource | None = None
     ) -> tuple[ReadSource, list[Extent]]:
-        """Whose positions are known now, and how far the queues go that are read now.
+        """Return the present source of positions, and the extents of the queues that are read.
 
         Args:
-            reached: positions that somebody has reached; their queues are in the answer, too.
-            of: whose positions these are; None: of whoever is asked.
+            reached: Positions that a query has reached. Their queues are in the answer too.
+            of: The source of these positions. None: the answering cluster.
         """
         options, incarnation = self.options, of.incarnation if of is not None else ""
         found = background().run(
@@ -149,9 +150,10 @@ class NamespaceSource:
         return own, found.queues
 
     def begin(self) -> StoredOffset:
-        """Where a query without a checkpoint begins.
+        """Return the start of a query without a checkpoint.
 
-        Raises StreamError: times are not known; ConfigError: a stated offset is of another source.
+        Raises StreamError if times are not known, ConfigError if a given offset belongs to another
+        source.
         """
         wanted = self.options.starting_offsets
         if isinstance(wanted, StatedOffset):
@@ -183,7 +185,7 @@ class NamespaceSource:
         return StoredOffset(source, wanted.positions)
 
     def begin_anew(self, before: ReadSource | None, own: ReadSource) -> None:
-        """Positions are of another source. Raises ConfigError, if `fail_on_data_loss`."""
+        """Handle positions of another source. Raises ConfigError with `fail_on_data_loss`."""
         text = f"this query reads {own}, and its offset is of {before}"
         if self.options.fail_on_data_loss:
             raise ConfigError(
@@ -194,9 +196,9 @@ class NamespaceSource:
         log.warning("%s: the query begins anew, at the first message of each queue", text)
 
     def list_kept(self, start: Offset, extents: Sequence[Extent]) -> dict[QueueId, Token]:
-        """The start, but where messages are lost: there the first message that is kept.
+        """Return the start, with the first stored message in queues where messages were lost.
 
-        Raises CursorTooOld, if `fail_on_data_loss`.
+        Raises CursorTooOld with `fail_on_data_loss`.
         """
         found = losses(start, extents)
         for loss in found:
@@ -224,7 +226,7 @@ class NamespaceSource:
         log.warning("%s: the query goes on there", text)
 
     def retain(self, positions: Mapping[QueueId, Token | None], incarnation: str, run: str) -> None:
-        """Let the cluster keep what is behind these positions; None: all that is there now."""
+        """Let the cluster keep the messages after these positions; None: all present messages."""
         name = self.options.consumer
         if name and positions:
             background().run(
@@ -236,7 +238,7 @@ class NamespaceSource:
             )
 
     def within_bytes(self, source: ReadSource, start: Offset, end: Offset) -> Offset:
-        """How far a batch goes within `max_bytes_per_batch`, if there is such a limit."""
+        """Return the end of a batch within `max_bytes_per_batch`, if there is such a limit."""
         most = self.options.max_bytes_per_batch
         if most is None:
             return end
@@ -251,14 +253,14 @@ class NamespaceSource:
     # -- in a task
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """The rows of a task; the one that Spark makes where nothing was planned has none."""
+        """Return the rows of a task. Spark makes an empty partition if no task was planned."""
         if partition.value is None and not isinstance(partition, QueueRange):
             return iter(())
         assert isinstance(partition, QueueRange), partition
         return self.rows(partition)
 
     def rows(self, part: QueueRange) -> Iterator[RecordBatch]:
-        """The rows of a range; while a page is taken the next one is fetched."""
+        """Yield the rows of a range; the next page is fetched during the use of one."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         schema = to_arrow_schema(self.schema, timezone="UTC")
@@ -301,13 +303,13 @@ class NamespaceSource:
 
 
 def plan(source: ReadSource, start: Offset, end: Offset, split: int) -> list[QueueRange]:
-    """The tasks of a batch."""
+    """Return the tasks of a batch."""
     found = ranges(start, end, split)
     return [QueueRange(one.queue, one.start, one.end, source.incarnation) for one in found]
 
 
 class BatchReader(DataSourceReader):
-    """The reader of `spark.read`: everything from the start to what was accepted last."""
+    """The reader of `spark.read`: all messages from the start to the last accepted one."""
 
     def __init__(self, source: NamespaceSource) -> None:
         self._source = source
@@ -324,17 +326,17 @@ class BatchReader(DataSourceReader):
         return plan(own, start, ends(extents), source.options.split_messages)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """One task."""
+        """Read the rows of one task."""
         return self._source.read(partition)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of `spark.readStream`; Spark keeps one, in a process of its own, for planning."""
+    """The reader of `spark.readStream`; Spark keeps one for planning, in a separate process."""
 
     def __init__(self, source: NamespaceSource) -> None:
         self._source = source
         self._claim: ConsumerClaim | None = None
-        self._retained: set[QueueId] = set()  # queues of which something is kept for this query
+        self._retained: set[QueueId] = set()  # queues whose messages are kept for this query
         self._begun: dict[str, Any] | None = None
         self._target: dict[QueueId, Token] | None = None
         self._newest: dict[str, Any] | None = None
@@ -343,21 +345,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_claim": None}  # tasks claim nothing
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """`max_messages_per_batch`."""
+        """Return `max_messages_per_batch`."""
         return ReadMaxRows(self._source.options.max_messages_per_batch)
 
     def _hold(self) -> str:
-        """Hold the `consumer`, before it is used; the run that has it. Raises ConfigError."""
+        """Hold the `consumer` before its use; returns the run that has it. Raises ConfigError."""
         if self._claim is None:
             self._claim = ConsumerClaim(self._source.options)
         self._claim.hold()
         return self._claim.run
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint begins; asked again, the same."""
+        """Return the start of a query without a checkpoint; later calls return the same."""
         if self._begun is None:
             run = self._hold()
-            if self._source.options.consumer:  # before it is asked what there is
+            if self._source.options.consumer:  # before the extents are read for the start
                 own, extents = self._source.look()
                 self._retain(own, {}, [one.queue for one in extents])
             begun = self._source.begin()
@@ -366,17 +368,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._begun
 
     def _retain(self, source: ReadSource, start: Offset, queues: Sequence[QueueId]) -> None:
-        """Keep what is not done, in queues that this process has not seen before."""
+        """Keep unprocessed messages, in queues that are new to this process."""
         fresh = {queue: start.get(queue) for queue in queues if queue not in self._retained}
         self._source.retain(fresh, source.incarnation, self._hold() if fresh else "")
         self._retained.update(fresh)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is read, and no more."""
+        """Read only the messages that exist now."""
         self._target = ends(self._source.look()[1])
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next batch goes."""
+        """Return the end of the next batch."""
         begun = restore(start)
         self._hold()
         own, extents = self._source.look(begun.positions, begun.source)
@@ -387,12 +389,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         kept = self._source.list_kept(begun.positions, extents)
         self._retain(own, kept, [one.queue for one in extents])
         if any(kept[queue] < position for queue, position in begun.positions.items()):
-            return make_stored(own, kept)  # a batch of nothing, behind which queues are read again
+            return make_stored(own, kept)  # an empty batch, after which queues are read again
         end = advance(kept, extents, self._most(limit), self._target)
         return make_stored(own, self._source.within_bytes(own, kept, end))
 
     def _most(self, limit: ReadLimit) -> int:
-        """How many messages a batch may have."""
+        """Return the most messages of a batch."""
         if isinstance(limit, ReadMaxRows):
             return max(1, limit.max_rows)
         if isinstance(limit, ReadAllAvailable):
@@ -400,26 +402,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._source.options.max_messages_per_batch
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """How far the queues went when that was asked last, for the query's progress."""
+        """Return the last known end of the queues, for the query's progress."""
         return self._newest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan the tasks of a batch."""
         begun, stop = restore(start), restore(end)
         if begun.source != stop.source:
-            return []  # the query began anew
+            return []  # the query began again
         split = self._source.options.split_messages
         return plan(stop.source, begun.positions, stop.positions, split)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """One task."""
+        """Read the rows of one task."""
         return self._source.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything before `end` is done; said when the next batch was planned.
+        """Report that everything before `end` is processed; Spark calls it when it plans the next
+        batch.
 
-        What cannot be said now is said with the next batch, or when the query starts again. Raises
-        ConfigError: another query has the `consumer`, or `end` is of another source.
+        A report that fails is repeated with the next batch, or when the query starts again. Raises
+        ConfigError if another query has the `consumer`, or if `end` belongs to another source.
         """
         done = restore(end)
         name = self._source.options.consumer
@@ -433,6 +436,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.warning("consumer %s: what is done is not let go: %s", name, error)
 
     def stop(self) -> None:
-        """The query ends."""
+        """Release the consumer, because the query ends."""
         if self._claim is not None:
             self._claim.release()

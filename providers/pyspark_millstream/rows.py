@@ -1,11 +1,11 @@
-"""Arrow batches to messages: rows cut into chunks and grouped by key, in order. Pure.
+"""Arrow batches to messages: rows in chunks, grouped by key, in order, as pure functions.
 
-An item is a map {column: value}. Nulls, and NaN in float columns, become nil; timestamps become
-MessagePack timestamps (without a zone: ISO text), dates and decimals text.
-Invariants: chunks and messages depend on rows and limits alone, and not on the batches that rows
-came in; a chunk has at most `chunk_rows` rows and `CHUNK_BYTES`; rows of one key keep their order,
-messages stand in the order of their first rows.
-Cost: about 1 µs per row of four plain columns, 0.3 µs more per timestamp column.
+An item is a map {column: value}. Nulls, and NaN in float columns, become nil. Timestamps become
+MessagePack timestamps, or ISO text without a zone. Dates and decimals become text. Invariants:
+chunks and messages depend only on rows and limits, not on the batches of the rows. A chunk has at
+most `chunk_rows` rows and `CHUNK_BYTES`. Rows of one key keep their order, and messages are in the
+order of their first rows. Cost: about 1 µs per row of four plain columns, and 0.3 µs more per
+timestamp column.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ __all__ = [
 ]
 
 ROW_HEAD_BYTES = 5
-"""What a row counts for in a message beside its bytes, as queues count it: `VALUE_HEAD_BYTES` of
+"""Bytes that a row adds to its own in a message, as queues count them: `VALUE_HEAD_BYTES` of
 `millstream.streams.contracts.message`, a package that the driver's processes need not load."""
 CALL_BYTES = 512 * 1024
-"""Of the messages of one call; a staged one is stored as a chunk of at most 1 MiB."""
+"""Bytes of the messages of one call; a staged call is stored as a chunk of at most 1 MiB."""
 CHUNK_BYTES = 8 << 20
-"""Of the encoded rows that a task holds to group them by key."""
+"""Bytes of the encoded rows that a task holds to group them by key."""
 DECODED_BYTES = 8 << 20
-"""Of the rows of an Arrow batch that are Python objects at a time."""
+"""Bytes of the rows of an Arrow batch that are Python objects at a time."""
 
 
 class KeyedRows(NamedTuple):
-    """Rows of one key that become a message; `items`: each encoded."""
+    """Rows of one key that become a message; `items` has each row encoded."""
 
     key: str
     items: list[bytes]
@@ -56,11 +56,11 @@ Chunk = list[KeyedRows]
 
 
 class MessageSize(NamedTuple):
-    """When a message is full.
+    """The limits of a message.
 
-    Attributes: `full_bytes`, `items_max`: the next row of its key begins another one; a single row
-    may have more bytes. `bytes_max`: a row that has more is refused, as no queue would accept it.
-    Rows count with their key, and with `ROW_HEAD_BYTES` for each.
+    At `full_bytes` or `items_max`, the next row of the key begins another message. A single row may
+    be larger than `full_bytes`. A row with more than `bytes_max` is refused, because no queue would
+    accept it. The bytes of rows include their key, and `ROW_HEAD_BYTES` for each row.
     """
 
     full_bytes: int = 256 * 1024
@@ -84,9 +84,7 @@ class MessageGroup:
 class Chunker:
     """Cuts the rows of a partition into chunks of messages.
 
-    Args:
-        chunk_rows: of a chunk, at most.
-        size: when a message is full.
+    `chunk_rows` is the most rows of a chunk, and `size` has the limits of a message.
     """
 
     def __init__(
@@ -101,18 +99,18 @@ class Chunker:
         self._chunk_rows = chunk_rows
         self._message = size or MessageSize()
         self._chunk: Chunk = []
-        self._groups: dict[str, MessageGroup] = {}  # of each key the last message
+        self._groups: dict[str, MessageGroup] = {}  # the last message of each key
         self._chunk_count = 0
         self._chunk_bytes = 0
         self._rows = 0
 
     @property
     def rows(self) -> int:
-        """Rows taken so far."""
+        """The number of rows taken so far."""
         return self._rows
 
     def feed(self, batch: RecordBatch) -> Iterator[Chunk]:
-        """Take a batch; give the chunks that are now full.
+        """Take a batch; yield the chunks that are now full.
 
         Raises ValueError: a null key, or a row that no queue accepts.
         """
@@ -131,19 +129,19 @@ class Chunker:
                     yield self._take()
 
     def all(self, first: RecordBatch, rest: Iterator[RecordBatch]) -> Iterator[Chunk]:
-        """Take every batch; give every chunk. Raises as `feed`."""
+        """Take every batch and yield every chunk. Raises as `feed` does."""
         yield from self.feed(first)
         for batch in rest:
             yield from self.feed(batch)
         yield from self.rest()
 
     def rest(self) -> Iterator[Chunk]:
-        """The last chunk, if rows are left."""
+        """Yield the last chunk, if rows remain."""
         if self._chunk_count:
             yield self._take()
 
     def check(self) -> None:
-        """Assert that a chunk has the rows that are counted, and the bounds."""
+        """Assert that a chunk has the counted rows and respects the limits."""
         assert self._chunk_count == sum(len(rows.items) for rows in self._chunk) <= self._rows
         assert self._chunk_count < self._chunk_rows
         assert self._chunk_bytes <= CHUNK_BYTES or self._chunk_count == 1
@@ -203,7 +201,7 @@ def _values_of(column: Array, name: str) -> list[Any]:
 
 
 def encode_message(rows: KeyedRows, seq: int = 0) -> bytes:
-    """A message, encoded: [key, seq, [item, ...]]; `seq`: 0 of one without a sequence."""
+    """Encode a message: [key, seq, [item, ...]]; `seq` is 0 without a sequence."""
     head = _encode(rows.key) + _encode(seq) + _list_head(len(rows.items))
     return b"\x93" + head + b"".join(rows.items)
 
@@ -213,14 +211,15 @@ def _list_head(count: int) -> bytes:
 
 
 class Call(NamedTuple):
-    """Messages of one call: a list, encoded."""
+    """The messages of one call: a list, encoded."""
 
     body: bytes
     messages: int
 
 
 class CallCutter:
-    """Puts encoded messages together to calls of `CALL_BYTES`, in order; one may be larger."""
+    """Collects encoded messages into calls of `CALL_BYTES`, in order; a single message may be
+    larger."""
 
     __slots__ = ("_messages", "_size", "calls", "messages")
 
@@ -231,7 +230,7 @@ class CallCutter:
         self.calls = 0
 
     def add(self, message: bytes) -> Call | None:
-        """Take a message; the call that is full without it, if one is."""
+        """Add a message; returns the call that is now full, if any."""
         full = None
         if self._messages and self._size + len(message) > CALL_BYTES:
             full = self.rest()
@@ -241,7 +240,7 @@ class CallCutter:
         return full
 
     def rest(self) -> Call | None:
-        """The item that was taken and not given; None: there is none."""
+        """Return a call of the remaining messages; None without any."""
         messages, self._messages, self._size = self._messages, [], 0
         if not messages:
             return None

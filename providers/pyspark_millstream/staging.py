@@ -1,9 +1,9 @@
-"""`delivery=staged`: a task's rows are staged under a fresh name; the driver makes them visible.
+"""`delivery=staged`: a task stages its rows under a new name, and the driver makes them visible.
 
-Owns: what tasks stage, the commit and the abort of a batch; all of it blocks. Not: retries
-(`StagedAttempt`, `StagedBatch`), the clients (`background`), rows (`rows`). Invariants: no two
-attempts have a name in common; what is not committed is never seen; a batch that is decided is not
-written again; a partition without rows connects to nobody.
+This module owns the staging by tasks, and the commit and abort of a batch; all functions block.
+`StagedAttempt` and `StagedBatch` own retries, `background` the clients, and `rows` the rows.
+Invariants: no two attempts share a name. Uncommitted rows are never visible. A batch with a
+decision is not written again. A partition without rows opens no connection.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 __all__ = ["StagedPart", "abort_batch", "commit_batch", "stage_rows"]
 
 NAME_BYTES_MAX = 200
-"""Of a writer; a longer one is cut, and told from others by a digest."""
+"""Bytes of a writer's name; a longer name is shortened and made unique by a digest."""
 Messages = Sequence[WriterCommitMessage | None]
 
 
 @dataclass
 class StagedPart(WriterCommitMessage):
-    """What one task staged; `manifest`: None: its batch was decided before, nothing was written."""
+    """The result of one task. `manifest` is None if its batch already had a decision: nothing was
+    written."""
 
     rows: int
     messages: int
@@ -50,11 +51,11 @@ class StagedPart(WriterCommitMessage):
 
 @dataclass
 class NoRows(WriterCommitMessage):
-    """The partition of a task was empty."""
+    """The result of a task whose partition was empty."""
 
 
 class Link:
-    """One attempt, of which a task uses the methods; they block."""
+    """One attempt, with methods that block, for a task."""
 
     def __init__(
         self, background: Background, options: WriteOptions, origin: Origin, name: StagedWriterName
@@ -67,24 +68,25 @@ class Link:
         self._open = AsyncExitStack()
 
     def begin(self) -> bool:
-        """Open it; False: the batch is decided. Raises as `StagedAttempt.begin`."""
+        """Open the attempt; False if the batch has a decision. Raises as `StagedAttempt.begin`
+        does."""
         return self._background.run(self._begin())
 
     @property
     def limits(self) -> Begun:
-        """What each message may have, once it is open."""
+        """The limits of each message, once the attempt is open."""
         return self._attempt.limits
 
     def stage(self, messages: bytes) -> None:
-        """Send a chunk; wait while the window is full. Raises as `StagedAttempt.stage`."""
+        """Send a chunk; wait while the window is full. Raises as `StagedAttempt.stage` does."""
         self._background.run(self._attempt.stage(messages))
 
     def finish(self) -> Manifest:
-        """Wait until all is staged. Raises as `stage`."""
+        """Wait until everything is staged. Raises as `stage` does."""
         return self._background.run(self._attempt.finish())
 
     def close(self) -> None:
-        """Give up what is out."""
+        """Give up unanswered calls."""
         self._background.run(self._open.aclose())
 
     async def _begin(self) -> bool:
@@ -105,7 +107,7 @@ class Link:
 
 @contextmanager
 def open_link(options: WriteOptions, origin: Origin, name: StagedWriterName) -> Iterator[Link]:
-    """A `Link`; whatever happens, nothing of it is out afterwards."""
+    """Yield a `Link`, and close it in any case."""
     link = Link(background(), options, origin, name)
     try:
         yield link
@@ -119,11 +121,12 @@ def stage_rows(
     """Stage a partition's rows, in order; returns when all of them are stored.
 
     Args:
-        once: no other batch is written under this name.
+        once: No other batch is written under this name.
 
-    Raises ValueError (a null key, a message that is too large), and after `patience_s` what calls
-    raise: StreamError, StorageError, CallTimeout or SiloUnavailable; at once NotHosted (no such
-    provider) or ConfigError (another cluster or version, a provider that cannot drop repeats).
+    Raises ValueError (a null key, a message that is too large). Raises errors of calls after
+    `patience_s`: StreamError, StorageError, CallTimeout or SiloUnavailable. Raises at once
+    NotHosted (no such provider) or ConfigError (another cluster or version, or a provider that
+    cannot drop repeats).
     """
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
@@ -132,7 +135,7 @@ def stage_rows(
     with open_link(options, origin, name) as link:
         if not link.begin():
             for _ in batches:
-                pass  # so that Spark's worker stays as it is
+                pass  # so that Spark's worker keeps its state
             return StagedPart(0, 0, 0, name, origin.batch, None)
         return stage(options, origin, name, link, first, batches)
 
@@ -160,22 +163,22 @@ def stage(
 
 
 def message_size(options: WriteOptions, limits: Begun) -> MessageSize:
-    """When a message is full: as the options say, and as queues accept it."""
+    """Return the limits of a message: those of the options, and those of the queues."""
     most = limits.bytes_max
     return MessageSize(min(options.message_bytes, most), limits.items_max, most)
 
 
 def make_writer_name(options: WriteOptions, writer: str, *, once: bool) -> StagedWriterName:
-    """A writer in the cluster; a long name keeps its beginning."""
+    """Return the name of a writer in the cluster; a long name keeps its beginning."""
     if len(writer.encode()) > NAME_BYTES_MAX:
         writer = f"{writer[:32]}-{sha256(writer.encode()).hexdigest()}"
     return StagedWriterName(options.provider, options.namespace, writer, once)
 
 
 def commit_batch(options: WriteOptions, messages: Messages) -> None:
-    """Make what these tasks staged visible; return when all of it is accepted.
+    """Make the staged rows of these tasks visible; return when all of them are accepted.
 
-    Raises as `StagedBatch.commit`. Again is harmless.
+    Raises as `StagedBatch.commit` does. A second call has no effect.
     """
     parts = parts_of(messages)
     if parts:
@@ -184,7 +187,7 @@ def commit_batch(options: WriteOptions, messages: Messages) -> None:
 
 
 def abort_batch(options: WriteOptions, messages: Messages) -> None:
-    """Drop what is staged of a batch, if any of its tasks says which; else it expires."""
+    """Drop the staged rows of a batch, if a task's message names it; otherwise they expire."""
     parts = parts_of(messages)
     if parts:
         background().run(abort(options, parts[0]))

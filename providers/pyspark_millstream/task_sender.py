@@ -1,8 +1,8 @@
 """From a task, which blocks, to the publisher on the background loop.
 
-Owns: `TaskSender`: opening, handing calls over, giving up. Not: retries and order
-(`NumberedPublisher`), the clients (`background`). Invariants: a task that is interrupted has
-nothing of its own out; a chunk is handed over as bytes, once.
+This module owns `TaskSender`: opening, sending calls, giving up. `NumberedPublisher` owns retries
+and order, and `background` the clients. An interrupted task leaves no call of its own unanswered. A
+chunk is passed as bytes, once.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ __all__ = ["TaskSender", "sending"]
 
 
 class TaskSender:
-    """What one attempt of a task sends; its methods block. The client is there with the first
-    call, so that an empty partition connects to nobody."""
+    """The sender of one attempt of a task; its methods block.
+
+    The first call opens the client, so an empty partition opens no connection.
+    """
 
     def __init__(self, background: Background, options: WriteOptions, origin: Origin) -> None:
         self._background = background
@@ -35,16 +37,16 @@ class TaskSender:
 
     @property
     def accepted(self) -> int:
-        """Messages accepted so far."""
+        """The number of messages accepted so far."""
         return self._publisher.accepted if self._publisher is not None else 0
 
     def send(self, body: bytes, count: int) -> None:
-        """Publish so many messages; wait while the window is full. Raises as `send_rows`."""
+        """Publish `count` messages; wait while the window is full. Raises as `send_rows` does."""
         self.calls += 1
         self._run(self._publish(body, count))
 
     def drain(self) -> None:
-        """Wait until all is accepted. Raises as `send`."""
+        """Wait until all messages are accepted. Raises as `send` does."""
         if self._publisher is not None:
             self._run(self._publisher.drain())
 
@@ -61,7 +63,7 @@ class TaskSender:
             raise
 
     def close(self) -> None:
-        """Give up what is out."""
+        """Give up unanswered calls."""
         if self._publisher is not None:
             self._background.run(self._open.aclose())
 
@@ -88,7 +90,7 @@ class TaskSender:
 
 @contextmanager
 def sending(options: WriteOptions, origin: Origin) -> Iterator[TaskSender]:
-    """A `TaskSender`; whatever happens, nothing of it is out afterwards."""
+    """Yield a `TaskSender`, and close it in any case."""
     link = TaskSender(background(), options, origin)
     try:
         yield link

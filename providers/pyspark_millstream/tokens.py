@@ -1,11 +1,11 @@
-"""Which producer a message has, and which sequence: the identity that the cluster drops repeats by.
+"""The producer and the sequence of a message, by which the cluster drops repeats, as pure values.
 
-Pure. Invariants: the same rows in the same order, in the same batch and partition, get the same
-(producer, sequence) pairs in every attempt; within a producer, sequences grow with every message
-and with every batch; a sequence is below 2**63. Batch ids have no end: a producer's name has what
-does not fit into a sequence. Consequence: a writer's batch ids only grow. A writer id that starts
-again at batch 0 (an emptied checkpoint) names messages that were accepted before, and the cluster
-would drop them.
+The same rows in the same order, batch and partition get the same (producer, sequence) pairs in
+every attempt. Within a producer, sequences grow with every message and every batch, and stay below
+2**63. Batch ids have no limit, so the producer's name has the part that does not fit into a
+sequence. As a consequence, the batch ids of a writer must only grow. A writer id that starts again
+at batch 0 (an emptied checkpoint) repeats accepted identities, and the cluster would drop its
+messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NUMBERS_MAX = 1 << NUMBER_BITS
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where rows come from: one Spark partition of one batch of one writer."""
+    """The origin of rows: one Spark partition of one batch of one writer."""
 
     writer: str
     batch: int
@@ -38,7 +38,7 @@ class Origin:
 
 
 class Numbering:
-    """Hands out the sequences of one batch and partition, in message order."""
+    """Gives the sequences of one batch and partition, in message order."""
 
     __slots__ = ("_base", "_used")
 
@@ -48,11 +48,11 @@ class Numbering:
 
     @property
     def used(self) -> int:
-        """How many sequences were handed out."""
+        """The number of sequences given so far."""
         return self._used
 
     def take(self) -> int:
-        """The next sequence. Raises ValueError after 2**31 messages."""
+        """Return the next sequence. Raises ValueError after 2**31 messages."""
         if self._used >= NUMBERS_MAX:
             raise ValueError(f"a batch has more than {NUMBERS_MAX} messages in one partition")
         seq = self._base | self._used
@@ -60,6 +60,6 @@ class Numbering:
         return seq
 
     def check(self) -> None:
-        """Assert that no sequence can leave the batch or 63 bits."""
+        """Assert that no sequence leaves the batch or 63 bits."""
         assert 0 <= self._used <= NUMBERS_MAX
         assert (self._base | (self._used - 1 if self._used else 0)) < 1 << 63

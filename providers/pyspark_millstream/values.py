@@ -1,4 +1,4 @@
-"""Arrow columns to values of items and back, by one set of rules at every depth. Pure.
+"""Arrow columns to values of items and back, by one set of rules at every depth, as pure functions.
 
 | Arrow | as a value of an item | in MessagePack |
 |---|---|---|
@@ -9,9 +9,9 @@
 | struct | dict by field | map |
 | map | dict by key; keys are scalars, and NaN stays NaN | map |
 
-Owns: `values_of` for writing, `array_of` for reading. Not: rows (`rows`), messages (`columns`).
-Invariant: `array_of(decoded(encoded(values_of(column))), column.type)` is the column, with null for
-NaN; what does not fit is an error that names the place in the value, and nothing is cut.
+This module owns `values_of` for writing and `array_of` for reading.
+`array_of(decoded(encoded(values_of(column))), column.type)` is the column, with null for NaN. A
+value that does not fit is an error that names its place, and nothing is truncated.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _NAIVE_EPOCH = datetime(1970, 1, 1)
 
 
 def values_of(column: Array) -> list[Any]:
-    """The values of a column as Python objects.
+    """Return the values of a column as Python objects.
 
-    Raises ValueError: a map whose keys are nested, or of which two are equal; a time that is no
-    whole number of microseconds.
+    Raises ValueError for a map with nested or equal keys, and for a time that is no whole number of
+    microseconds.
     """
     import pyarrow.types as kinds
 
@@ -71,7 +71,7 @@ def _dicts(column: Array) -> list[dict[str, Any] | None]:
 
 
 def _lists(column: Array, items: Sequence[Any]) -> list[list[Any] | None]:
-    """Items of all lists, dealt out to theirs."""
+    """Distribute the items of all lists to their lists."""
     found: list[list[Any] | None] = []
     at = 0
     for length in column.value_lengths().to_pylist():
@@ -103,9 +103,9 @@ def _maps(column: Array) -> list[dict[Any, Any] | None]:
 
 
 def _timestamps(column: Array) -> list[datetime | None]:
-    """To datetimes by arithmetic: pyarrow's own way looks the zone up for each value.
+    """Convert to datetimes by arithmetic, because pyarrow looks up the zone for each value.
 
-    Raises ArrowInvalid, a ValueError: a time is no whole number of microseconds.
+    Raises ArrowInvalid, a ValueError, for a time that is no whole number of microseconds.
     """
     import pyarrow as arrow
 
@@ -119,9 +119,9 @@ def _timestamps(column: Array) -> list[datetime | None]:
 
 
 def array_of(values: Sequence[Any], kind: DataType) -> Array:
-    """An array of decoded values; of text, what the text says.
+    """Return an array of decoded values; texts are parsed as the type of the array.
 
-    Raises ValueError, TypeError, OverflowError, ArrowException: a value does not fit.
+    Raises ValueError, TypeError, OverflowError or ArrowException for a value that does not fit.
     """
     import pyarrow as arrow
     import pyarrow.types as kinds
@@ -141,7 +141,7 @@ def array_of(values: Sequence[Any], kind: DataType) -> Array:
 
 
 def _with_texts(values: Sequence[Any], kind: DataType) -> Array:
-    """Values of which some or all are texts."""
+    """Return an array of values of which some or all are texts."""
     import pyarrow as arrow
     import pyarrow.compute as compute
 
@@ -198,7 +198,7 @@ def _map_array(values: Sequence[Any], kind: DataType) -> Array:
 
 
 def _offsets(values: Sequence[Any]) -> list[int | None]:
-    """Where each list begins among all items, and their end; None: there is no list."""
+    """Return the start of each list among all items, and their end; None: there is no list."""
     ends = accumulate((0 if one is None else len(one) for one in values), initial=0)
     *begins, end = ends
     return [*(None if one is None else at for one, at in zip(values, begins, strict=True)), end]
@@ -212,7 +212,7 @@ def _check_each(values: Sequence[Any], wanted: tuple[type, ...], what: str) -> N
 
 @contextmanager
 def _within(part: str) -> Iterator[None]:
-    """Name the part of a value in an error."""
+    """Add the part of a value to an error."""
     import pyarrow as arrow
 
     try:
@@ -222,11 +222,11 @@ def _within(part: str) -> Iterator[None]:
 
 
 def _read_texts(values: list[str | None], kind: DataType) -> Array:
-    """What texts say; null where there is none. A time without a zone is one of UTC."""
+    """Parse texts; None becomes null. A time without a zone is in UTC."""
     import pyarrow as arrow
     import pyarrow.types as kinds
 
-    if kinds.is_time(kind) or kinds.is_duration(kind):  # which Arrow does not read from text
+    if kinds.is_time(kind) or kinds.is_duration(kind):  # Arrow cannot parse these
         read = _time_of_day if kinds.is_time(kind) else _duration
         return arrow.array([None if one is None else read(one) for one in values], kind)
     texts = arrow.array(values, arrow.string())
@@ -239,10 +239,10 @@ def _read_texts(values: list[str | None], kind: DataType) -> Array:
 
 
 def _time_of_day(text: str) -> Any:
-    """The `datetime.time` of a text in ISO 8601. Raises ValueError."""
+    """Return the `datetime.time` of a text in ISO 8601. Raises ValueError."""
     return msgspec.convert(f"1970-01-01T{text}", datetime).time()
 
 
 def _duration(text: str) -> timedelta:
-    """The value of a text in ISO 8601. Raises ValueError."""
+    """Return the duration of a text in ISO 8601. Raises ValueError."""
     return msgspec.convert(text, timedelta)

@@ -1,16 +1,17 @@
-"""What runs in Spark's tasks: a partition's Arrow batches go out, a count comes back.
+"""The work in Spark's tasks: they send a partition's Arrow batches and return a count.
 
-`delivery=staged`: tasks stage (`staging`), the driver commits: a batch is seen whole or not at all.
-`delivery=direct`: rows are visible as they arrive; commit and abort have nothing to do. A repeated
-task, or a repeated batch, sends the same identities (`tokens`) again, and the cluster drops what
-it has. That is exactly-once only if the task sees the same rows in the same order: a replayable
-source, no shuffle between it and the write, the same number of partitions. Two attempts of a task
-may run at once (speculation): each sends without a hole, so what one finds stored is what the other
-sent.
-A streaming query is identified by its query id, which lives in the checkpoint; `writer_id`
-replaces it. A batch write has a fresh identity per `save()`; with `writer_id` it is a job that can
-be run again. Inside `foreachBatch` a `writer_id` counts together with the micro-batch's id; and
-with the columns that are written, so that two writes of one batch are two writers.
+With `delivery=staged`, tasks stage rows (`staging`) and the driver commits, so a batch becomes
+visible as a whole or not at all. With `delivery=direct`, rows become visible as they arrive, and
+commit and abort do nothing. A repeated task or batch sends the same identities (`tokens`) again,
+and the cluster drops repeats. This is exactly-once only if the repeated task sees the same rows in
+the same order: use a replayable source, no shuffle between source and write, and the same number of
+partitions. Two attempts of a task may run at once (speculation). Each sends without a gap, so both
+send the same messages.
+
+The id of a streaming query, which is in its checkpoint, identifies the query; `writer_id` replaces
+it. A batch write has a new identity for each `save()`. With `writer_id` it is a job that can be
+repeated. Inside `foreachBatch`, the identity is the `writer_id` with the id of the micro-batch and
+the written columns, so that two writes of one batch are two writers.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ KEY_TYPES = ("string", "char", "varchar", "tinyint", "smallint", "int", "bigint"
 
 Messages = Sequence[WriterCommitMessage | None]
 Properties = Callable[[str], str | None]
-"""A task's local properties."""
+"""The local properties of a task."""
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task wrote."""
+    """The result of one task."""
 
     rows: int
     messages: int
@@ -56,7 +57,7 @@ class Written(WriterCommitMessage):
 
 
 def plan(given: Mapping[str, str], schema: StructType, overwrite: bool) -> WriteOptions:
-    """Options checked against the DataFrame's columns. Raises ValueError."""
+    """Parse the options and check them against the DataFrame's columns. Raises ValueError."""
     if overwrite:
         raise ValueError(
             "a stream cannot be overwritten: write mode('append'), or outputMode('append')"
@@ -74,11 +75,11 @@ def plan(given: Mapping[str, str], schema: StructType, overwrite: bool) -> Write
 def send_rows(options: WriteOptions, origin: Origin, batches: Iterator[RecordBatch]) -> Written:
     """Publish a partition's rows, in order; returns when all of them are accepted.
 
-    Raises ValueError (a null key, a frame too large), and what a publish raises: after `patience_s`
-    StreamError, CallTimeout or SiloUnavailable; at once NotHosted (no such provider) or ConfigError
-    (another cluster).
+    Raises ValueError (a null key, a frame too large). Raises errors of a publish after
+    `patience_s`: StreamError, CallTimeout or SiloUnavailable. Raises at once NotHosted (no such
+    provider) or ConfigError (another cluster).
     """
-    from .task_sender import sending  # 0.25 s of imports, which the driver's processes do not need
+    from .task_sender import sending  # 0.25 s of imports that the driver's processes do not need
 
     size = MessageSize(options.message_bytes)
     chunker = Chunker(options.key_column, options.value_columns, options.chunk_rows, size)
@@ -102,7 +103,7 @@ def _chunks(chunker: Chunker, batches: Iterator[RecordBatch]) -> Iterator[Chunk]
 
 
 def _task() -> tuple[Properties, int]:
-    """The local properties and the partition of the running task."""
+    """Return the local properties and the partition of the running task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -112,19 +113,19 @@ def _task() -> tuple[Properties, int]:
 
 
 def batch_origin(writer: str, properties: Properties, partition: int) -> Origin:
-    """Identity of a task of `df.write`; the batch is 0 outside of `foreachBatch`."""
+    """Return the identity of a task of `df.write`; the batch is 0 outside of `foreachBatch`."""
     return Origin(writer, int(properties(BATCH_ID) or 0), partition)
 
 
 def batch_writer(options: WriteOptions, env: Env) -> str:
-    """Who a `save()` is: the job that `writer_id` names, as far as it writes these columns."""
+    """Return the identity of a `save()`: `writer_id` with these columns, or a new one."""
     if not options.writer_id:
         return f"{env.new_id():016x}{env.new_id():016x}"
     return "/".join((options.writer_id, options.key_column, *options.value_columns))
 
 
 def stream_origin(writer_id: str, properties: Properties, partition: int) -> Origin:
-    """Identity of a task of `df.writeStream`. Raises RuntimeError if Spark tells none."""
+    """Return the identity of a task of `df.writeStream`. Raises RuntimeError without one."""
     writer, batch = writer_id or properties(QUERY_ID), properties(BATCH_ID)
     if not writer or batch is None:
         raise RuntimeError(f"Spark set no local property {QUERY_ID} or {BATCH_ID} in this task")
@@ -143,7 +144,7 @@ def write_rows(
 
 
 def commit(options: WriteOptions, messages: Messages) -> None:
-    """Make what tasks staged visible; return when all of it is accepted."""
+    """Make staged rows visible; return when all of them are accepted."""
     if options.delivery == "staged":
         from .staging import commit_batch
 
@@ -151,7 +152,7 @@ def commit(options: WriteOptions, messages: Messages) -> None:
 
 
 def abort(options: WriteOptions, messages: Messages) -> None:
-    """Drop what tasks staged."""
+    """Drop the rows that tasks staged."""
     if options.delivery == "staged":
         from .staging import abort_batch
 
@@ -159,7 +160,7 @@ def abort(options: WriteOptions, messages: Messages) -> None:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """The writer of `df.write`; made in the driver, pickled into every task."""
+    """The writer of `df.write`; made in the driver, and pickled into every task."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -171,16 +172,16 @@ class BatchWriter(DataSourceArrowWriter):
         return write_rows(self._options, origin, iterator, once=once)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks are done."""
+        """Commit, because all tasks succeeded."""
         commit(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """A task has failed for good."""
+        """Abort, because a task failed for good."""
         abort(self._options, messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The writer of `df.writeStream`; made anew in the driver for every micro-batch."""
+    """The writer of `df.writeStream`; the driver makes one for every micro-batch."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -191,9 +192,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return write_rows(self._options, origin, iterator, once=False)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """All tasks of a micro-batch are done."""
+        """Commit a micro-batch, because all its tasks succeeded."""
         commit(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """A task of a micro-batch has failed for good."""
+        """Abort a micro-batch, because a task failed for good."""
         abort(self._options, messages)

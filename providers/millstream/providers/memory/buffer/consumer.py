@@ -93,8 +93,7 @@ class MemoryConsumer(Generic[T]):
         return None if self._given is None else (self._given, self._last[self._given])
 
     def offsets(self) -> dict[int, Offset]:
-        """Return, for each partition, the offset of the first item that the group has not
-        committed."""
+        """Return, by partition, the offset of the first item that the group has not committed."""
         partitions, group = self._topic.partitions, self._group
         return {at: Offset.of(partitions[at].find_committed(group)) for at in self._mine}
 

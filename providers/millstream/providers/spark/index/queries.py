@@ -60,11 +60,11 @@ class ProcessingErrors(NamedTuple):
 
 
 class PriorityIndex:
-    """Reads an index of priority queues: `with PriorityIndex("sqlite:data/index.db") as index:
-    ...`.
+    """Reads an index of priority queues.
 
-    The index may be read while a query writes it. Calls block: on an event loop, use
-    `asyncio.to_thread`. All methods raise `StorageUnavailable` if the database cannot be read.
+    It is a context manager: `with PriorityIndex("sqlite:data/index.db") as index: ...`. The index
+    may be read while a query writes it. Calls block: on an event loop, use `asyncio.to_thread`. All
+    methods raise `StorageUnavailable` if the database cannot be read.
 
     Args:
         place: The place of the job: `sqlite:path` or `postgresql://user@host/database`.
@@ -200,8 +200,7 @@ class PriorityIndex:
     # -- is it whole?
 
     def verify(self) -> list[Finding]:
-        """Find missing messages and versions, and messages whose latest change differs in
-        `current`.
+        """Find missing changes, and messages whose latest change differs in `current`.
 
         The check needs no queue. It finds gaps in the numbers of the messages of each shard, and in
         the versions of each message. Messages after the last known one of a shard are no gap:
