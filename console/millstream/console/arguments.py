@@ -1,4 +1,4 @@
-"""The types of arguments: each function reads one, or says what is wrong with it."""
+"""The types of arguments: each function parses one type, and names the fault in an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PORT_MAX = 65_535
 
 
 def address(given: str) -> str:
-    """`host:port`."""
+    """Parse `host:port`."""
     try:
         Address.parse(given)
     except ValueError as error:
@@ -23,7 +23,7 @@ def address(given: str) -> str:
 
 
 def utf8(given: str) -> str:
-    """The messages that can be sent."""
+    """Parse text that UTF-8 can encode."""
     try:
         given.encode()
     except UnicodeEncodeError:
@@ -33,14 +33,14 @@ def utf8(given: str) -> str:
 
 
 def part_name(given: str) -> str:
-    """The name of a namespace, a stream provider or another part."""
+    """Parse the name of a namespace, a stream provider or another part."""
     if not given or "/" in given:
         raise argparse.ArgumentTypeError(f"{show_value(given)}: a name is not empty and has no /")
     return utf8(given)
 
 
 def positive(given: str) -> int:
-    """A whole number above 0."""
+    """Parse a whole number above 0."""
     value = int(given)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not above 0")
@@ -48,7 +48,7 @@ def positive(given: str) -> int:
 
 
 def whole(given: str) -> int:
-    """A whole number, 0 or more."""
+    """Parse a whole number, 0 or more."""
     value = int(given)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{value} is below 0")
@@ -56,7 +56,7 @@ def whole(given: str) -> int:
 
 
 def port(given: str) -> int:
-    """A port to listen on; 0 takes a free one."""
+    """Parse a port to listen on; 0 selects a free one."""
     value = whole(given)
     if value > PORT_MAX:
         raise argparse.ArgumentTypeError(f"{value} is above {PORT_MAX}")
@@ -64,7 +64,7 @@ def port(given: str) -> int:
 
 
 def seconds(given: str) -> float:
-    """A time in seconds, 0 or more."""
+    """Parse a time in seconds, 0 or more."""
     value = float(given)
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{given} is no number of seconds, 0 or more")
@@ -72,7 +72,7 @@ def seconds(given: str) -> float:
 
 
 def some_seconds(given: str) -> float:
-    """A time in seconds above 0."""
+    """Parse a time in seconds above 0."""
     value = seconds(given)
     if not value:
         raise argparse.ArgumentTypeError("0 seconds are no time")

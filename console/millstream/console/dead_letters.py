@@ -1,7 +1,7 @@
 """`millstream dead-letters`: lists, shows, redrives and deletes events that were given up.
 
-Owns: the arguments, and what is printed. Not: the letters (`millstream.streams`). Invariant: what
-an event or an error holds cannot steer the terminal.
+This module owns the arguments and the output, and `millstream.streams` owns the letters. The
+content of an event or an error cannot control the terminal.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ LINES_MAX = 100
 
 
 def add_dead_letters(command: argparse.ArgumentParser) -> None:
-    """Commands and options of `millstream dead-letters`."""
+    """Add commands and options of `millstream dead-letters`."""
     actions = command.add_subparsers(dest="action", required=True)
-    ls = actions.add_parser("ls", help="list them, a line each")
-    show = actions.add_parser("show", help="print one wholly")
-    redrive = actions.add_parser("redrive", help="give events to their subscriptions again")
-    delete = actions.add_parser("delete", help="forget them")
+    ls = actions.add_parser("ls", help="list dead letters, one per line")
+    show = actions.add_parser("show", help="show one dead letter")
+    redrive = actions.add_parser("redrive", help="deliver events to their subscriptions again")
+    delete = actions.add_parser("delete", help="delete dead letters")
     for action in (ls, show, redrive, delete):
         add_cluster(action)
     for action in (ls, redrive, delete):
         action.add_argument(
-            "--subscription", default="", type=utf8, help="those of this subscription only"
+            "--subscription", default="", type=utf8, help="only letters of this subscription"
         )
-    ls.add_argument("--after", default="", type=utf8, metavar="ID", help="begin behind this letter")
+    ls.add_argument("--after", default="", type=utf8, metavar="ID", help="begin after this letter")
     ls.add_argument(
-        "--limit", type=positive, default=LINES_MAX, help=f"lines at most ({LINES_MAX})"
+        "--limit", type=positive, default=LINES_MAX, help=f"the most lines ({LINES_MAX})"
     )
-    show.add_argument("id", type=utf8, help="as `ls` prints it")
+    show.add_argument("id", type=utf8, help="the id that `ls` prints")
     for action in (redrive, delete):
-        action.add_argument("id", nargs="*", type=utf8, help="as `ls` prints them")
-        action.add_argument("--all", action="store_true", help="every one, as `ls` lists them")
+        action.add_argument("id", nargs="*", type=utf8, help="ids that `ls` prints")
+        action.add_argument("--all", action="store_true", help="all letters that `ls` lists")
     command.set_defaults(run=run_dead_letters)
 
 
 def add_cluster(action: argparse.ArgumentParser) -> None:
-    """Where the letters are."""
+    """Add the options that name the cluster and the provider."""
     add_gateway(action)
     action.add_argument(
         "--provider", default="default", type=part_name, help="the stream provider (default)"
@@ -58,7 +58,7 @@ def add_cluster(action: argparse.ArgumentParser) -> None:
 
 
 def run_dead_letters(arguments: argparse.Namespace) -> int:
-    """Do it; returns the exit code."""
+    """Run the command; returns the exit code."""
     is_many = arguments.action in ("redrive", "delete")
     if is_many and bool(arguments.id) == arguments.all:
         return fail("name letters by their ids, or say --all", 2)
@@ -71,13 +71,13 @@ def run_dead_letters(arguments: argparse.Namespace) -> int:
 
 
 def fail(text: str, code: int) -> int:
-    """Say what is wrong."""
+    """Print the fault; returns the code."""
     print(f"millstream dead-letters: {plain(text)}", file=sys.stderr)
     return code
 
 
 async def act(arguments: argparse.Namespace) -> int:
-    """Connect, and do what is asked. Raises what clients raise."""
+    """Connect, and run the action. Raises errors of the client."""
     async with connect_gateway(arguments) as client:
         letters = dead_letters(client, arguments.provider)
         if arguments.action == "ls":
@@ -89,7 +89,7 @@ async def act(arguments: argparse.Namespace) -> int:
 
 
 async def print_list(letters: DeadLetters, arguments: argparse.Namespace) -> int:
-    """A line for each."""
+    """Print a line for each letter."""
     after, left = arguments.after, arguments.limit
     while left > 0:
         found = await letters.list(arguments.subscription, after=after, limit=min(left, LINES_MAX))
@@ -103,7 +103,7 @@ async def print_list(letters: DeadLetters, arguments: argparse.Namespace) -> int
 
 
 async def tell_damaged(letters: DeadLetters, arguments: argparse.Namespace) -> int:
-    """Say which letters are damaged, and in no list; 1: some are."""
+    """Print the ids of damaged letters, which no list has; returns 1 if there are any."""
     found = await letters.list_damaged(arguments.subscription, limit=LINES_MAX)
     if not found:
         return 0
@@ -116,7 +116,7 @@ async def tell_damaged(letters: DeadLetters, arguments: argparse.Namespace) -> i
 
 
 async def do_each(letters: DeadLetters, arguments: argparse.Namespace) -> int:
-    """Redrive or delete; those that fail are told, and the others go on."""
+    """Redrive or delete letters. Print each failure, and continue with the others."""
     failed = 0
     async for letter_id in choose_ids(letters, arguments):
         try:
@@ -124,7 +124,7 @@ async def do_each(letters: DeadLetters, arguments: argparse.Namespace) -> int:
                 await letters.redrive(letter_id)
             elif not await letters.delete(letter_id):
                 raise LookupError("there is no such letter")
-        except Exception as error:  # a handler may raise anything
+        except Exception as error:  # a handler may raise any error
             failed += 1
             fail(f"{letter_id}: {type(error).__name__}: {error}", 1)
         else:
@@ -133,7 +133,7 @@ async def do_each(letters: DeadLetters, arguments: argparse.Namespace) -> int:
 
 
 async def choose_ids(letters: DeadLetters, arguments: argparse.Namespace) -> AsyncIterator[str]:
-    """The ids that were named, or all of a subscription."""
+    """Yield the given ids, or those of all letters of a subscription."""
     for letter_id in arguments.id:
         yield letter_id
     if arguments.all:
@@ -142,13 +142,13 @@ async def choose_ids(letters: DeadLetters, arguments: argparse.Namespace) -> Asy
 
 
 def line(letter: DeadLetter) -> str:
-    """One letter in a line: id, time, attempts, the error's first line."""
+    """Return one letter in a line: id, time, attempts, first line of the error."""
     error = letter.failure.error.partition("\n")[0]
     return plain(f"{letter.id}  {when(letter)}  {letter.failure.attempts} attempts  {error}")
 
 
 def whole(letter: DeadLetter) -> str:
-    """All of one letter."""
+    """Return all facts of one letter."""
     failure = letter.failure
     rows = {
         "id": letter.id,
@@ -167,12 +167,12 @@ def whole(letter: DeadLetter) -> str:
 
 
 def when(letter: DeadLetter) -> str:
-    """When it was given up."""
+    """Return the time when the event was given up."""
     return datetime.fromtimestamp(letter.stored_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def item_text(body: bytes) -> str:
-    """An item as JSON, where its type can be told so; else as Python writes it."""
+    """Return an item as JSON if possible, otherwise in Python's notation."""
     value = msgspec.msgpack.decode(body)
     try:
         return msgspec.json.encode(value).decode()
@@ -181,5 +181,5 @@ def item_text(body: bytes) -> str:
 
 
 def plain(text: str) -> str:
-    """Text of one line, whose control characters are shown."""
+    """Return text of one line, with visible control characters."""
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)

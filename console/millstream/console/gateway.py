@@ -1,7 +1,7 @@
-"""How commands connect to a running cluster: its gateways, its name, and the operator's secret.
+"""The connection of commands to a running cluster: gateways, name, and the operator's secret.
 
-Owns: these options, and the client that is made of them. Invariant: what is wrong with an option is
-told with the name of the option, before anything is connected.
+This module owns these options and the client. A wrong option is reported with its name before any
+connection is opened.
 """
 
 from __future__ import annotations
@@ -21,32 +21,28 @@ OPERATOR = "MILLSTREAM_OPERATOR_SECRET"
 
 
 def add_gateway(action: argparse.ArgumentParser, *, has_cluster: bool = True) -> None:
-    """Add the options.
-
-    Args:
-        has_cluster: False for a command that has `--cluster` already.
-    """
+    """Add the options. `has_cluster` is False for a command that has its own `--cluster`."""
     action.add_argument(
         "--gateway",
         action="append",
         metavar="HOST:PORT",
         type=address,
-        help=f"a silo ({GATEWAY}); may be repeated",
+        help=f"the gateway of a silo ({GATEWAY}); may be repeated",
     )
     if has_cluster:
         action.add_argument(
-            "--cluster", default=CLUSTER, type=utf8, help=f"the cluster's name ({CLUSTER})"
+            "--cluster", default=CLUSTER, type=utf8, help=f"the name of the cluster ({CLUSTER})"
         )
     action.add_argument(
         "--operator",
         metavar="DIRECTORY",
-        help="the membership directory of the silos, whose file millstream.operator holds the "
+        help="the membership directory of the silos: its file millstream.operator has the "
         f"operator's secret; default: the secret in {OPERATOR}",
     )
 
 
 def connect_gateway(arguments: argparse.Namespace, options: RuntimeOptions | None = None) -> Client:
-    """The client, to be entered. Raises ConfigError."""
+    """Return the client; enter it with `async with`. Raises ConfigError."""
     return connect(
         *(arguments.gateway or [GATEWAY]),
         cluster=arguments.cluster or CLUSTER,
@@ -56,7 +52,7 @@ def connect_gateway(arguments: argparse.Namespace, options: RuntimeOptions | Non
 
 
 def secret_of(directory: str | None) -> str:
-    """The operator's secret, or nothing: then the command connects as any client does."""
+    """Return the operator's secret; "" without one, and the command connects as any client does."""
     if directory is None:
         return os.environ.get(OPERATOR, "")
     try:

@@ -1,4 +1,4 @@
-"""The `millstream` command: parses arguments and hands them to what does the work.
+"""The `millstream` command: parses arguments and calls the function of the command.
 
 Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 evicted, 130 Ctrl-C.
 """
@@ -26,27 +26,37 @@ INTERRUPTED = 130
 
 
 def parser() -> argparse.ArgumentParser:
-    """All commands and their options."""
+    """Return the parser of all commands and their options."""
     top = argparse.ArgumentParser(
         prog="millstream", description="Virtual actors with persistent streams."
     )
-    top.add_argument("--version", action=ShowVersion, nargs=0, help="print the version and end")
+    top.add_argument("--version", action=ShowVersion, nargs=0, help="print the version and exit")
     commands = top.add_subparsers(dest="command", required=True)
     add_run(commands.add_parser("run", help="run one silo"))
-    letters = commands.add_parser("dead-letters", help="events that were given up")
+    letters = commands.add_parser(
+        "dead-letters", help="list, redrive and delete events that were given up"
+    )
     add_dead_letters(letters)
-    add_queues(commands.add_parser("queues", help="pause queues, and see for whom they are kept"))
-    add_streams(commands.add_parser("streams", help="pause streams, and let them go on"))
-    add_ledger(commands.add_parser("ledger", help="look into ledgers, and mend them"))
-    add_pq(commands.add_parser("pq", help="priority queues: look, work with messages, serve HTTP"))
-    add_index(commands.add_parser("index", help="the index of priority queues: ask it, check it"))
-    add_staged(commands.add_parser("staged", help="batches that Spark and other writers stage"))
-    add_why(commands.add_parser("why", help="what holds a stream up"))
+    add_queues(
+        commands.add_parser(
+            "queues", help="pause queues, and manage the readers for which they keep events"
+        )
+    )
+    add_streams(commands.add_parser("streams", help="pause and resume streams"))
+    add_ledger(commands.add_parser("ledger", help="inspect and repair ledgers"))
+    add_pq(
+        commands.add_parser("pq", help="inspect priority queues, work with messages, serve HTTP")
+    )
+    add_index(commands.add_parser("index", help="query and verify the index of priority queues"))
+    add_staged(
+        commands.add_parser("staged", help="manage batches that Spark and other writers stage")
+    )
+    add_why(commands.add_parser("why", help="explain why a stream makes no progress"))
     return top
 
 
 class ShowVersion(argparse.Action):
-    """Reads the package's metadata only when it is asked for."""
+    """Prints the version; reads the package's metadata only when it is requested."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
         from millstream.runtime import __version__
@@ -56,7 +66,7 @@ class ShowVersion(argparse.Action):
 
 
 def add_run(run: argparse.ArgumentParser) -> None:
-    """Arguments of `millstream run`."""
+    """Add the arguments of `millstream run`."""
     run.add_argument("target", help="package.module:function that returns a Silo")
     for option in RUN_OPTIONS:
         text, flag = f"{option.help} ({option.variable})", f"--{option.flag}"

@@ -1,7 +1,7 @@
-"""`millstream queues` and `millstream streams`: pauses them by hand, and lets them go on.
+"""`millstream queues` and `millstream streams`: pauses and resumes queues and streams.
 
-Owns: the arguments, and what is printed. Not: pausing (`millstream.streams`), for whom queues are
-kept (`readers`).
+This module owns the arguments and the output. `millstream.streams` owns pausing, and `readers` the
+readers of queues.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ Act = Callable[[Client, argparse.Namespace, str], Awaitable[None]]
 
 
 def add_queues(command: argparse.ArgumentParser) -> None:
-    """Commands and options of `millstream queues`."""
+    """Add commands and options of `millstream queues`."""
     actions = command.add_subparsers(dest="action", required=True)
     add_readers(actions)
-    for action in _actions(actions, "let no silo read queues", "let silos read them again"):
+    for action in _actions(actions, "pause queues: no silo reads them", "end the pause"):
         action.add_argument("name", nargs="+", type=utf8, metavar="QUEUE", help="such as queue-3")
         action.set_defaults(run=run_pausing, act=_of_queue)
 
 
 def add_streams(command: argparse.ArgumentParser) -> None:
-    """Commands and options of `millstream streams`."""
+    """Add commands and options of `millstream streams`."""
     actions = command.add_subparsers(dest="action", required=True)
-    for action in _actions(actions, "deliver nothing of streams", "let them go on"):
-        action.add_argument("namespace", type=part_name, help="name of the streams' namespace")
-        action.add_argument("name", nargs="+", type=utf8, metavar="KEY", help="a stream's key")
+    for action in _actions(actions, "pause all subscriptions of streams", "end the pause"):
+        action.add_argument("namespace", type=part_name, help="the namespace of the streams")
+        action.add_argument("name", nargs="+", type=utf8, metavar="KEY", help="the key of a stream")
         action.set_defaults(run=run_pausing, act=_of_stream)
 
 
@@ -60,7 +60,7 @@ def _actions(
 
 
 def run_pausing(arguments: argparse.Namespace) -> int:
-    """Do it for each name; those that fail are told, and the others go on."""
+    """Pause or resume each name. Print each failure, and continue with the others."""
     try:
         return asyncio.run(_act(arguments))
     except (MillstreamError, ValueError) as error:
@@ -92,7 +92,7 @@ async def _of_stream(client: Client, arguments: argparse.Namespace, name: str) -
 
 
 def _fail(arguments: argparse.Namespace, error: Exception) -> int:
-    """Say what is wrong."""
+    """Print the error; returns 1."""
     text = f"{type(error).__name__}: {error}"
     print(f"millstream {arguments.command} {arguments.action}: {plain(text)}", file=sys.stderr)
     return 1

@@ -1,6 +1,6 @@
-"""`millstream queues readers | let-go`: for whom queues are kept, and for whom no longer.
+"""`millstream queues readers | let-go`: lists and drops the readers for which queues keep events.
 
-Owns: the arguments, and what is printed. Not: keeping (`millstream.streams.rewinding`).
+This module owns the arguments and the output, and `millstream.streams.rewinding` keeps events.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ PATIENCE_S = 10.0
 
 
 def add_readers(actions: argparse._SubParsersAction[Any]) -> None:
-    """Actions of `millstream queues`."""
-    readers = actions.add_parser("readers", help="for whom queues are kept, as for Spark")
+    """Add these commands to `millstream queues`."""
+    readers = actions.add_parser(
+        "readers", help="list readers, such as Spark, for which queues keep events"
+    )
     readers.set_defaults(run=run_readers, name=[])
-    let_go = actions.add_parser("let-go", help="keep nothing for a reader any more")
+    let_go = actions.add_parser("let-go", help="stop keeping events for a reader")
     let_go.add_argument(
-        "name", nargs="+", type=utf8, metavar="READER", help="as `readers` prints it"
+        "name", nargs="+", type=utf8, metavar="READER", help="the name that `readers` prints"
     )
     let_go.set_defaults(run=run_readers)
     for one in (readers, let_go):
@@ -36,7 +38,7 @@ def add_readers(actions: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_readers(arguments: argparse.Namespace) -> int:
-    """List them, or let those that are named go."""
+    """List the readers, or drop the named ones."""
     try:
         return asyncio.run(_act(arguments))
     except (MillstreamError, ValueError) as error:
@@ -67,6 +69,6 @@ async def _let_go(reads: QueueReads, arguments: argparse.Namespace, known: list[
 
 
 def _fail(arguments: argparse.Namespace, text: str) -> int:
-    """Say what is wrong."""
+    """Print the fault; returns 1."""
     print(f"millstream queues {arguments.action}: {plain(text)}", file=sys.stderr)
     return 1

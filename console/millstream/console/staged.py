@@ -1,7 +1,6 @@
-"""`millstream staged`: lists and shows what writers such as Spark stage, and gives up messages
-that queues refuse.
+"""`millstream staged`: shows batches of writers such as Spark, and gives up refused messages.
 
-Owns: the arguments, and what is printed. Not: staged writes (`millstream.streams.staging`).
+This module owns the arguments and the output, and `millstream.streams.staging` owns staged writes.
 """
 
 from __future__ import annotations
@@ -21,26 +20,26 @@ __all__ = ["add_staged"]
 
 
 def add_staged(command: argparse.ArgumentParser) -> None:
-    """Commands and options of `millstream staged`."""
+    """Add commands and options of `millstream staged`."""
     actions = command.add_subparsers(dest="action", required=True)
-    every = actions.add_parser("list", help="writers, a line each")
-    show = actions.add_parser("show", help="one writer, and the messages of it that were given up")
+    every = actions.add_parser("list", help="list writers, one per line")
+    show = actions.add_parser("show", help="show one writer, and its messages that were given up")
     abandon = actions.add_parser(
         "abandon",
         help="give up the messages of a decided batch that queues refuse for good, publish the "
-        "others, and let the writer go on",
+        "others, and let the writer continue",
     )
     for one in (show, abandon):
-        one.add_argument("namespace", type=part_name, help="of the streams")
-        one.add_argument("writer", type=utf8, help="as `list` prints it")
-    abandon.add_argument("batch", type=whole, help="the batch that waits, as `list` prints it")
+        one.add_argument("namespace", type=part_name, help="the namespace of the streams")
+        one.add_argument("writer", type=utf8, help="the name that `list` prints")
+    abandon.add_argument("batch", type=whole, help="the waiting batch that `list` prints")
     for one in (every, show, abandon):
         add_cluster(one)
     command.set_defaults(run=run_staged)
 
 
 def run_staged(arguments: argparse.Namespace) -> int:
-    """Do it; returns the exit code."""
+    """Run the command; returns the exit code."""
     try:
         return asyncio.run(_act(arguments))
     except (MillstreamError, LookupError, ValueError) as error:
@@ -76,7 +75,7 @@ async def _show(writes: StagedWrites, status: WriterStatus) -> int:
 
 
 def line(status: WriterStatus) -> str:
-    """A writer in a line: where, the last batch, what waits, and why."""
+    """Return a writer in a line: name, last batch, waiting batch, and refusal."""
     namespace, writer = status.name
     found = [f"{namespace}  {writer}", f"last batch {status.last}"]
     if status.waiting is not None:
@@ -90,7 +89,7 @@ def line(status: WriterStatus) -> str:
 
 
 def show_refused(message: RefusedMessage) -> str:
-    """A message that was given up, in a line: where it was, its stream and size, and why."""
+    """Return a message that was given up, in a line: its place, stream, size and refusal."""
     where = f"part {message.part}, chunk {message.chunk}, message {message.place}"
     size = f"{message.items} items of {message.size_bytes} bytes"
     return plain(f"  {where}: key {message.key!r}, {size}: {message.why or 'as those before'}")

@@ -1,7 +1,7 @@
-"""`millstream why`: says what holds a stream up.
+"""`millstream why`: explains why a stream makes no progress.
 
-Owns: the arguments, and what is printed. Not: finding it out (`millstream.streams`). Invariant:
-what an error or a key holds cannot steer the terminal.
+This module owns the arguments and the output, and `millstream.streams` finds the cause. The content
+of an error or a key cannot control the terminal.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from .gateway import connect_gateway
 
 __all__ = ["add_why"]
 
-SUBSCRIPTIONS_MAX = 20  # that are printed
-STREAMS_MAX = 20  # that are printed of a namespace
+SUBSCRIPTIONS_MAX = 20  # subscriptions that are printed
+STREAMS_MAX = 20  # streams that are printed of a namespace
 
 
 def add_why(command: argparse.ArgumentParser) -> None:
-    """Options of `millstream why`."""
+    """Add the options of `millstream why`."""
     add_cluster(command)
-    command.add_argument("namespace", type=part_name, help="name of the stream's namespace")
-    text = "the stream's key; without it: the streams of the namespace that lag most"
+    command.add_argument("namespace", type=part_name, help="the namespace of the stream")
+    text = "the key of the stream; without it: the streams with the largest lag"
     command.add_argument("key", type=utf8, nargs="?", help=text)
     command.set_defaults(run=run_why)
 
@@ -55,7 +55,7 @@ def run_why(arguments: argparse.Namespace) -> int:
 
 
 async def ask(arguments: argparse.Namespace) -> list[str]:
-    """Connect, and ask; what is printed. Raises what clients raise."""
+    """Connect and ask; returns the lines to print. Raises errors of the client."""
     async with connect_gateway(arguments) as client:
         name, provider = arguments.namespace, arguments.provider
         if arguments.key is None:
@@ -65,7 +65,7 @@ async def ask(arguments: argparse.Namespace) -> list[str]:
 
 
 def lagging_lines(namespace: str, streams: Sequence[LaggingStream]) -> list[str]:
-    """The streams of a namespace that are furthest behind, a line each."""
+    """Return the streams of a namespace with the largest lag, a line each."""
     if not streams:
         return [f"Nothing of {namespace} is read and not done."]
     lines = []
@@ -80,7 +80,7 @@ def lagging_lines(namespace: str, streams: Sequence[LaggingStream]) -> list[str]
 
 
 def lines_of(found: Why) -> list[str]:
-    """The sentence, and the hops behind it."""
+    """Return the sentence, and the facts of each hop."""
     report = found.reports[1]
     lines = [str(found), ""]
     lines += [f"{name:<14}{text}" for name, text in hops_of(report)]
@@ -93,7 +93,7 @@ def lines_of(found: Why) -> list[str]:
 
 
 def hops_of(report: StreamReport) -> list[tuple[str, str]]:
-    """Queue, agent and cache, a line each."""
+    """Return queue, agent and cache, a line each."""
     owner = f"{report.owner_state}, {report.owner}" if report.owner else report.owner_state
     agent = report.agent
     if report.trouble:
@@ -117,7 +117,7 @@ def hops_of(report: StreamReport) -> list[tuple[str, str]]:
 
 
 def subscription_line(one: SubscriptionReport) -> str:
-    """One subscription in a line."""
+    """Return one subscription in a line."""
     each = f", {one.event_s * 1e3:.3g} ms an event" if one.event_s else ""
     retries = f", {one.retries:,} retries" if one.retries else ""
     gaps = f", {one.gaps_text}" if one.gaps else ""

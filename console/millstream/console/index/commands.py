@@ -1,7 +1,4 @@
-"""The arguments of `millstream index`, and what went wrong in a line.
-
-Owns: arguments, exit codes. Not: asking (`questions`).
-"""
+"""The arguments, exit codes and error lines of `millstream index`; `questions` does the work."""
 
 from __future__ import annotations
 
@@ -16,36 +13,40 @@ __all__ = ["add_index"]
 
 PLACE = "sqlite:path or postgresql://user@host/database"
 QUESTIONS = {
-    "depth": "how many messages are in each state",
-    "message": "the latest change of each message of an id that is not collected",
-    "history": "every change that is kept of the messages of an id",
-    "times": "how long messages were in each state",
-    "errors": "attempts that were used up without the work being done",
+    "depth": "the number of messages in each state",
+    "message": "the latest change of each uncollected message with an id",
+    "history": "every stored change of the messages with an id",
+    "times": "the time that messages spent in each state",
+    "errors": "attempts that ended without the work being done",
 }
 OF_MESSAGE = ("message", "history")
 
 
 def add_index(command: argparse.ArgumentParser) -> None:
-    """Commands and options of `millstream index`."""
+    """Add commands and options of `millstream index`."""
     actions = command.add_subparsers(dest="action", required=True)
-    query = actions.add_parser("query", help="ask an index")
+    query = actions.add_parser("query", help="query an index")
     query.add_argument("index", help=PLACE)
     text = "; ".join(f"{name}: {what}" for name, what in QUESTIONS.items())
     query.add_argument("question", choices=[*QUESTIONS], help=text)
-    query.add_argument("queue", nargs="?", help="of this queue alone")
-    query.add_argument("id", nargs="?", help="of this message of it alone")
+    query.add_argument("queue", nargs="?", help="only this queue")
+    query.add_argument("id", nargs="?", help="only messages with this id")
     add_wanted(query)
-    verify = actions.add_parser("verify", help="is anything missing, is it as the queues are?")
+    verify = actions.add_parser(
+        "verify", help="find missing changes, and differences from the queues"
+    )
     verify.add_argument("index", help=PLACE)
-    verify.add_argument("--queues", action="store_true", help="compare with a cluster's queues")
+    verify.add_argument(
+        "--queues", action="store_true", help="compare with the queues of a cluster"
+    )
     add_cluster(verify)
     for made in (query, verify):
-        made.add_argument("--json", action="store_true", help="print one JSON value and no more")
+        made.add_argument("--json", action="store_true", help="print only one JSON value")
         made.set_defaults(run=run_index)
 
 
 def run_index(arguments: argparse.Namespace) -> int:
-    """Do it; the exit code: 0; 1: it failed, or the index is not whole; 2: wrong arguments."""
+    """Run the command. Exit codes: 0; 1: failed, or the index is incomplete; 2: wrong arguments."""
     from .questions import ask, verify
 
     try:
@@ -61,6 +62,6 @@ def run_index(arguments: argparse.Namespace) -> int:
 
 
 def fail(arguments: argparse.Namespace, text: str, code: int) -> int:
-    """Say what is wrong."""
+    """Print the fault; returns the code."""
     print(f"millstream index {arguments.action}: {plain(text)}", file=sys.stderr)
     return code

@@ -1,6 +1,6 @@
-"""What `millstream index` does: asks an index, and prints the answer.
+"""The work of `millstream index`: queries an index and prints the answer.
 
-Invariant: what a message holds cannot steer the terminal. The JSON has the names of the columns.
+The content of a message cannot control the terminal. JSON uses the names of the columns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Depths = dict[str, dict[str, int]]
 
 
 def ask(arguments: argparse.Namespace) -> int:
-    """One question."""
+    """Answer one question."""
     queue, id = arguments.queue, arguments.id
     with PriorityIndex(arguments.index) as index:
         match arguments.question:
@@ -52,7 +52,7 @@ def ask(arguments: argparse.Namespace) -> int:
 
 
 def show(arguments: argparse.Namespace, value: object, lines: list[str]) -> None:
-    """Print one or the other."""
+    """Print JSON or lines."""
     if arguments.json:
         print_json(value)
     else:
@@ -69,7 +69,7 @@ def depth_lines(found: Depths) -> list[str]:
 
 
 def show_changes(arguments: argparse.Namespace, changes: Sequence[ChangeRow]) -> None:
-    """A line for each change, or all of it in JSON."""
+    """Print a line for each change, or all changes as JSON."""
     if arguments.json:
         print_json([{**one._asdict(), "metadata": json.loads(one.metadata)} for one in changes])
         return
@@ -91,7 +91,7 @@ def show_changes(arguments: argparse.Namespace, changes: Sequence[ChangeRow]) ->
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Print what is missing, and where the queues are otherwise; 1 if anything is."""
+    """Print faults and differences from the queues; returns 1 if there are any."""
     with PriorityIndex(arguments.index) as index:
         findings = index.verify()
         others = differences(index.depth(), depths(arguments)) if arguments.queues else []
@@ -112,13 +112,13 @@ def verify(arguments: argparse.Namespace) -> int:
 
 
 def name_subject(finding: Finding) -> str:
-    """The subject of a finding."""
+    """Return the subject of a finding."""
     shard = f"{finding.queue}, shard {finding.shard}"
     return f"{shard}, message {finding.id}" if finding.id else shard
 
 
 def depths(arguments: argparse.Namespace) -> Depths:
-    """The depths of a cluster's queues."""
+    """Return the depths of a cluster's queues."""
     return asyncio.run(_depths(arguments))
 
 

@@ -1,4 +1,4 @@
-"""What each command of `millstream ledger` does; loaded when one is given."""
+"""The function of each command of `millstream ledger`; loaded when a command is given."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ACTIONS"]
 
 
 class Act(Protocol):
-    """Does what the arguments say; the exit code."""
+    """A function that runs a command with its arguments and returns the exit code."""
 
     def __call__(self, arguments: argparse.Namespace, /) -> Coroutine[Any, Any, int]: ...
 

@@ -1,4 +1,5 @@
-"""`millstream ledger bookies`: who they are, where they run, and whether they are being emptied."""
+"""`millstream ledger bookies`: lists bookies with their silos and states, and starts their
+draining."""
 
 from __future__ import annotations
 
@@ -21,12 +22,14 @@ from .source import source_of
 
 __all__ = ["show_bookies"]
 
-STUCK_MAX = 20  # that are printed
+STUCK_MAX = 20  # faults that are printed
 
 
 async def show_bookies(arguments: argparse.Namespace) -> int:
-    """Mark one, if asked to, and print all; 1: rows are damaged. Raises LookupError, LedgerError,
-    StorageError."""
+    """Mark a bookie if requested, and print all bookies; returns 1 if rows are damaged.
+
+    Raises LookupError, LedgerError, StorageError.
+    """
     async with source_of(arguments) as source:
         content = await source.content()
         wanted = arguments.keep if arguments.drain is None else arguments.drain
@@ -51,7 +54,7 @@ async def show_bookies(arguments: argparse.Namespace) -> int:
 
 
 def scrub_facts(report: ScrubReport) -> dict[str, Any]:
-    """The scrubbing report of a bookie, as plain values."""
+    """Return the scrub report of a bookie, as plain values."""
     names = [name for name in report.__struct_fields__ if name not in {"faults", "operation"}]
     facts: dict[str, Any] = {name: getattr(report, name) for name in names}
     facts["faults"] = [
@@ -61,7 +64,8 @@ def scrub_facts(report: ScrubReport) -> dict[str, Any]:
 
 
 def lines_of_scrub(report: ScrubReport, now_s: float) -> list[str]:
-    """When a bookie read all that it has, what it found, and what it could not repair."""
+    """Return the last full pass of a bookie, the damage it found, and the damage it could not
+    repair."""
     passed = when(report.passed_s) if report.passes else "never"
     running = ""
     if report.began_s:
@@ -80,7 +84,7 @@ def lines_of_scrub(report: ScrubReport, now_s: float) -> list[str]:
 
 
 def report_facts(report: RecoveryReport) -> dict[str, Any]:
-    """What an auditor said, in values."""
+    """Return an auditor's report as plain values."""
     names = [name for name in report.__struct_fields__ if name not in {"bookies", "operation"}]
     facts: dict[str, Any] = {name: getattr(report, name) for name in names}
     facts["stuck"] = [
@@ -90,7 +94,7 @@ def report_facts(report: RecoveryReport) -> dict[str, Any]:
 
 
 def lines_of_report(report: RecoveryReport, now_s: float) -> list[str]:
-    """How far the copying is."""
+    """Return the progress of re-replication."""
     said = f"{report.auditor}, {age(now_s - report.said_s)} ago"
     lacking = f"{report.lacking} of {report.ledgers} ledgers lack copies, in {report.places} places"
     done = f"{report.filled} places filled, {report.entries:,} entries copied"
@@ -106,7 +110,7 @@ def lines_of_report(report: RecoveryReport, now_s: float) -> list[str]:
 
 
 def bookie_facts(content: Content, record: BookieRecord, now_s: float) -> dict[str, Any]:
-    """A bookie in values. `ledgers`: how many have entries there, as rows say."""
+    """Return a bookie as plain values. `ledgers` counts those whose rows name this bookie."""
     holds = [one.ledger for one in content.ledgers.values() if record.bookie in bookies_of(one)]
     return {
         "bookie": record.bookie,
@@ -122,7 +126,7 @@ def bookie_facts(content: Content, record: BookieRecord, now_s: float) -> dict[s
 
 
 def state_of(content: Content, record: BookieRecord, ledgers: int) -> str:
-    """What it does, as it last said, or as others said of it."""
+    """Return the state of a bookie, from its own row or from reports of others."""
     standings = {one.bookie: one.standing for report in content.reports for one in report.bookies}
     if standings.get(record.bookie) == "lost":
         state = "lost"

@@ -1,7 +1,7 @@
-"""`millstream ledger`: what is in ledgers, whether directories are whole, and what can be mended.
+"""`millstream ledger`: shows ledgers, verifies directories, and repairs.
 
-Owns: the arguments, and what went wrong in a line. Not: the work (the modules beside it).
-Invariant: what a name or an error holds cannot steer the terminal.
+This module owns the arguments and the line of an error; the modules beside it do the work. The
+content of a name or an error cannot control the terminal.
 """
 
 from __future__ import annotations
@@ -21,64 +21,65 @@ COUNT = 20
 
 
 def add_ledger(command: argparse.ArgumentParser) -> None:
-    """Commands and options of `millstream ledger`."""
+    """Add commands and options of `millstream ledger`."""
     actions = command.add_subparsers(dest="action", required=True)
-    ls = add_command(actions, "ls", "topics and ledgers, a line each")
-    show = add_command(actions, "show", "one topic or ledger wholly")
-    read = add_command(actions, "read", "messages of a topic, or entries of a ledger")
-    verify = add_command(actions, "verify", "check all of a bookie's directory")
-    recover = add_command(
-        actions, "recover", "give ledgers their ends, or give up what is lost of them"
-    )
-    bookies = add_command(actions, "bookies", "bookies, a line each")
+    ls = add_command(actions, "ls", "list topics and ledgers, one per line")
+    show = add_command(actions, "show", "show one topic or ledger")
+    read = add_command(actions, "read", "print messages of a topic, or entries of a ledger")
+    verify = add_command(actions, "verify", "verify all data in a bookie's directory")
+    recover = add_command(actions, "recover", "close open ledgers, or give up lost entries")
+    bookies = add_command(actions, "bookies", "list bookies, one per line, or drain one")
     for action in (ls, show, read, bookies):
         add_source(action)
     for action in (show, read):
-        action.add_argument("name", metavar="TOPIC|LEDGER", help="as `ls` prints it")
-    read.add_argument("--from", dest="first", type=whole, metavar="N", help="the first one")
-    read.add_argument("--count", type=positive, default=COUNT, help=f"how many ({COUNT})")
+        action.add_argument("name", metavar="TOPIC|LEDGER", help="the name that `ls` prints")
+    read.add_argument("--from", dest="first", type=whole, metavar="N", help="the first number")
+    read.add_argument("--count", type=positive, default=COUNT, help=f"the most to print ({COUNT})")
     for action in (read, recover):
         action.add_argument(
-            "--directory", action="append", default=[], help="a bookie's, if it is not where it was"
+            "--directory",
+            action="append",
+            default=[],
+            help="the directory of a bookie that has moved",
         )
-    verify.add_argument("directory", nargs="+", help="a bookie's directory, which nobody has")
+    verify.add_argument("directory", nargs="+", help="a bookie's directory that no process uses")
     add_recover(recover)
     drain = bookies.add_mutually_exclusive_group()
-    drain.add_argument("--drain", metavar="UUID", help="have this one emptied")
-    drain.add_argument("--keep", metavar="UUID", help="take that back")
+    drain.add_argument("--drain", metavar="UUID", help="start draining this bookie")
+    drain.add_argument("--keep", metavar="UUID", help="cancel the draining of this bookie")
 
 
 def add_source(action: argparse.ArgumentParser, is_required: bool = True) -> None:
-    """Where the rows are."""
+    """Add the options that name the rows."""
     action.add_argument(
         "--store",
         required=is_required,
         metavar="sqlite:DIRECTORY",
-        help="the state store with the rows of ledgers, as a silo is given it",
+        help="the state store with the rows of ledgers, as the silos use it",
     )
-    action.add_argument("--cluster", metavar="NAME", help="whose, if the store has several")
+    action.add_argument("--cluster", metavar="NAME", help="which cluster, if the store has several")
 
 
 def add_recover(recover: argparse.ArgumentParser) -> None:
-    """Options of `millstream ledger recover`."""
+    """Add the options of `millstream ledger recover`."""
     add_source(recover, is_required=False)
     add_gateway(recover, has_cluster=False)
     recover.add_argument(
         "--provider", default="default", type=part_name, help="the stream provider (default)"
     )
-    recover.add_argument("ledger", type=positive, nargs="+", help="its number")
+    recover.add_argument("ledger", type=positive, nargs="+", help="the number of the ledger")
     recover.add_argument(
         "--accept-loss",
         action="store_true",
-        help="give up entries that no bookie has any more: say which",
+        help="list entries that no bookie has any more, to give them up",
     )
-    recover.add_argument("--yes", action="store_true", help="and do it")
+    recover.add_argument("--yes", action="store_true", help="with --accept-loss: give them up")
     recover.add_argument(
         "--gone",
         action="append",
         default=[],
         metavar="UUID",
-        help="a bookie that will never come back, though it is not known to be lost",
+        help="a bookie that never comes back, though it is not known to be lost",
     )
     recover.add_argument(
         "--wait", type=seconds, default=5.0, metavar="S", help="how long to look for bookies (5)"
@@ -88,16 +89,16 @@ def add_recover(recover: argparse.ArgumentParser) -> None:
 def add_command(
     actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
 ) -> argparse.ArgumentParser:
-    """A command; every one can print JSON."""
+    """Add a command; every command can print JSON."""
     made = actions.add_parser(name, help=text)
-    made.add_argument("--json", action="store_true", help="print one JSON value and no more")
+    made.add_argument("--json", action="store_true", help="print only one JSON value")
     made.set_defaults(run=run_ledger)
     return made
 
 
 def run_ledger(arguments: argparse.Namespace) -> int:
-    """Do it; returns the exit code."""
-    from .actions import ACTIONS  # what ledgers need is loaded for them alone
+    """Run the command; returns the exit code."""
+    from .actions import ACTIONS  # loads the ledger provider only for these commands
 
     try:
         return asyncio.run(ACTIONS[arguments.action](arguments))

@@ -1,7 +1,4 @@
-"""Values as lines for people.
-
-Owns: tables, and how sizes, times, ages and damaged rows are written.
-"""
+"""Values as lines for people: tables, sizes, times, ages and damaged rows."""
 
 from __future__ import annotations
 
@@ -15,13 +12,13 @@ from millstream.providers.ledger.inspection import Content
 __all__ = ["age", "damage_lines", "facts", "print_json", "print_lines", "size", "table", "when"]
 
 DAMAGED_SHOWN_MAX = 20
-"""Damaged rows whose names are printed."""
+"""The number of damaged rows whose names are printed."""
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 AGES = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Columns as wide as they must be; numbers to the right."""
+    """Return columns with the necessary widths, and numbers aligned to the right."""
     cells = [list(head), *(list(map(plain, row)) for row in rows)]
     widths = [max(len(row[at]) for row in cells) for at in range(len(head))]
     numeric = [all(is_number(row[at]) for row in cells[1:]) for at in range(len(head))]
@@ -40,7 +37,7 @@ def is_number(text: str) -> bool:
 
 
 def facts(rows: Mapping[str, str]) -> list[str]:
-    """A name and a value for each line."""
+    """Return a name and a value for each line."""
     width = max(map(len, rows)) + 2
     return [plain(f"{name + ':':<{width}}{value}") for name, value in rows.items()]
 
@@ -51,12 +48,12 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_json(value: object) -> None:
-    """One line, without anything else."""
+    """Print one line of JSON and nothing else."""
     print(json.dumps(value, ensure_ascii=False))
 
 
 def size(count: int) -> str:
-    """Bytes, in the unit that is readable."""
+    """Return bytes in a readable unit."""
     value, unit = float(count), UNITS[0]
     for unit in UNITS:
         if value < 1024 or unit == UNITS[-1]:
@@ -66,12 +63,12 @@ def size(count: int) -> str:
 
 
 def when(wall_s: float) -> str:
-    """A time, to the second."""
+    """Return a time, to the second."""
     return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if wall_s else "-"
 
 
 def age(seconds: float) -> str:
-    """How long ago, roughly."""
+    """Return an age, roughly."""
     for unit_s, name in AGES:
         if seconds >= unit_s:
             return f"{seconds / unit_s:.0f} {name}"
@@ -79,8 +76,10 @@ def age(seconds: float) -> str:
 
 
 def damage_lines(content: Content) -> list[str]:
-    """How many rows are left out of what is printed, and some of their names; [] if none is.
-    The log says of each what is wrong."""
+    """Return the number of damaged rows, which are left out of the output, and some of their names.
+
+    The log has the fault of each row. Returns [] if no row is damaged.
+    """
     if not content.damaged:
         return []
     names, count = list(content.damaged), len(content.damaged)

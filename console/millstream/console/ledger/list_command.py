@@ -20,11 +20,11 @@ __all__ = ["ledger_facts", "show_list", "topic_facts"]
 
 Facts = dict[str, Any]
 SHORT = 8
-"""So many characters of a UUID are printed where there are many."""
+"""The characters of a UUID that are printed in a list."""
 
 
 async def show_list(arguments: argparse.Namespace) -> int:
-    """Print them; 1: rows are damaged."""
+    """Print topics and ledgers; returns 1 if rows are damaged."""
     async with source_of(arguments) as source:
         content = await source.content()
         now_s = source.process.clock.wall_s()
@@ -40,7 +40,7 @@ async def show_list(arguments: argparse.Namespace) -> int:
 
 
 def topic_facts(content: Content, record: TopicRecord) -> Facts:
-    """A topic in values. Of a ledger that is open, rows do not say how much is in it."""
+    """Return a topic as plain values. Rows do not have the size of an open ledger."""
     cursors = content.cursors.get(record.topic, [])
     known = [cursor for cursor in cursors if cursor.cursor in record.cursors]
     return {
@@ -76,7 +76,7 @@ def topic_table(topics: list[Facts]) -> list[str]:
 
 
 def ledger_facts(content: Content, record: LedgerRecord, now_s: float) -> Facts:
-    """A ledger in values; entries and bytes of one that is open are None."""
+    """Return a ledger as plain values; entries and bytes of an open one are None."""
     is_closed = record.state is LedgerState.CLOSED
     bookies = sorted({name for fragment in record.fragments for name in fragment.bookies})
     return {
@@ -95,7 +95,7 @@ def ledger_facts(content: Content, record: LedgerRecord, now_s: float) -> Facts:
 
 
 def why_short(content: Content, record: LedgerRecord) -> str:
-    """Why it has fewer copies than it should; "": it has them, as far as rows say."""
+    """Return why a ledger has too few replicas; "" if rows show no lack."""
     for stuck in (stuck for report in content.reports for stuck in report.stuck):
         if stuck.ledger == record.ledger:
             return stuck.why
@@ -110,8 +110,7 @@ def why_short(content: Content, record: LedgerRecord) -> str:
 
 
 def shorten(content: Content, ledger: Facts) -> str:
-    """Why it has fewer copies, with bookies by how their names begin, as other commands take
-    them."""
+    """Return why a ledger has too few replicas, with the short names of bookies."""
     why: str = ledger["under_replicated"]
     for name in {*ledger["bookies"], *content.bookies}:
         why = why.replace(name, name[:SHORT])

@@ -1,7 +1,7 @@
-"""`millstream ledger read`: messages of a topic, or entries of a ledger, out of directories.
+"""`millstream ledger read`: prints messages of a topic or entries of a ledger from directories.
 
-Owns: what is printed. Invariant: nothing is given out that is not confirmed, as far as files say;
-nothing is changed, whether silos run or not.
+This module owns the output. It prints only messages and entries that the files show as confirmed.
+It changes nothing, whether silos run or not.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Facts = dict[str, Any]
 
 
 async def read_entries(arguments: argparse.Namespace) -> int:
-    """Print them. Raises LookupError, LedgerError."""
+    """Print the entries or messages. Raises LookupError, LedgerError."""
     async with source_of(arguments) as source:
         content = await source.content()
         name: str = arguments.name
@@ -62,7 +62,7 @@ async def read_entries(arguments: argparse.Namespace) -> int:
 async def print_entries(
     ledgers: BookieLedgers, content: Content, arguments: argparse.Namespace
 ) -> int:
-    """Entries of a ledger, a line each."""
+    """Print the entries of a ledger, one per line."""
     first, left = max(0, arguments.first or 0), arguments.count
     reader = await ledgers.reader(int(arguments.name))
     found: list[Entry] = []
@@ -100,7 +100,7 @@ def say_end(last: int, first: int) -> None:
 async def print_messages(
     source: Source, ledgers: BookieLedgers, arguments: argparse.Namespace
 ) -> int:
-    """Messages of a topic, a line each."""
+    """Print the messages of a topic, one per line."""
     reader = topic_reader(source, ledgers, arguments.name)
     try:
         oldest, end = await reader.bounds()
@@ -135,7 +135,7 @@ def tell(found: list[Facts], line: Any, is_json: bool) -> None:
 
 
 def entry_facts(entry: Entry) -> Facts:
-    """An entry in values, with what it is for a topic."""
+    """Return an entry as plain values, with its meaning for a topic."""
     facts: Facts = {
         "entry": entry.head.entry,
         "bytes": entry.head.size_bytes,
@@ -161,7 +161,7 @@ def entry_line(one: Facts) -> str:
 
 
 def message_facts(stored: StoredMessage) -> Facts:
-    """A message in values, as its stream or program knows it."""
+    """Return a message as plain values, in the terms of its stream or program."""
     payload, producer, seq = stored.message
     facts: Facts = {"number": stored.number, "time_s": stored.time_ms / 1000}
     if producer:
@@ -170,7 +170,7 @@ def message_facts(stored: StoredMessage) -> Facts:
 
 
 def content_of(payload: bytes) -> Facts:
-    """What is in a message: of a stream, of a topic of `open_topics`, or bytes."""
+    """Return the content of a message: of a stream, of a topic of `open_topics`, or bytes."""
     try:
         namespace, key, items, headers = STREAM_CONTENT.decode(payload)
     except msgspec.MsgspecError:
@@ -191,7 +191,7 @@ def content_alone(payload: bytes) -> Facts:
 
 
 def text_of(item: bytes) -> str:
-    """An item as JSON, where it is MessagePack."""
+    """Return an item as JSON if it is MessagePack."""
     try:
         return item_text(item)
     except msgspec.MsgspecError:

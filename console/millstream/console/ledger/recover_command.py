@@ -1,8 +1,8 @@
-"""`millstream ledger recover`: gives ledgers their ends, or gives up what is lost.
+"""`millstream ledger recover`: closes open ledgers, or gives up lost entries.
 
-Owns: the steps, and what is said. Not: how it is done (`offline`, `online`), recovery itself
-(`providers.ledger.handle`). Invariant: nothing is given up without being said first, and asked for
-twice; what may come back is named by who says that it will not.
+This module owns the steps and the output, and `providers.ledger.handle` owns recovery. The command
+gives nothing up before it has shown the loss and got a second confirmation. For a bookie that may
+come back, the operator must declare that it never will.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from .source import source_of
 
 __all__ = ["Mends", "recover_ledger"]
 
-PARTS_MAX = 20  # that are printed
-GONE_MIN = 4  # characters of a UUID that name a bookie
+PARTS_MAX = 20  # parts that are printed
+GONE_MIN = 4  # the fewest characters of a UUID that name a bookie
 ANSWER_S = 600.0
-"""So long a silo may read a ledger to say what is missing."""
+"""How long a silo may read a ledger to find missing entries, in seconds."""
 
 
 class Mends(Protocol):
-    """Ends ledgers: a running cluster, or this process with its directories."""
+    """Repairs ledgers: a running cluster, or this process with its directories."""
 
     async def recover(self, ledger: int, wait_s: float, /) -> EndAnswer: ...
     async def left(self, ledger: int, gone: list[str], /) -> LossAnswer: ...
@@ -46,8 +46,10 @@ class Mends(Protocol):
 
 
 async def recover_ledger(arguments: argparse.Namespace) -> int:
-    """Do it; 1 if something is left to be done. Raises LookupError, LedgerError, ConfigError, and
-    what clients raise."""
+    """Run the command; returns 1 if work remains.
+
+    Raises LookupError, LedgerError, ConfigError, and errors of the client.
+    """
     if arguments.store and arguments.gateway:
         raise ConfigError("say --gateway or --store, not both: a running cluster, or none")
     for name in arguments.gone:
@@ -62,7 +64,7 @@ async def recover_ledger(arguments: argparse.Namespace) -> int:
 
 
 async def end(mends: Mends, ledger: int, arguments: argparse.Namespace) -> int:
-    """Give it the end that any takeover would. Raises LedgerError."""
+    """Close a ledger as any takeover would. Raises LedgerError."""
     answer = await mends.recover(ledger, arguments.wait)
     if answer.refusal:
         text = "bring its bookies back; if they are lost for good, see --accept-loss"
@@ -79,8 +81,8 @@ def ending(last: int, length: int) -> str:
 
 
 async def accept_loss(mends: Mends, ledger: int, arguments: argparse.Namespace) -> int:
-    """Say what is missing, or give it up. Raises LedgerError."""
-    answer = await mends.recover(ledger, arguments.wait)  # what can be had without loss
+    """Print missing entries, or give them up. Raises LedgerError."""
+    answer = await mends.recover(ledger, arguments.wait)  # recovers everything that can be read
     gone: list[str] = arguments.gone
     ask = mends.give_up if arguments.yes else mends.left
     told = await ask(ledger, gone)
@@ -97,7 +99,7 @@ async def accept_loss(mends: Mends, ledger: int, arguments: argparse.Namespace) 
 
 
 def loss_facts(ledger: int, told: LossAnswer, is_done: bool, is_open: bool) -> dict[str, Any]:
-    """What is missing, in values."""
+    """Return the missing entries as plain values."""
     parts = [
         {
             "first": part.first,
@@ -124,7 +126,7 @@ def loss_facts(ledger: int, told: LossAnswer, is_done: bool, is_open: bool) -> d
 
 
 def loss_lines(ledger: int, told: LossAnswer, is_done: bool, is_open: bool) -> list[str]:
-    """What is missing, in words."""
+    """Return the missing entries as text."""
     will = "is" if is_done else "would be"
     lines = [f"ledger {ledger} of {told.topic or 'no topic'}: this {will} lost for good:"]
     lines += [f"  {part_line(part)}" for part in told.parts[:PARTS_MAX]]
@@ -153,7 +155,7 @@ def bookie_lines(what: str, bookies: Sequence[str]) -> list[str]:
 
 
 def part_line(part: LostPart) -> str:
-    """One range of entries, and its messages."""
+    """Return one range of entries, and its messages."""
     if part.last < part.first:
         entries = f"whatever was behind entry {part.first - 1}" if part.first else "all that it had"
     elif part.last == part.first:
@@ -176,8 +178,10 @@ def part_line(part: LostPart) -> str:
 
 @asynccontextmanager
 async def open_stopped_cluster(arguments: argparse.Namespace) -> AsyncIterator[RepairTarget]:
-    """The bookies of this machine, run here. Raises LookupError (no such ledger), ConfigError (a
-    silo runs one of them)."""
+    """Run the bookies of this machine in this process.
+
+    Raises LookupError (no such ledger), ConfigError (a silo runs one of the bookies).
+    """
     async with source_of(arguments) as source:
         content = await source.content()
         for ledger in arguments.ledger:
@@ -192,7 +196,7 @@ async def open_stopped_cluster(arguments: argparse.Namespace) -> AsyncIterator[R
 
 
 class RemoteTarget:
-    """The target of one silo, as a client asks it."""
+    """The repair target of one silo, called through a client."""
 
     def __init__(self, client: Client, provider: str) -> None:
         self._client = client
@@ -213,7 +217,7 @@ class RemoteTarget:
 
 @asynccontextmanager
 async def running_cluster(arguments: argparse.Namespace) -> AsyncIterator[RemoteTarget]:
-    """Connect to a gateway. Raises what clients raise."""
+    """Connect to a gateway. Raises errors of the client."""
     options = RuntimeOptions(call_timeout_s=ANSWER_S)
     async with connect_gateway(arguments, options) as client:
         yield RemoteTarget(client, arguments.provider)

@@ -1,4 +1,4 @@
-"""`millstream ledger show`: one topic or ledger, wholly."""
+"""`millstream ledger show`: all facts of one topic or ledger."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .source import source_of
 
 __all__ = ["show_one"]
 
-RANGES_MAX = 5  # that are printed
+RANGES_MAX = 5  # ranges that are printed
 
 
 async def show_one(arguments: argparse.Namespace) -> int:
-    """Print it. Raises LookupError."""
+    """Print a topic or ledger. Raises LookupError."""
     async with source_of(arguments) as source:
         content = await source.content()
         now_s = source.process.clock.wall_s()
@@ -47,17 +47,17 @@ async def show_one(arguments: argparse.Namespace) -> int:
 
 
 def show_lost_range(first: int, last: int) -> str:
-    """Entries that were given up."""
+    """Return a range of entries that were given up."""
     return f"what was from {first} on" if last == ENDLESS else f"{first} to {last}"
 
 
 def raw(record: LedgerRecord | TopicRecord) -> dict[str, Any]:
-    """The row, by names of fields."""
+    """Return the row as plain values, by names of fields."""
     return {name: msgspec.to_builtins(getattr(record, name)) for name in record.__struct_fields__}
 
 
 def lines_of_ledger(content: Content, record: LedgerRecord, now_s: float) -> list[str]:
-    """A ledger, its fragments, and who has them."""
+    """Return a ledger, its fragments and their bookies."""
     found = ledger_facts(content, record, now_s)
     rows = {
         "ledger": str(record.ledger),
@@ -84,7 +84,7 @@ def lines_of_ledger(content: Content, record: LedgerRecord, now_s: float) -> lis
 
 
 def lines_of_topic(content: Content, record: TopicRecord) -> list[str]:
-    """A topic, its ledgers, and its cursors."""
+    """Return a topic, its ledgers and its cursors."""
     found = topic_facts(content, record)
     settings = record.settings
     quorum = (
@@ -117,14 +117,14 @@ def lines_of_topic(content: Content, record: TopicRecord) -> list[str]:
 
 
 def show_kept(record: TopicRecord, is_open: bool) -> str:
-    """Which messages rows know of; what is in an open ledger they do not say."""
+    """Return the messages that rows know; they do not have those of an open ledger."""
     if record.next > record.trimmed:
         return f"{record.trimmed} to {record.next - 1}{' and on' * is_open}"
     return f"from {record.trimmed} on" if is_open else f"none; the next is {record.next}"
 
 
 def cursor_facts(topic: TopicRecord, cursor: CursorRecord) -> dict[str, Any]:
-    """A cursor in values; what is in an open ledger is not counted."""
+    """Return a cursor as plain values; messages of an open ledger are not counted."""
     done = sum(last - first + 1 for first, last in cursor.ranges)
     return {
         "cursor": cursor.cursor,

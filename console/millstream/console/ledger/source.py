@@ -1,7 +1,7 @@
-"""Which rows of ledgers the options of a command mean.
+"""Selects the rows of ledgers that the options of a command name.
 
-Owns: `source_of`. Not: the rows (`millstream.providers.ledger.inspection`). Invariants: a store
-that is not there is not made; of several clusters in one store none is guessed.
+This module owns `source_of`, and `millstream.providers.ledger.inspection` owns the rows. A missing
+store is not created. If a store has several clusters, none is guessed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["source_of"]
 
 @asynccontextmanager
 async def source_of(arguments: argparse.Namespace) -> AsyncIterator[Source]:
-    """The rows that the options name. Raises ConfigError, StorageError."""
+    """Open the rows that the options name. Raises ConfigError, StorageError."""
     refuse_missing(arguments.store)
     store = load_plugin("millstream.stores", arguments.store)
     try:
@@ -31,7 +31,7 @@ async def source_of(arguments: argparse.Namespace) -> AsyncIterator[Source]:
 
 
 def refuse_missing(store: str) -> None:
-    """A store of SQLite that is not there would be made. Raises ConfigError."""
+    """Refuse a missing SQLite store, which would be created otherwise. Raises ConfigError."""
     name, _, argument = store.partition(":")
     if name != "sqlite" or not argument:
         return
@@ -44,7 +44,7 @@ def refuse_missing(store: str) -> None:
 
 
 async def scope_of(store: StateStore, arguments: argparse.Namespace) -> str:
-    """The cluster that is meant. Raises ConfigError."""
+    """Return the selected cluster. Raises ConfigError."""
     scopes = [scope async for scope in scopes_in(store)]
     wanted: str | None = arguments.cluster
     if wanted is None and len(scopes) == 1:

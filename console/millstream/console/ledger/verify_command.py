@@ -1,4 +1,4 @@
-"""`millstream ledger verify`: is all of a bookie's directory what was written?"""
+"""`millstream ledger verify`: verifies all data in a bookie's directory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .lines import print_json, size
 
 __all__ = ["verify_directories"]
 
-FAULTS_MAX = 100  # that are printed
+FAULTS_MAX = 100  # faults that are printed
 
 
 async def verify_directories(arguments: argparse.Namespace) -> int:
-    """Check each; 1 if one is damaged, or cannot be checked."""
+    """Verify each directory; returns 1 if one is damaged or cannot be verified."""
     found: list[dict[str, Any]] = []
     for directory in (one for name in arguments.directory for one in bookies_in(name)):
         try:
@@ -39,7 +39,7 @@ async def verify_directories(arguments: argparse.Namespace) -> int:
 
 
 def bookies_in(name: str) -> list[str]:
-    """The directory itself, or those of bookies in it, such as of `data/ledger/{silo}`."""
+    """Return the directory, or the directories of bookies in it, as in `data/ledger/{silo}`."""
     path = Path(name)
     if (path / IDENTITY).exists():
         return [str(path)]
@@ -47,7 +47,7 @@ def bookies_in(name: str) -> list[str]:
 
 
 def facts_of(found: Verified) -> dict[str, Any]:
-    """What was found, in values."""
+    """Return the results as plain values."""
     return {
         "directory": found.path,
         "bookie": found.identity.directory,
@@ -64,7 +64,7 @@ def facts_of(found: Verified) -> dict[str, Any]:
 
 
 def print_one(found: Verified) -> None:
-    """A line for the directory, and one for each fault and note."""
+    """Print a line for the directory, and one for each fault and note."""
     identity = found.identity
     print(plain(f"{found.path}: bookie {identity.directory} of {identity.cluster}"))
     print(

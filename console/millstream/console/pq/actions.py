@@ -1,6 +1,6 @@
-"""What each command of `millstream pq` does.
+"""The work of each command of `millstream pq`: calls to the cluster.
 
-Owns: asking the cluster. Not: arguments (`commands`), what is printed (`tables`).
+`commands` owns the arguments, and `tables` the output.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ TRUE, FALSE = ("yes", "true", "1"), ("no", "false", "0")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One command: its arguments, and what it is about."""
+    """One command: its arguments and its client."""
 
     arguments: argparse.Namespace
     client: Client
 
     @property
     def queue(self) -> PriorityQueue:
-        """The queue that is named. Raises RequestInvalid."""
+        """The queue that the arguments name. Raises RequestInvalid."""
         return priority_queue(self.client, self.arguments.queue, part=self.arguments.part)
 
     def show(self, value: object, lines: Callable[[], list[str]]) -> None:
-        """Print, in the form that is asked for."""
+        """Print the value as JSON or as lines, as the arguments say."""
         tables.show(self.arguments.json, value, lines)
 
 
 async def act(arguments: argparse.Namespace) -> int:
-    """Connect, and do what is asked. Raises what clients raise."""
+    """Connect, and run the action. Raises errors of the client."""
     async with connect_gateway(arguments) as client:
         if arguments.action == "serve":
             return await serve(client, arguments)
@@ -116,7 +116,7 @@ def show_settings(asked: Asked, row: SettingsRow) -> None:
 
 
 def changes(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The settings that are given. Raises RequestInvalid."""
+    """Return the given settings. Raises RequestInvalid."""
     found = {}
     for text in arguments.set:
         name, is_pair, value = text.partition("=")
@@ -131,7 +131,7 @@ def changes(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def setting(queue: str, name: str, usual: object, text: str) -> Any:
-    """A setting, as its kind. Raises RequestInvalid."""
+    """Parse a setting by the type of its default. Raises RequestInvalid."""
     if name == "shapes":
         return tuple(tuple(shape.split(",")) for shape in text.split(";") if shape)
     if name == "exclusivity_key":
@@ -175,13 +175,13 @@ async def enqueue(asked: Asked) -> None:
 
 
 def show_entered(asked: Asked, done: Enqueued) -> None:
-    """What became of a message that came in."""
+    """Print the result of an enqueue."""
     word = "enqueued" if done.is_changed else "it was there before:"
     asked.show(tables.row(done), lambda: [f"{word} {done.id} ({tables.name(done.state)})"])
 
 
 def payload_of(arguments: argparse.Namespace) -> bytes:
-    """What is given, in one of three ways. Raises OSError."""
+    """Return the payload from one of three sources. Raises OSError."""
     text: str = arguments.payload
     if text == "-":
         return sys.stdin.buffer.read()
@@ -189,7 +189,7 @@ def payload_of(arguments: argparse.Namespace) -> bytes:
 
 
 def priority_of(arguments: argparse.Namespace) -> int | PriorityClass | None:
-    """A number or a class. Raises RequestInvalid."""
+    """Parse a number or a class. Raises RequestInvalid."""
     text = arguments.priority
     if text is None or text in PriorityClass.__members__:
         return None if text is None else PriorityClass[text]
@@ -284,7 +284,7 @@ async def extend(asked: Asked) -> None:
 
 
 def token_of(arguments: argparse.Namespace) -> LeaseToken:
-    """The token. Raises RequestInvalid."""
+    """Parse the token. Raises RequestInvalid."""
     parts = arguments.token.split(".")
     if len(parts) != 2 or not all(
         part.isascii() and part.isdigit() and len(part) <= DIGITS_MAX for part in parts
@@ -295,7 +295,7 @@ def token_of(arguments: argparse.Namespace) -> LeaseToken:
 
 
 def show_told(asked: Asked, done: Done) -> None:
-    """What became of a message."""
+    """Print the result of a change."""
     asked.show(tables.row(done), lambda: [tables.show_done(asked.arguments.id, done)])
 
 
@@ -323,7 +323,7 @@ ACTIONS: dict[str, Callable[[Asked], Awaitable[None]]] = {
 
 
 async def serve(client: Client, arguments: argparse.Namespace) -> int:
-    """Serve until SIGINT, SIGTERM or SIGHUP. Raises ConfigError, OSError: the port is taken."""
+    """Serve until SIGINT, SIGTERM or SIGHUP. Raises ConfigError, OSError (the port is in use)."""
     try:
         from millstream.providers.priority.http import PriorityApi
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""Queues, messages and leases as lines for people, and as JSON.
+"""The output of `millstream pq`: queues, messages and leases as lines for people, and as JSON.
 
-Owns: what `millstream pq` prints. Invariants: the JSON has the names of the HTTP API: states in
-small letters, tokens as `epoch.version`, payloads in base64.
+The JSON has the names of the HTTP API: states in lower case, tokens as `epoch.version`, payloads in
+base64.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ __all__ = [
 ]
 
 LETTERS_MAX = 60
-"""Of a payload in a table."""
+"""Characters of a payload in a table."""
 DUE = {State.RUNNING: "lease until", State.INVISIBLE: "visible at", State.PENDING: "due"}
 Counts = Mapping[State, int]
 
 
 def show(is_json: bool, value: object, lines: Callable[[], list[str]]) -> None:
-    """Print one or the other."""
+    """Print JSON or lines."""
     if is_json:
         print_json(value)
     else:
@@ -67,7 +67,7 @@ def token_text(token: LeaseToken) -> str:
 
 
 def row(found: MessageView | Enqueued | Done | ClockReading) -> dict[str, Any]:
-    """A result with its fields by name."""
+    """Return a result with its fields by name."""
     return {field: plainly(value) for field, value in found._asdict().items()}
 
 
@@ -110,14 +110,14 @@ def depth(counts: Counts) -> dict[str, int]:
 
 
 def queue_lines(found: SettingsRow, counts: Counts) -> list[str]:
-    """Settings and depth of a queue."""
+    """Return settings and depth of a queue."""
     told = {"settings of version": str(found.version)}
     told |= {field: setting_text(value) for field, value in asdict(found.settings).items()}
     return [*facts(told), "", *depth_lines(counts)]
 
 
 def clock_lines(readings: Sequence[ClockReading]) -> list[str]:
-    """The clock of each shard, beside that of its machine."""
+    """Return the clock of each shard beside that of its machine."""
     rows = [
         (str(shard), when(one.queue_ms / 1000), when(one.machine_ms / 1000), apart(one))
         for shard, one in enumerate(readings)
@@ -148,7 +148,7 @@ def values_lines(values: Mapping[str, Counts]) -> list[str]:
 
 
 def messages_lines(views: Sequence[MessageView]) -> list[str]:
-    """A line for each message."""
+    """Return a line for each message."""
     head = ("ID", "STATE", "PRIORITY", "ATTEMPTS", "TOKEN", "METADATA", "PAYLOAD")
     return table(head, (message_cells(view) for view in views)) if views else []
 
@@ -166,7 +166,7 @@ def message_cells(view: MessageView) -> list[str]:
 
 
 def leases_lines(leases: Sequence[Lease]) -> list[str]:
-    """A line for each lease."""
+    """Return a line for each lease."""
     head = ("ID", "TOKEN", "ATTEMPT", "UNTIL", "METADATA", "PAYLOAD")
     rows = (
         [
@@ -183,7 +183,7 @@ def leases_lines(leases: Sequence[Lease]) -> list[str]:
 
 
 def message_lines(view: MessageView) -> list[str]:
-    """All of one message."""
+    """Return all facts of one message."""
     due = {State.RUNNING: "lease until", State.INVISIBLE: "visible at"}.get(
         view.state, "kept until"
     )
@@ -207,7 +207,7 @@ def message_lines(view: MessageView) -> list[str]:
 
 
 def show_done(id: str, done: Done) -> str:
-    """What became of a message."""
+    """Return the result of a change."""
     until = f", lease until {when(done.due_ms / 1000)}" if done.state is State.RUNNING else ""
     again = "" if done.is_changed else " (it was before)"
     return f"{id}: {name(done.state)}{until}{again}"
@@ -218,7 +218,7 @@ def pairs_text(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def payload_text(payload: bytes, most: int | None = None) -> str:
-    """A payload in a line: as a text if it is one, else in base64."""
+    """Return a payload in a line: as text if possible, else in base64."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:
