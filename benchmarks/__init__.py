@@ -1,1 +1,1 @@
-"""Benchmarks beside a limit, peers and other revisions: `python -m benchmarks`."""
+"""Benchmarks with a limit, peers and other revisions for comparison: `python -m benchmarks`."""

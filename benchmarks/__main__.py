@@ -1,16 +1,18 @@
-"""`python -m benchmarks SUITE [--rounds N] [--json] [--against REV,PEER]`, where SUITE is calls,
-streams (also with `--runs NAME,...`), activation, buffer, path, flights, detection, handover,
-priority_path, ledger or priority (these two also with `--full`);
-`python -m benchmarks slow_consumer [--size S]`,
-`python -m benchmarks bounds [WORD ...] [--size S] [--json]`,
-`python -m benchmarks ledger --chaos [--records N] [--json]`,
-`python -m benchmarks ledger --topics N` and
-`python -m benchmarks detection --overload SECONDS [--json]`.
+"""Runs benchmarks, and compares them with a limit, with peers and with other revisions.
 
-Each subject of each round runs in a fresh process; rounds are interleaved; ratios are computed
-inside a round. Prints medians with [min..max]. A revision of git as a subject runs this tree's
-workloads on that revision's code; rows that became worse by more than 5 % are marked, by the ratio
-of the two sides' best rounds (`best`): take eleven rounds or more on a busy machine.
+- `python -m benchmarks SUITE [--rounds N] [--json] [--against REV,PEER]`. SUITE is calls, streams
+  (also with `--runs NAME,...`), activation, buffer, path, flights, detection, handover,
+  priority_path, ledger or priority (these two also with `--full`).
+- `python -m benchmarks slow_consumer [--size S]`
+- `python -m benchmarks bounds [WORD ...] [--size S] [--json]`
+- `python -m benchmarks ledger --chaos [--records N] [--json]`
+- `python -m benchmarks ledger --topics N`
+- `python -m benchmarks detection --overload SECONDS [--json]`
+
+Each subject of each round runs in a new process. Rounds are interleaved, and ratios are computed
+inside a round. The program prints medians with [min..max]. A revision of git as a subject runs this
+tree's workloads on that revision's code. Rows that became worse by more than 5 % are marked, by the
+ratio of the best rounds of both sides (`best`). On a busy machine, take eleven rounds or more.
 """
 
 from __future__ import annotations
@@ -100,14 +102,14 @@ SUITES: dict[str, dict[str, list[str]]] = {
 FULL = {
     "ledger": {"ours": ["ledger_recovery.full"]},
     "priority": {"ours": ["priority.memory.full"], "limit": ["priority.memory.full_heap"]},
-}  # what takes long: with --full only
+}  # long parts, with --full only
 SIZED = (
     "bounds.",
     "priority.",
     "slow_consumer.",
     "spark.",
 )  # subjects that take a share of their full load
-LONG = ("priority", "slow_consumer", "spark")  # suites of which one round is enough
+LONG = ("priority", "slow_consumer", "spark")  # suites for which one round is enough
 PEERS = {
     "xoscar": ["xoscar", "psutil"],
     "redis": ["redis"],
@@ -125,8 +127,8 @@ SERVERS: dict[str, Callable[[], str]] = {
     "nats": nats_lacks,
     **dict.fromkeys(("redis", "redis_streams", "zset", "arq", "saq"), redis_lacks),
 }
-"""And what the server of a peer lacks; "": nothing."""
-BETWEEN_SILOS = "silo_"  # these figures are compared with the others' two processes
+"""Functions that return what the server of a peer lacks; "" if it lacks nothing."""
+BETWEEN_SILOS = "silo_"  # these figures are compared with two processes of others
 Round = dict[str, dict[str, float]]
 Parts = Mapping[str, list[str]]
 
@@ -136,25 +138,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     suites = [*sorted(SUITES), "bounds"]
     parser.add_argument("suite", nargs="?", choices=suites, default="calls")
-    parser.add_argument("words", nargs="*", help="bounds: only programs with such a name")
-    parser.add_argument("--size", type=float, default=1.0, help="share of the full load")
+    parser.add_argument("words", nargs="*", help="bounds: only programs whose names contain a word")
+    parser.add_argument("--size", type=float, default=1.0, help="share of the full load (1)")
     parser.add_argument(
-        "--rounds", type=int, help="of each subject, 5 if not given; 1 of long ones"
+        "--rounds", type=int, help="rounds of each subject; default: 5, or 1 for long suites"
     )
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--full", action="store_true", help="with the parts that take long")
+    parser.add_argument("--full", action="store_true", help="also run the long parts")
     parser.add_argument(
-        "--chaos", action="store_true", help="ledger: kill silo processes, and count records"
+        "--chaos",
+        action="store_true",
+        help="ledger: append records while silo processes are killed",
     )
     parser.add_argument(
-        "--topics", type=int, help="ledger: open so many topics, and send a first message to each"
+        "--topics", type=int, help="ledger: open N topics, and send a first message to each"
     )
     parser.add_argument(
-        "--overload", type=float, metavar="SECONDS", help="detection: evictions on busy cores"
+        "--overload", type=float, metavar="SECONDS", help="detection: count evictions on busy cores"
     )
-    parser.add_argument("--records", type=int, default=1_000_000, help="of --chaos, at least")
     parser.add_argument(
-        "--against", default=",".join(PEERS), help="peers, revisions of git, or 'none'"
+        "--records", type=int, default=1_000_000, help="with --chaos: the fewest records to append"
+    )
+    parser.add_argument(
+        "--against",
+        default=",".join(PEERS),
+        help="peers, revisions of git, or 'none', separated by commas",
     )
     parser.add_argument("--runs", metavar="NAME,...", help="streams: only these runs")
     parser.add_argument("--subject", help=argparse.SUPPRESS)
@@ -203,7 +211,7 @@ def run(coro: Any) -> Any:
 
 
 def choose(names: str | None, suite: str) -> None:
-    """Name the runs of streams that children take part in."""
+    """Select the runs of streams for child processes."""
     if names is None:
         return
     known = [run.name for run in (*feed.RUNS, *feed.WIDE_RUNS) if run.name == run.first]
@@ -214,8 +222,10 @@ def choose(names: str | None, suite: str) -> None:
 
 
 def others(against: str, parts: Parts) -> list[str]:
-    """The wanted revisions, and peers of the suite that are installed; says on standard error which
-    are not."""
+    """Return the requested revisions, and the installed peers of the suite.
+
+    Prints the missing peers on standard error.
+    """
     found = []
     for name in [] if against == "none" else against.split(","):
         if name in PEERS:
@@ -239,7 +249,7 @@ def is_installed(peer: str) -> bool:
 
 
 def run_subject(name: str, size: float) -> dict[str, float]:
-    """`module.function`, in this process; those of `SIZED` take a size."""
+    """Run `module.function` in this process; subjects of `SIZED` take a size."""
     module, _, function = name.rpartition(".")
     with tempfile.TemporaryDirectory() as work:
         found = getattr(importlib.import_module(f"benchmarks.{module}"), function)
@@ -249,7 +259,7 @@ def run_subject(name: str, size: float) -> dict[str, float]:
 
 
 def in_child(subject: str, tree: Path = ROOT, size: float = 1.0) -> dict[str, float]:
-    """One subject in a fresh process, with the code of a tree."""
+    """Run one subject in a new process, with the code of a tree."""
     command = [sys.executable, "-m", "benchmarks", "--subject", subject]
     command += ["--size", str(size)] if subject.startswith(SIZED) else []
     done = subprocess.run(
@@ -262,13 +272,13 @@ def in_child(subject: str, tree: Path = ROOT, size: float = 1.0) -> dict[str, fl
 
 
 def parts_of(suite: str, is_full: bool) -> Parts:
-    """What each subject of a suite runs."""
+    """Return the parts of each subject of a suite."""
     more = FULL.get(suite, {}) if is_full else {}
     return {name: [*parts, *more.get(name, ())] for name, parts in SUITES[suite].items()}
 
 
 def measure(parts: Parts, rounds: int, against: list[str], size: float = 1.0) -> list[Round]:
-    """All rounds: figures by subject. Every other round runs backwards."""
+    """Return the figures of all rounds, by subject. Every other round runs in reverse order."""
     wanted = ["ours", *(name for name in ("limit", *against) if name in parts)]
     with ExitStack() as stack:
         trees = {name: ROOT for name in wanted}
@@ -291,13 +301,16 @@ def _round(parts: Parts, trees: Mapping[str, Path], size: float) -> Round:
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Median, least and most."""
+    """Return median, least and most."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 def summarise(rounds: list[Round]) -> dict[str, Any]:
-    """Figures by subject, ours relative to each other subject inside the same round, and the rows
-    that are worse than a revision's."""
+    """Return figures, ratios and worse rows.
+
+    A ratio compares our figure with that of another subject in the same round. Worse rows are those
+    that are worse than in a revision.
+    """
     figures = {
         subject: {key: spread([one[subject][key] for one in rounds]) for key in found}
         for subject, found in rounds[0].items()
@@ -317,7 +330,7 @@ def summarise(rounds: list[Round]) -> dict[str, Any]:
 
 
 def _ratios(rounds: list[Round], other: str) -> dict[str, dict[str, float]]:
-    """To nothing there is no ratio: a peer may not have what a row counts."""
+    """Return ratios; a figure of 0 has none, because a peer may not have it."""
     theirs = rounds[0][other]
     pairs = {
         key: key if key in theirs else key.removeprefix(BETWEEN_SILOS) for key in rounds[0]["ours"]
@@ -330,7 +343,7 @@ def _ratios(rounds: list[Round], other: str) -> dict[str, dict[str, float]]:
 
 
 def _ratio(key: str, ours: list[float], theirs: list[float]) -> dict[str, float]:
-    """Of rounds, and of each side's best ones."""
+    """Return the ratio of rounds, and of the best rounds of both sides."""
     found = spread([one / other for one, other in zip(ours, theirs, strict=True)])
     return {**found, "best": best(key, ours) / best(key, theirs)}
 
@@ -356,7 +369,7 @@ def report(parts: Parts, rounds: int, against: list[str], as_json: bool, size: f
 
 
 def text(found: dict[str, float]) -> str:
-    """`median [min..max]`."""
+    """Return `median [min..max]`."""
     return f"{found['median']:,.4g} [{found['min']:,.4g}..{found['max']:,.4g}]"
 
 

@@ -1,7 +1,7 @@
 """The buffer queue, asyncio.Queue and collections.deque: one producer, one consumer, one loop.
 
-Plain asyncio, in a thread of its own, so that it is the loop that most programs have. Figures are
-microseconds per item: put one by one and by a hundred, then taken by 1, 100 and 1,000; `p8` with
+The workloads use plain asyncio in a separate thread, because most programs use that loop. Figures
+are microseconds per item: put one by one and by a hundred, then taken by 1, 100 and 1,000. `p8` has
 eight partitions.
 """
 
@@ -24,7 +24,7 @@ Workload = Callable[[], Coroutine[Any, Any, dict[str, float]]]
 
 
 async def on_plain_loop(workload: Workload) -> dict[str, float]:
-    """The least of each figure: what else the machine does only ever adds time."""
+    """Return the least of each figure, because other load on the machine only adds time."""
 
     async def repeated() -> list[dict[str, float]]:
         return [await workload() for _ in range(REPEATS)]
@@ -34,7 +34,7 @@ async def on_plain_loop(workload: Workload) -> dict[str, float]:
 
 
 def per_item_us(started_s: float) -> float:
-    """Since then."""
+    """Return the microseconds per item since a time."""
     return (time.perf_counter() - started_s) / ITEMS * 1e6
 
 
@@ -92,7 +92,7 @@ async def _queues() -> dict[str, float]:
 
 
 async def deques(work: Path) -> dict[str, float]:
-    """collections.deque: no waiting, no groups, no second look."""
+    """collections.deque, which has no waiting, no groups and no redelivery."""
     return await on_plain_loop(_deques)
 
 

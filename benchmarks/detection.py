@@ -1,13 +1,13 @@
-"""How long a silo that hangs, or is cut off without a word, keeps its grains from being called.
+"""The time during which grains of a silo that hangs, or is cut off, cannot be called.
 
-Three silo processes on SQLite; one is stopped by SIGSTOP, or cut off. Calls to the grains that it
-had go through the gateways of the other two, each again until it succeeds. Figures, in seconds from
-the fault: when half and when all of those grains answered again, from their new silos.
+There are three silo processes on SQLite. One is stopped by SIGSTOP, or cut off. Calls to its grains
+go through the gateways of the other two, and are repeated until they succeed. Figures, in seconds
+from the fault: when half and when all of those grains answered again, from their new silos.
 
-Cutting off a process needs root on loopback (a packet filter), so it is done at the transport seam,
-in the process itself: from a signal on, nothing that it writes leaves, nothing that comes is read,
-no connection that it opens is made, its probe port takes connections and says nothing. The
-membership table is not cut off: it is a file that all three share.
+To cut off a process on loopback needs root (a packet filter), so the transport of the process does
+it. From a signal on, no written byte leaves, no arriving byte is read, and no connection is made.
+The probe port accepts connections and does not answer. The membership table is not cut off, because
+it is a file that all three silos share.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ OPTIONS = {"default": MembershipOptions(), "patient": PATIENT}
 
 @grain(name="DetectionTarget")
 class Target(Grain):
-    """A grain that is somewhere."""
+    """A grain that returns its silo."""
 
     async def where(self) -> str:
         return self.context.silo
 
 
 class Cut:
-    """A receiver that hears nothing any more once its process is cut off."""
+    """A receiver that gets nothing once its process is cut off."""
 
     def __init__(self, receiver: Any, is_cut: Callable[[], bool]) -> None:
         self._receiver = receiver
@@ -80,7 +80,7 @@ class Cut:
 
 
 class CutLink:
-    """A link whose bytes go nowhere once its process is cut off; nor does its end."""
+    """A link that sends neither bytes nor its close once its process is cut off."""
 
     def __init__(self, link: Link, is_cut: Callable[[], bool]) -> None:
         self._link = link
@@ -143,7 +143,7 @@ class CuttableTransport:
 
 
 def make_silo(directory: str, detection: str) -> Silo:
-    """A silo of the three, in its own process."""
+    """Return one of the three silos, in its own process."""
     text = f"sqlite:{directory}"
     return Silo(
         grains=[Target],
@@ -176,7 +176,7 @@ async def _both(name: str, fault: signal.Signals, work: Path) -> dict[str, float
 
 
 async def _recovery(fault: signal.Signals, work: Path, detection: str) -> list[float]:
-    """When each grain of the silo that got the signal answered again."""
+    """Return when each grain of the silo with the fault answered again."""
     arguments = {"directory": str(work / "data"), "detection": detection}
     silos = [
         SiloProcess(f"{__name__}:make_silo", arguments, work / f"{number}.log")
@@ -186,7 +186,7 @@ async def _recovery(fault: signal.Signals, work: Path, detection: str) -> list[f
         async with connect(first.gateway) as one, connect(third.gateway) as other:
             homes = {f"{key}": await one.grain(Target, f"{key}").where() for key in range(GRAINS)}
             lost = [key for key, home in homes.items() if home == victim.address]
-            for key in lost:  # both clients know the way, and have connections
+            for key in lost:  # both clients know the location, and have connections
                 await other.grain(Target, key).where()
             os.kill(victim.pid, fault)
             try:
@@ -199,13 +199,13 @@ async def _recovery(fault: signal.Signals, work: Path, detection: str) -> list[f
                         )
                     )
             finally:
-                with suppress(ProcessLookupError):  # it may have read that it was evicted
+                with suppress(ProcessLookupError):  # the silo may have read that it was evicted
                     os.kill(victim.pid, signal.SIGKILL)
                 await victim.wait()
 
 
 async def _answered(client: Client, key: str, lost: str, started: float) -> float:
-    """Seconds until a call succeeded, at another silo; each failed one is made again."""
+    """Return the seconds until a call succeeded at another silo; failed calls are repeated."""
     while True:
         try:
             if await client.grain(Target, key).where() != lost:

@@ -1,11 +1,14 @@
 """One producer process, one consumer process: the workload that every stream subject shares.
 
-Owns: the events, the runs, the producer's loop over commands, what the consumer notes.
-Invariants: subjects differ only in how they send and receive; a producer has one batch out at a
-time; an event's latency ends where the consumer's code has the decoded event; with several
-subscribers each has every event, decoded for itself; with many streams each event of a batch is of
-another one, and a run whose name ends with `_warm` is a second pass over the streams of the run
-before it.
+This module owns the events, the runs, the producer's loop over commands, and the notes of the
+consumer. Invariants:
+
+- Subjects differ only in how they send and receive.
+- A producer has one unanswered batch at a time.
+- The latency of an event ends when the consumer's code has the decoded event.
+- With several subscribers, each gets every event, decoded for itself.
+- With many streams, each event of a batch belongs to another stream. A run whose name ends with
+  `_warm` is a second pass over the streams of the run before it.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ __all__ = [
 DATA = os.urandom(980)
 WAIT_S = 120.0
 CHOSEN = "MILLSTREAM_BENCHMARK_RUNS"
-"""The environment variable that names runs if not all are wanted; children inherit it."""
+"""The environment variable that selects runs; children inherit it."""
 
 
 class Sample(NamedTuple):
@@ -47,7 +50,7 @@ class Sample(NamedTuple):
 
 
 class Run(NamedTuple):
-    """So many events, in batches; `rate`: events per second, 0 for as fast as it goes."""
+    """A number of events, in batches. `rate`: events per second, 0 for as fast as possible."""
 
     name: str
     events: int
@@ -57,12 +60,12 @@ class Run(NamedTuple):
     streams: int = 1
 
     def key_of(self, key: str, number: int) -> str:
-        """The stream of an event; `key` names the run."""
+        """Return the stream of an event; `key` names the run."""
         return key if self.streams == 1 else f"{key}/{number % self.streams}"
 
     @property
     def is_warm_up(self) -> bool:
-        """Without figures."""
+        """Does the run have no figures?"""
         return self.name.startswith("warm")
 
     @property
@@ -98,7 +101,7 @@ SendEach = Callable[[str, list[str], list[Sample]], Awaitable[Any]]
 
 
 class Arrivals:
-    """What the consumers saw of one run."""
+    """The events of one run that the consumers received."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -110,7 +113,7 @@ class Arrivals:
         self.is_complete = asyncio.Event()
 
     def note(self, samples: Sequence[Sample], subscriber: int = 0) -> None:
-        """A subscriber has decoded events."""
+        """Note that a subscriber has decoded events."""
         at = now()
         self._first_s = self._first_s or at
         numbers = self.numbers[subscriber]
@@ -123,14 +126,14 @@ class Arrivals:
             self.is_complete.set()
 
     def check(self) -> None:
-        """Each subscriber has every event once, and those of a stream in their order."""
+        """Assert that each subscriber has every event once, and those of a stream in order."""
         for numbers in self.numbers:
             by_stream = sorted(numbers, key=lambda number: number % self._run.streams)
             expected = sorted(range(self._run.events), key=lambda one: one % self._run.streams)
             assert by_stream == expected, f"{self._run.name}: lost, repeated or out of order"
 
     def figures(self, used_s: float) -> dict[str, float]:
-        """Events per second behind the first batch, or latencies; CPU of all processes."""
+        """Return events per second after the first batch and CPU of all processes, or latencies."""
         self.check()
         name, count, batch, rate, subscribers, _ = self._run
         if rate:
@@ -151,21 +154,21 @@ class Consumer(Protocol):
 
     @property
     def address(self) -> str:
-        """What the producer needs to know."""
+        """The address for the producer."""
         ...
 
     @property
     def pids(self) -> Sequence[int]:
-        """The processes behind the producer, this one included."""
+        """The processes that receive, with this one."""
         ...
 
     async def receive(self, key: str, run: Run, arrivals: Arrivals) -> None:
-        """Get ready for the events of a key; goes on receiving in the background."""
+        """Prepare to receive the events of a key; receive in the background afterwards."""
         ...
 
 
 def chosen(runs: Sequence[Run]) -> list[Run]:
-    """Those that `CHOSEN` names, with second passes and warm-ups; all if it is not set."""
+    """Return the runs that `CHOSEN` names, with second passes and warm-ups; all if it is unset."""
     names = os.environ.get(CHOSEN, "").split(",")
     wanted = [run for run in runs if run.is_warm_up or names == [""] or run.first in names]
     return [] if all(run.is_warm_up for run in wanted) else wanted
@@ -174,7 +177,7 @@ def chosen(runs: Sequence[Run]) -> list[Run]:
 async def measure_feed(
     subject: str, consumer: Consumer, runs: Sequence[Run] = RUNS
 ) -> dict[str, float]:
-    """Those of the runs that are chosen, by one producer process."""
+    """Measure the chosen runs, with one producer process."""
     command = [sys.executable, "-m", "benchmarks", "--produce", subject, consumer.address]
     pipe = asyncio.subprocess.PIPE
     producer = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
@@ -200,7 +203,7 @@ async def measure_feed(
 
 
 async def produce(send: Send, send_each: SendEach | None = None) -> None:
-    """Run what standard input names until it ends: lines of a run's name and a key.
+    """Run the runs that standard input names, until it ends: lines of a run's name and a key.
 
     `send_each` gets the run's key, the stream of each event, and the events.
     """

@@ -1,6 +1,6 @@
-"""The flights demo without Spark: three silo processes over one ledger, every figure compared.
+"""The flights example without Spark: three silo processes over one ledger, every figure compared.
 
-Uses the command line alone, so that it runs in any revision's tree.
+It uses only the command line, so that it runs in any revision's tree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COMMAND = ("-m", *DEMO, "--source", "csv", "--json")
 
 
 async def csv(work: Path) -> dict[str, float]:
-    """Events per second, and CPU of all processes per event, from their start to their end."""
+    """Return events per second, and CPU of all processes per event, from start to end."""
     demo = await asyncio.create_subprocess_exec(
         sys.executable, *COMMAND, stdout=asyncio.subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""Frames of a u32 length over a socket: what both limits are written on."""
+"""Frames of a u32 length over a socket: the basis of both limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Framed"]
 
 
 class Framed(asyncio.Protocol):
-    """Cuts what arrives into frames, for `take`."""
+    """Cuts received bytes into frames, for `take`."""
 
     def __init__(self) -> None:
         self.transport: Any = None

@@ -1,21 +1,21 @@
-"""What streams notice while silos join and leave: which are interrupted, how long, what is twice.
+"""The effect of joining and leaving silos on streams: interruptions and repeated events.
 
-One silo hosts all grains and stays; others join and leave, and read queues only, so that what is
-measured is the hand-over of queues and not the moves of grains. All silos are in one process and
-speak over sockets. Streams are published at a steady pace; an event's delay is the time from
-`publish` until its handler begins. A stream's pause in a step is its longest delay in that step,
-less the longest that the median stream had while nothing moved. Figures:
+One silo hosts all grains and stays. Others join and leave, and only read queues, so that the
+benchmark measures the hand-over of queues and not the moves of grains. All silos are in one process
+and communicate over sockets. Streams are published at a steady rate. An event's delay is the time
+from `publish` until its handler begins. A stream's pause in a step is its longest delay in that
+step, minus the longest delay of the median stream while nothing moved. Figures:
 
-- `moves`: queues that changed owner; `streams_moved`, `streams_stayed`: over all steps, streams
+- `moves`: queues that changed owner. `streams_moved`, `streams_stayed`: over all steps, streams
   whose queue did, or did not, change owner in that step.
-- `interrupted`: of those that moved, how many had a pause above 20 ms.
+- `interrupted`: moved streams with a pause above 20 ms.
 - `moved_pause_p50_ms`, `_max_ms`; `stayed_pause_...`; `quiet_pause_...` before the first step.
-- `loop_late_max_ms`: how late the loop itself was at most while silos came and went: it starts and
-  stops them, so that is in every delay.
-- `twice`: events that were handled more than once; `events`: all; `lost`: not handled.
+- `loop_late_max_ms`: the longest delay of the loop itself while silos joined and left. The loop
+  starts and stops them, so every delay includes this.
+- `twice`: events that were handled more than once. `events`: all. `lost`: not handled.
 
-`brief_`: handlers of 2 ms, hand-over time 3 s; `long_`: handlers of 400 ms, hand-over time 100 ms,
-so that owners do not wait for what is out.
+`brief_` has handlers of 2 ms and a hand-over time of 3 s. `long_` has handlers of 400 ms and a
+hand-over time of 100 ms, so that owners do not wait for running handlers.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ STEPS = ("+a", "+b+c", "-a", "+d", "-b-c", "-d")
 
 @dataclass
 class Log:
-    """What one run has seen."""
+    """The observations of one run."""
 
     handling_s: float
     sent: dict[tuple[str, int], float] = field(default_factory=dict)
     handled: Counter[tuple[str, int]] = field(default_factory=Counter)
     delays: list[tuple[float, str, float]] = field(default_factory=list)  # sent at, stream, delay
-    late: list[tuple[float, float]] = field(default_factory=list)  # when, by how much the loop was
+    late: list[tuple[float, float]] = field(default_factory=list)  # when, how late the loop was
 
     async def watch_loop(self) -> None:
         """Note how late timers fire."""
@@ -74,7 +74,7 @@ class Log:
             self.late.append((due_s, loop.time() - due_s))
 
     def worst(self, start_s: float, end_s: float) -> dict[str, float]:
-        """The longest delay of each stream among what was sent in a time."""
+        """Return the longest delay of each stream among the events sent in a period."""
         found: dict[str, float] = defaultdict(float)
         for sent_s, key, delay_s in self.delays:
             if start_s <= sent_s < end_s:
@@ -87,7 +87,7 @@ LOGS: list[Log] = []
 
 @grain(name="Pulse")
 class Pulse(Grain):
-    """Takes its time over each event."""
+    """Handles each event slowly."""
 
     @subscribe(PULSES)
     async def on_pulse(self, event: Event[int]) -> None:
@@ -131,24 +131,24 @@ class Cluster:
         await self._exits.pop(name).aclose()
 
     async def change(self, step: str) -> None:
-        """`+a+b-c`: who joins and leaves, at the same time."""
+        """Let silos join and leave at the same time: `+a+b-c`."""
         moves = step.replace("+", " +").replace("-", " -").split()
         await asyncio.gather(
             *(self.join(one[1:]) if one[0] == "+" else self.leave(one[1:]) for one in moves)
         )
 
     def silos(self) -> list[Silo]:
-        """Those that run."""
+        """Return the running silos."""
         return list(self._silos.values())
 
     @property
     def base(self) -> Silo:
-        """The one that stays."""
+        """The silo that stays."""
         return self._silos["base"]
 
 
 async def _publish(cluster: Cluster, log: Log, every_s: float) -> None:
-    """Each stream gets an event every so often, evenly spread over that time."""
+    """Publish an event to each stream every `every_s`, evenly spread over that time."""
     loop, base = asyncio.get_running_loop(), cluster.base
     handles = [base.stream(PULSES, f"s{number}") for number in range(STREAMS)]
     begun_s, count = loop.time(), 0

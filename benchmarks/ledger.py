@@ -1,8 +1,8 @@
-"""The embedded ledger beside the disk's limit and SQLite: records per second, latency, reading.
+"""The embedded ledger, the disk's limit and SQLite: records per second, latency, reading.
 
-One process, one directory, nothing else: 100 records of 1 KB make an entry, 16 entries are under
-way. The limit writes and syncs 100 KB at a time into a file of the same layout, one after the other
-(spec/performance.md). SQLite commits 100 rows at a time with `synchronous=FULL`.
+There is one process with one directory. 100 records of 1 KB make an entry, and 16 entries are in
+flight. The limit writes and syncs 100 KB at a time into a file of the same layout, one after the
+other. SQLite commits 100 rows at a time with `synchronous=FULL`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class LoopClock:
 
 @asynccontextmanager
 async def opened(work: Path) -> AsyncIterator[tuple[BookieLedgers, Bookie]]:
-    """Ledgers over one bookie in this process."""
+    """Yield ledgers over one bookie in this process."""
     bookie = await Bookie.open(RealDisk(), str(work / "ledger"), cluster="bench", fresh=NAME)
     metadata, clock = Metadata(MemoryStateStore(), "bench", LoopClock()), LoopClock()
     tasks = Tasks(asyncio.get_running_loop(), Context)
@@ -100,7 +100,7 @@ async def embedded(work: Path) -> dict[str, float]:
 
 
 async def paced(writer: LedgerWriter) -> list[float]:
-    """Seconds from append to confirmation, of records that come every millisecond."""
+    """Return the seconds from append to confirmation, for records sent every millisecond."""
     waits: list[float] = []
     loop, payload = asyncio.get_running_loop(), os.urandom(RECORD_BYTES)
     begin_s = loop.time()
@@ -115,12 +115,12 @@ async def paced(writer: LedgerWriter) -> list[float]:
 
 
 def note(waits: list[float], sent_s: float, _: Future[int]) -> None:
-    """An append is confirmed."""
+    """Note that an append is confirmed."""
     waits.append(time.perf_counter() - sent_s)
 
 
 async def reopened(work: Path) -> float:
-    """Milliseconds to open the directory as it is after a crash: its last segment is read."""
+    """Return the milliseconds to open the directory as after a crash: its last segment is read."""
     (*_, last) = sorted((work / "ledger").glob("*.idx"))
     last.unlink()
     async with opened(work) as (_, bookie):
@@ -128,12 +128,12 @@ async def reopened(work: Path) -> float:
 
 
 def quantiles(waits: list[float]) -> tuple[float, float]:
-    """Median and 99th percentile, in microseconds."""
+    """Return median and 99th percentile, in microseconds."""
     return statistics.median(waits) * 1e6, statistics.quantiles(waits, n=100)[98] * 1e6
 
 
 async def disk(work: Path) -> dict[str, float]:
-    """What the disk allows, one write and sync after the other."""
+    """The disk's limit: one write and sync after the other."""
     return await asyncio.to_thread(_disk, work)
 
 

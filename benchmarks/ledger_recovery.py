@@ -1,8 +1,8 @@
-"""How long a ledger and its directory take to come back after a crash, by their size.
+"""The time to recover a ledger and to open its directory after a crash, by size.
 
-The writer is left without its end, as a crash leaves it: the ledger is fenced, read and sealed
-through the same bookie; then the directory is opened as it was when the process died, its last
-segment without an index. At most one segment of 64 MiB is read (spec/ledger.md 10.3).
+The writer does not close the ledger, as in a crash. The ledger is fenced, read and sealed through
+the same bookie. Then the directory is opened in the state of a crashed process, with its last
+segment without an index. At most one segment of 64 MiB is read.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ FULL_SIZES_MB = (1_000,)
 
 
 async def recovery(work: Path) -> dict[str, float]:
-    """Small ones."""
+    """Small ledgers."""
     return await _recovery(work, SIZES_MB)
 
 
 async def full(work: Path) -> dict[str, float]:
-    """A large one."""
+    """A large ledger."""
     return await _recovery(work, FULL_SIZES_MB)
 
 
@@ -43,7 +43,7 @@ async def _recovery(work: Path, sizes_mb: Sequence[int]) -> dict[str, float]:
 
 
 async def _recovered(work: Path, size: int) -> float:
-    """Milliseconds to recover a ledger of so many bytes, whose writer has not closed it."""
+    """Return the milliseconds to recover a ledger of `size` bytes that was not closed."""
     payload = os.urandom(RECORDS * RECORD_BYTES)
     async with opened(work) as (ledgers, _):
         writer = await ledgers.create(ALONE, "bench")

@@ -1,9 +1,9 @@
-"""A ledger in three directories, each with a bookie in a silo process of its own.
+"""A ledger in three directories, each with a bookie in its own silo process.
 
-This process writes: it owns a topic, whose ledgers are on all three bookies (3/3/2 or 3/3/3). One
-of the other two reads beside it and takes the topic over; the third one only stores, and may answer
-50 ms late. 100 records of 1 KB make an entry and 16 entries are under way, as with the embedded
-ledger. Times from one process to another are of the machine's monotonic clock.
+This process writes: it owns a topic, whose ledgers are on all three bookies (3/3/2 or 3/3/3). The
+second process reads at the same time, and takes the topic over. The third one only stores, and may
+answer 50 ms late. 100 records of 1 KB make an entry, and 16 entries are in flight, as with the
+embedded ledger. Times between processes use the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ PACED, PACE_S = 2_000, 0.001
 LONE, LONE_EVERY_S = 20, 0.15
 LATE_S = 0.05
 WAIT_S = 60.0
-FIRST = 1  # of a topic's messages
+FIRST = 1  # first message of a topic
 USUAL, ALL = Quorum(3, 3, 2), Quorum(3, 3, 3)
 BULK, PACES, TAILED, LONES = map(QueueId, ("bulk", "paced", "tailed", "lone"))
 SENT_S = Struct("<d")
-"""What a record begins with: when it was appended."""
+"""The beginning of a record: the time of its append."""
 REST = os.urandom(RECORD_BYTES - SENT_S.size)
 
 
@@ -75,7 +75,7 @@ class Nodes(LedgerQueues):
 
 @asynccontextmanager
 async def silo_of(work: Path, name: str, quorum: Quorum) -> AsyncIterator[LedgerNode]:
-    """A silo in this process."""
+    """Yield the node of a silo in this process."""
     queues, rows = Nodes(work, quorum), f"sqlite:{work / 'rows'}"
     streams = PersistentStreams(
         queues, mapper=HashRingMapper(queues=1), balancer=DeploymentBalancer()
@@ -95,25 +95,25 @@ async def silo_of(work: Path, name: str, quorum: Quorum) -> AsyncIterator[Ledger
 
 
 class SiloProcess:
-    """A silo process that does what it is told."""
+    """A silo process that executes commands."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self.pid = process.pid
 
     async def ask(self, command: str, *args: object) -> dict[str, float]:
-        """Have it do something; what it measured."""
+        """Execute a command; return its figures."""
         await self.begin(command, *args)
         return await self.answer()
 
     async def begin(self, command: str, *args: object) -> None:
-        """Have it begin; returns once it is about to."""
+        """Begin a command; return just before it runs."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([command, *args]).encode() + b"\n")
         await self.answer()
 
     async def answer(self) -> dict[str, float]:
-        """The next line that it prints."""
+        """Return the next line that the process prints."""
         assert self._process.stdout is not None
         async with asyncio.timeout(WAIT_S):
             line = await self._process.stdout.readline()
@@ -142,7 +142,7 @@ async def silo_process(
 
 
 async def producer(address: str) -> None:
-    """Such a process: a silo, until standard input ends."""
+    """Run such a process: a silo, until standard input ends."""
     work, name, quorum, late_s = json.loads(address)
     loop = asyncio.get_running_loop()
     with mock.patch.object(Bookie, "add", late(late_s) if late_s else Bookie.add):
@@ -159,7 +159,7 @@ def say(figures: dict[str, float]) -> None:
 
 
 def late(late_s: float) -> Callable[[Bookie, int, Sequence[bytes]], Awaitable[None]]:
-    """A bookie that answers so much later that it has stored something."""
+    """Return a method for a bookie that answers `late_s` after it has stored entries."""
     add = Bookie.add
 
     async def added(self: Bookie, term: int, entries: Sequence[bytes]) -> None:
@@ -170,7 +170,7 @@ def late(late_s: float) -> Callable[[Bookie, int, Sequence[bytes]], Awaitable[No
 
 
 async def catch_up(node: LedgerNode, queue: str, end: int) -> dict[str, float]:
-    """Read all messages, beside whoever writes them."""
+    """Read all messages while another process writes."""
     reader, number, started_s = node.reader(QueueId(queue)), FIRST, now()
     while number < end:
         number += len(await reader.read(number, 10_000, 4 << 20))
@@ -179,7 +179,7 @@ async def catch_up(node: LedgerNode, queue: str, end: int) -> dict[str, float]:
 
 
 async def tail(node: LedgerNode, queue: str, name: str, count: int) -> dict[str, float]:
-    """Read messages as they come; microseconds from each one's append until it was read."""
+    """Read messages as they arrive; return microseconds from append to read."""
     reader, number, waits = node.reader(QueueId(queue)), FIRST, list[float]()
     while len(waits) < count:
         if await reader.wait(number, WAIT_S):
@@ -188,7 +188,7 @@ async def tail(node: LedgerNode, queue: str, name: str, count: int) -> dict[str,
             read_s = now()
             waits += [read_s - SENT_S.unpack_from(one.message.payload)[0] for one in found]
     await reader.aclose()
-    waits = waits[len(waits) // 10 :]  # the first ones wait for the ledger to be made
+    waits = waits[len(waits) // 10 :]  # the first ones wait until the ledger is created
     p50_us, p99_us = quantiles(waits)
     return {
         f"{name}_p50_us": p50_us,
@@ -198,7 +198,7 @@ async def tail(node: LedgerNode, queue: str, name: str, count: int) -> dict[str,
 
 
 async def take_over(node: LedgerNode, queue: str, name: str) -> dict[str, float]:
-    """Own a topic whose owner does not know yet."""
+    """Take over a topic without the knowledge of its owner."""
     started_s = now()
     topic = await node.open(QueueId(queue), 2)
     took_ms = (now() - started_s) * 1000
@@ -213,14 +213,14 @@ COMMANDS: dict[str, Callable[..., Awaitable[dict[str, float]]]] = {
 }
 
 
-# --- the one that writes ---
+# --- the writing process ---
 
 
 @asynccontextmanager
 async def cluster(
     work: Path, quorum: Quorum = USUAL, late_s: float = 0.0
 ) -> AsyncIterator[tuple[LedgerNode, SiloProcess, list[int]]]:
-    """Three silo processes: the node of this one, the one that reads, and the numbers of all."""
+    """Yield the node of this process, the reading process, and the pids of all three."""
     async with AsyncExitStack() as stack:
         reading = await stack.enter_async_context(silo_process(work, "reading", quorum, 0.0))
         storing = await stack.enter_async_context(silo_process(work, "storing", quorum, late_s))
@@ -229,7 +229,7 @@ async def cluster(
 
 
 async def replicated(work: Path) -> dict[str, float]:
-    """All of it: as it should be, and with one bookie late."""
+    """Run everything: normally, and with one late bookie."""
     figures: dict[str, float] = {}
     async with cluster(work / "usual") as (node, reading, pids):
         await used(await node.open(BULK, 1), ENTRIES_BEFORE)
@@ -250,12 +250,12 @@ async def replicated(work: Path) -> dict[str, float]:
 
 
 def record() -> TopicMessage:
-    """A message that says when it was made."""
+    """Return a message with the time of its creation."""
     return TopicMessage(SENT_S.pack(now()) + REST)
 
 
 async def used(topic: Topic, entries: int) -> float:
-    """Records per second, a hundred in each append."""
+    """Return records per second, a hundred in each append."""
     room = asyncio.Semaphore(IN_FLIGHT)
     messages = [record() for _ in range(RECORDS)]
     started_s, sent = now(), list[asyncio.Future[Any]]()
@@ -269,14 +269,14 @@ async def used(topic: Topic, entries: int) -> float:
 
 
 async def latency(node: LedgerNode, name: str) -> dict[str, float]:
-    """From append to confirmation, of records that come every millisecond."""
+    """Return the latency from append to confirmation, for records sent every millisecond."""
     waits = await paced(await node.open(PACES, 1), PACED, PACE_S)
     p50_us, p99_us = quantiles(waits[len(waits) // 10 :])
     return {f"{name}_p50_us": p50_us, f"{name}_p99_us": p99_us}
 
 
 async def paced(topic: Topic, count: int, every_s: float) -> list[float]:
-    """Append records at a rate; seconds until each was confirmed, in their order."""
+    """Append records at a rate; return the seconds until each was confirmed, in their order."""
     begin_s, sent, waits = now(), list[asyncio.Future[Any]](), list[float]()
     for number in range(count):
         await asyncio.sleep(max(0.0, begin_s + number * every_s - now()))
@@ -294,7 +294,7 @@ def _note(waits: list[float], sent_s: float, _: asyncio.Future[Any]) -> None:
 async def tailed(
     node: LedgerNode, reading: SiloProcess, queue: QueueId, name: str, count: int, every_s: float
 ) -> dict[str, float]:
-    """The same, while another process reads what comes."""
+    """Measure while another process reads the arriving records."""
     topic = await node.open(queue, 1)
     await reading.begin("tail", queue, name, count)
     await paced(topic, count, every_s)

@@ -1,7 +1,7 @@
-"""Many topics of one program: how long opening them takes, and the first message of each.
+"""Many topics of one program: the time to open them, and to send the first message to each.
 
-One directory, SQLite for the rows. Topics are opened together and, in another directory, one after
-the other, where each waits for syncs of its own.
+There is one directory, with SQLite for the rows. Topics are opened together. In another directory
+they are opened one after the other, and each waits for its own syncs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from millstream.providers.ledger import LedgerTopic, LedgerTopics, open_topics
 __all__ = ["report"]
 
 ONE_BY_ONE = 100
-"""Topics that are opened one after the other, at most; the figure is for all, in proportion."""
+"""The most topics that are opened one after the other; the figure is for all, in proportion."""
 
 
 async def report(topics: int) -> int:
-    """Print the figures; 1: a first message failed."""
+    """Print the figures; return 1 if a first message failed."""
     figures = await measured(topics)
     for name, value in figures.items():
         print(f"{name:48}{value:12,.2f}")
@@ -30,7 +30,7 @@ async def report(topics: int) -> int:
 
 
 async def measured(topics: int) -> dict[str, float]:
-    """Seconds of each step, and failures."""
+    """Return the seconds of each step, and failures."""
     with tempfile.TemporaryDirectory() as work:
         figures = await together(Path(work, "together"), topics)
         apart_s = await one_by_one(Path(work, "apart"), min(topics, ONE_BY_ONE))
@@ -57,7 +57,7 @@ async def together(work: Path, topics: int) -> dict[str, float]:
 
 
 async def one_by_one(work: Path, topics: int) -> float:
-    """Seconds to open them."""
+    """Return the seconds to open the topics."""
     async with open_topics(work) as opened:
         begin_s = time.perf_counter()
         for number in range(topics):
@@ -70,7 +70,7 @@ async def topic(opened: LedgerTopics, number: int) -> LedgerTopic:
 
 
 async def timed(*doing: Awaitable[Any]) -> tuple[float, Sequence[Any]]:
-    """How long all of them take together, and their results or errors."""
+    """Return the time of all together, and their results or errors."""
     begin_s = time.perf_counter()
     found = await asyncio.gather(*doing, return_exceptions=True)
     return time.perf_counter() - begin_s, found

@@ -1,4 +1,4 @@
-"""The limits: what plain asyncio does, written by hand for this purpose only."""
+"""The limits: plain asyncio, written by hand for this purpose only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["calls", "remote", "serve"]
 
 
 class Plain:
-    """A counter behind a lock."""
+    """A counter with a lock."""
 
     __slots__ = ("lock", "n")
 
@@ -50,7 +50,7 @@ async def calls(work: Path) -> dict[str, float]:
 
 
 class Caller(Framed):
-    """MessagePack in frames; what collects in one iteration leaves at once."""
+    """MessagePack in frames; messages of one iteration are sent together."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Server(Caller):
 
 
 async def serve() -> None:
-    """Listen on a free port, print it, run until killed."""
+    """Listen on a free port, print it, and run until killed."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Server, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)

@@ -23,7 +23,7 @@ class Putter(Framed):
 
 
 class Receiver(Putter):
-    """Decodes each batch and each event of it for each subscriber, and acknowledges the batch."""
+    """Decodes each batch and each of its events for each subscriber, and acknowledges the batch."""
 
     arrivals: Arrivals
     subscribers = 1
@@ -70,7 +70,7 @@ async def streams(work: Path) -> dict[str, float]:
 
 
 async def wide(work: Path) -> dict[str, float]:
-    """Many subscribers, or many streams, which a socket does not tell apart."""
+    """Many subscribers, or many streams, which a socket does not distinguish."""
     return await _measure(WIDE_RUNS)
 
 

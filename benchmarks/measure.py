@@ -1,7 +1,7 @@
 """Workloads and clocks that every subject shares.
 
-Owns: payloads, the in-process workload, CPU of processes. Invariant: subjects differ only in the
-calls that they are given.
+This module owns payloads, the in-process workload, and CPU of processes. Subjects differ only in
+the calls that they are given.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ now = time.perf_counter
 
 
 def memory_bytes() -> int:
-    """Resident bytes of this process."""
+    """Return the resident bytes of this process."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def settle_memory() -> None:
-    """What was made so far stays: as silo processes do, and for every subject alike."""
+    """Exclude existing objects from garbage collection, as silo processes do, for every subject."""
     gc.collect()
     gc.freeze()
 
 
 def cpu_s(pids: Sequence[int]) -> float:
-    """CPU seconds of all threads of the processes."""
+    """Return the CPU seconds of all threads of the processes."""
     total = 0
     for pid in pids:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -73,7 +73,7 @@ async def _timed(name: str, count: int, work: Callable[[], Awaitable[Any]]) -> d
 async def in_process(
     add: Sequence[Call], dict_in: Call, echo: Call, suspend: Call, busy: Call
 ) -> dict[str, float]:
-    """One caller, many callers, copies, suspensions, contention; µs per call."""
+    """Measure one caller, many callers, copies, suspensions and contention; µs per call."""
     settle_memory()
     figures: dict[str, float] = {}
     payload = PAYLOADS["100B"]
@@ -114,11 +114,11 @@ async def in_process(
 
 
 async def two_processes(calls: Sequence[Call], pids: Sequence[int]) -> dict[str, float]:
-    """Echo to another process: latency one at a time, then 64 and 1,024 in flight."""
+    """Measure echo calls to another process: latency one at a time, then 64 and 1,024 in flight."""
     settle_memory()
     figures: dict[str, float] = {}
     for name, payload in PAYLOADS.items():
-        for call in calls:  # grains are located and activated before anything is measured
+        for call in calls:  # grains are located and activated before the measurement
             await call(payload)
         laps = []
         for _ in range(1_000):

@@ -1,9 +1,9 @@
 """NATS JetStream as a subject: every message is synced before it is acknowledged.
 
-Alone it stands beside the embedded ledger; three servers with three replicas of a stream, of which
-two answer, stand beside the replicated one. 100 records of 1 KB are one message where they are one
-entry of a ledger. The consumer of the durable streams is pushed to, and acknowledges all that it
-had at once by the last one.
+One server is compared with the embedded ledger. Three servers with three replicas of a stream, of
+which two answer, are compared with the replicated ledger. 100 records of 1 KB are one message, as
+they are one entry of a ledger. The consumer of the durable streams gets messages pushed, and
+acknowledges all received messages at once with the last one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ READY_S = 30.0
 async def server(
     work: Path, port: int, routes: Iterable[int] = (), at: int = 0
 ) -> AsyncIterator[int]:
-    """One server; its process."""
+    """Yield the pid of one server."""
     text = f'listen: "127.0.0.1:{port}"\nserver_name: "n{port}"\n'
     text += f'jetstream {{ store_dir: "{work / f"n{port}"}", sync_interval: always }}\n'
     if at:
@@ -61,7 +61,7 @@ async def server(
 
 
 async def create(nats: Nats, copies: int) -> None:
-    """The stream of all that is published below `s.`, once the servers have found each other."""
+    """Create the stream of everything below `s.`, once the servers have found each other."""
     values = {"name": "S", "subjects": ["s.>"], "storage": "file", "num_replicas": copies}
     async with asyncio.timeout(READY_S):
         while True:
@@ -112,7 +112,7 @@ async def _appends(
 
 
 async def _rate(nats: Nats) -> float:
-    """Records per second, a hundred in each message."""
+    """Return records per second, a hundred in each message."""
     payload, room = os.urandom(RECORDS * RECORD_BYTES), asyncio.Semaphore(IN_FLIGHT)
     started_s, sent = now(), list[asyncio.Future[bytes]]()
     for _ in range(MESSAGES):
@@ -125,7 +125,7 @@ async def _rate(nats: Nats) -> float:
 
 
 async def _paced(nats: Nats) -> list[float]:
-    """Seconds until each was acknowledged, of records that come every millisecond."""
+    """Return the seconds until each record was acknowledged; records are sent every millisecond."""
     payload, waits, begin_s = os.urandom(RECORD_BYTES), list[float](), now()
     sent = list[asyncio.Future[bytes]]()
     for number in range(PACED):
@@ -142,7 +142,7 @@ def _note(waits: list[float], sent_s: float, _: asyncio.Future[bytes]) -> None:
 
 
 def check(answers: Iterable[bytes]) -> None:
-    """Raise NatsRefused unless all are stored."""
+    """Raise NatsRefused unless all messages are stored."""
     for answer in answers:
         if "seq" not in json.loads(answer):
             raise NatsRefused(answer.decode())
@@ -152,7 +152,7 @@ def check(answers: Iterable[bytes]) -> None:
 
 
 class NatsConsumer:
-    """Is pushed what is published for a key, and acknowledges."""
+    """Receives the messages of a key, and acknowledges."""
 
     def __init__(self, nats: Nats, port: int, pid: int) -> None:
         self.address = str(port)
@@ -173,7 +173,7 @@ class NatsConsumer:
 
     def _heard(self, arrivals: Arrivals, reply: str, payload: bytes) -> None:
         arrivals.note([Sample(*msgpack.unpackb(payload))])
-        if not self._reply:  # the last one of what came with it acknowledges all
+        if not self._reply:  # the last message of this iteration acknowledges all
             asyncio.get_running_loop().call_soon(self._acknowledge)
         self._reply = reply
 

@@ -1,8 +1,7 @@
-"""As much of a NATS client as the benchmarks need: publish, subscribe, requests; and which server
-they can use.
+"""A minimal NATS client for the benchmarks, and the check for a usable server.
 
-Written on the text protocol itself, so that the peer pays for no library. Messages with headers are
-not asked for.
+The client can publish, subscribe and request. It uses the text protocol itself, so that the peer
+pays for no library. It does not request messages with headers.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ SYNCS_SINCE = (2, 10)
 
 ANSWER_S = 30.0
 Heard = Callable[[str, bytes], None]
-"""Is told of a message: where an answer goes, and its payload."""
+"""A function that gets a message: the subject for answers, and the payload."""
 
 
 class NatsRefused(Exception):
@@ -39,10 +38,10 @@ class Nats(asyncio.Protocol):
         self._waiting: dict[bytes, asyncio.Future[bytes]] = {}
         self._last = 0
 
-    # --- what the program asks for ---
+    # --- called by the program ---
 
     def publish(self, subject: str, payload: bytes) -> asyncio.Future[bytes]:
-        """Send a message; the future is what is answered to it."""
+        """Send a message; the future is its answer."""
         self._last += 1
         inbox = f"_INBOX.{id(self)}.{self._last}".encode()
         future = self._waiting[inbox] = asyncio.get_running_loop().create_future()
@@ -50,7 +49,7 @@ class Nats(asyncio.Protocol):
         return future
 
     async def ask(self, subject: str, **values: object) -> dict[str, Any]:
-        """A call of JetStream's interface. Raises NatsRefused, TimeoutError."""
+        """Call JetStream's interface. Raises NatsRefused, TimeoutError."""
         async with asyncio.timeout(ANSWER_S):
             answer: dict[str, Any] = json.loads(
                 await self.publish(f"$JS.API.{subject}", json.dumps(values).encode())
@@ -60,16 +59,16 @@ class Nats(asyncio.Protocol):
         return answer
 
     def subscribe(self, subject: str, heard: Heard) -> None:
-        """Be told of messages from now on."""
+        """Call `heard` for messages from now on."""
         number = str(len(self._heard)).encode()
         self._heard[number] = heard
         self.send(b"SUB %b %b\r\n" % (subject.encode(), number))
 
     def send(self, data: bytes) -> None:
-        """Write what is in the server's form."""
+        """Write bytes in the server's format."""
         self._transport.write(data)
 
-    # --- what the loop calls ---
+    # --- called by the loop ---
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -105,18 +104,18 @@ class Nats(asyncio.Protocol):
             future.set_result(payload)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._transport.close()
 
 
 async def connected(port: int) -> Nats:
-    """A connection to a server of this machine. Raises OSError."""
+    """Connect to a server of this machine. Raises OSError."""
     _, found = await asyncio.get_running_loop().create_connection(Nats, "127.0.0.1", port)
     return found
 
 
 def nats_lacks() -> str:
-    """What the peer's server lacks; "": nothing."""
+    """Return what the peer's server lacks; "" if it lacks nothing."""
     path = shutil.which("nats-server")
     if path is None:
         return "no nats-server here"

@@ -19,7 +19,7 @@ Payload = dict[str, str | int | float | bool | list[str] | None]
 
 
 class Counter(Grain):
-    """A stateful counter and what else the workload asks."""
+    """A stateful counter and the other methods of the workload."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -40,7 +40,7 @@ class Counter(Grain):
 
 
 class Idle(Grain):
-    """Nothing but a number, for activation."""
+    """A grain with only a number, for activation."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -51,7 +51,7 @@ class Idle(Grain):
 
 @grain(name="BenchEcho")
 class Echo(Grain):
-    """The far end of remote calls."""
+    """The other end of remote calls."""
 
     async def echo(self, order: Payload) -> Payload:
         return order
@@ -59,7 +59,7 @@ class Echo(Grain):
 
 @grain(name="BenchEcho")
 class EchoContract(Contract):
-    """What the caller knows of `Echo`."""
+    """The caller's contract of `Echo`."""
 
     async def echo(self, order: Payload) -> Payload:
         raise NotImplementedError
@@ -78,7 +78,7 @@ async def calls(work: Path) -> dict[str, float]:
 
 
 def make_echo_silo() -> Silo:
-    """What the other process runs."""
+    """Return the silo of the other process."""
     return Silo(grains=[Echo])
 
 
@@ -95,12 +95,12 @@ async def remote(work: Path) -> dict[str, float]:
 
 
 def make_member(work: str) -> Silo:
-    """A silo of a cluster of two, which has the grains."""
+    """Return the silo of a cluster of two that has the grains."""
     return Silo(grains=[Echo], membership=SqliteMembershipTable(work))
 
 
 async def between_silos(work: Path) -> dict[str, float]:
-    """Calls from this silo, which has no grains, to one in another process."""
+    """Calls from this silo, which has no grains, to a silo in another process."""
     process = SiloProcess(f"{__name__}:make_member", {"work": str(work)}, work / "silo.log")
     await process.start()
     try:

@@ -1,7 +1,7 @@
-"""Millstream's streams as a subject: a client publishes, a silo's grains handle batches.
+"""Millstream's streams as a subject: a client publishes, and a silo's grains handle batches.
 
-The queue is in the memory of the consumer's silo, or in a ledger of it. Its owner, agent and cache
-are the ordinary ones.
+The queue is in the memory of the consumer's silo, or in its ledger. Its owner, agent and cache are
+the ordinary ones.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RECEIVING: dict[str, Arrivals] = {}
 
 
 class Sink(Grain):
-    """Notes what arrives for its key."""
+    """Notes the events of its key."""
 
     @subscribe(SAMPLES, batch=True)
     async def on_samples(self, events: list[Event[Sample]]) -> None:
@@ -50,7 +50,7 @@ class Sink(Grain):
 
 
 class Subscriber(Grain):
-    """One of several on a stream; its key is the stream's and its number."""
+    """One of several subscribers of a stream; its key is the stream's key and its number."""
 
     async def join(self) -> None:
         stream = self.stream(SHARED, self.key.partition("/")[0])
@@ -62,7 +62,7 @@ class Subscriber(Grain):
 
 
 class SiloConsumer:
-    """The grain of each key is activated by its first event."""
+    """The first event of each key activates its grain."""
 
     pids = (os.getpid(),)
 
@@ -83,7 +83,7 @@ async def streams(work: Path) -> dict[str, float]:
 
 
 async def durable(work: Path) -> dict[str, float]:
-    """The queue is in a ledger: what is accepted is on the disk."""
+    """The queue is in a ledger: accepted events are on disk."""
     store = SqliteStateStore(work / "rows")
     return await _measure(DURABLE_RUNS, LedgerQueues(work / "ledger"), {"default": store})
 
@@ -98,7 +98,7 @@ async def _measure(
     queues: QueueAdapterFactory,
     stores: Mapping[str, StateStore] | None = None,
 ) -> dict[str, float]:
-    """A silo in this process."""
+    """Run a silo in this process."""
     provider = PersistentStreams(queues, balancer=DeploymentBalancer(rebalance_delay_s=0.1))
     streams = {"default": provider}
     async with Silo(grains=[Sink, Subscriber], streams=streams, stores=stores) as silo:
@@ -106,7 +106,7 @@ async def _measure(
 
 
 async def producer(address: str) -> None:
-    """The client's process."""
+    """Run the client's process."""
     async with connect(address) as client:
 
         async def send(key: str, samples: list[Sample]) -> None:

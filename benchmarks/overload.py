@@ -1,20 +1,20 @@
 """`python -m benchmarks detection --overload SECONDS [--json]`: are late silos evicted?
 
-For each set of membership options a cluster of three silo processes on SQLite; all clusters run at
-the same time. On every core four processes do nothing but compute, each in a session of its own (so
-that a scheduler which shares by sessions gives them as much as a silo): a silo gets a small share
-of a core, and gets it late. This process calls each cluster all the time; a call holds the loop for
-some milliseconds, now and then for longer. No silo hangs, so each eviction is false. Figures, for
+For each set of membership options there is a cluster of three silo processes on SQLite, and all
+clusters run at the same time. On every core, four processes only compute, each in its own session,
+so that a scheduler that shares by sessions gives them as much as a silo. A silo gets a small share
+of a core, and gets it late. This process calls each cluster all the time. A call holds the loop for
+some milliseconds, and sometimes for longer. No silo hangs, so each eviction is false. Figures, for
 each set of options:
 
 - `evicted`: silos that the others declared dead; must be 0.
-- `votes`: how often a silo voted against another one; without a second opinion no vote evicts.
-- `probes_silent`: probes without an answer in time; `probes_unknown`: those that said nothing since
-  the silo that asked was late itself.
-- `lag_max_s`: longest time that a loop was late, as the silos said in their logs, from 1 s on.
-- `calls`, `failed`, `p50_ms`, `p99_ms`, `max_ms`: of the calls.
+- `votes`: how often a silo voted against another one. Without a second vote no silo is evicted.
+- `probes_silent`: probes without an answer in time. `probes_unknown`: probes without a result,
+  because the asking silo was late itself.
+- `lag_max_s`: longest delay of a loop, as the silos logged it, from 1 s on.
+- `calls`, `failed`, `p50_ms`, `p99_ms`, `max_ms`: figures of the calls.
 
-Ends with 1 if a silo was evicted.
+The exit code is 1 if a silo was evicted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ GRAINS = 60
 LOOK_S = 0.25
 CALL_MS = 5
 LONG_MS, LONG_EVERY = 400, 200
-"""Every so many calls one holds the loop for so long."""
+"""One of `LONG_EVERY` calls holds the loop for `LONG_MS`."""
 BUSY = "while True: pass"
 PROBE = re.compile(r": probe: (silent|unknown): ")
 LATE = re.compile(r"the loop runs again after ([0-9.]+) s")
@@ -65,7 +65,7 @@ class Target(Grain):
 
 
 def make_silo(directory: str, detection: str) -> Silo:
-    """A silo of a cluster, in its own process."""
+    """Return a silo of a cluster, in its own process."""
     text = f"sqlite:{directory}"
     return Silo(
         grains=[Target],
@@ -77,7 +77,7 @@ def make_silo(directory: str, detection: str) -> Silo:
 
 @dataclass
 class Observed:
-    """What became of one cluster."""
+    """The observations of one cluster."""
 
     evicted: set[str] = field(default_factory=set)
     votes: set[tuple[str, str, float]] = field(default_factory=set)
@@ -85,7 +85,7 @@ class Observed:
     failed: int = 0
 
     def figures(self, logs: list[Path]) -> dict[str, float]:
-        """Everything as numbers."""
+        """Return all observations as numbers."""
         said = "".join(path.read_text(errors="replace") for path in logs)
         signs = PROBE.findall(said)
         took_ms = sorted(self.took_ms) or [0.0]
@@ -104,7 +104,7 @@ class Observed:
 
 
 async def report(seconds: float, is_json: bool) -> int:
-    """Run and print; returns the exit code."""
+    """Run and print; return the exit code."""
     with tempfile.TemporaryDirectory() as folder, busy_cores():
         parts = [_cluster(name, made(Path(folder) / name), seconds) for name in OPTIONS]
         found = dict(zip(OPTIONS, await asyncio.gather(*parts), strict=True))
@@ -118,14 +118,14 @@ async def report(seconds: float, is_json: bool) -> int:
 
 
 def made(folder: Path) -> Path:
-    """The folder, which exists from now on."""
+    """Create the folder and return it."""
     folder.mkdir()
     return folder
 
 
 @contextmanager
 def busy_cores() -> Iterator[None]:
-    """Processes that compute, some for each core."""
+    """Run processes that compute, several for each core."""
     count = BUSY_PER_CORE * (os.cpu_count() or 1)
     command = [sys.executable, "-c", BUSY]
     processes = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
@@ -138,7 +138,7 @@ def busy_cores() -> Iterator[None]:
 
 
 async def _cluster(detection: str, work: Path, seconds: float) -> dict[str, float]:
-    """One cluster for so long."""
+    """Run one cluster for some seconds."""
     data, logs = str(work / "data"), [work / f"{number}.log" for number in range(SILOS)]
     arguments = {"directory": data, "detection": detection}
     silos = [SiloProcess(f"{__name__}:make_silo", arguments, log) for log in logs]
@@ -164,7 +164,7 @@ async def _watch(observed: Observed, data: str) -> None:
 
 
 async def _look(observed: Observed, data: str) -> None:
-    """Note the votes and the dead that the table has now."""
+    """Note the votes and the dead silos in the present table."""
     table = SqliteMembershipTable(data)
     try:
         view = await table.read()

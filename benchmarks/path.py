@@ -1,9 +1,9 @@
-"""Python frames entered and modules crossed by one call of each kind: `python -m benchmarks path`.
+"""Python frames and modules of one call of each kind: `python -m benchmarks path`.
 
-Owns: the programs, and the count (`sys.setprofile`; a coroutine that goes on counts as entered
-again). Runs by itself in any revision's tree, so it uses public names alone. Invariants: only
-frames of Millstream's own code count; a module counts when most calls enter it; each side of a
-remote call is counted in a process of its own.
+This module owns the programs and the count (`sys.setprofile`; a resumed coroutine counts again). It
+runs alone in any revision's tree, so it uses only public names. Only frames of Millstream's own
+code count. A module counts if most calls enter it. Each side of a remote call is counted in its own
+process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Figures = dict[str, float]
 
 @grain(name="PathTarget")
 class Target(Grain):
-    """What is called, and what handles events."""
+    """The target of calls, and the handler of events."""
 
     seen = 0
 
@@ -49,7 +49,7 @@ class Target(Grain):
 
 @grain(name="PathTarget")
 class TargetContract(Contract):
-    """What a caller elsewhere knows."""
+    """The contract of a remote caller."""
 
     async def echo(self, value: int) -> int:
         raise NotImplementedError
@@ -78,7 +78,7 @@ class Frames:
                 self.by_module[module.replace("/", ".")] += 1
 
     def most(self, count: int) -> dict[str, float]:
-        """Frames of one of `count` calls, by module; without what only happened meanwhile."""
+        """Return the frames of one of `count` calls, by module, without unrelated ones."""
         return {name: n / count for name, n in self.by_module.items() if n * 2 > count}
 
 
@@ -125,7 +125,7 @@ async def _profiled(call: Callable[[], Awaitable[Any]], calls: int = 1) -> dict[
 
 
 async def _caller() -> dict[str, float]:
-    """This process calls, another has the grain."""
+    """Count in the calling process; another process has the grain."""
     async with _child("silo") as child:
         assert child.stdout is not None
         gateway = (await child.stdout.readline()).decode().strip()
@@ -135,7 +135,7 @@ async def _caller() -> dict[str, float]:
 
 
 async def _callee() -> dict[str, float]:
-    """This process has the grain, another calls."""
+    """Count in the process of the grain; another process calls."""
     async with Silo(grains=[Target], streams=_streams()) as silo:
         async with _child("client", silo.gateway) as child:
             assert child.stdout is not None and child.stdin is not None
@@ -164,14 +164,14 @@ async def _line() -> str:
 
 
 async def silo() -> None:
-    """Has the grain until standard input closes."""
+    """Run a silo with the grain until standard input closes."""
     async with Silo(grains=[Target], streams=_streams()) as here:
         print(here.gateway, flush=True)
         await _line()
 
 
 async def client(gateway: str) -> None:
-    """Calls when it is told to."""
+    """Call on command."""
     async with connect(gateway) as here:
         target = here.grain(TargetContract, "a")
         for _ in range(50):
@@ -185,14 +185,14 @@ async def client(gateway: str) -> None:
 
 
 async def figures(work: Path) -> Figures:
-    """Every path."""
+    """Return the figures of every path."""
     found, caller, callee = await _local(), await _caller(), await _callee()
     found |= _row("remote_caller", caller) | _row("remote_callee", callee)
     return found | _row("remote", caller, callee)
 
 
 def main() -> None:
-    """Take a role in a child."""
+    """Run a role in a child process."""
     import uvloop
 
     roles: dict[str, Callable[..., Any]] = {"silo": silo, "client": client}

@@ -1,8 +1,8 @@
-"""Redis Streams as a subject: a server without persistence, as our memory queues have none.
+"""Redis Streams as a subject: a server without persistence, because our memory queues have none.
 
-A batch is one pipeline of XADD; the consumer reads with XREADGROUP and acknowledges with XACK. Each
-subscriber is a group of its own. Many streams are one Redis stream whose entries name theirs; the
-peer `redis_streams` has a Redis stream for each.
+A batch is one pipeline of XADD. The consumer reads with XREADGROUP and acknowledges with XACK. Each
+subscriber is a separate group. Many streams are one Redis stream whose entries name their stream.
+The peer `redis_streams` has a Redis stream for each.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RedisConsumer:
             await self._task
 
     async def read_all(self, key: str, run: Run, arrivals: Arrivals) -> None:
-        """Read what the run sends, and acknowledge it."""
+        """Read the events of a run, and acknowledge them."""
         await asyncio.gather(*(self._read(key, arrivals, at) for at in range(run.subscribers)))
         if run.streams == 1:
             await self.redis.delete(key)
@@ -88,7 +88,7 @@ async def wide(work: Path) -> dict[str, float]:
 
 
 async def _measure(work: Path, runs: Sequence[Run], *more: str) -> dict[str, float]:
-    """A Redis server, and its consumers in this process."""
+    """Run a Redis server, and its consumers in this process."""
     async with redis_process(work, *(more or ("--appendonly", "no"))) as (port, server):
         consumer = RedisConsumer(port, server.pid)
         figures = await measure_feed("redis_peer", consumer, runs)

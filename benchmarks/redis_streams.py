@@ -1,9 +1,9 @@
 """Redis Streams as a subject, with a Redis stream for each of many streams.
 
-The producer is that of `redis_peer`, and so are the guarantees. One consumer reads all streams by
-one XREADGROUP that names each of them and blocks while there is nothing; it acknowledges all that
-one reply brought in one pipeline of XACK. The streams and their groups are there before the first
-event, as XREADGROUP needs them.
+The producer and the guarantees are those of `redis_peer`. One consumer reads all streams with one
+XREADGROUP that names each stream and blocks while all are empty. It acknowledges all entries of a
+reply in one pipeline of XACK. The streams and their groups exist before the first event, because
+XREADGROUP needs them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GROUP = "g"
 
 
 def keys_of(key: str, run: Run) -> list[str]:
-    """The Redis streams of a run."""
+    """Return the Redis streams of a run."""
     return [run.key_of(key, number) for number in range(run.streams)]
 
 

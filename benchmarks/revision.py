@@ -1,8 +1,8 @@
 """Another revision of this repository as a subject: its programs and its code, our workloads.
 
-Owns: the temporary checkout, what a child process needs to run there, and the verdict on a row.
-Invariants: the checkout is gone afterwards; both sides run the same workloads (`WORKLOADS` of this
-tree are laid over the other's), each through the programs that its own revision came with.
+This module owns the temporary checkout, the environment of a child process there, and the verdict
+on a row. The checkout is removed afterwards. Both sides run the same workloads (`WORKLOADS` of this
+tree replace those of the other), each through the programs of its own revision.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def is_revision(name: str) -> bool:
-    """Whether git knows a commit of this name."""
+    """Return whether git knows a commit of this name."""
     return _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}").returncode == 0
 
 
 @contextmanager
 def checked_out(revision: str) -> Iterator[Path]:
-    """The revision in a folder of its own, with this tree's workloads; removed afterwards."""
+    """Yield the revision in its own folder, with this tree's workloads; remove it afterwards."""
     with tempfile.TemporaryDirectory(prefix="millstream-bench-") as work:
         tree = Path(work) / "tree"
         done = _git("worktree", "add", "--detach", str(tree), revision)
@@ -61,33 +61,33 @@ def checked_out(revision: str) -> Iterator[Path]:
 
 
 def environment(tree: Path) -> dict[str, str]:
-    """The environment in which a child process imports the tree's code and no other."""
+    """Return the environment in which a child process imports the tree's code and no other."""
     path = [str(tree / root) for root in ROOTS] + [str(tree)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
 
 
 def has_program(tree: Path, part: str) -> bool:
-    """Has the tree a program `module.function`? Older ones lack the newer ones."""
+    """Does the tree have a program `module.function`? Older ones lack the newer ones."""
     module, _, function = part.rpartition(".")
     path = tree / "benchmarks" / f"{module.replace('.', '/')}.py"
     return path.is_file() and f"def {function}(" in path.read_text()
 
 
 def is_rate(key: str) -> bool:
-    """Figures per second grow when things get better; times, CPU and bytes shrink."""
+    """Is a higher figure better? Figures per second grow; times, CPU and bytes shrink."""
     return key.endswith("_s")
 
 
 def best(key: str, values: Sequence[float]) -> float:
-    """The best of a figure's rounds.
+    """Return the best of a figure's rounds.
 
-    What else runs on the machine only ever makes a round worse, so the best round says what the
-    code costs; on a busy machine even quartiles of identical code differ by a third.
+    Other load on the machine only makes a round worse, so the best round shows the cost of the
+    code. On a busy machine even quartiles of identical code differ by a third.
     """
     return max(values) if is_rate(key) else min(values)
 
 
 def is_worse(key: str, ratio: Mapping[str, float]) -> bool:
-    """Whether the ratio of a row's best rounds is worse by more than `WORSE_SHARE`."""
+    """Return whether the ratio of a row's best rounds is worse by more than `WORSE_SHARE`."""
     found = ratio["best"]
     return found < 1 - WORSE_SHARE if is_rate(key) else found > 1 + WORSE_SHARE

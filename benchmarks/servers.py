@@ -1,7 +1,4 @@
-"""Servers of peers: on a free port of the loopback, with their files in a directory of the run's.
-
-Owns: `redis_server`, `free_port`, `until_answering`, and whether there is one.
-"""
+"""Servers of peers, on a free port of loopback, with their files in a directory of the run."""
 
 from __future__ import annotations
 
@@ -16,11 +13,11 @@ __all__ = ["SYNCED", "free_port", "redis_lacks", "redis_process", "redis_server"
 
 START_S = 10.0
 SYNCED = ("--appendonly", "yes", "--appendfsync", "always")
-"""Options of a Redis that answers when a command is on disk."""
+"""Options of a Redis server that answers when a command is on disk."""
 
 
 def redis_lacks() -> str:
-    """What there is not; "": nothing."""
+    """Return what is missing; "" if nothing is."""
     return "" if shutil.which("redis-server") else "no redis-server here"
 
 
@@ -28,7 +25,7 @@ def redis_lacks() -> str:
 async def redis_process(
     work: Path, *options: str
 ) -> AsyncIterator[tuple[int, asyncio.subprocess.Process]]:
-    """The port of a Redis server, and the process; it ends with the block."""
+    """Yield the port and the process of a Redis server, which ends with the block."""
     port = free_port()
     given = ("--save", "", *options, "--bind", "127.0.0.1", "--dir", str(work), "--port", str(port))
     server = await asyncio.create_subprocess_exec(
@@ -44,13 +41,13 @@ async def redis_process(
 
 @asynccontextmanager
 async def redis_server(work: Path) -> AsyncIterator[int]:
-    """The port of one that has each command on disk before it answers."""
+    """Yield the port of a Redis server that has each command on disk before it answers."""
     async with redis_process(work, *SYNCED) as (port, _):
         yield port
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Return a port on which no process listens now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]

@@ -1,27 +1,28 @@
-"""One queue with 100 quick consumers, one that takes 8 s an event, and one that is paused.
+"""One queue with 100 fast consumers, one that needs 8 s for each event, and one that is paused.
 
-Two providers, of one queue each, are in one silo: on `beside` there are the three kinds, on `alone`
-there are the quick ones alone. Their producers take turns, 5 s each, so that what else the machine
-does meets both. The slow and the paused stream get 10 events of 1 KB a second each, all the time;
-at the end the slow one becomes quick, the paused one goes on, and all is waited for. Figures:
+Two providers, with one queue each, are in one silo. `beside` has all three kinds of consumers, and
+`alone` only the fast ones. Their producers take turns of 5 s, so that other load on the machine
+affects both. The slow and the paused stream get 10 events of 1 KB a second each, all the time. At
+the end the slow consumer becomes fast, the paused one resumes, and the benchmark waits for all
+events. Figures:
 
-- `kept`, `kept_least`: events per second of the quick ones beside the others, as a share of those
-  alone: the median over all pairs of turns, and the least. Aim: 0.9.
-- `beside_events_s`, `alone_events_s`: medians of these.
-- `cached_mb_most`: what the agent's cache held at most; `cache_limit_mb`: what it may.
-- `resident_mb_more`: how much the process had grown at most; `stored_mb`: what the memory queue,
-  which keeps what is not done, held at most.
-- `slow_events`, `paused_events`: published to these two; `recovery_s`: until they were all handled
-  once their consumers were quick: once the call that was under way, of 8 s an event, had ended.
+- `kept`, `kept_least`: events per second of the fast consumers on `beside`, as a share of those on
+  `alone`: the median over all pairs of turns, and the least. Goal: 0.9.
+- `beside_events_s`, `alone_events_s`: medians of these rates.
+- `cached_mb_most`: the most that the agent's cache held. `cache_limit_mb`: its limit.
+- `resident_mb_more`: the largest growth of the process. `stored_mb`: the most that the memory queue
+  held, which keeps unacknowledged events.
+- `slow_events`, `paused_events`: events published to these two. `recovery_s`: the time until all of
+  them were handled. It begins when the consumers are fast and the running call of 8 s has ended.
 - `lost`, `twice`, `out_of_order`: over all streams.
 
-Another subject, `once`: the queue cannot be read again, and is read by buckets, so the slow one
-stops the reading; then it becomes quick. Figures:
+In another subject, `once`, the queue cannot be read again, and its cache uses buckets, so the slow
+consumer stops the reading. Then it becomes fast. Figures:
 
-- `reads_before_s`: events read per second before it slowed down; `reads_stopped_s`: while it is
-  slow; `reads_after_s`: over ten seconds once they were back.
-- `reads_back_s`: from the end of its last slow event until the end of the first half second in
-  which the rate was 90 % of what it was before. Aim: 2.
+- `reads_before_s`: events read per second before it became slow. `reads_stopped_s`: while it is
+  slow. `reads_after_s`: during ten seconds after recovery.
+- `reads_back_s`: from the end of its last slow event until the end of the first half second with 90
+  % of the rate before. Goal: 2.
 - `once_lost`, `once_twice`, `once_out_of_order`: over its streams.
 """
 
@@ -58,7 +59,7 @@ SLOW_S = 8.0
 TURN_S = 5.0
 TURNS = 60  # of each kind: ten minutes
 EVERY_S = 0.1
-KEPT = 0.9  # of their rate, to which reads are to return
+KEPT = 0.9  # share of the rate that reads must reach again
 BODY = b"x" * 1_000
 MIB = 1 << 20
 LIMITS = CacheLimits(
@@ -78,16 +79,16 @@ ONCE = StreamNamespace("once", Sample, provider="once", subscriptions="implicit"
 
 
 class Track:
-    """One stream: what was published, and what arrived, without keeping it."""
+    """One stream: counts of published and handled events, without the events."""
 
     __slots__ = ("handled", "out_of_order", "sent", "twice", "upto")
 
     def __init__(self) -> None:
         self.sent = self.handled = self.twice = self.out_of_order = 0
-        self.upto = 0  # the number that comes next
+        self.upto = 0  # the next number
 
     def arrived(self, number: int) -> None:
-        """An event was handled."""
+        """Note that an event was handled."""
         self.handled += 1
         self.twice += number < self.upto
         self.out_of_order += number > self.upto
@@ -95,7 +96,7 @@ class Track:
 
     @property
     def is_done(self) -> bool:
-        """Was all of it handled?"""
+        """Are all events handled?"""
         return self.handled - self.twice >= self.sent
 
 
@@ -106,21 +107,21 @@ class Seen:
         self.tracks: dict[str, Track] = defaultdict(Track)
         self.is_slow = True
         self.is_over = False
-        self.slow_ended_s = 0.0  # when the last of the slow ones was done
+        self.slow_ended_s = 0.0  # when the last slow event was done
 
 
 SEEN: list[Seen] = []
 
 
 class ReadOnce(MemoryQueues):
-    """Queues as those of a broker that gives a message out once."""
+    """Queues like those of a broker that delivers a message once."""
 
     capabilities = MemoryQueues.capabilities - {Capability.REWIND, Capability.SEALED}
 
 
 @grain(name="Neighbour")
 class Neighbour(Grain):
-    """One stream's consumer: what it is like, its key says."""
+    """The consumer of one stream; its key decides its behaviour."""
 
     @subscribe(BESIDE)
     async def on_beside(self, event: Event[Sample]) -> None:
@@ -133,7 +134,7 @@ class Neighbour(Grain):
 
 @grain(name="Reader")
 class Reader(Grain):
-    """As `Neighbour`, where a message is given out once."""
+    """Like `Neighbour`, for a queue that delivers a message once."""
 
     @subscribe(ONCE)
     async def on_once(self, event: Event[Sample]) -> None:
@@ -155,14 +156,14 @@ async def _publish(seen: Seen, side: str, stream: Stream[Sample]) -> None:
 
 
 async def _steadily(seen: Seen, stream: Stream[Sample]) -> None:
-    """An event now and then, for as long as it runs."""
+    """Publish an event at intervals, until cancelled."""
     while True:
         await _publish(seen, "beside", stream)
         await asyncio.sleep(EVERY_S)
 
 
 async def _turn(seen: Seen, side: str, streams: list[Stream[Sample]]) -> float:
-    """Quick streams get events as fast as they are taken; returns events handled per second."""
+    """Publish to fast streams as fast as possible; return the events handled per second."""
     loop = asyncio.get_running_loop()
     tracks = [seen.tracks[f"{side}/{stream.key}"] for stream in streams]
 
@@ -181,7 +182,7 @@ async def _turn(seen: Seen, side: str, streams: list[Stream[Sample]]) -> float:
 
 
 class Most:
-    """The most that was held, looked at ten times a second."""
+    """The most memory in use, sampled ten times a second."""
 
     def __init__(self, provider: PersistentStreams) -> None:
         self._provider = provider
@@ -208,7 +209,7 @@ def _faults(seen: Seen) -> dict[str, float]:
 
 
 async def _recover(seen: Seen, silo: Silo) -> float:
-    """The two become quick; returns the seconds until nothing of theirs is left."""
+    """Make both consumers fast; return the seconds until all their events are handled."""
     loop = asyncio.get_running_loop()
     begun_s, seen.is_slow = loop.time(), False
     for one in await silo.stream(BESIDE, "paused").subscriptions():
@@ -235,7 +236,7 @@ def _provider(
 
 
 async def beside(work: Path, size: float) -> dict[str, float]:
-    """Ten minutes of it, at size 1."""
+    """Run for ten minutes, at size 1."""
     seen, providers = Seen(), {side: _provider() for side in ("beside", "alone")}
     SEEN.append(seen)
     rates: dict[str, list[float]] = {"beside": [], "alone": []}
@@ -245,7 +246,7 @@ async def beside(work: Path, size: float) -> dict[str, float]:
             for name in (BESIDE, ALONE)
         }
         for side, streams in quick.items():
-            await _turn(seen, side, streams)  # to be warm
+            await _turn(seen, side, streams)  # warm-up
         paused = silo.stream(BESIDE, "paused")
         for one in await paused.subscriptions():
             await one.pause()
@@ -280,7 +281,7 @@ async def beside(work: Path, size: float) -> dict[str, float]:
 
 
 async def once(work: Path, size: float) -> dict[str, float]:
-    """About a minute of it, whatever the size."""
+    """Run for about a minute, at any size."""
     seen, provider = Seen(), _provider(ReadOnce(), BUCKETS)
     SEEN.append(seen)
     async with Silo(grains=[Reader], streams={"once": provider}) as silo:
@@ -290,7 +291,7 @@ async def once(work: Path, size: float) -> dict[str, float]:
             asyncio.create_task(_as_fast_as_it_goes(seen, silo.stream(ONCE, name)))
             for name in names
         ]
-        await _reads_per_s(provider, TURN_S)  # to be warm
+        await _reads_per_s(provider, TURN_S)  # warm-up
         before = await _reads_per_s(provider, 2 * TURN_S)
         seen.is_slow = True
         await asyncio.sleep(TURN_S)
@@ -335,7 +336,7 @@ async def _reads_per_s(provider: PersistentStreams, for_s: float) -> float:
 
 
 async def _until_read_at(provider: PersistentStreams, events_s: float, since_s: float) -> float:
-    """Seconds from then until half a second has brought so many events per second."""
+    """Return the seconds from `since_s` until half a second had this rate of events."""
     loop, looks = asyncio.get_running_loop(), list[tuple[float, int]]()
     while True:
         now_s, count = loop.time(), _read(provider)

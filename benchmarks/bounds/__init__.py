@@ -1,1 +1,1 @@
-"""What a flood or a fault may cost, each with a bound: `python -m benchmarks bounds`."""
+"""The cost of a flood or a fault, each with a bound: `python -m benchmarks bounds`."""

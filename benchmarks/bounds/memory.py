@@ -1,7 +1,7 @@
-"""What one side makes the other hold.
+"""The memory that one side makes the other side use.
 
-Each function is a row or two: `async (work, size) -> figures`. Bytes of this process are counted by
-`tracemalloc`, those of another as resident memory above what it had before.
+Each function has one or two rows: `async (work, size) -> figures`. `tracemalloc` counts the bytes
+of this process. The bytes of another process are its resident memory above that at the start.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Figures = dict[str, float]
 
 
 class Sink(Grain):
-    """Counts what arrives."""
+    """Counts arriving events."""
 
     count = 0
 
@@ -51,7 +51,7 @@ class Sink(Grain):
 
 
 async def never_reads(work: Path, size: float) -> Figures:
-    """A client asks for 100 answers of 4 MB, and stands still."""
+    """A client requests 100 answers of 4 MB, and freezes."""
     async with silo_process(work) as process:
         before = await settled(process.pid)
         client = await asyncio.create_subprocess_exec(
@@ -74,7 +74,7 @@ async def never_reads(work: Path, size: float) -> Figures:
 
 
 async def frozen_peer(work: Path, size: float) -> Figures:
-    """1,000 calls of one 100 KB object to a process that stands still, and after cancelling."""
+    """1,000 calls of one 100 KB object to a frozen process, and the state after cancelling them."""
     data = b"x" * 100_000
     async with silo_process(work) as process, connect(process.gateway) as client:
         targets = [client.grain(Target, str(number)) for number in range(sized(1_000, size))]
@@ -96,7 +96,7 @@ async def frozen_peer(work: Path, size: float) -> Figures:
 
 
 async def never_greets(work: Path, size: float) -> Figures:
-    """16 connections that send 50 MB of one frame each, and no greeting."""
+    """16 connections send 50 MB of one frame each, without a handshake."""
     data = _partial(sized(50_000_000, size))
     async with silo_process(work) as process:
         before = await settled(process.pid)
@@ -111,7 +111,7 @@ async def never_greets(work: Path, size: float) -> Figures:
 
 
 async def partial_frames(work: Path, size: float) -> Figures:
-    """64 clients that greet and send 50 MB of a frame of 60 MB each, and no more."""
+    """64 clients complete the handshake, and send 50 MB of a frame of 60 MB each, and no more."""
     data = _partial(sized(50_000_000, size))
     async with silo_process(work) as process:
         before = await settled(process.pid)
@@ -130,12 +130,12 @@ async def partial_frames(work: Path, size: float) -> Figures:
 
 
 def _partial(count: int) -> bytes:
-    """The start of a large frame."""
+    """Return the start of a large frame."""
     return (60_000_000).to_bytes(4, "little") + bytes(count)
 
 
 async def _flood(one: socket.socket, data: bytes) -> None:
-    """Send it; whoever does not want it may close or stop reading."""
+    """Send data; the other side may close the connection or stop reading."""
     one.setblocking(False)
     loop = asyncio.get_running_loop()
     with suppress(OSError, TimeoutError):
@@ -167,7 +167,7 @@ async def handled_events(work: Path, size: float) -> Figures:
 
 
 async def error_text(work: Path, size: float) -> Figures:
-    """Letters that arrive of an exception with a message of 5 MB."""
+    """The number of letters of an exception's message of 5 MB that reach the caller."""
     async with Silo(grains=[Target]) as silo, connect(silo.gateway) as client:
         try:
             await client.grain(Target, "a").fail(sized(5_000_000, size))

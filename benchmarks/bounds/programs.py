@@ -1,4 +1,4 @@
-"""Grains, silo processes and bad clients that the rows of `bounds` use."""
+"""Grains, silo processes and bad clients for the rows of `bounds`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Target(Grain):
 
 @grain(name="BoundsReentrant", reentrant=True)
 class Reentrant(Grain):
-    """The same under reentrancy."""
+    """The same with reentrancy."""
 
     async def plain(self, value: int) -> int:
         return value
@@ -82,7 +82,7 @@ class Reentrant(Grain):
 
 @grain(name="BoundsGate")
 class Gate(Grain):
-    """Keeps callers waiting until it is opened."""
+    """Lets callers wait until it is opened."""
 
     def __init__(self) -> None:
         self.is_open = asyncio.Event()
@@ -101,7 +101,7 @@ class Gate(Grain):
 
 @grain(name="BoundsCrowd")
 class Crowd(Grain):
-    """Makes calls that wait: their time is what is left of its own."""
+    """Makes calls that wait; their deadline is the rest of its own."""
 
     async def call(self, count: int) -> None:
         gate = self.grain(Gate, self.key)
@@ -110,7 +110,7 @@ class Crowd(Grain):
 
 @grain(name="BoundsHearer")
 class Hearer(Grain):
-    """One of very many that hear one stream."""
+    """One of very many subscribers of one stream."""
 
     heard: ClassVar[int] = 0
 
@@ -123,7 +123,7 @@ class Hearer(Grain):
 
 @grain(name="BoundsIdle")
 class Idle(Grain):
-    """Counts those that are alive."""
+    """Counts its instances."""
 
     alive = 0
 
@@ -138,17 +138,17 @@ class Idle(Grain):
 
 
 def target_silo() -> Silo:
-    """What another process runs."""
+    """Return the silo of another process."""
     return Silo(grains=[Target], options=RuntimeOptions(greet_timeout_s=30.0))
 
 
 def idle_silo(work: str) -> Silo:
-    """A member of a cluster whose table is in a folder."""
+    """Return a member of a cluster whose table is in a folder."""
     return Silo(grains=[Idle], membership=SqliteMembershipTable(work))
 
 
 class Tap(TcpTransport):
-    """Keeps the links that it opens, for what no client would send."""
+    """Keeps the links that it opens, to send bytes that no client would send."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class Tap(TcpTransport):
 
 @asynccontextmanager
 async def silo_process(work: Path) -> AsyncIterator[SiloProcess]:
-    """A silo with `Target` in another process; thawed and stopped at the end."""
+    """A silo with `Target` in another process; resumed and stopped at the end."""
     process = SiloProcess(f"{__name__}:target_silo", {}, work / "silo.log")
     await process.start()
     try:
@@ -174,13 +174,13 @@ async def silo_process(work: Path) -> AsyncIterator[SiloProcess]:
 
 
 async def frozen_client(gateway: str, calls: int, answer_bytes: int) -> None:
-    """Ask for large answers, then stand still for good (until somebody kills this process)."""
+    """Request large answers, then freeze until another process kills this one."""
     async with connect(gateway) as client:
         target = client.grain(Target, "large")
         await target.plain(1)
         asking = [asyncio.ensure_future(target.give(answer_bytes)) for _ in range(calls)]
         for _ in range(3):
-            await asyncio.sleep(0)  # they are in the batch, and the batch is written
+            await asyncio.sleep(0)  # the calls enter the batch, and the batch is written
         print("frozen", flush=True)
         os.kill(os.getpid(), signal.SIGSTOP)
         await asyncio.gather(*asking)

@@ -1,6 +1,6 @@
-"""What a thousand queues, and many streams, on one silo cost while nothing happens.
+"""The cost of a thousand queues, and of many streams, on one silo while nothing happens.
 
-Each function is a row or two: `async (work, size) -> figures`. Bytes are counted by `tracemalloc`.
+Each function has one or two rows: `async (work, size) -> figures`. `tracemalloc` counts the bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .watch import held_bytes, sized
 __all__ = ["active", "idle", "idle_bytes", "idle_streams"]
 
 QUEUES = 1_000
-FEW = 100  # queues, so that what a silo costs is left out
+FEW = 100  # queues, so that the cost of a silo is left out
 ACTIVE = 100
 WATCHED_S = 10.0
 TURN_S = 1.0
@@ -42,7 +42,7 @@ Figures = dict[str, float]
 
 
 class Meter(Grain):
-    """Counts what arrives at all of them."""
+    """Counts the events of all its grains."""
 
     count = 0
 
@@ -57,7 +57,7 @@ class Meter(Grain):
 
 @asynccontextmanager
 async def silo_with(queues: int) -> AsyncIterator[Silo]:
-    """A silo that reads so many queues."""
+    """Yield a silo that reads this number of queues."""
     streams = PersistentStreams(
         MemoryQueues(),
         mapper=HashRingMapper(queues=queues),
@@ -71,7 +71,7 @@ async def silo_with(queues: int) -> AsyncIterator[Silo]:
 
 
 async def idle(work: Path, size: float) -> Figures:
-    """CPU of ten seconds in which nothing comes."""
+    """CPU during ten seconds without events."""
     async with silo_with(sized(QUEUES, size)):
         await asyncio.sleep(1)
         used_s = time.process_time()
@@ -81,7 +81,7 @@ async def idle(work: Path, size: float) -> Figures:
 
 
 async def idle_bytes(work: Path, size: float) -> Figures:
-    """What each queue holds, beyond what a silo with few of them does."""
+    """Bytes of each queue, apart from those of a silo with few queues."""
     held: list[int] = []
     counts = [sized(FEW, size), sized(QUEUES, size, 4)]
     for queues in counts:
@@ -94,7 +94,7 @@ async def idle_bytes(work: Path, size: float) -> Figures:
 
 
 async def idle_streams(work: Path, size: float) -> Figures:
-    """What a stream holds, its grain included, after one event of 10 KB, which was handled."""
+    """Bytes of a stream and its grain after one event of 10 KB, which was handled."""
     count = sized(STREAMS, size, 100)
     async with silo_with(1) as silo:
         await _one_event(silo, range(-100, 0))
@@ -107,7 +107,7 @@ async def idle_streams(work: Path, size: float) -> Figures:
 
 
 async def _one_event(silo: Silo, numbers: range) -> None:
-    """One event to each of these streams; returns when they are handled and acknowledged."""
+    """Publish one event to each of these streams; return when all are handled and acknowledged."""
     wanted = Meter.count + len(numbers)
     for number in numbers:
         await silo.stream(BLOBS, f"b{number}").publish(os.urandom(10_000))
@@ -117,7 +117,7 @@ async def _one_event(silo: Silo, numbers: range) -> None:
 
 
 async def active(work: Path, size: float) -> Figures:
-    """100 queues at work among 1,000, beside a silo that has these alone, in turns."""
+    """100 active queues among 1,000, in turns with a silo that has only 100."""
     rates: list[tuple[float, float]] = []
     counts = [sized(QUEUES, size), sized(ACTIVE, size)]
     async with silo_with(counts[0]) as many, silo_with(counts[1]) as few:
@@ -134,7 +134,7 @@ async def active(work: Path, size: float) -> Figures:
 
 
 def _one_of_each(silo: Silo, queues: int, count: int) -> list[Stream[int]]:
-    """Streams in so many different queues."""
+    """Return streams in `count` different queues."""
     mapper = HashRingMapper(queues=queues)
     found: dict[str, Stream[int]] = {}
     number = 0
@@ -146,7 +146,7 @@ def _one_of_each(silo: Silo, queues: int, count: int) -> list[Stream[int]]:
 
 
 async def _rate(streams: list[Stream[int]]) -> float:
-    """Events per second of these streams, one out at a time in each."""
+    """Return the events per second of these streams, with one unanswered event in each."""
     end_s = time.perf_counter() + TURN_S
     before = Meter.count
 

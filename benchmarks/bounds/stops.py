@@ -1,6 +1,6 @@
-"""How long the loop stands, and what single operations cost beside a crowd.
+"""The longest stops of the loop, and the cost of single operations next to many others.
 
-Each function is a row or two: `async (work, size) -> figures`.
+Each function has one or two rows: `async (work, size) -> figures`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Figures = dict[str, float]
 
 
 async def _repeat(call: Callable[[int], Awaitable[Any]], count: int) -> float:
-    """Longest stop in ms while one program calls without a pause."""
+    """Return the longest stop in ms while one program calls without a pause."""
     await call(0)
     async with LoopWatch() as watch:
         for number in range(count):
@@ -74,18 +74,18 @@ async def reentrant(work: Path, size: float) -> Figures:
 
 
 async def one_way_local(work: Path, size: float) -> Figures:
-    """All must run: a caller that goes on too fast has to wait, not to lose."""
+    """All calls must run: a caller that is too fast must wait, and must not lose calls."""
     count = sized(30_000, size)
     async with Silo(grains=[Target]) as silo:
         call = silo.grain(Target, "a").note
-        Target.noted = -1  # the first one warms up
+        Target.noted = -1  # the first call warms up
         longest = await _repeat(lambda _: call("x"), count)
         await _settle(lambda: Target.noted, count)
     return {"one_way_stop_ms": longest, "one_way_lost": count - Target.noted}
 
 
 async def _settle(count: Callable[[], int], wanted: int) -> None:
-    """Until all have arrived, or nothing has for a second."""
+    """Wait until all have arrived, or until none has arrived for a second."""
     with suppress(TimeoutError):
         async with asyncio.timeout(30):
             last, at = count(), time.perf_counter()
@@ -96,7 +96,7 @@ async def _settle(count: Callable[[], int], wanted: int) -> None:
 
 
 async def one_way_remote(work: Path, size: float) -> Figures:
-    """200 MB in one-way calls to another process; what waits here is counted as it waits."""
+    """200 MB in one-way calls to another process; counts the bytes that wait in this process."""
     import tracemalloc
 
     count, text = sized(20_000, size), "x" * 10_000
@@ -120,7 +120,7 @@ async def interleaving(work: Path, size: float) -> Figures:
     async with Silo(grains=[Gate], options=options) as silo:
         gate = silo.grain(Gate, "a")
         waiting = [asyncio.ensure_future(gate.wait()) for _ in range(sized(5_000, size))]
-        await asyncio.sleep(0.1)  # they stand in the mailbox now
+        await asyncio.sleep(0.1)  # they are in the mailbox now
         await gate.peek()
         started = time.perf_counter()
         for _ in range(500):
@@ -144,7 +144,7 @@ async def idle_collection(work: Path, size: float) -> Figures:
 
 
 async def recovery(work: Path, size: float) -> Figures:
-    """A second silo joins and gains its range of a directory of 50,000 grains."""
+    """A second silo joins and acquires its range of a directory of 50,000 grains."""
     silo = Silo(grains=[Idle], membership=SqliteMembershipTable(str(work)))
     factory = "benchmarks.bounds.programs:idle_silo"
     other = SiloProcess(factory, {"work": str(work)}, work / "silo.log")
@@ -161,7 +161,7 @@ async def recovery(work: Path, size: float) -> Figures:
 
 
 async def runner_tasks(work: Path, size: float) -> Figures:
-    """Tasks that are left in a silo two seconds after it served 5,000 calls at once."""
+    """Tasks that remain in a silo two seconds after it served 5,000 calls at once."""
     async with Silo(grains=[Gate]) as silo, connect(silo.gateway) as client:
         gates = [client.grain(Gate, str(number)) for number in range(sized(5_000, size))]
         await gates[0].peek()
@@ -190,7 +190,7 @@ async def deadline_sweep(work: Path, size: float) -> Figures:
 
 
 async def options_per_header(work: Path, size: float) -> Figures:
-    """`with_options` with a header that was never seen before, as for a request's id."""
+    """`with_options` with a header that is new each time, such as the id of a request."""
     count = sized(2_000, size)
     async with Silo(grains=[Target]) as silo:
         target = silo.grain(Target, "a")
@@ -203,7 +203,7 @@ async def options_per_header(work: Path, size: float) -> Figures:
 
 
 async def unknown_type(work: Path, size: float) -> Figures:
-    """One frame of 200,000 calls to a type that nobody hosts."""
+    """One frame of 200,000 calls to a type that no silo hosts."""
     body = msgspec.Raw(b"\x90")
     calls = [
         Call(number, "Nobody", "k", "m", body, 30.0, "", [], 0, None)

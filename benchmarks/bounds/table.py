@@ -1,8 +1,8 @@
-"""The rows: what is measured, its bound, and whether the running code keeps it.
+"""The rows: a figure, its bound, and whether the running code keeps it.
 
-Owns: `ROWS`, `measure`, `report`. Not: how a row is measured (`stops`, `memory`, `queues`).
-Invariants: each program runs in a fresh process; a row is printed whether it holds or not; nothing
-is repeated until it holds.
+This module owns `ROWS`, `measure` and `report`; `stops`, `memory` and `queues` measure. Each
+program runs in a new process. A row is printed whether or not it is within its bound, and no row is
+repeated until it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MB = 1_000_000
 
 
 class Row(NamedTuple):
-    """One figure and the most that it may be."""
+    """One figure and its upper bound."""
 
     key: str
     unit: str
@@ -89,7 +89,7 @@ ROWS = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A row that was measured; `is_ok`: within its bound. No figure: its program failed."""
+    """A measured row. `is_ok`: within its bound. `figure` is None if its program failed."""
 
     key: str
     figure: float | None

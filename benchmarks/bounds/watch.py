@@ -1,7 +1,7 @@
-"""Clocks and scales: how long the loop stood, what this or another process holds.
+"""Clocks and scales: the longest stop of the loop, and the memory of processes.
 
-Owns: `LoopWatch`, bytes of processes, `sized`. Invariant: watching costs one callback per iteration
-of the loop and nothing else.
+This module owns `LoopWatch`, bytes of processes, and `sized`. Watching costs one callback per
+iteration of the loop and nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["LoopWatch", "held_bytes", "resident_bytes", "settled", "sized"]
 
 
 def sized(count: int, size: float, least: int = 2) -> int:
-    """A workload's count at a size: 1 is the full one."""
+    """Return a workload's count at a size: 1 is the full one."""
     return max(least, round(count * size))
 
 
@@ -61,13 +61,13 @@ class LoopWatch:
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident bytes of a process."""
+    """Return the resident bytes of a process."""
     with open(f"/proc/{pid}/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 async def settled(pid: int, within_s: float = 10.0) -> int:
-    """Resident bytes of a process, once they have not grown for a quarter of a second."""
+    """Return the resident bytes of a process when they have not grown for a quarter of a second."""
     found, until = resident_bytes(pid), time.perf_counter() + within_s
     while time.perf_counter() < until:
         await asyncio.sleep(0.25)
@@ -79,7 +79,7 @@ async def settled(pid: int, within_s: float = 10.0) -> int:
 
 
 def held_bytes() -> int:
-    """Bytes that Python objects of this process hold, while `tracemalloc` runs."""
+    """Return the bytes of this process's Python objects, while `tracemalloc` runs."""
     import tracemalloc
 
     gc.collect()

@@ -1,1 +1,1 @@
-"""A ledger of three silo processes that are killed and started again while records are appended."""
+"""A ledger of three silo processes that are killed and restarted while records are appended."""

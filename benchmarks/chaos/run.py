@@ -1,16 +1,16 @@
-"""`python -m benchmarks ledger --chaos [--records N] [--json]`: appends under kills, counted.
+"""`python -m benchmarks ledger --chaos [--records N] [--json]`: appends under kills, and counts.
 
-Three silo processes with a bookie each (3/3/2). Sixteen producers append batches of 100 small
-records, one batch of each at a time, as a client does; a batch whose fate is unknown is sent again
-with its sequence. Meanwhile one process after the other is killed with SIGKILL and started again.
-At the end every queue is read from its first record on. Ends when `records` were acknowledged and
-every process was killed once at least. Figures:
+There are three silo processes with a bookie each (3/3/2). Sixteen producers append batches of 100
+small records, each one batch at a time, as a client does. A batch with an unknown outcome is sent
+again with its sequence. Meanwhile the processes are killed with SIGKILL and restarted, one after
+the other. At the end every queue is read from its first record. The run ends when `records` were
+acknowledged and every process was killed at least once. Figures:
 
-- `lost`, `doubled`, `reordered`: of acknowledged records; each must be 0.
-- `records_per_s`: acknowledged, from the first to the last.
-- `still_max_s`: longest time in which nothing was acknowledged at all; `wait_max_s`: longest time
-  that one batch waited; `back_max_s`: longest time from a kill to the silo's return.
-- `changes`: how often a writer went on with other bookies.
+- `lost`, `doubled`, `reordered`: acknowledged records; each must be 0.
+- `records_per_s`: acknowledged records, from the first to the last.
+- `still_max_s`: longest time without any acknowledgement. `wait_max_s`: longest wait of one batch.
+  `back_max_s`: longest time from a kill to the silo's return.
+- `changes`: how often a writer continued with other bookies.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ ALWAYS = Killing(every=0.0, kills_max=1_000_000, restarts=True)
 
 
 def record(producer: int, number: int) -> bytes:
-    """What is stored: who made it, its number, and some bytes."""
+    """Return a record: its producer, its number, and some bytes."""
     return producer.to_bytes(4) + number.to_bytes(8) + PADDING
 
 
 def batch(producer: int, first: int) -> list[msgspec.Raw]:
-    """The next records of a producer, encoded."""
+    """Return the next records of a producer, encoded."""
     numbers = range(first, first + BATCH)
     return [msgspec.Raw(RECORDS.codec.encode(record(producer, number))) for number in numbers]
 
 
 class Appends:
-    """All producers, and when something was acknowledged."""
+    """All producers, and the times of acknowledgements."""
 
     def __init__(self, client: Client, wanted: int) -> None:
         self.tally = Tally(PRODUCERS)
@@ -72,7 +72,7 @@ class Appends:
         return self.tally.records >= self._wanted
 
     async def run(self) -> float:
-        """Append until it is over; returns the seconds. Raises what went wrong too often."""
+        """Append until the end; return the seconds. Raises errors that were repeated too often."""
         started_s = self._last_s = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for producer in range(PRODUCERS):
@@ -101,7 +101,7 @@ class Appends:
 
 
 async def count(work: Path, tally: Tally) -> None:
-    """Read every queue from its first record on."""
+    """Read every queue from its first record."""
     provider = streams(str(work))
     async with make_silo(str(work), "reader", provider=provider):
         for queue in provider.mapper.queues():
@@ -114,7 +114,7 @@ async def count(work: Path, tally: Tally) -> None:
 
 
 async def count_queue(reader: QueueReader, tally: Tally) -> None:
-    """Take in what a queue has."""
+    """Count the records of a queue."""
     at, last = await reader.bounds()
     while at is not None and last is not None and at.seq <= last.seq:
         page = await reader.read_from(at, PAGE_EVENTS, PAGE_BYTES, None)
@@ -154,7 +154,7 @@ async def measure(work: Path, records: int, say: Callable[[str], None]) -> dict[
 
 
 async def under_kills(appends: Appends, killer: Killer) -> float:
-    """Append while silos are killed, until there is enough of both; returns the seconds."""
+    """Append while silos are killed, until records and kills suffice; return the seconds."""
     killing = asyncio.ensure_future(killer.run())
     appending = asyncio.ensure_future(appends.run())
     try:
@@ -164,7 +164,7 @@ async def under_kills(appends: Appends, killer: Killer) -> float:
                 task.result()
             await asyncio.sleep(LOOK_S)
         killer.stop()
-        await killing  # who was killed last is back, and appends went on meanwhile
+        await killing  # the last killed silo is back, and appends continued meanwhile
         appends.is_over = True
         return await appending
     finally:
@@ -174,7 +174,7 @@ async def under_kills(appends: Appends, killer: Killer) -> float:
 
 
 async def report(records: int, is_json: bool) -> int:
-    """Measure and print; returns the exit code: 1 if a record is lost, doubled or reordered."""
+    """Measure and print; return the exit code: 1 if a record is lost, doubled or reordered."""
     with tempfile.TemporaryDirectory(prefix="millstream-chaos-") as work:
         out = sys.stderr if is_json else sys.stdout
         figures = await measure(Path(work), records, partial(print, file=out, flush=True))

@@ -1,6 +1,6 @@
-"""Three silo processes, each with a bookie, as they are killed and started again.
+"""Three silo processes with a bookie each, which are killed and restarted.
 
-Owns: how a silo is configured, and `Silos`, the processes by number.
+This module owns the configuration of a silo, and `Silos`, the processes by number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHANGED = " instead of "
 
 
 def streams(work: str) -> PersistentStreams:
-    """Queues whose events are kept, to be counted at the end."""
+    """Return queues that keep their events, so that they can be counted at the end."""
     return PersistentStreams(
         LedgerQueues(f"{work}/ledger/{{silo}}", KEEP),
         mapper=HashRingMapper(queues=QUEUES),
@@ -37,7 +37,7 @@ def streams(work: str) -> PersistentStreams:
 def make_silo(
     work: str, name: str, address: str = "127.0.0.1:0", provider: PersistentStreams | None = None
 ) -> Silo:
-    """A silo that nobody but the ledger needs."""
+    """Return a silo without grains, for the ledger only."""
     return Silo(
         grains=[],
         name=name,
@@ -73,19 +73,19 @@ class Silos:
 
     @property
     def gateways(self) -> list[str]:
-        """Where clients connect; a silo comes back where it was."""
+        """The addresses for clients; a restarted silo has its old address."""
         return [process.gateway for process in self._processes]
 
     async def kill(self, number: int, /) -> str:
-        """SIGKILL; returns who it was."""
+        """Kill with SIGKILL; return the name of the silo."""
         await self._processes[number].kill()
         return f"silo-{number} (pid {self._processes[number].pid})"
 
     async def start_again(self, number: int, /) -> None:
-        """Start it where it was. Raises ClusterError."""
+        """Restart a silo at its old address. Raises ClusterError."""
         again = self._process(number, self._processes[number].gateway)
         await self._processes.replace(number, again)
 
     def changes(self) -> int:
-        """How often the writer of a ledger went on with other bookies, by the logs."""
+        """Return how often the writer of a ledger continued with other bookies, by the logs."""
         return sum(self._log(number).read_text().count(CHANGED) for number in range(SILOS))

@@ -1,6 +1,6 @@
-"""What became of records: counted from what was acknowledged and what is stored.
+"""The fate of records, counted from acknowledged and stored ones, as a pure calculation.
 
-Owns: `Tally`. Pure. A record is known by its producer and its number, which rises by one.
+This module owns `Tally`. A record is identified by its producer and its number, which rises by one.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ class Tally:
     """The records of all producers."""
 
     def __init__(self, producers: int) -> None:
-        self.acknowledged = [0] * producers  # the first so many of each
+        # number of acknowledged records of each producer, which are its first ones
+        self.acknowledged = [0] * producers
         self.doubled = 0
         self.reordered = 0
         self._seen = [bytearray() for _ in range(producers)]
         self._highest = [-1] * producers
 
     def acknowledge(self, producer: int, count: int) -> None:
-        """Its next records, so many, are accepted."""
+        """Note that the next `count` records of a producer are accepted."""
         self.acknowledged[producer] += count
 
     def found(self, producer: int, number: int) -> None:
-        """A record is stored, behind those that were found before."""
+        """Note that a record is stored, after those found before."""
         seen = self._seen[producer]
         if number >= len(seen):
             seen.extend(bytes(number + 1 - len(seen)))

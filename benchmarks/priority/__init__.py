@@ -1,1 +1,1 @@
-"""Priority queues beside heapq, plain Redis, arq and saq."""
+"""Priority queues compared with heapq, plain Redis, arq and saq."""

@@ -1,7 +1,7 @@
-"""What every subject of the suite `priority` shares: how many messages wait, what they are, clocks.
+"""The shared load of the suite `priority`: numbers of messages, their content, and clocks.
 
-Owns: sizes, messages from a seed, callers, figures. Invariants: subjects differ only in the calls
-that they are given; costs are CPU of this process, latencies are laps of the wall clock.
+This module owns sizes, messages from a seed, callers and figures. Subjects differ only in the calls
+that they are given. Costs are CPU of this process, and latencies are laps of the wall clock.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ now = time.perf_counter
 
 
 def scaled(count: int, size: float, least: int = 100) -> int:
-    """A number of messages, or of calls, of a run that is smaller by `size`."""
+    """Return a number of messages or calls for a run that is scaled by `size`."""
     return max(least, int(count * size))
 
 
 def priorities(count: int) -> list[int]:
-    """Of so many messages, the same for every subject."""
+    """Return priorities of `count` messages, the same for every subject."""
     chance = random.Random(7)
     return [chance.randrange(1 << 40) for _ in range(count)]
 
@@ -55,13 +55,13 @@ class Costs:
 
     @contextmanager
     def each(self, name: str, count: int) -> Iterator[None]:
-        """What each of so many costs, in microseconds of CPU."""
+        """Note the cost of each of `count` operations, in microseconds of CPU."""
         begin_s = time.process_time()
         yield
         self.note(f"{name}_us", (time.process_time() - begin_s) / count * 1e6)
 
     def note_laps(self, name: str, laps_s: list[float]) -> None:
-        """Median and 99th percentile, in microseconds."""
+        """Note median and 99th percentile, in microseconds."""
         self.note(f"{name}_p50_us", statistics.median(laps_s) * 1e6)
         self.note(f"{name}_p99_us", statistics.quantiles(laps_s, n=100)[98] * 1e6)
 
@@ -72,7 +72,7 @@ class Costs:
         call: Callable[[int], Awaitable[object]],
         callers: int = CALLERS,
     ) -> None:
-        """Rate and laps of calls by so many callers at once."""
+        """Note rate and laps of calls by several callers at once."""
         begin_s = now()
         laps_s = await crowd(count, call, callers)
         self.note(f"{name}_s", count / (now() - begin_s))
@@ -82,7 +82,7 @@ class Costs:
 async def crowd(
     count: int, call: Callable[[int], Awaitable[object]], callers: int = CALLERS
 ) -> list[float]:
-    """Call for each number, by so many callers; what each call took, in seconds."""
+    """Call for each number, by several callers; return the seconds of each call."""
     left, laps_s = iter(range(count)), list[float]()
 
     async def caller() -> None:
@@ -96,7 +96,7 @@ async def crowd(
 
 
 def laps_of(count: int, call: Callable[[], object]) -> list[float]:
-    """What each of so many plain calls took, in seconds."""
+    """Return the seconds of each of `count` plain calls."""
     laps_s = []
     for _ in range(count):
         begin_s = now()

@@ -1,8 +1,8 @@
-"""A priority queue in memory, and what bounds it: a heap of tuples.
+"""A priority queue in memory, and its limit: a heap of tuples.
 
-Owns: the subjects `queues` and `full` (ten million messages), `heaps` and `full_heap`, and
-`side_by_side`, which has both in turn. The queue is
-the core alone, without rows and events: what a store adds is in `stores`.
+This module owns the subjects `queues` and `full` (ten million messages), `heaps` and `full_heap`,
+and `side_by_side`, which runs both in turn. The queue is only the core, without rows and events.
+`stores` measures the additional cost of a store.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ POLLS = 20_000
 
 
 def created(settings: QueueSettings | None = None) -> PriorityCore:
-    """An empty queue that keeps nothing for a store."""
+    """Return an empty queue that keeps nothing for a store."""
     given = settings or QueueSettings()
     return PriorityCore.create(0, "bench", given, keeps_rows=False, keeps_events=False)
 
 
 def sized(label: str, count: int, *, with_batches: bool = True) -> Figures:
-    """Simple queue: in, out one at a time and by the hundred, done."""
+    """Measure a simple queue: enqueue, dequeue one at a time and by the hundred, complete."""
     costs, taken = Costs(label), min(TAKEN, count // 3)
     core, wanted = created(), priorities(count)
     gc.collect()
-    gc.freeze()  # as a silo with large queues does; see the core's page
+    gc.freeze()  # as a silo with large queues does; see the page of the core
     before = memory_bytes()
     with costs.each("enqueue", count):
         for number, priority in enumerate(wanted):
@@ -73,7 +73,7 @@ def sized(label: str, count: int, *, with_batches: bool = True) -> Figures:
 
 
 def note_each(costs: Costs, core: PriorityCore, count: int) -> None:
-    """What single calls take: in, out and done."""
+    """Measure single calls: enqueue, dequeue and complete."""
     urgencies, leases = iter(priorities(count)), list[LeaseGrant]()
 
     def enqueue() -> None:
@@ -90,7 +90,7 @@ def note_each(costs: Costs, core: PriorityCore, count: int) -> None:
 
 
 async def queues(work: Path, size: float) -> Figures:
-    """A thousand to a million messages; filters; a queue whose values are nearly all held."""
+    """A thousand to a million messages; filters; a queue whose values are nearly all leased."""
     figures: Figures = {}
     for label, count in PENDING.items():
         figures |= sized(label, scaled(count, size, 1_000))
@@ -98,7 +98,7 @@ async def queues(work: Path, size: float) -> Figures:
 
 
 def filtered(size: float) -> Figures:
-    """A dequeue that wants one of a hundred regions: by a shape, and by looking at all."""
+    """A dequeue that wants one of a hundred regions: by a shape, and by looking at all messages."""
     costs, count = Costs("filtered"), scaled(FILTERED, size, 2_000)
     for name, shapes in (("by_shape", (("region",),)), ("by_looking", ())):
         core = created(QueueSettings(shapes=shapes))
@@ -113,8 +113,10 @@ def filtered(size: float) -> Figures:
 
 
 def exclusive(size: float) -> Figures:
-    """Of a thousand values 99 % are held: a poll that finds one that is not, and one that finds
-    none."""
+    """Polls of a queue of which 99 % of a thousand values are leased.
+
+    Some polls find a message of a free value, and others find none.
+    """
     costs, each = Costs("exclusive"), scaled(100, size, 10)
     core = created(QueueSettings("value"))
     for number, priority in enumerate(priorities(VALUES * each)):
@@ -144,7 +146,7 @@ def empty(size: float) -> Figures:
 
 
 async def full(work: Path, size: float) -> Figures:
-    """Ten million messages, beside ten thousand."""
+    """Ten million messages, and ten thousand for comparison."""
     figures: Figures = {}
     for label, count in FULL.items():
         figures |= sized(label, scaled(count, size, 1_000), with_batches=False)
@@ -152,8 +154,10 @@ async def full(work: Path, size: float) -> Figures:
 
 
 async def side_by_side(work: Path, size: float) -> Figures:
-    """A dequeue and a heap's pop of a million, in turns of a few milliseconds: a core that is slow
-    for a second is so for both."""
+    """A dequeue and a heap's pop of a million, in turns of a few milliseconds.
+
+    A core that is slow for a second is slow for both.
+    """
     costs, count = Costs("beside_1M"), scaled(1_000_000, size, 1_000)
     core, heap, wanted = created(), list[tuple[int, int, str]](), priorities(count)
     for number, priority in enumerate(wanted):
@@ -172,7 +176,7 @@ async def side_by_side(work: Path, size: float) -> Figures:
 
 
 def dequeues_s(core: PriorityCore, count: int) -> float:
-    """What so many dequeues cost."""
+    """Return the CPU seconds of `count` dequeues."""
     begin_s = time.process_time()
     for _ in range(count):
         core.dequeue(1, "w")
@@ -180,7 +184,7 @@ def dequeues_s(core: PriorityCore, count: int) -> float:
 
 
 def pops_s(heap: list[tuple[int, int, str]], count: int) -> float:
-    """What so many pops cost."""
+    """Return the CPU seconds of `count` pops."""
     begin_s = time.process_time()
     for _ in range(count):
         heappop(heap)
@@ -191,7 +195,7 @@ def pops_s(heap: list[tuple[int, int, str]], count: int) -> float:
 
 
 def heap_sized(label: str, count: int) -> Figures:
-    """Tuples of priority, number and id; no payload, no state, no id that can be looked up."""
+    """Measure tuples of priority, number and id, without payload, state, or lookup by id."""
     costs, taken = Costs(label), min(TAKEN, count // 3)
     heap: list[tuple[int, int, str]] = []
     wanted = priorities(count)
@@ -207,7 +211,7 @@ def heap_sized(label: str, count: int) -> Figures:
 
 
 async def heaps(work: Path, size: float) -> Figures:
-    """What a heap allows."""
+    """The limit: a heap."""
     figures: Figures = {}
     for label, count in PENDING.items():
         figures |= heap_sized(label, scaled(count, size, 1_000))
@@ -215,7 +219,7 @@ async def heaps(work: Path, size: float) -> Figures:
 
 
 async def full_heap(work: Path, size: float) -> Figures:
-    """The same of ten million."""
+    """The limit with ten million messages."""
     figures: Figures = {}
     for label, count in FULL.items():
         figures |= heap_sized(label, scaled(count, size, 1_000))

@@ -1,8 +1,8 @@
 """Python frames and CPU of one operation of a priority queue: `python -m benchmarks priority_path`.
 
-Owns: the program (a message goes in, out and is completed, one operation after the other, over
-memory), by a handle of the silo and by one of a client, in one process. Runs by itself in any
-revision's tree, so it uses public names alone. Frames are counted as in `benchmarks.path`.
+This module owns the program: a message is enqueued, dequeued and completed in memory, one operation
+after the other. It uses a handle of the silo, and one of a client, in one process. It runs alone in
+any revision's tree, so it uses only public names. Frames are counted as in `benchmarks.path`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Operations = dict[str, Callable[[], Awaitable[object]]]
 
 
 def operations_of(queue: PriorityQueue) -> Operations:
-    """The three operations of a message's life; first in is first completed."""
+    """Return the three operations of a message; the first message in is completed first."""
     leases: list[Lease] = []
 
     async def dequeue() -> None:
@@ -44,7 +44,7 @@ def operations_of(queue: PriorityQueue) -> Operations:
 
 
 async def measured(name: str, queue: PriorityQueue, calls: int) -> Figures:
-    """Frames, then CPU in microseconds, of each operation, and of all three in the middle."""
+    """Return frames and CPU in microseconds of each operation, and their means."""
     found: Figures = {}
     operations = operations_of(queue)
     for operation in operations.values():
@@ -68,7 +68,7 @@ async def measured(name: str, queue: PriorityQueue, calls: int) -> Figures:
 
 
 async def figures(work: Path, size: float) -> Figures:
-    """By a handle of the silo, and by one of a client that is connected to it."""
+    """Measure with a handle of the silo, and with one of a connected client."""
     part, calls = PriorityQueues(MemoryStore()), max(COUNT, int(CALLS * size))
     async with LocalCluster(grains=[], parts={"priority": lambda: part}) as cluster:
         found = await measured("silo", opened(cluster.silos[0], "encode"), calls)

@@ -1,9 +1,9 @@
 """Peers of priority queues in Redis, with `appendfsync always`: a sorted set with Lua, arq, saq.
 
-The sorted set does the least that a leased queue needs: ids by priority, payloads in a hash, ids
-that are leased in another sorted set; no states, attempts, filters, events or repeats. arq and saq
-are called as their documents show, and do nothing in their jobs; each job's result is dropped.
-Owns: the subjects `zset`, `arq` and `saq`.
+The sorted set does the least that a leased queue needs: ids by priority, payloads in a hash, and
+leased ids in another sorted set. It has no states, attempts, filters, events or deduplication. arq
+and saq are called as their documents show. Their jobs do nothing, and results are dropped. This
+module owns the subjects `zset`, `arq` and `saq`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ return redis.call('HDEL', KEYS[1], ARGV[1])
 """
 LEASE_MS = 60_000
 RUN_S, CLOSE_S = 60.0, 5.0
-ARQ_JOBS = 500  # of 3,000 its worker did not run all, and stood still
+ARQ_JOBS = 500  # of 3,000 jobs its worker did not run all, and stopped
 
 
 class Zset:
@@ -84,7 +84,7 @@ class Zset:
 
 
 async def zset(work: Path, size: float) -> Figures:
-    """All sizes, and an empty queue, as the store in Redis."""
+    """All sizes, and an empty queue, as with the store in Redis."""
     import redis.asyncio
 
     figures: Figures = {}
@@ -102,7 +102,7 @@ async def zset(work: Path, size: float) -> Figures:
 
 
 async def in_and_out(queue: Zset, prefix: str, count: int, size: float) -> Figures:
-    """With so many messages: in, out and done."""
+    """Enqueue, dequeue and complete in a queue of `count` messages."""
     costs, calls = Costs(prefix), min(scaled(CALLS, size), count // 3)
     taken: list[str] = []
 
@@ -139,7 +139,7 @@ async def in_then_run(
     start: Callable[[], Awaitable[object]],
     jobs: Jobs,
 ) -> Figures:
-    """Jobs in by 64 callers, then a worker with 100 at once until all have run."""
+    """Enqueue jobs by 64 callers, then run them with a worker of 100 at once."""
     costs = Costs("redis_1k")
     begin_s = now()
     laps_s = await crowd(count, enqueue)
@@ -181,7 +181,7 @@ async def arq(work: Path, size: float) -> Figures:
         try:
             return await in_then_run(count, enqueue, worker.async_run, jobs)
         finally:
-            with suppress(asyncio.CancelledError, TimeoutError):  # what it does for its last jobs
+            with suppress(asyncio.CancelledError, TimeoutError):  # the end of its last jobs
                 async with asyncio.timeout(CLOSE_S):
                     await worker.close()
             await pool.aclose()

@@ -1,11 +1,13 @@
-"""The load that Netflix published of Timestone, asked of one queue; and what handles and HTTP take.
+"""The published load of Netflix's Timestone on one queue, and the cost of handles and HTTP.
 
-Source: `spec/queues.md` C (seed 004): 30,000 dequeue calls a second, mostly empty, p99 45 ms; 1,200
-enqueues a second, p99 25 ms; bursts of 5,000 a second, p99 85 ms. Theirs is a Redis and a fleet of
-servers over gRPC; this is one process: silo, store and callers on one loop, SQLite files.
-Owns: the subjects `calls`, `handles` and `http`. Calls begin when they are due, whether or not
-earlier ones are answered, so what a queue makes others wait for is counted; one that would be more
-than `LATE_MAX` under way is not begun, and its rate is lower then.
+Netflix published these figures: 30,000 dequeue calls a second, mostly empty, with p99 45 ms; 1,200
+enqueues a second, with p99 25 ms; bursts of 5,000 a second, with p99 85 ms. Timestone uses Redis
+and a fleet of servers over gRPC. This benchmark is one process: silo, store and callers on one
+loop, with SQLite files.
+
+This module owns the subjects `calls`, `handles` and `http`. A call begins when it is due, whether
+or not earlier calls are answered, so the waits that a queue causes are counted. If `LATE_MAX` calls
+are in flight, further calls are skipped, and the rate becomes lower.
 """
 
 from __future__ import annotations
@@ -44,10 +46,10 @@ POLL = Dequeue("w")
 
 
 class Paced:
-    """Calls at a rate; what each took since it was due, in seconds.
+    """Makes calls at a rate, and notes the seconds of each since it was due.
 
-    A task is used for one call after the other: making 30,000 a second would take a third of a core
-    from what is measured.
+    A task makes one call after the other: to create 30,000 tasks a second would use a third of a
+    core.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class Paced:
         self._begin_s = 0.0
 
     async def run(self) -> None:
-        """Begin each when it is due."""
+        """Begin each call when it is due."""
         self._begin_s, at = now(), 0
         while at < len(self._due):
             reached_s = now() - self._begin_s
@@ -77,7 +79,7 @@ class Paced:
             task.cancel()
 
     def _give(self, number: int) -> None:
-        """To a task that has nothing to do."""
+        """Give the call to an idle task."""
         if self._idle:
             self._idle.pop().set_result(number)
         elif len(self._tasks) < LATE_MAX:
@@ -95,15 +97,17 @@ class Paced:
 
 @asynccontextmanager
 async def running(work: Path) -> AsyncIterator[LocalCluster]:
-    """A silo with queues in SQLite files."""
+    """Yield a cluster of one silo with queues in SQLite files."""
     part = PriorityQueues(EmbeddedStore(work / "priority"))
     async with LocalCluster(grains=[], parts={"priority": lambda: part}) as cluster:
         yield cluster
 
 
 async def calls(work: Path, size: float) -> Figures:
-    """By calls of the queue's owner: polls and enqueues together, what is had is completed; then
-    bursts of a second."""
+    """Polls and enqueues together, as calls of the queue's owner, then bursts of a second.
+
+    Leased messages are completed.
+    """
     costs, seconds, ids = Costs("published"), max(0.5, SECONDS * size), itertools.count()
     async with opened(EmbeddedStore(work / "priority")) as store:
         queue = await store.acquire("encode", QueueSettings())
@@ -137,7 +141,7 @@ async def handles(work: Path, size: float) -> Figures:
 
 
 def note(costs: Costs, found: dict[str, Paced]) -> None:
-    """Rate and laps of each."""
+    """Note rate and laps of each."""
     for name, paced in found.items():
         costs.note(f"{name}_s", len(paced.laps_s) / paced.took_s)
         costs.note_laps(name, paced.laps_s)

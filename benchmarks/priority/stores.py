@@ -1,7 +1,8 @@
-"""Priority queues that are stored: in memory, in SQLite files, in Redis, by the owner's calls.
+"""Stored priority queues: in memory, in SQLite files, in Redis, through calls of the owner.
 
-Owns: the subjects `memory`, `embedded` and `redis`. What is answered is on disk: SQLite syncs each
-group of commits, Redis has `appendfsync always`. Not: the way from a client (`published`).
+This module owns the subjects `memory`, `embedded` and `redis`. Answered operations are on disk:
+SQLite syncs each group of commits, and Redis has `appendfsync always`. `published` measures the
+path from a client.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ CALLS = 3_000
 POLLS = 10_000
 FILTERED, REGIONS = 100_000, 100
 VALUES, EACH = 1_000, 100
-FREE = VALUES // 100  # values that nobody holds
+FREE = VALUES // 100  # values that no lease has
 
 
 @asynccontextmanager
 async def opened(store: PriorityStore) -> AsyncIterator[PriorityStore]:
-    """The store, until it is closed."""
+    """Yield the open store, and close it."""
     await store.open()
     try:
         yield store
@@ -58,7 +59,7 @@ async def opened(store: PriorityStore) -> AsyncIterator[PriorityStore]:
 
 
 async def fill(queue: OwnedQueue, count: int, key: str = "", values: int = 1) -> None:
-    """Messages, by the thousand; with a key its values go round."""
+    """Enqueue messages, a thousand at a time; with a key its values alternate."""
     wanted = priorities(count)
     for start in range(0, count, FILL):
         part = enumerate(wanted[start : start + FILL], start)
@@ -70,7 +71,7 @@ async def fill(queue: OwnedQueue, count: int, key: str = "", values: int = 1) ->
 
 
 async def stored(store: PriorityStore, name: str, label: str, count: int, size: float) -> Figures:
-    """With so many messages: in, out and done by 64 callers at once; opened anew."""
+    """Measure a queue of `count` messages with 64 callers at once, and its opening."""
     costs = Costs(f"{name}_{label}")
     queue = await store.acquire(label, QueueSettings())
     begin_s = now()
@@ -85,7 +86,8 @@ async def stored(store: PriorityStore, name: str, label: str, count: int, size: 
 
 
 async def in_and_out(queue: OwnedQueue, costs: Costs, calls: int) -> None:
-    """Each of the three alone; then out and done in one, as peers do it (`work`)."""
+    """Measure each of the three operations, then dequeue and complete together (`work`), as peers
+    do."""
     leases: list[LeaseGrant] = []
 
     async def dequeue(number: int) -> None:
@@ -104,7 +106,7 @@ async def in_and_out(queue: OwnedQueue, costs: Costs, calls: int) -> None:
 
 
 def held(leases: list[LeaseGrant]) -> tuple[str, LeaseToken]:
-    """One of them, which is left out from now on."""
+    """Remove one lease, and return its id and token."""
     lease = leases.pop()
     return lease.id, lease.token
 
@@ -124,8 +126,11 @@ async def filtered(store: PriorityStore, name: str, size: float) -> Figures:
 
 
 async def exclusive(store: PriorityStore, name: str, size: float) -> Figures:
-    """Of a thousand values 99 % are held: polls for one that is not, as many at once as there are
-    such, and by 64 callers when all are held."""
+    """Polls of a queue of which 99 % of a thousand values are leased.
+
+    The first callers are as many as there are free values. Then 64 callers poll while all are
+    leased.
+    """
     costs, each = Costs(f"{name}_exclusive"), scaled(EACH, size, 10)
     queue = await store.acquire("exclusive", QueueSettings("value"))
     await fill(queue, VALUES * each, "value", VALUES)
@@ -168,7 +173,7 @@ async def every(store: PriorityStore, name: str, size: float) -> Figures:
 
 
 async def memory(work: Path, size: float) -> Figures:
-    """Rows in memory: what group commit costs."""
+    """Rows in memory: the cost of group commit."""
     return await every(MemoryStore(), "memory", size)
 
 

@@ -1,1 +1,1 @@
-"""Spark beside what it is compared with: rows written, rows read, micro-batches, the index."""
+"""Spark and its alternatives: rows written, rows read, micro-batches, the index."""

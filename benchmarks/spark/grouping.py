@@ -1,9 +1,9 @@
-"""`python -m benchmarks.spark.grouping`: what `chunk_rows` costs a silo, without a JVM.
+"""`python -m benchmarks.spark.grouping`: the cost of `chunk_rows` for a silo, without a JVM.
 
 A process stages rows of 1,000 keys with 70 bytes each and commits them, as a task and the driver of
-Spark do; the silo is in this process, so its time is this process's time. Each size is written
-twice: while agents read the queues, to which nobody subscribes, and while the queues are paused,
-which is the cost of storing alone.
+Spark do. The silo is in this process, so the CPU time of this process is the silo's. Each size is
+written twice. The first time, agents read the queues, and nobody subscribes. The second time, the
+queues are paused, and the cost is that of storing alone.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ print(part.messages, time.process_time() - before_s)
 
 
 async def written(chunk_rows: int, *, is_paused: bool) -> str:
-    """A line of figures for one size."""
+    """Return a line of figures for one size."""
     with tempfile.TemporaryDirectory() as directory:
 
         def streams() -> PersistentStreams:

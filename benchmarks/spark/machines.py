@@ -1,7 +1,7 @@
-"""A silo in a process of its own, a Spark session in this one, and what each of them costs.
+"""A silo in its own process, a Spark session in this one, and the cost of each.
 
-Owns: `Machines`, `Cost`. The processor's time is that of the JVM, of the Python workers that it
-started, and of the silo; Linux only.
+This module owns `Machines` and `Cost`. CPU time is that of the JVM, of its Python workers, and of
+the silo. It works only on Linux.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Figures = dict[str, float]
 
 
 def make_silo(work: str) -> Silo:
-    """One silo with queues that are durable, and keep what they have."""
+    """Return one silo with durable queues that keep their content."""
     streams = PersistentStreams(
         LedgerQueues(f"{work}/ledger", KEEP),
         mapper=HashRingMapper(queues=QUEUES),
@@ -52,7 +52,7 @@ def make_silo(work: str) -> Silo:
 
 
 class Cost(NamedTuple):
-    """Seconds: on the clock, and of the processor for each part."""
+    """Seconds of wall time, and CPU seconds of each part."""
 
     seconds: float
     jvm_s: float
@@ -86,11 +86,11 @@ class Machines:
         await self._silos.kill()
 
     def options(self, namespace: str) -> dict[str, str]:
-        """Of `format("millstream")`."""
+        """Return options of `format("millstream")`."""
         return {"gateways": self.gateway, "cluster": CLUSTER, "namespace": namespace}
 
     def cost(self, act: Callable[[], object]) -> Cost:
-        """What doing it costs."""
+        """Return the cost of a function."""
         before, begin_s = self._used_s(), time.perf_counter()
         act()
         seconds = time.perf_counter() - begin_s
@@ -98,7 +98,7 @@ class Machines:
         return Cost(seconds, *used)
 
     def costs(self, act: Callable[[int], object]) -> Cost:
-        """The median of each part, of `ROUNDS` that begin when it is warm."""
+        """Return the median of each part over `ROUNDS`, after a warm-up."""
         act(0)
         found = [self.cost(lambda number=number: act(number)) for number in range(1, ROUNDS + 1)]  # type: ignore[misc]
         return Cost(*(statistics.median(part) for part in zip(*found, strict=True)))
@@ -110,7 +110,7 @@ class Machines:
 
 
 def used_s(pid: int) -> float:
-    """The processor's time of a process, and of those of its children that have ended."""
+    """Return the CPU time of a process, and of its children that have ended."""
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:15])) / TICKS
@@ -118,7 +118,7 @@ def used_s(pid: int) -> float:
 
 
 def per_row(name: str, rows: int, cost: Cost) -> Figures:
-    """Rows a second, and microseconds of the processor for each row."""
+    """Return rows a second, and microseconds of CPU for each row."""
     return {
         name: rows / cost.seconds,
         f"{name}_jvm_us": cost.jvm_s / rows * 1e6,

@@ -1,5 +1,4 @@
-"""Rows from streams into Spark, beside the same rows in Parquet files; and the index of a million
-changes in each store."""
+"""Rows from streams into Spark, compared with Parquet files; and the index of a million changes."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ def read_streams(machines: Machines, rows: int, number: int) -> None:
 
 
 def check(frame: Any, rows: int) -> None:
-    """Every column is looked at."""
+    """Read every column."""
     found = frame.selectExpr("count(id) a", "sum(length(payload)) b", "max(key) c").collect()
     assert found[0]["a"] == rows, (found, rows)
 
@@ -65,7 +64,7 @@ async def files(work: Path, size: float) -> Figures:
 
 
 def change(number: int) -> PriorityChange:
-    """Messages that are enqueued, leased and completed, one after the other."""
+    """Return a change of messages that are enqueued, leased and completed, one after the other."""
     message, step = divmod(number, len(STEPS))
     source, target = STATES[step], STATES[step + 1]
     time_ms = BEGIN_MS + number
@@ -90,7 +89,7 @@ def change(number: int) -> PriorityChange:
 
 
 async def publish(gateway: str, count: int) -> None:
-    """The changes of so many, `PUBLISHED` of a queue in a call."""
+    """Publish `count` changes, `PUBLISHED` of a queue in a call."""
     async with connect(gateway, cluster=CLUSTER) as client:
         waiting: dict[str, list[PriorityChange]] = {}
         for number in range(count):
@@ -105,7 +104,7 @@ async def publish(gateway: str, count: int) -> None:
 
 
 async def index(work: Path, size: float) -> Figures:
-    """Changes a second into SQLite, and into PostgreSQL, if its server is installed."""
+    """Changes a second into SQLite, and into PostgreSQL if its server is installed."""
     from tests.real.postgres_server import PostgresServer, programs
 
     count = max(3_000, round(CHANGES * size) // 3 * 3)

@@ -1,7 +1,7 @@
-"""Rows from Spark into streams: staged, direct; beside `foreachPartition` with a client, and files.
+"""Rows from Spark into streams: staged and direct, compared with `foreachPartition` and files.
 
-Sizes are those of `spec/spark.md` 3.1: 200,000 rows with 100 bytes, 60,000 with 1 KB, in two
-partitions, of 1,000 keys. All write into durable queues of one silo in a process of its own.
+There are 200,000 rows with 100 bytes, and 60,000 with 1 KB, in two partitions, with 1,000 keys. All
+are written into durable queues of one silo in its own process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ITEMS = StreamNamespace("rows", dict[str, Any])
 
 
 def rows_of(spark: Any, rows: int, size: int) -> Any:
-    """A frame of so many rows, with a payload of about so many bytes, that is in memory."""
+    """Return a frame of `rows` rows with payloads of about `size` bytes, in memory."""
     text = "sha2(cast(id as string), 256)"
     payload = f"substr(repeat({text}, {size // 64 + 1}), 1, {size - 30})"
     made = spark.range(0, rows, 1, 2).selectExpr(
@@ -42,7 +42,7 @@ def rows_of(spark: Any, rows: int, size: int) -> Any:
 async def each_shape(
     work: Path, size: float, write: Callable[[Machines, Any, str, int], object]
 ) -> Figures:
-    """Rows a second of both shapes."""
+    """Return rows a second of both shapes."""
     found: Figures = {}
     async with Machines(work) as machines:
         for name, (count, bytes_of_row) in SHAPES.items():
@@ -83,7 +83,7 @@ def to_format(name: str, options: dict[str, str], frame: Any) -> Any:
 
 
 def micro_batches(machines: Machines, checkpoint: Path, sink: Callable[[Any], Any]) -> Figures:
-    """How long a micro-batch of 100 rows takes, from its trigger to its commit: the median."""
+    """Return the median time of a micro-batch of 100 rows, from its trigger to its commit."""
     source = machines.spark.readStream.format("rate-micro-batch")
     frame = source.option("rowsPerBatch", BATCH_ROWS).option("numPartitions", 2).load()
     frame = frame.selectExpr("value id", f"concat('k', value % {KEYS}) key", "'x' payload")
@@ -96,11 +96,11 @@ def micro_batches(machines: Machines, checkpoint: Path, sink: Callable[[Any], An
     return {"micro_batch_ms": statistics.median(laps)}
 
 
-# -- beside it
+# -- alternatives
 
 
 async def foreach(work: Path, size: float) -> Figures:
-    """`foreachPartition`, and a client in each partition: what a program does without a sink."""
+    """`foreachPartition` with a client in each partition: a program without a sink."""
     return await each_shape(work, size, by_client)
 
 
@@ -113,7 +113,7 @@ def publish_all(gateway: str, rows: Iterable[Any]) -> None:
 
 
 async def _publish_all(gateway: str, rows: Iterable[Any]) -> None:
-    """500 rows at a time; those of a key in one call, calls beside each other."""
+    """Publish 500 rows at a time; those of a key in one call, with concurrent calls."""
     async with connect(gateway, cluster=CLUSTER) as client:
         waiting: dict[str, list[dict[str, Any]]] = defaultdict(list)
 
