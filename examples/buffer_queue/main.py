@@ -1,8 +1,8 @@
-"""Spans of a collector: many quick producers, slower groups that take batches.
+"""Spans of a collector: many fast producers, and slower groups that take batches.
 
-The scenario of Mocha's MemoryBufferQueue: a topic with a partition per core, producers that write
-round robin, one group that stores spans with two consumers and commits by hand, and one group that
-counts errors, to which batches are pushed. A batch whose store fails comes again.
+The scenario is that of Mocha's MemoryBufferQueue. A topic has a partition per core, and producers
+write round robin. One group stores spans with two consumers and commits by hand. Another group
+counts errors, and its batches are pushed. A batch whose store fails is delivered again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Span:
 
 
 class Store:
-    """Takes batches, and fails now and then."""
+    """Stores batches, and sometimes fails."""
 
     def __init__(self) -> None:
         self.spans: set[tuple[str, str]] = set()
@@ -44,7 +44,7 @@ class Store:
 
 
 async def produce(topic: MemoryTopic[Span], number: int) -> None:
-    """One gateway: it waits while the topic is full."""
+    """Produce the spans of one gateway, and wait while the topic is full."""
     chance, producer = random.Random(number), topic.producer()
     for at in range(SPANS // PRODUCERS):
         span = Span(f"{number}-{at}", "checkout", chance.expovariate(0.1), chance.random() < 0.01)
@@ -52,7 +52,7 @@ async def produce(topic: MemoryTopic[Span], number: int) -> None:
 
 
 async def store_batches(consumer: MemoryConsumer[Span], store: Store) -> None:
-    """What is not committed is given again."""
+    """Store batches; an uncommitted batch is delivered again."""
     async for batch in consumer:
         try:
             await store.write(batch)
@@ -72,7 +72,7 @@ async def main() -> None:
     alerts = topic.subscribe("alerts", count_errors, batch_size=500, retries=Retries(3))
     stores = [asyncio.create_task(store_batches(consumer, store)) for consumer in consumers]
     await asyncio.gather(*(produce(topic, number) for number in range(PRODUCERS)))
-    queue.close()  # consumers end when they have had the rest
+    queue.close()  # consumers end after the remaining spans
     await asyncio.gather(*stores)
     await alerts.wait_drained()
     print(f"stored {len(store.spans)} of {SPANS} spans; {store.failures} batches came again")

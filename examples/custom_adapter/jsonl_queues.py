@@ -1,8 +1,8 @@
 """A queue adapter in about a hundred lines: one append-only file of JSON lines per queue.
 
-A message is numbered by where its line ends in the file, so numbers rise, stay, and are found again
-without an index. A crash may leave half a line: readers stop before it, and the next writer cuts it
-off. Files are touched in a thread, one call at a time, so no loop waits for a disk.
+The number of a message is the end of its line in the file. So numbers rise, never change, and need
+no index. A crash may leave an incomplete line: readers stop before it, and the next writer removes
+it. Threads access the files, one call at a time, so no event loop waits for a disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from millstream.streams import (
     Token,
 )
 
-ERA = 1  # raise it when files are thrown away: numbers begin anew
+ERA = 1  # raise it when files are deleted, because numbers then begin again
 BLOCK_BYTES = 4096
 
 
@@ -78,7 +78,8 @@ class JsonLinesReceiver:
     async def read(self, max_events: int, max_bytes: int, wait_s: float) -> Sequence[QueueMessage]:
         found = await asyncio.to_thread(lines_from, self._path, self._at, max_events, max_bytes)
         if found:
-            self._at = found[-1].token.seq  # behind the await: a cancelled read has taken nothing
+            # after the await, so that a cancelled read takes nothing
+            self._at = found[-1].token.seq
         return found
 
     async def ack(self, upto: Token | None, also: Sequence[Token] = ()) -> None: ...
@@ -103,7 +104,7 @@ def decode(line: bytes, end: int) -> QueueMessage:
 
 
 def append(path: Path, lines: Sequence[bytes]) -> list[int]:
-    """Store lines, all or none; returns where each ends. Silos take turns by a lock of the file."""
+    """Store all lines or none; return where each ends. Silos take turns by a lock of the file."""
     data = b"".join(lines)
     with path.open("ab+", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -111,7 +112,7 @@ def append(path: Path, lines: Sequence[bytes]) -> list[int]:
         try:
             if file.write(data) < len(data):
                 raise OSError("the disk has no room for the whole list")
-            os.fsync(file.fileno())  # accepted means: on the disk
+            os.fsync(file.fileno())  # an accepted message is on disk
         except OSError:
             file.truncate(begin)
             raise
@@ -119,7 +120,7 @@ def append(path: Path, lines: Sequence[bytes]) -> list[int]:
 
 
 def end_of_lines(file: FileIO) -> int:
-    """Where the last whole line ends; what a crash left behind it was never accepted."""
+    """Return the end of the last complete line; bytes after it were never accepted."""
     end = file.seek(0, os.SEEK_END)
     while end:
         begin = max(0, end - BLOCK_BYTES)
@@ -131,7 +132,7 @@ def end_of_lines(file: FileIO) -> int:
 
 
 def lines_from(path: Path, begin: int, max_events: int, max_bytes: int) -> list[QueueMessage]:
-    """Messages behind a position, as far as the limits allow; one at least, if there is one."""
+    """Return messages after a position, within the limits, but at least one if there is one."""
     found: list[QueueMessage] = []
     if not path.exists():
         return found

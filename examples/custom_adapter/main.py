@@ -1,4 +1,4 @@
-"""A stream carried by the adapter of this folder: `python examples/custom_adapter/main.py`."""
+"""A stream over the adapter of this folder: `python examples/custom_adapter/main.py`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The main job: a year of flights through a cluster, checked figure by figure.
+"""The main example: a year of flights in a cluster, with every figure checked.
 
-Owns the demo: the data, the grains that count, publishing with and without Spark, killing silos
-meanwhile, an independent count to compare with, and the report. Reading starts at `job.py`.
+Owns the data, the grains that count, publishing with and without Spark, the killing of silos, an
+independent count for comparison, and the report.
+Reading starts at `job.py`.
 May import `balancers`, `providers.ledger`, `providers.memory`, `providers.spark`,
 `providers.sqlite`, `runtime` and `streams`.
 """

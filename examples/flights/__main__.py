@@ -1,4 +1,4 @@
-"""`python -m examples.flights`: a year of flights through a cluster, every figure compared.
+"""`python -m examples.flights`: a year of flights in a cluster, with every figure compared.
 
 Exit codes: 0 done, 1 failed or figures differ, 2 wrong arguments, 129 SIGHUP, 130 Ctrl-C, 143
 SIGTERM.
@@ -18,12 +18,12 @@ from .publish_spark import LOCAL
 __all__ = ["main"]
 
 INTERRUPTED = 130
-COPIES = 3  # of what is in ledgers with a bookie for each silo
+COPIES = 3  # replicas of each event in ledgers with a bookie for each silo
 PROGRAM = "python -m examples.flights"
 
 
 def parser() -> argparse.ArgumentParser:
-    """All options."""
+    """Return the parser of all options."""
     flights = argparse.ArgumentParser(prog=PROGRAM, description="A year of flights in a cluster.")
     flights.add_argument(
         "--source",
@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def positive(given: str) -> int:
-    """A whole number above 0."""
+    """Parse a whole number above 0."""
     value = int(given)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not above 0")
@@ -73,7 +73,7 @@ def positive(given: str) -> int:
 
 
 def wrong_options(arguments: argparse.Namespace) -> str:
-    """Which options do not go together; empty if all do."""
+    """Return an error about options that exclude each other; empty if there is none."""
     if arguments.kill and arguments.chaos:
         return "--chaos kills more than --kill: give one of them"
     if arguments.kill_spark and arguments.source != "spark":
@@ -89,7 +89,7 @@ def wrong_options(arguments: argparse.Namespace) -> str:
 
 
 def options_of(arguments: argparse.Namespace) -> JobOptions:
-    """The options of the job."""
+    """Return the options of the job."""
     return JobOptions(
         source=arguments.source,
         is_local=arguments.local,

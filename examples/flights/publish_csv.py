@@ -1,8 +1,8 @@
-"""Publishing the flights by reading the file here: no JVM.
+"""Publishes the flights by reading the file in this process, without a JVM.
 
-Owns: cutting the rows into calls to the gateways. Not: sending them again (`NumberedPublisher`).
-Invariants: each stream's events leave in file order, by one producer per namespace; at most
-`CHUNKS_AHEAD` chunks wait per namespace.
+This module cuts the rows into calls to the gateways, and `NumberedPublisher` retries them. The
+events of each stream are sent in file order, by one producer per namespace. At most `CHUNKS_AHEAD`
+chunks wait per namespace.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .data import ARRIVALS, DEPARTURES, TAILS, Flight, Row, read_flights
 __all__ = ["Chunk", "publish_csv"]
 
 CHUNK_EVENTS_MIN = 500
-CHUNK_EVENTS_MAX = 16_000  # a plane has a few legs in it: few deliveries, each with more events
-CHUNKS_OF_JOB = 30  # a small job gets smaller chunks, so that its progress can be seen
+CHUNK_EVENTS_MAX = 16_000  # a plane has several legs in it: few deliveries, each with more events
+CHUNKS_OF_JOB = 30  # a small job gets smaller chunks, so that its progress is visible
 CHUNKS_AHEAD = 2
 
 Published = Callable[[int], Awaitable[None]]
@@ -60,13 +60,13 @@ class Producer:
         self.waiting: asyncio.Queue[Chunk | None] = asyncio.Queue(CHUNKS_AHEAD)
 
     async def flush(self) -> None:
-        """Queue the chunk, waiting for room, and begin another."""
+        """Queue the chunk, wait for room, and begin another."""
         full, self.chunk = self.chunk, Chunk()
         if full.events:
             await self.waiting.put(full)
 
     async def run(self) -> None:
-        """Send until None comes."""
+        """Send chunks until None arrives."""
         while (chunk := await self.waiting.get()) is not None:
             messages = []
             for key, items in chunk.by_key.items():
@@ -77,7 +77,7 @@ class Producer:
 
 
 def publisher_of(client: Client, namespace: str) -> NumberedPublisher:
-    """What sends the events of one namespace."""
+    """Return the publisher of one namespace."""
     producer = f"csv/{namespace}"
     name = f"{client.address}/{producer}"
     return NumberedPublisher(client.gateway, namespace, producer, name)
@@ -86,9 +86,10 @@ def publisher_of(client: Client, namespace: str) -> NumberedPublisher:
 async def publish_csv(
     client: Client, rows_max: int | None, events: int, published: Published
 ) -> None:
-    """Publish every event; awaits `published(count)` for each chunk that was accepted.
+    """Publish every event; awaits `published(count)` for each accepted chunk.
 
-    `events`: about how many there are. Raises what a publish raises, after a minute of tries.
+    `events` is the approximate number of events. Raises errors of a publish after a minute of
+    retries.
     """
     chunk_events = max(CHUNK_EVENTS_MIN, min(CHUNK_EVENTS_MAX, events // CHUNKS_OF_JOB))
     producers = [

@@ -1,10 +1,10 @@
-"""Publishing the flights from Spark, and Spark's own figures to compare with.
+"""Publishes the flights from Spark, and counts Spark's own figures for comparison.
 
-Owns: the Spark job: the months as a Structured Streaming source, three queries that write
-`format("millstream")`, and one aggregation by Spark SQL. Runs in a thread: Spark blocks.
-Invariants: a month's file is one partition, so rows of one key keep their order in the file; a
-query that is started again has the same identity, so the cluster drops what it has already. As a
-program (`python -m ... WORK GATEWAY...`) it only publishes, and ends with its standard input.
+This module owns the Spark job: the months as a Structured Streaming source, three queries that
+write `format("millstream")`, and one aggregation by Spark SQL. It runs in a thread, because Spark
+blocks. A month's file is one partition, so rows of one key keep their order in the file. A
+restarted query has the same identity, so the cluster drops repeats. As a program (`python -m ...
+WORK GATEWAY...`) it only publishes, and ends with its standard input.
 """
 
 from __future__ import annotations
@@ -51,11 +51,13 @@ log = logging.getLogger("millstream.flights")
 
 
 class SparkFlights:
-    """The Spark side of the demo; every method blocks. Only `stop` may come from another thread.
+    """The Spark side of the example. Every method blocks, and only `stop` may be called from
+    another thread.
 
     Args:
-        work: has the flights by months in `MONTHS`, and gets the checkpoints; executors see it.
-        master: Spark's, such as `spark://127.0.0.1:7077`.
+        work: A directory with the flights by months in `MONTHS`. It gets the checkpoints, and the
+            executors see it.
+        master: Spark's master, such as `spark://127.0.0.1:7077`.
     """
 
     def __init__(self, work: Path, master: str = LOCAL) -> None:
@@ -64,25 +66,26 @@ class SparkFlights:
         self._spark: Any = session("millstream-flights", master=master)
 
     def publish(self, gateways: Sequence[str]) -> int:
-        """Write the three streams, month by month; returns how many rows Spark wrote.
+        """Write the three streams, month by month; return the number of rows that Spark wrote.
 
-        Raises MillstreamError if a query fails again and again, or takes longer than 10 minutes.
+        Raises MillstreamError if a query fails repeatedly, or takes longer than 10 minutes.
         """
-        # makes the session active in this JVM thread: Python sources are only found through it
+        # makes the session active in this JVM thread, because Python sources are found only through
+        # it
         self._spark.createDataFrame([], "x INT")
         starts = [partial(self._start, gateways, *stream) for stream in STREAMS]
         queries = [start() for start in starts]
         return sum(_finish(query, again) for query, again in zip(queries, starts, strict=True))
 
     def _start(self, gateways: Sequence[str], namespace: str, key: str, condition: str) -> Any:
-        """Start a query, or go on with it where its checkpoint says."""
+        """Start a query, or continue at its checkpoint."""
         from pyspark.sql.functions import count, lit
 
         return (
             self._rows(self._spark.readStream.option("maxFilesPerTrigger", "1"))
             .where(condition)
             .selectExpr(*COLUMNS, *map(_whole, DELAYS))
-            .coalesce(1)  # also if Spark should cut a file
+            .coalesce(1)  # even if Spark splits a file
             .observe(OBSERVED, count(lit(1)).alias("rows"))
             .writeStream.format("millstream")
             .option("gateways", ",".join(gateways))
@@ -100,7 +103,7 @@ class SparkFlights:
         return reader.schema(SCHEMA).options(**options).csv(str(self._months))
 
     def figures(self) -> Figures:
-        """The expected figures, aggregated by Spark SQL."""
+        """Return the expected figures, aggregated by Spark SQL."""
         self._rows(self._spark.read).createOrReplaceTempView("flights")
         found = Figures()
         for row in self._spark.sql(AIRPORTS_SQL).collect():
@@ -113,7 +116,7 @@ class SparkFlights:
 
     def stop(self) -> None:
         """End the queries and the session."""
-        self._spark.sparkContext.setLogLevel("OFF")  # tasks that are cut off complain at length
+        self._spark.sparkContext.setLogLevel("OFF")  # cancelled tasks log much
         for query in self._spark.streams.active:
             query.stop()
         self._spark.stop()
@@ -124,10 +127,10 @@ def _whole(column: str) -> str:
 
 
 def _finish(query: Any, again: Callable[[], Any]) -> int:
-    """Wait until a query is done; returns the number of rows that its batches wrote.
+    """Wait for a query; return the number of rows that its batches wrote.
 
-    A query that failed goes on from its checkpoint, as a supervisor would do it: on a busy machine
-    Spark gives up on a Python worker that does not connect within 10 s.
+    A failed query continues from its checkpoint, as under a supervisor. On a busy machine Spark
+    gives up on a Python worker that does not connect within 10 s.
     """
     from pyspark.errors import StreamingQueryException
 
@@ -173,12 +176,12 @@ FROM flights WHERE tailnum IS NOT NULL GROUP BY tailnum
 
 
 def main(work: str, *gateways: str) -> None:
-    """Publish all of it."""
+    """Publish all flights."""
 
     def end_with_input() -> None:
-        while os.read(0, 1):  # not by a lock that the interpreter wants at its end
+        while os.read(0, 1):  # not with a lock that the interpreter needs at its end
             pass
-        os._exit(1)  # whoever started it is gone, and with this process the JVM goes
+        os._exit(1)  # the parent process has ended, and the JVM ends with this process
 
     threading.Thread(target=end_with_input, daemon=True).start()
     spark = SparkFlights(Path(work))

@@ -1,6 +1,6 @@
-"""The outcome of the job: the verdict, as text and as JSON.
+"""The result of the job, as text and as JSON.
 
-Owns: `Report`. Invariant: `is_equal` only if every figure is what it should be.
+This module owns `Report`. `is_equal` is true only if every figure is correct.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ DIFFERENCES_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Troubles:
-    """What was done to the cluster, and what it cost.
+    """The kills, and their effect on the cluster.
 
-    `back_max_s`: longest time from a kill to the silo's return, 0 if none was to come back;
-    `still_max_s`: longest time in which no event moved; `ensemble_changes`: how often the writer of
-    a ledger went on with other bookies.
+    `back_max_s`: longest time from a kill to the silo's return, 0 without returns. `still_max_s`:
+    longest time in which no event moved. `ensemble_changes`: how often the writer of a ledger
+    continued with other bookies.
     """
 
     kills: int
@@ -38,7 +38,7 @@ class Troubles:
     ensemble_changes: int
 
     def as_json(self) -> dict[str, object]:
-        """Plain values."""
+        """Return plain values."""
         return {
             "kills": self.kills,
             "back_max_s": round(self.back_max_s, 3),
@@ -47,7 +47,7 @@ class Troubles:
         }
 
     def line(self) -> str:
-        """For a person."""
+        """Return a line for people."""
         text = f"{self.kills} silos killed" if self.kills != 1 else "1 silo killed"
         if self.back_max_s:
             text += f" and started again, back after {self.back_max_s:.1f} s at most"
@@ -59,7 +59,7 @@ class Troubles:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome. `seconds`: from the first publish to the last delivery."""
+    """The result. `seconds`: from the first publish to the last delivery."""
 
     published: int
     delivered: int
@@ -75,16 +75,16 @@ class Report:
 
     @property
     def is_equal(self) -> bool:
-        """Every figure is what it should be."""
+        """Is every figure correct?"""
         return not self.differences and not self.missing and not self.duplicated
 
     @property
     def events_per_s(self) -> float:
-        """Delivered events over the seconds."""
+        """Delivered events per second."""
         return self.delivered / self.seconds if self.seconds else 0.0
 
     def as_json(self) -> dict[str, object]:
-        """Plain values."""
+        """Return plain values."""
         return {
             "equal": self.is_equal,
             "published": self.published,
@@ -102,7 +102,7 @@ class Report:
         }
 
     def lines(self) -> Iterator[str]:
-        """For a person; the verdict is the last line."""
+        """Yield lines for people; the verdict is the last line."""
         airports = f"airports by mean arrival delay ({ARRIVALS_MIN} arrivals or more)"
         planes = f"planes by mean arrival delay ({LEGS_MIN} legs or more)"
         for title, ranking in ((airports, self.worst_airports), (planes, self.worst_planes)):
@@ -134,7 +134,7 @@ def judge(
     other: list[str],
     troubles: Troubles | None = None,
 ) -> Report:
-    """Compare every figure; `other` are differences found elsewhere."""
+    """Compare every figure; `other` has differences found elsewhere."""
     missing, duplicated = missing_and_duplicated(expected, found)
     differences = [*other, *compare(expected, found)]
     if published != expected.events:

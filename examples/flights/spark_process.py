@@ -1,9 +1,9 @@
-"""Spark in a process of its own, which is killed while the flights flow and goes on from its
+"""Spark in a separate process, which is killed while events flow and continues from its
 checkpoints.
 
-Owns: `SparkProcess`: the process, who of it is killed and when; `kill_tree`. Not: what it runs
-(`publish_spark`). Invariants: nothing of it is left running, whatever happens to this process: it
-ends when its standard input does. Linux only: processes are found in /proc.
+This module owns `SparkProcess` (the process, its victims and the times of kills) and `kill_tree`.
+`publish_spark` is the program. The process ends when its standard input ends, so nothing continues
+to run if this process crashes. It works only on Linux, because it finds processes in /proc.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ __all__ = ["DRIVER", "WORKER", "SparkProcess", "kill_tree", "tree_of"]
 DRIVER, WORKER = "driver", "worker"
 KILLS_MAX = 2
 EVERY = 0.25
-"""One kill behind each quarter of the job."""
+"""One kill after each quarter of the job."""
 LOOK_S = 0.05
 SHOWN_CHARS = 1000
 WORKER_PROGRAM = b"pyspark.daemon"
 
 
 class SparkProcess:
-    """Publishes all flights, though it is killed.
+    """Publishes all flights, although it is killed.
 
     Args:
-        victim: `DRIVER`: driver and JVM are killed, and started again; `WORKER`: a Python worker
-            is, and Spark does the rest.
-        share: how much of the job is delivered, 0..1.
-        say: takes a line for people.
+        victim: `DRIVER` kills and restarts driver and JVM. `WORKER` kills a Python worker, which
+            Spark replaces.
+        share: Returns the delivered share of the job, 0..1.
+        say: Prints a line for people.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class SparkProcess:
         self._log = work / "spark.log"
 
     async def publish(self, gateways: Sequence[str]) -> None:
-        """Return when everything is written. Raises MillstreamError: Spark could not."""
+        """Return when everything is written. Raises MillstreamError if Spark failed."""
         while not await self._run(gateways):
             self._say("  and started again, from its checkpoints")
 
     async def _run(self, gateways: Sequence[str]) -> bool:
-        """Run it; False: it was killed."""
+        """Run the process; False if it was killed."""
         command = (sys.executable, "-m", "examples.flights.publish_spark")
         with self._log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
@@ -65,7 +65,8 @@ class SparkProcess:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for us; it hears of our end
+                # Ctrl-C reaches only us, and the process ends with our pipe
+                start_new_session=True,
             )
         try:
             return await self._watch(process)
@@ -90,7 +91,7 @@ class SparkProcess:
         return True
 
     def _kill(self, pid: int) -> bool:
-        """Kill whom it is the turn of; is all of it dead?"""
+        """Kill the next victim; returns whether the whole process is dead."""
         if self._victim == DRIVER:
             self.kills += 1
             self._say(f"killed Spark's driver and its JVM with SIGKILL: {kill_tree(pid)} processes")
@@ -105,14 +106,14 @@ class SparkProcess:
 
 def children_of(pid: int) -> list[int]:
     found: list[int] = []
-    with suppress(OSError):  # it ended meanwhile
+    with suppress(OSError):  # the process has ended meanwhile
         for task in Path(f"/proc/{pid}/task").iterdir():
             found += map(int, (task / "children").read_text().split())
     return found
 
 
 def tree_of(pid: int) -> list[int]:
-    """A process, and all that it started, and they."""
+    """Return a process and all its descendants."""
     found = [pid]
     for one in found:
         found += children_of(one)
@@ -120,7 +121,7 @@ def tree_of(pid: int) -> list[int]:
 
 
 def workers_of(pid: int) -> list[int]:
-    """The Python workers among them: what Spark's daemon has forked."""
+    """Return the Python workers: the processes that Spark's daemon forked."""
     daemons = [one for one in tree_of(pid) if WORKER_PROGRAM in command_of(one)]
     return [child for one in daemons for child in children_of(one) if child in daemons]
 
@@ -132,7 +133,7 @@ def command_of(pid: int) -> bytes:
 
 
 def kill_tree(pid: int) -> int:
-    """SIGKILL to a process and all that it started; returns how many that were."""
+    """Kill a process and all its descendants with SIGKILL; return their number."""
     found = tree_of(pid)
     for one in found:
         with suppress(ProcessLookupError):

@@ -1,7 +1,4 @@
-"""What a person sees while the job runs: a live table, or a line per 10 % when piped.
-
-Owns: drawing only.
-"""
+"""The display while the job runs: a live table, or a line per 10 % if piped. It only draws."""
 
 from __future__ import annotations
 
@@ -62,12 +59,12 @@ class TableView(View):
 
 
 def count_shown(progress: Progress) -> int:
-    """Delivered events; what came once more, as a silo had died, is not shown."""
+    """Return delivered events, without redeliveries after the crash of a silo."""
     return min(progress.delivered, progress.expected)
 
 
 def draw(progress: Progress, elapsed_s: float, eta_s: float) -> Any:
-    """The whole picture: progress, silos, queues."""
+    """Return the whole picture: progress, silos, queues."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -84,7 +81,7 @@ def draw(progress: Progress, elapsed_s: float, eta_s: float) -> Any:
 
 
 def silo_table(progress: Progress) -> Any:
-    """One line per silo; its rate is what its queues delivered, to grains on any silo."""
+    """Return one line per silo; its rate counts deliveries of its queues, to grains anywhere."""
     table = _table(("silo",), ("activations", "delivered/s", "queues"))
     for silo in progress.silos:
         rate = progress.silo_rates.get(silo.silo, 0.0)
@@ -93,7 +90,7 @@ def silo_table(progress: Progress) -> Any:
 
 
 def queue_table(progress: Progress) -> Any:
-    """One line per queue; its depth is what is stored and what its owner's cache holds."""
+    """Return one line per queue; its depth has stored events and events in its owner's cache."""
     numbered = ("epoch", "depth", "delivered", "lag events", "lag s")
     table = _table(("queue", "owner"), numbered)
     rows = sorted(

@@ -1,7 +1,7 @@
-"""Legs of flights of 2013, out of the file that `python -m examples.flights` reads.
+"""Legs of flights of 2013, from the file that `python -m examples.flights` reads.
 
-Owns: which flights are legs, and how one is a message. Invariants: each leg has an id of its own
-and a tail number; `departs_ms` is its scheduled departure in Unix milliseconds.
+This module selects the legs, and converts them to messages. Each leg has its own id and a tail
+number. `departs_ms` is its scheduled departure in Unix milliseconds.
 """
 
 from __future__ import annotations
@@ -31,19 +31,22 @@ class Leg(NamedTuple):
     minutes: int
 
     def message(self) -> NewMessage:
-        """As a work item: the deadline is the scheduled departure."""
+        """Return the leg as a message; the deadline is the scheduled departure."""
         payload = json.dumps({"minutes": self.minutes}).encode()
         return NewMessage(payload, self.departs_ms, self.id, {TAIL: self.tail})
 
 
 def minutes_of(payload: bytes) -> int:
-    """The minutes in the air of a leg's message."""
+    """Return the minutes in the air of a leg's message."""
     return int(json.loads(payload)["minutes"])
 
 
 def read_legs(days: int, planes: int) -> tuple[list[Leg], int]:
-    """The legs of the planes that flew most in the first days of 2013, and how many flights of
-    these days were left out as they have no tail number."""
+    """Return the legs of the busiest planes in the first days of 2013.
+
+    The second value is the number of flights of these days that are left out, because they have no
+    tail number.
+    """
     lines = [line for line in read_lines() if day_of(line) < days]
     legs = [leg_of(line) for line in lines if line["tailnum"] not in MISSING]
     busiest = dict(Counter(leg.tail for leg in legs).most_common(planes))
@@ -51,12 +54,12 @@ def read_legs(days: int, planes: int) -> tuple[list[Leg], int]:
 
 
 def day_of(line: dict[str, str]) -> int:
-    """The day of the year, from 0."""
+    """Return the day of the year, from 0."""
     return (date(int(line["year"]), int(line["month"]), int(line["day"])) - FIRST_DAY).days
 
 
 def leg_of(line: dict[str, str]) -> Leg:
-    """A line of the file; `time_hour` is the scheduled hour in UTC."""
+    """Convert a line of the file; `time_hour` is the scheduled hour in UTC."""
     hour, minute = datetime.fromisoformat(line["time_hour"]), int(line["minute"])
     departs = hour.replace(minute=minute)
     flight = f"{line['carrier']}{line['flight']}"

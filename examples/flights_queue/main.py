@@ -1,8 +1,8 @@
 """Flights as work that must not run in parallel: `python examples/flights_queue/main.py`.
 
-Each leg is a message of an exclusive priority queue: its scheduled departure is the deadline, the
-tail number of its plane the exclusivity value. Fifty grains lease legs, fly and complete them. Then
-it is judged that no plane was ever in two places: README.md.
+Each leg is a message of an exclusive priority queue. Its scheduled departure is the deadline, and
+the tail number of its plane is the exclusivity value. Fifty grains lease legs, fly them and
+complete them. Then the program checks that no plane was ever in two places. README.md explains it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from millstream.runtime import (
 QUEUE = "legs"
 WORKERS = 50
 MINUTE_S = 0.003
-"""What a minute in the air takes here."""
+"""The time of a minute in the air in this program, in seconds."""
 LEASE_MS = 3_000
 ATTEMPTS_MAX = 10
 WAIT_S = 1.0
@@ -52,7 +52,8 @@ FAULTS_SHOWN = 3
 T = TypeVar("T")
 
 ATTEMPTS: list[Attempt] = []
-"""What all workers did. Their silos are in this process: they share this list, and one clock."""
+"""The attempts of all workers. Their silos are in this process, and share this list and one clock.
+"""
 
 
 class Worker(Grain):
@@ -66,7 +67,7 @@ class Worker(Grain):
 
 
 async def fly(lease: Lease, worker: str) -> None:
-    """Fly a leg, and note it; the block keeps the lease, and completes the message."""
+    """Fly a leg and note the attempt; the block keeps the lease and completes the message."""
     loop, tail = asyncio.get_running_loop(), dict(lease.metadata)[TAIL]
     epoch, departs_ms = lease.token.epoch, lease.priority
     attempt = Attempt(lease.id, tail, departs_ms, worker, epoch, loop.time())
@@ -79,17 +80,17 @@ async def fly(lease: Lease, worker: str) -> None:
                 attempt.end_s = loop.time()
         attempt.is_completed = True
     except LeaseLost:
-        pass  # another worker has it, or had
+        pass  # another worker has or had it
 
 
 async def has_work(queue: PriorityQueue) -> bool:
-    """Is a leg left, also one that another worker flies, and may give back?"""
+    """Is a leg left, or does another worker fly one that it may release?"""
     depth = await queue.depth()
     return any(depth[state] for state in (State.INVISIBLE, State.PENDING, State.RUNNING))
 
 
 async def again(act: Callable[[], Awaitable[T]]) -> T:
-    """Until it works: grains of a silo that was killed are elsewhere after a moment."""
+    """Retry until it works: grains of a killed silo move to another one after a moment."""
     while True:
         try:
             return await act()
@@ -98,7 +99,7 @@ async def again(act: Callable[[], Awaitable[T]]) -> T:
 
 
 async def work(client: Client, number: int) -> None:
-    """Have one worker fly until no leg is left."""
+    """Let one worker fly until no leg is left."""
     worker = client.grain(Worker, f"worker-{number:02}")
     while await again(worker.fly_next):
         pass
@@ -116,7 +117,7 @@ async def kill_half_way(cluster: LocalCluster, legs: int) -> None:
 
 
 async def fly_all(directory: Path, legs: Sequence[Leg], options: argparse.Namespace) -> float:
-    """Fly all legs; returns how long it took, in seconds."""
+    """Fly all legs; returns the duration in seconds."""
     parts = {"priority": lambda: PriorityQueues(EmbeddedStore(directory, events=True))}
     async with LocalCluster(grains=[Worker], parts=parts) as cluster:
         await fill(priority_queue(cluster, QUEUE), legs, not options.simple)  # owned by silo-0
@@ -143,7 +144,7 @@ async def fill(queue: PriorityQueue, legs: Sequence[Leg], is_exclusive: bool) ->
 
 
 async def transitions_of(directory: Path) -> list[Transition]:
-    """What the queue wrote down with every change, in its order. No silo runs any more."""
+    """Return the changes that the queue stored, in its order. No silo runs any more."""
     store = EmbeddedStore(directory, events=True)
     await store.open()
     try:
@@ -153,7 +154,7 @@ async def transitions_of(directory: Path) -> list[Transition]:
 
 
 async def read_outboxes(store: EmbeddedStore) -> AsyncIterator[Transition]:
-    """The events of the store; those of a queue are in one outbox, in order."""
+    """Yield the events of the store; those of a queue are in one outbox, in order."""
     for outbox in range(store.outboxes):
         after = 0
         while page := await store.events(outbox, after, 1_000):
@@ -165,7 +166,7 @@ async def read_outboxes(store: EmbeddedStore) -> AsyncIterator[Transition]:
 
 
 def tell(legs: Sequence[Leg], transitions: Sequence[Transition], took_s: float) -> bool:
-    """Print what was done, and what is wrong with it; returns whether nothing is."""
+    """Print the results and the faults; returns whether there are none."""
     leases = leases_of(transitions)
     broken_off = sum(lease.ended != "completed" for lease in leases)
     extensions = sum(one.step == "extended" for one in transitions)
@@ -183,7 +184,7 @@ def tell(legs: Sequence[Leg], transitions: Sequence[Transition], took_s: float) 
 
 
 def parse() -> argparse.Namespace:
-    """The arguments."""
+    """Parse the arguments."""
     parser = argparse.ArgumentParser(description="Flights as work that must not run in parallel.")
     parser.add_argument("--days", type=int, default=20, help="first days of 2013 (20)")
     parser.add_argument(
@@ -200,13 +201,13 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Fly and judge; returns the exit code: 1, if something is wrong."""
+    """Fly and judge; returns the exit code: 1 if something is wrong."""
     options = parse()
     legs, left_out = read_legs(options.days, options.planes)
     planes = len({leg.tail for leg in legs})
     print(f"{len(legs):,} legs of {planes:,} planes in {options.days} days, for {WORKERS} workers")
     print(f"{left_out:,} flights of these days have no tail number, and are left out", flush=True)
-    # in a silo that is killed each worker tells that it could not give its leg back
+    # each worker of a killed silo logs that it could not release its leg
     logging.getLogger("millstream.priority").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as directory:
         took_s = asyncio.run(fly_all(Path(directory), legs, options))

@@ -1,8 +1,8 @@
-"""Was every leg flown once, and no plane in two places? Pure: what workers and queue say is judged.
+"""Was every leg flown once, and no plane in two places? Pure checks of workers and queue.
 
-Owns: `Attempt` (a worker's word, by its clock), `Transition` (the queue's word, in its order), and
-the checks. Each check gives what is wrong as texts: none, if nothing is. Not: how either is had.
-Invariant: a worker that did not say when it landed is taken to fly for ever.
+This module owns `Attempt` (the report of a worker, by its clock), `Transition` (the report of the
+queue, in its order), and the checks. Each check returns faults as texts. A worker that did not
+report its landing counts as flying for ever.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ __all__ = ["Attempt", "Lease", "Transition", "count_waited", "judge", "leases_of
 
 @dataclass(slots=True)
 class Attempt:
-    """What one worker did of one leg; `epoch` is of its fencing token. Times are of one clock."""
+    """One worker's attempt at one leg. `epoch` belongs to its fencing token. Times are of one
+    clock."""
 
     leg: str
     tail: str
@@ -32,7 +33,7 @@ class Attempt:
 
 
 class Transition(NamedTuple):
-    """What became of a leg in the queue."""
+    """A change of a leg in the queue."""
 
     leg: str
     tail: str
@@ -43,7 +44,7 @@ class Transition(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """A lease as the queue gave it; `ended`: by which step, empty while it holds."""
+    """A lease of the queue. `ended` is the step that ended it, empty while it holds."""
 
     leg: str
     worker: str
@@ -53,7 +54,7 @@ class Lease(NamedTuple):
 def judge(
     legs: Collection[str], attempts: Sequence[Attempt], transitions: Sequence[Transition]
 ) -> dict[str, list[str]]:
-    """What is wrong, by what should be."""
+    """Return the faults, by the condition that must hold."""
     return {
         "each leg was completed once": list(check_completed(legs, transitions)),
         "a plane had one leg at a time, by the workers' clock": list(one_by_clock(attempts)),
@@ -67,7 +68,7 @@ def judge(
 
 
 def check_completed(legs: Collection[str], transitions: Iterable[Transition]) -> Iterator[str]:
-    """Every leg, and nothing else; the queue says so."""
+    """Check by the queue that each leg was completed once, and nothing else."""
     completed = Counter(one.leg for one in transitions if one.to_state == "completed")
     for leg in sorted({*legs, *completed}):
         if leg not in legs:
@@ -77,7 +78,7 @@ def check_completed(legs: Collection[str], transitions: Iterable[Transition]) ->
 
 
 def one_by_clock(attempts: Iterable[Attempt]) -> Iterator[str]:
-    """No attempt of a plane begins before all earlier ones have ended."""
+    """Check that no attempt of a plane begins before all earlier ones have ended."""
     for tail, flown in by_tail(attempts).items():
         last = flown[0]
         for one in flown[1:]:
@@ -87,7 +88,7 @@ def one_by_clock(attempts: Iterable[Attempt]) -> Iterator[str]:
 
 
 def one_by_queue(transitions: Iterable[Transition]) -> Iterator[str]:
-    """No leg of a plane is leased while another one is."""
+    """Check that no leg of a plane is leased while another one is."""
     running: dict[str, set[str]] = defaultdict(set)
     for one in transitions:
         held = running[one.tail]
@@ -100,7 +101,8 @@ def one_by_queue(transitions: Iterable[Transition]) -> Iterator[str]:
 
 
 def tokens_rise(attempts: Iterable[Attempt]) -> Iterator[str]:
-    """A later attempt of a plane has a higher token, so the plane could refuse a lower one."""
+    """Check that a later attempt of a plane has a higher token, so that the plane could refuse a
+    lower one."""
     for tail, flown in by_tail(attempts).items():
         for last, one in pairwise(flown):
             if one.epoch <= last.epoch:
@@ -108,8 +110,10 @@ def tokens_rise(attempts: Iterable[Attempt]) -> Iterator[str]:
 
 
 def by_departure(attempts: Iterable[Attempt]) -> Iterator[str]:
-    """All legs were there before the first was flown: so the most urgent of a plane is the next,
-    and again if it comes back."""
+    """Check that each plane began its most urgent leg first.
+
+    All legs were in the queue before the first was flown. A released leg is the most urgent again.
+    """
     for tail, flown in by_tail(attempts).items():
         for last, one in pairwise(flown):
             if one.departs_ms < last.departs_ms:
@@ -117,8 +121,11 @@ def by_departure(attempts: Iterable[Attempt]) -> Iterator[str]:
 
 
 def check_agreed(attempts: Iterable[Attempt], leases: Sequence[Lease]) -> Iterator[str]:
-    """Each attempt is a lease that the queue gave, to this worker, and ended as the worker says;
-    whatever was completed was flown."""
+    """Check that attempts and leases agree.
+
+    Each attempt is a lease of the queue to this worker, and ended as the worker reports. Each
+    completed leg was flown.
+    """
     flown = Counter(one.epoch for one in attempts)
     yield from (f"token {epoch} was had {n} times" for epoch, n in flown.items() if n > 1)
     for one in attempts:
@@ -133,7 +140,8 @@ def check_agreed(attempts: Iterable[Attempt], leases: Sequence[Lease]) -> Iterat
 
 
 def leases_of(transitions: Iterable[Transition]) -> list[Lease]:
-    """All leases of the queue: that of epoch n is the n-th, as epochs count them."""
+    """Return all leases of the queue: the lease of epoch n is the n-th, because epochs count
+    leases."""
     leases: list[Lease] = []
     latest: dict[str, int] = {}
     for one in transitions:
@@ -147,7 +155,7 @@ def leases_of(transitions: Iterable[Transition]) -> list[Lease]:
 
 
 def count_waited(transitions: Iterable[Transition]) -> int:
-    """How many legs were overtaken by a later departure, as their plane was in the air."""
+    """Return how many legs were leased after later ones, because their plane was in the air."""
     latest_ms, leased = -math.inf, dict[str, bool]()
     for one in transitions:
         if one.step == "dequeued" and one.leg not in leased:
@@ -157,7 +165,7 @@ def count_waited(transitions: Iterable[Transition]) -> int:
 
 
 def by_tail(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
-    """The attempts of each plane, in the order in which they began."""
+    """Return the attempts of each plane, in the order in which they began."""
     flown: dict[str, list[Attempt]] = defaultdict(list)
     for one in sorted(attempts, key=lambda each: each.begin_s):
         flown[one.tail].append(one)

@@ -1,8 +1,9 @@
-"""Streams that make their own events: `python examples/generator/main.py`.
+"""Streams that generate their own events: `python examples/generator/main.py`.
 
-Orleans' example of a persistent stream provider, in Python: a generator as the queue adapter, eight
-queues by a hash ring, shared out to the silos by the deployment. Each airport counts its arrivals,
-and stores its position with its count, so that each arrival counts once, whoever reads its queue.
+This is Orleans' example of a persistent stream provider, in Python. The queue adapter is a
+generator, with eight queues by a hash ring, which the deployment balancer shares among the silos.
+Each airport counts its arrivals and stores its position with its count. So each arrival counts
+once, whichever silo reads its queue.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ ARRIVALS = StreamNamespace("arrivals", Flight)
 
 
 def flight(airport: str, number: int) -> Flight:
-    """The same flight for the same airport and number, in every silo."""
+    """Return the same flight for the same airport and number, in every silo."""
     chance = random.Random(f"{airport}/{number}")
     return Flight(chance.choice(("AA", "DL", "UA")), round(chance.expovariate(0.1), 1))
 
@@ -64,13 +65,13 @@ def streams() -> PersistentStreams:
 
 
 def queues_of(silo: Silo) -> list[str]:
-    """The queues that a silo reads."""
+    """Return the queues that a silo reads."""
     return sorted(one.queue for one in silo.services.part("default").stats())
 
 
 async def main() -> None:
     async with LocalCluster(silos=2, grains=[Airport], streams={"default": streams}) as cluster:
-        await cluster.start_silo()  # while events come: some queues move to it
+        await cluster.start_silo()  # while events arrive, so some queues move to it
         airports = [cluster.grain(Airport, key) for key in AIRPORTS]
         while True:
             tallies = [await airport.result() for airport in airports]

@@ -1,7 +1,7 @@
 """A declarative pipeline of Spark between streams: `python examples/spark_pipeline/main.py`.
 
-It starts a silo, publishes arrivals, runs the pipeline twice, with more arrivals between, and
-prints what the pipeline wrote back: every late flight once.
+The program starts a silo, publishes arrivals, and runs the pipeline twice, with more arrivals in
+between. It prints the events that the pipeline published: every late flight once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ HERE = Path(__file__).parent
 SPEC = (
     "name: delays\nstorage: {storage}\nlibraries:\n  - glob:\n      include: transformations/**\n"
 )
-KEPT_TABLES = ("--conf", "spark.sql.catalogImplementation=hive")  # which tables there are, by Derby
+# keeps the list of tables, in Derby
+KEPT_TABLES = ("--conf", "spark.sql.catalogImplementation=hive")
 KEPT = LedgerOptions(topic=LedgerTopicOptions(retention_s=3600))
 
 
@@ -46,16 +47,16 @@ LATE_IN_RUN = 4
 
 
 class Desk(Grain):
-    """Hears of late flights to its airport."""
+    """Handles late flights to its airport."""
 
     @subscribe(LATE)
     async def on_late(self, event: Event[Flight]) -> None:
-        """One of them."""
+        """Note a late flight."""
         HEARD.put_nowait(event.item)
 
 
 def run_pipeline(work: Path, gateway: str) -> None:
-    """Until everything that is there is done. Raises CalledProcessError."""
+    """Run the pipeline over all present events. Raises CalledProcessError."""
     programs = Path(sysconfig.get_path("scripts"))
     java = find_java(default_cache_dir())
     environment = {**os.environ, "JAVA_HOME": str(java), "MILLSTREAM_GATEWAYS": gateway}
@@ -91,7 +92,7 @@ async def main(work: Path) -> None:
 
 
 def tell(late: list[Flight]) -> None:
-    """A line for each."""
+    """Print a line for each flight."""
     for flight in sorted(late, key=lambda one: (one.carrier, one.dest, one.delay)):
         print(f"{flight.carrier} to {flight.dest}: {flight.delay} min late")
 

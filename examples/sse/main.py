@@ -1,8 +1,8 @@
 """Server-sent events from streams: `python examples/sse/main.py`.
 
-A web handler reads a stream as long as its browser listens. Each message has the event's token as
-its id; a browser that reconnects sends the last one that it got, and goes on behind it. A browser
-that goes ends its subscription; one that reads slowly holds back itself only.
+A web handler reads a stream while its browser listens. The id of each message is the event's token.
+A browser that reconnects sends the last id that it received, and continues after it. A browser that
+disconnects ends its subscription. A browser that reads slowly delays only itself.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ CLIENT = web.AppKey("client", Client)
 
 
 async def listen(request: web.Request) -> web.StreamResponse:
-    """`GET /prices/<symbol>`: what comes from now on, or behind `Last-Event-ID`."""
+    """Serve `GET /prices/<symbol>`: events from now on, or after `Last-Event-ID`."""
     last_id = request.headers.get("Last-Event-ID")
     after = None if last_id is None else Token.parse(last_id)
     start: Start = "next" if after is None else after
     prices = request.app[CLIENT].stream(PRICES, request.match_info["symbol"])
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    with suppress(ConnectionResetError):  # the browser went
+    with suppress(ConnectionResetError):  # the browser disconnected
         await send(prices.consume(start=start), after, request, response)
     return response
 
@@ -48,18 +48,18 @@ async def send(
     request: web.Request,
     response: web.StreamResponse,
 ) -> None:
-    """Write events until the browser goes; the one that it did not get is not acknowledged."""
+    """Write events until the browser disconnects; undelivered ones are not acknowledged."""
     async with prices as events:
         await response.prepare(request)
         async for event in events:
             if after is not None and event.token <= after:
-                continue  # the browser has it
+                continue  # the browser has this event
             data = json.dumps({"symbol": event.item.symbol, "cents": event.item.cents})
             await response.write(f"id: {event.token}\ndata: {data}\n\n".encode())
 
 
 async def browse(url: str, count: int, last_id: str = "") -> str:
-    """What a browser's EventSource does; returns the id of the last event."""
+    """Behave like a browser's EventSource; return the id of the last event."""
     async with ClientSession() as session:
         headers = {"Last-Event-ID": last_id} if last_id else {}
         async with session.get(url, headers=headers) as response:
@@ -76,11 +76,11 @@ async def browse(url: str, count: int, last_id: str = "") -> str:
 
 
 async def serve(client: Client) -> tuple[web.AppRunner, str]:
-    """The server, on a free port, and its address."""
+    """Start the server on a free port; return it and its address."""
     app = web.Application()
     app[CLIENT] = client
     app.router.add_get("/prices/{symbol}", listen)
-    # a browser that goes cancels its handler, also while no event comes
+    # a disconnect cancels the handler, even if no event arrives
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -103,7 +103,7 @@ async def main() -> None:
                 await asyncio.sleep(0.02)
 
         trading = asyncio.create_task(trade())
-        # what waits for the slowest reader of the stream can be read again
+        # this slow reader keeps the events, so that a browser that reconnects can read them
         async with prices.consume(name="archive"):
             last_id = await browse(f"{url}/ACME", 3)
             print("the browser reconnects")

@@ -1,6 +1,6 @@
 """The pipeline: arrivals as a table, their delays by airport as a view, and late ones as a stream.
 
-`spark-pipelines run` runs it; where the cluster is, the variable MILLSTREAM_GATEWAYS says.
+`spark-pipelines run` runs it. The variable MILLSTREAM_GATEWAYS has the gateways of the cluster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ spark = SparkSession.active()
 
 @dp.table
 def arrivals() -> DataFrame:
-    """Every event of the namespace, once; a run goes on where the one before it ended."""
+    """Every event of the namespace, once; a run continues where the run before it ended."""
     rows = spark.readStream.format("millstream").schema("carrier string, dest string, delay int")
     options = {**CLUSTER, "namespace": "arrivals", "starting_offsets": "earliest"}
     return rows.options(**options).load()
@@ -26,7 +26,7 @@ def arrivals() -> DataFrame:
 
 @dp.materialized_view
 def delays() -> DataFrame:
-    """Computed anew by each run."""
+    """Delays by airport, computed again by each run."""
     found = spark.read.table("arrivals").groupBy("dest")
     return found.agg(count(lit(1)).alias("flights"), avg("delay").alias("delay"))
 
@@ -36,5 +36,5 @@ dp.create_sink("late", "millstream", {**CLUSTER, "namespace": "late", "key_colum
 
 @dp.append_flow(target="late")
 def late_flights() -> DataFrame:
-    """Back into the cluster."""
+    """Late flights, published to the cluster."""
     return spark.readStream.table("arrivals").where(f"delay >= {LATE_MIN}")
