@@ -185,7 +185,7 @@ async def _play(handling_s: float, max_handoff_s: float, every_s: float) -> dict
     watching.cancel()
     await asyncio.gather(publishing, watching, return_exceptions=True)
     async with asyncio.timeout(30):
-        while len(log.handled) < len(log.sent):  # noqa: ASYNC110  nothing tells
+        while len(log.handled) < len(log.sent):  # noqa: ASYNC110  no event reports it
             await asyncio.sleep(0.05)
     await cluster.leave("base")
     return _figures(log, cluster.mapper, windows)

@@ -176,7 +176,7 @@ async def _turn(seen: Seen, side: str, streams: list[Stream[Sample]]) -> float:
 
     begun_s, before = loop.time(), handled()
     await asyncio.gather(*map(produce, streams))
-    while not all(track.is_done for track in tracks):  # noqa: ASYNC110  nothing tells
+    while not all(track.is_done for track in tracks):  # noqa: ASYNC110  no event reports it
         await asyncio.sleep(0.001)
     return (handled() - before) / (loop.time() - begun_s)
 
@@ -297,7 +297,7 @@ async def once(work: Path, size: float) -> dict[str, float]:
         await asyncio.sleep(TURN_S)
         stopped = await _reads_per_s(provider, TURN_S)
         turned_s, seen.is_slow = asyncio.get_running_loop().time(), False
-        while seen.slow_ended_s < turned_s:  # noqa: ASYNC110  the call that is under way
+        while seen.slow_ended_s < turned_s:  # noqa: ASYNC110  the running call
             await asyncio.sleep(0.001)
         back_s = await _until_read_at(provider, KEPT * before, seen.slow_ended_s)
         after = await _reads_per_s(provider, 2 * TURN_S)

@@ -86,8 +86,7 @@ async def stored(store: PriorityStore, name: str, label: str, count: int, size: 
 
 
 async def in_and_out(queue: OwnedQueue, costs: Costs, calls: int) -> None:
-    """Measure each of the three operations, then dequeue and complete together (`work`), as peers
-    do."""
+    """Measure each of the three operations, then dequeue and complete together (`work`)."""
     leases: list[LeaseGrant] = []
 
     async def dequeue(number: int) -> None:

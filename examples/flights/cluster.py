@@ -142,8 +142,7 @@ class FlightCluster:
         )
 
     def _operator_secret(self) -> str:
-        """Return the secret of the silos, which inherit this environment, for questions about
-        figures."""
+        """Return the operator's secret of the silos, which inherit this environment."""
         return os.environ.get(OPERATOR) or operator_secret(self._work)
 
     def _process(self, number: int, address: str = ANYWHERE) -> SiloProcess:
@@ -180,8 +179,7 @@ class FlightCluster:
         return sum(log.read_text(errors="replace").count(CHANGED) for log in logs if log.exists())
 
     async def stats(self) -> list[SiloStats]:
-        """Return every silo with the queues that it reads. Raises MillstreamError without an
-        answer."""
+        """Return every silo with its queues. Raises MillstreamError without an answer."""
         return await cluster_stats(self.client)
 
     async def _wait_until_read(self) -> None:

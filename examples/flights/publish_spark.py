@@ -51,8 +51,7 @@ log = logging.getLogger("millstream.flights")
 
 
 class SparkFlights:
-    """The Spark side of the example. Every method blocks, and only `stop` may be called from
-    another thread.
+    """The Spark side of the example. Every method blocks; other threads may only call `stop`.
 
     Args:
         work: A directory with the flights by months in `MONTHS`. It gets the checkpoints, and the

@@ -1,5 +1,4 @@
-"""Spark in a separate process, which is killed while events flow and continues from its
-checkpoints.
+"""Spark in a separate process, which is killed and continues from its checkpoints.
 
 This module owns `SparkProcess` (the process, its victims and the times of kills) and `kill_tree`.
 `publish_spark` is the program. The process ends when its standard input ends, so nothing continues

@@ -19,8 +19,7 @@ __all__ = ["Attempt", "Lease", "Transition", "count_waited", "judge", "leases_of
 
 @dataclass(slots=True)
 class Attempt:
-    """One worker's attempt at one leg. `epoch` belongs to its fencing token. Times are of one
-    clock."""
+    """One worker's attempt at one leg. `epoch` is that of its token. All times are of one clock."""
 
     leg: str
     tail: str
@@ -101,8 +100,7 @@ def one_by_queue(transitions: Iterable[Transition]) -> Iterator[str]:
 
 
 def tokens_rise(attempts: Iterable[Attempt]) -> Iterator[str]:
-    """Check that a later attempt of a plane has a higher token, so that the plane could refuse a
-    lower one."""
+    """Check that the tokens of a plane rise, so that it could refuse an older attempt."""
     for tail, flown in by_tail(attempts).items():
         for last, one in pairwise(flown):
             if one.epoch <= last.epoch:
@@ -140,8 +138,7 @@ def check_agreed(attempts: Iterable[Attempt], leases: Sequence[Lease]) -> Iterat
 
 
 def leases_of(transitions: Iterable[Transition]) -> list[Lease]:
-    """Return all leases of the queue: the lease of epoch n is the n-th, because epochs count
-    leases."""
+    """Return all leases of the queue; the n-th has epoch n, because epochs count leases."""
     leases: list[Lease] = []
     latest: dict[str, int] = {}
     for one in transitions:

@@ -64,8 +64,7 @@ class Background:
         self._thread.start()
 
     def run(self, coro: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop, and wait for its result. Cancel it if the wait is
-        interrupted.
+        """Run a coroutine on the loop, and return its result; an interrupted wait cancels it.
 
         Raises its errors, CancelledError if this object is closed meanwhile, and RuntimeError if it
         was closed before.
@@ -78,8 +77,7 @@ class Background:
             raise
 
     def start(self, coro: Coroutine[Any, Any, T], *, is_last: bool = False) -> Future[T]:
-        """Run a coroutine on the loop. Raises RuntimeError after close, or after the last one
-        started."""
+        """Run a coroutine on the loop. Raises RuntimeError after close or the last coroutine."""
         with self._submitting:  # no coroutine follows the last one, because nobody would end it
             if self._is_closed:
                 coro.close()

@@ -82,8 +82,7 @@ class Columns:
         corrupt: With `permissive`, the column for malformed items, if the schema has it. A binary
             column gets the item as MessagePack, a string column the reason.
 
-    Attributes:
-        dropped: The number of items that were left out.
+    `dropped` is the number of items that were left out.
     """
 
     def __init__(
@@ -154,8 +153,7 @@ class Columns:
 
 
 def _item_of(place: ItemPlace, row: int, malformed: dict[int, str] | None) -> Mapping[str, Any]:
-    """Return the fields of an item; none if it is malformed. Raises ValueError if that is not
-    noted."""
+    """Return the fields of an item; none if it is malformed. Raises ValueError if not noted."""
     try:
         item = _decode(place.message.items[place.item])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

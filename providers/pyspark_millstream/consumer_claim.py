@@ -80,8 +80,7 @@ class ConsumerClaim:
             raise self._lost
 
     def release(self) -> None:
-        """Release the name. A failure is logged: another run can take the name over after
-        `CLAIM_S`."""
+        """Release the name. A failure is logged: the claim then expires after `CLAIM_S`."""
         if self._renewing is None:
             return
         self._renewing.cancel()

@@ -164,8 +164,7 @@ def _move(position: Token, end: Token, ahead: int, total: int, most: int) -> Tok
 
 
 def ranges(start: Offset, end: Offset, split_messages: int) -> list[Range]:
-    """Return the ranges of a batch, each of up to `split_messages`; those of a queue in their
-    order."""
+    """Return the ranges of a batch, each of up to `split_messages`, in order for each queue."""
     found: list[Range] = []
     for queue, stop in sorted(end.items()):
         position = start.get(queue, stop)

@@ -1,5 +1,4 @@
-"""The objects that Spark calls to read: a query's progress, the end of a batch, the rows of a
-range.
+"""The objects that Spark calls to read: progress, the end of a batch, the rows of a range.
 
 Offsets are positions by queue, with their source (`offsets`). Spark keeps them in its checkpoint
 and plans the same ranges again after a crash. So a repeated batch has the same rows in the same
@@ -418,8 +417,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._source.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Report that everything before `end` is processed; Spark calls it when it plans the next
-        batch.
+        """Report that everything before `end` is processed; Spark calls it at the next plan.
 
         A report that fails is repeated with the next batch, or when the query starts again. Raises
         ConfigError if another query has the `consumer`, or if `end` belongs to another source.

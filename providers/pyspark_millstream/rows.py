@@ -218,8 +218,7 @@ class Call(NamedTuple):
 
 
 class CallCutter:
-    """Collects encoded messages into calls of `CALL_BYTES`, in order; a single message may be
-    larger."""
+    """Collects encoded messages into calls of `CALL_BYTES`, in order; one message may be larger."""
 
     __slots__ = ("_messages", "_size", "calls", "messages")
 

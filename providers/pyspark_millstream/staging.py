@@ -38,8 +38,7 @@ Messages = Sequence[WriterCommitMessage | None]
 
 @dataclass
 class StagedPart(WriterCommitMessage):
-    """The result of one task. `manifest` is None if its batch already had a decision: nothing was
-    written."""
+    """The result of one task. `manifest` is None if its batch already had a decision."""
 
     rows: int
     messages: int
@@ -68,8 +67,7 @@ class Link:
         self._open = AsyncExitStack()
 
     def begin(self) -> bool:
-        """Open the attempt; False if the batch has a decision. Raises as `StagedAttempt.begin`
-        does."""
+        """Open the attempt; False if the batch has a decision. Raises as `StagedAttempt.begin`."""
         return self._background.run(self._begin())
 
     @property

@@ -1,5 +1,4 @@
-"""`millstream ledger bookies`: lists bookies with their silos and states, and starts their
-draining."""
+"""`millstream ledger bookies`: lists bookies with their states, and starts their draining."""
 
 from __future__ import annotations
 
@@ -64,8 +63,7 @@ def scrub_facts(report: ScrubReport) -> dict[str, Any]:
 
 
 def lines_of_scrub(report: ScrubReport, now_s: float) -> list[str]:
-    """Return the last full pass of a bookie, the damage it found, and the damage it could not
-    repair."""
+    """Return the last full pass of a bookie, and the damage that it found."""
     passed = when(report.passed_s) if report.passes else "never"
     running = ""
     if report.began_s:

@@ -225,8 +225,7 @@ class GeneratorReceiver:
         self._pace = EventRate(None, 0.0)
 
     async def start(self, after: Token | None, /) -> None:
-        """Begin after a position. With None or a position of an older era, begin at the first
-        event."""
+        """Begin after a position; with None or a position of an older era, at the first event."""
         era = self._adapter.options.era
         if after is not None and after.era > era:
             raise ConfigError(

@@ -100,8 +100,7 @@ class ItemMaker:
         return lambda stream, number: make(self._seed, stream, number)
 
     def encode(self, stream: StreamId, number: int) -> bytes:
-        """Return the encoded item. Raises StreamError with the name of an event that cannot be
-        made."""
+        """Return the encoded item. Raises StreamError that names an event that cannot be made."""
         try:
             return self._codec.encode(self._make(stream, number))
         except Exception as error:

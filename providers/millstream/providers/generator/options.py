@@ -25,8 +25,8 @@ class GeneratorOptions:
             `stream-0`, `stream-1`, and so on. Or a list of their keys.
         events_per_stream: The events of each stream, at least 0. None: no end.
         seed: Determines the order of streams within a queue, and the values of default items.
-        events_per_s: Events per second of all streams together, up to 10,000,000. None: as fast as
-            they are read.
+        events_per_s: Events per second of all streams together, above 0 and up to 10,000,000. None:
+            as fast as they are read.
         batch_events_max: The most events of one read, at least 1.
         era: From 0 to 2**32-1. Raise it when you change the streams, the seed or the number of
             queues. Stored positions of an older era restart at the first event.

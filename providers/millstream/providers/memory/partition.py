@@ -265,8 +265,7 @@ class Partition(Generic[T]):
         return self._chain.let_go(offset)
 
     def first_held(self, offset: int) -> int:
-        """Return an offset from which to look for items that are not removed: this one, or a later
-        one.
+        """Return this offset, or a later one after items that are all removed.
 
         Costs a step per segment whose items are all removed. Raises as `read_at` does.
         """

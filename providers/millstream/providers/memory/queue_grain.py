@@ -247,8 +247,7 @@ class MemoryQueue(Grain):
     async def append(
         self, messages: list[QueuedMessage], mapper_epoch: int = 1
     ) -> list[tuple[int, int]]:
-        """Accept messages in order; returns (era, number) of each, with number 0 for a repeated
-        one.
+        """Accept messages in order; returns (era, number) of each, number 0 for a repeated one.
 
         Waits for room, in order of arrival. Raises QueueFull, StaleMapper.
         """
@@ -259,8 +258,7 @@ class MemoryQueue(Grain):
 
     @always_interleave
     async def seal(self, mapper_epoch: int, era: int) -> tuple[int, int]:
-        """Refuse older mapper epochs; returns (era, number) of the last message before the seal, or
-        (0, 0)."""
+        """Refuse older mapper epochs; returns (era, number) of the last message, or (0, 0)."""
         barrier = self._log.seal(mapper_epoch, era)
         return (0, 0) if barrier is None else (barrier.era, barrier.seq)
 
@@ -294,8 +292,7 @@ class MemoryQueue(Grain):
 
     @always_interleave
     async def bounds(self) -> tuple[int, int, int, int]:
-        """Return (era, number) of the first stored message and of the last; n and n-1 if there is
-        none."""
+        """Return (era, number) of the first stored message and of the last; n, n-1 if none is."""
         first, last, eras = self._log.done + 1, self._log.end, self._log.eras
         return eras.of(first), first, eras.of(last), last
 

@@ -79,8 +79,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 def size_of(message: QueueMessage | OutMessage) -> int:
-    """Return the bytes of the message's items and texts, all of which fit into one frame. Cost:
-    O(items)."""
+    """Return the bytes of the message's items and texts. Cost: O(items)."""
     namespace, key = message.stream
     names = len(namespace) + len(key)
     if not (namespace.isascii() and key.isascii()):
@@ -129,8 +128,7 @@ class QueueLog:
     # -- life
 
     def load(self, messages: Iterable[QueueMessage | None]) -> None:
-        """Load the content of a former activation, in order; None stands for an acknowledged
-        message."""
+        """Load the content of a former activation, in order; None: an acknowledged message."""
         events = size_bytes = 0
         for message in messages:
             held = None
@@ -147,8 +145,7 @@ class QueueLog:
         self._room.try_acquire(events, size_bytes)
 
     def stop_waits(self) -> None:
-        """End the waits of readers, because the queue is about to move; they retry at its next
-        silo."""
+        """End the waits of readers, which retry at the next silo of the queue."""
         self._arrivals.close()
 
     def close(self, reason: str) -> None:

@@ -126,8 +126,7 @@ class Chain(Generic[T]):
         return len(self._spares)
 
     def grow(self, needed: int) -> None:
-        """Add a segment after the full tail, in the array of a segment that ends at `needed` or
-        below.
+        """Add a segment after the full tail, in an array that ends at `needed` or below.
 
         All segments that end there are emptied.
         """

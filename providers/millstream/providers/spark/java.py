@@ -60,8 +60,7 @@ def find_java(cache_dir: Path, environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def java_version(text: str) -> int:
-    """Return the feature number in the output of `java -version`: 17 for 17.0.15, 8 for 1.8.0; 0 if
-    there is none."""
+    """Return the feature number of `java -version`: 17 for 17.0.15, 8 for 1.8.0; 0 for none."""
     found = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(found[1]) if found else 0
 
@@ -109,8 +108,10 @@ def _fault(home: Path) -> str:
 
 
 def _make_home(home: Path, cache_dir: Path, *, needed: bool) -> Path:
-    """Return a home whose `bin/java` is the script; the given home on Windows, or if it is not
-    needed and cannot be written."""
+    """Return a home whose `bin/java` is the script.
+
+    The result is the given home on Windows, and if the script is not needed and cannot be written.
+    """
     if sys.platform == "win32":
         return home
     text = SCRIPT.format(java=shlex.quote(str(home / "bin" / "java")))

@@ -70,8 +70,8 @@ class MemoryBufferQueue:
             item: The class of the items.
             partitions: Independent sequences, at most 65,536. A group has at most as many
                 consumers.
-            segment_size: Slots of one array of a partition.
-            spare_max: Emptied arrays of a partition that are kept for reuse.
+            segment_size: Slots of one array of a partition, at least 1.
+            spare_max: Emptied arrays of a partition that are kept for reuse, at least 1.
             capacity: Items, over all partitions, that some group has not committed. None: no limit.
             full_mode: At the capacity, `"wait"` makes producers wait, and `"fail"` raises
                 `QueueFull`.

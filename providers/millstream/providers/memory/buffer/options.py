@@ -24,8 +24,9 @@ class TopicOptions:
     Attributes:
         partitions: Independent sequences, from 1 to 65,536. A group has at most as many consumers.
         segment_size: Slots of one array of a partition, at least 1.
-        spare_max: Emptied arrays of a partition that are kept for reuse.
-        capacity: Items, over all partitions, that some group has not committed. None: no limit.
+        spare_max: Emptied arrays of a partition that are kept for reuse, at least 1.
+        capacity: Items, over all partitions, that some group has not committed, at least 1. None:
+            no limit.
         full_mode: At the capacity, `"wait"` makes producers wait, and `"fail"` raises `QueueFull`.
         key: Returns the key of an item. Items of one key share a partition and keep their order.
             The hash function never changes. None: round robin.

@@ -14,8 +14,7 @@ __all__ = ["deal", "partition_of_key"]
 
 
 def partition_of_key(key: str, partitions: int) -> int:
-    """Return the partition of a key: xxh3_64 of its UTF-8 bytes. Raises TypeError if it is not
-    text."""
+    """Return the partition of a key that is text: xxh3_64 in UTF-8. Raises TypeError otherwise."""
     if not isinstance(key, str):
         raise TypeError(f"the key of an item is {key!r}, it must be a text")
     return xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogatepass")) % partitions
