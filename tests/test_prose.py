@@ -18,8 +18,7 @@ VAGUE_PER_1000_MAX = 3.0
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md"]
 PAGES += [f"docs/{folder}/*.md" for folder in ("concepts", "decisions", "guides", "internals")]
 PAGES += ["docs/reference/*.md", "examples/*/README.md"]
-PACKAGES = ["runtime", "streams", "balancers", "providers/millstream/providers/ledger"]
-PACKAGES += ["providers/millstream/providers/priority"]
+PACKAGES = ["runtime", "streams", "balancers", "providers", "console", "benchmarks", "examples"]
 
 
 @pytest.mark.parametrize("pages", PAGES)
